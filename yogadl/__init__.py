@@ -40,7 +40,7 @@ __all__ = [
     "storage",
 ]
 
-# Loaded when first asked for: `import yogadl` costs little more than numpy.
+# Loaded at first use, so that `import yogadl` costs little more than numpy.
 _LAZY = {
     "Blocks": ("yogadl._order", "Blocks"),
     "MixedRef": ("yogadl._mix", "MixedRef"),
@@ -57,11 +57,11 @@ _LAZY = {
     "tensorflow": ("yogadl.tensorflow", None),
     "testing": ("yogadl.testing", None),
 }
-# What needs a package that may not be there: looking at all names would import it.
+# Modules that need a package which may not be installed: listing their names would import them.
 _NOT_LISTED = {"tensorflow", "testing"}
 
 
-def __getattr__(name: str) -> Any:  # whatever was asked for
+def __getattr__(name: str) -> Any:  # any attribute of the module
     from importlib import import_module
 
     if name == "__version__":

@@ -1,4 +1,4 @@
-"""Check the arguments a caller gives: the one place that words what they must be, and which there are."""
+"""Check the arguments of callers; all errors about an argument's name or value are worded here."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# What goes by several names, here and in other libraries.
+# Names that mean the same argument, here and in other libraries.
 _SYNONYMS: Final = (
     {"batch_size", "n"},
     {"collate", "collate_fn"},
@@ -30,18 +30,18 @@ _SYNONYMS: Final = (
     {"seed", "shuffle_seed"},
 )
 
-# Spelt right, though not for each function: nothing close to it was meant, least of all the other.
+# Correct names that some functions don't have; no similar name is suggested for them.
 _NO_TYPO: Final = frozenset({"skip_finished_epoch", "skip_shuffle_at_epoch_end"})
 
-# Functions that take other arguments, by the text of a call of theirs.
+# Other functions that may take the argument; each key is the text of a call to the function.
 Elsewhere = Mapping[str, Callable[..., Any]]
 
 
-def above_zero(name: str, given: Any) -> float | None:  # Any: it is checked here
-    """Return a number above 0, or ``None`` where none is given.
+def above_zero(name: str, given: Any) -> float | None:  # Any: the value is checked here
+    """Return a number above 0, or ``None`` if none is given.
 
     Raises:
-        ConfigurationError: if it is anything else.
+        ConfigurationError: if the value is anything else.
     """
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if given is not None and not (is_number and given > 0):
@@ -51,10 +51,10 @@ def above_zero(name: str, given: Any) -> float | None:  # Any: it is checked her
 
 
 def explains_names(elsewhere: Elsewhere | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator by which a function says what was meant where it has no argument of a name.
+    """Return a decorator that makes a function suggest the right name when an argument has a wrong one.
 
     Args:
-        elsewhere: Where the argument may belong instead.
+        elsewhere: Functions that the argument may belong to instead.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -76,14 +76,14 @@ def explains_names(elsewhere: Elsewhere | None = None) -> Callable[[Callable[P, 
 def unknown_argument(
     title: str, name: str, names: Collection[str], elsewhere: Elsewhere | None = None
 ) -> ConfigurationError:
-    """Return the error that a function has no argument of a name: which was meant, or which there are."""
+    """Return the error for an unknown argument: it suggests similar names, or else lists all names."""
     meant = [f"{found}=" for found in _same(name, names)]
     if not meant:
         others = {text: names_of(function) for text, function in (elsewhere or {}).items()}
         meant = [f"{found}=" for found in _close(name, names)]
         meant += [f"{text}(...)" for text in others if text.endswith(f".{name}")]
         meant += [f"{text}({found}=...)" for text, theirs in others.items() for found in _same(name, theirs)]
-        # Only near to what belongs elsewhere: said where nothing else fits.
+        # Misspelt arguments of other functions are suggested only if nothing else fits.
         near = [f"{text}({found}=...)" for text, theirs in others.items() for found in _close(name, theirs)]
         meant = meant or near
     hint = f"did you mean {' or '.join(meant)}?" if meant else f"it has {', '.join(names)}"
@@ -91,8 +91,8 @@ def unknown_argument(
 
 
 def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of a function's arguments, but for `self`."""
-    # Not by inspect.signature, which takes long for what is asked at every import.
+    """Return the names of a function's arguments, except `self`."""
+    # inspect.signature would be too slow: this runs for many functions at every import.
     code = getattr(function, "__wrapped__", function).__code__
     names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return tuple(name for name in names if name != "self")
@@ -104,18 +104,20 @@ def _same(name: str, names: Collection[str]) -> list[str]:
 
 
 def _close(name: str, names: Collection[str]) -> list[str]:
-    import difflib  # only where something is wrong
+    import difflib  # needed only for errors
 
     if name in _NO_TYPO:
         return []
     return difflib.get_close_matches(name, names, n=2)
 
 
-def whole(name: str, value: Any, least: int | None = 0) -> int:  # Any: it is checked here
-    """Return `value` as a Python int, of at least `least` if there is one; a bool is no number here.
+def whole(name: str, value: Any, least: int | None = 0) -> int:  # Any: the value is checked here
+    """Return `value` as a Python int; a bool is refused.
+
+    If `least` is given, the value must be at least that.
 
     Raises:
-        ConfigurationError: if it is anything else; names the argument.
+        ConfigurationError: if the value is anything else; the error names the argument.
     """
     try:
         number = None if isinstance(value, bool | np.bool_) else operator.index(value)
@@ -127,24 +129,24 @@ def whole(name: str, value: Any, least: int | None = 0) -> int:  # Any: it is ch
     return number
 
 
-def flag(name: str, value: Any) -> bool:  # Any: see above
+def flag(name: str, value: Any) -> bool:  # Any: the value is checked here
     """Return `value` as a Python bool.
 
     Raises:
-        ConfigurationError: if it is neither True nor False; names the argument.
+        ConfigurationError: if the value is neither True nor False; the error names the argument.
     """
     if not isinstance(value, bool | np.bool_):
         raise ConfigurationError(f"{name} must be True or False, not {value!r}")
     return bool(value)
 
 
-def exact(name: str, value: Any) -> "Fraction":  # Any: see above
-    """Return a number above 0 as it is written: a float as the decimal that Python prints for it.
+def exact(name: str, value: Any) -> "Fraction":  # Any: the value is checked here
+    """Return a number above 0 exactly; a float stands for the decimal that Python prints for it.
 
     Raises:
-        ConfigurationError: if it is anything else; names the argument.
+        ConfigurationError: if the value is anything else; the error names the argument.
     """
-    from fractions import Fraction  # loads much, for few
+    from fractions import Fraction  # slow to import, and rarely needed
     from numbers import Integral, Real
 
     if not isinstance(value, bool | np.bool_) and isinstance(value, Real):
@@ -161,11 +163,11 @@ def exact(name: str, value: Any) -> "Fraction":  # Any: see above
 
 
 def checked_indices(indices: Any, records: int) -> NDArray[np.int64]:
-    """Return `indices` as int64 in range, counting negative ones from the end.
+    """Return `indices` as int64, with negative indices counted from the end.
 
     Raises:
         IndexError: if one is out of range.
-        ConfigurationError: if they are no integers.
+        ConfigurationError: if they are not a flat list of integers.
     """
     array = np.asarray(indices)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):

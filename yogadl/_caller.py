@@ -1,16 +1,17 @@
-"""Find the line of the user's own that led here: what a warning points at."""
+"""Find the line of the user's own code that a warning should point at."""
 
 import sys
 from types import FrameType
 
 
 def users_level(*libraries: str) -> int:
-    """Return the `stacklevel` by which a warning of the calling function points at the user's own line.
+    """Return the `stacklevel` that makes a warning of the calling function point at the user's own line.
 
-    That is the innermost one outside of this library, or in its command, which shows such warnings itself.
+    The user's line is the innermost one outside of this library. The `yogadl` command counts as a user: it
+    shows such warnings itself.
 
     Args:
-        libraries: Packages through which the user may have called us; their lines are passed over, too.
+        libraries: Packages through which the user may have called this library; their lines are skipped, too.
     """
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and _is_passed_over(frame, {"yogadl", *libraries}):

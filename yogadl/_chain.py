@@ -1,7 +1,7 @@
-"""Call functions of the user's with the records of a run, wherever its rows are read.
+"""Call the user's functions on the records of a run, wherever the rows are read.
 
-A function sees one record and returns another. What comes out depends on nothing but the record and, for a
-random one, on the seed, the epoch and the position: not on batches, shards, workers or where a job went on.
+A function takes one record and returns another. Its result depends only on the record and, for a random
+function, on the seed, the epoch and the position. Batches, shards, workers and resumption don't change it.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from yogadl._leaf import BadValueError, refuse
 from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 
-# At which positions of which epochs records come, epoch by epoch: what random functions depend on.
+# The epochs and positions at which records come, epoch by epoch: random functions depend on them.
 Places = Sequence[tuple[int, range | Indices]]
 # Called with a stage and the seconds that it took.
 Took = Callable[[str, float], None]
@@ -30,7 +30,7 @@ def _uncounted(stage: str, seconds: float) -> None:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return what a function is called in messages."""
+    """Return the name of a function, as messages show it."""
     name: str = getattr(function, "__qualname__", None) or type(function).__qualname__
     return name.rpartition("<locals>.")[2]
 
@@ -40,9 +40,9 @@ class Stage:
     """One function of a chain.
 
     Args:
-        function: Takes a record and returns one; or, of a random stage, takes a generator, too.
-        number: Which stage of the chain it is, from 0.
-        seed: Of a random stage: what its generators are made from, beside epoch, position and number.
+        function: Takes a record and returns one; the function of a random stage also takes a generator.
+        number: The number of the stage in its chain, from 0.
+        seed: The seed of a random stage; its generators are made from seed, epoch, position and number.
     """
 
     function: Callable[..., Any]
@@ -51,12 +51,12 @@ class Stage:
 
     @staticmethod
     def of(function: Callable[..., Any], number: int, seed: int | None) -> "Stage":
-        """Return the stage of what a user gave for a function.
+        """Return the stage of a function that a user gave.
 
         Raises:
-            ConfigurationError: if it is none.
+            ConfigurationError: if it is not a function.
         """
-        given: object = function  # from the user: may be anything
+        given: object = function  # from the user: any object is possible
         if not callable(given):
             name, takes = (
                 ("map", "one argument") if seed is None else ("random_map", "two: a record, a generator")
@@ -69,7 +69,7 @@ class Stage:
 
     @cached_property
     def title(self) -> str:
-        """What it is called where it is counted what each stage takes."""
+        """The stage's name in the statistics of the time that each stage takes."""
         return f"{self.number + 1} {self}"
 
     def call(
@@ -80,7 +80,7 @@ class Stage:
         took: Took = _uncounted,
         what: str = "record",
     ) -> list[Any]:
-        """Return what becomes of each record, or of each of what else begins with these records.
+        """Return the function's results for records, or for other items that begin with these records.
 
         Raises:
             StageError: if the function raises.
@@ -95,7 +95,7 @@ class Stage:
             else:
                 for record, rng in zip(records, self._generators(places), strict=True):
                     made.append(function(record, rng))
-        except SystemExit as error:  # as anywhere else
+        except SystemExit as error:  # `sys.exit` ends the program here as anywhere else
             error.add_note(f"{self} called sys.exit at {what} {indices[len(made)]}")
             raise
         except Exception as error:
@@ -106,7 +106,7 @@ class Stage:
         return made
 
     def _generators(self, places: Places) -> Iterator[np.random.Generator]:
-        from yogadl._order._random import generators  # loads much
+        from yogadl._order._random import generators  # slow to import
 
         assert self.seed is not None
         for epoch, positions in places:
@@ -115,12 +115,12 @@ class Stage:
 
 @frozen
 class Chain:
-    """Functions that a run's records pass through, one after another.
+    """The functions that a run's records pass through, one after another.
 
     Args:
         source: Where the records come from.
         stages: The functions.
-        given: What the caller says of the records that come out; see `declare`.
+        given: The caller's declaration of the resulting records' fields; see `declare`.
     """
 
     source: RandomAccess
@@ -131,12 +131,12 @@ class Chain:
         return ", ".join(map(str, self.stages))
 
     def then(self, function: Callable[..., Any], seed: int | None, given: Any) -> "Chain":
-        """Return the chain with one function more."""
+        """Return the chain with one more function."""
         return Chain(self.source, (*self.stages, Stage.of(function, len(self.stages), seed)), given)
 
     @cached_property
     def _sample(self) -> tuple[Spec, int]:
-        """The structure of what comes out, by the first record, and about how large that is."""
+        """The structure of a resulting record, taken from the first one, and its approximate size."""
         if isinstance(self.given, Spec):
             fixed = sum(field.leaf.row_bytes for field in self.given.fields if field.leaf.is_fixed)
             return self.given, max(1, fixed)
@@ -158,19 +158,21 @@ class Chain:
 
     @property
     def spec(self) -> Spec:
-        """The structure of a record that comes out."""
+        """The structure of a resulting record."""
         return self._sample[0]
 
     @property
     def record_bytes(self) -> int:
-        """About how large a record is, as it goes in or as it comes out: what is larger."""
+        """The approximate size of a record, before or after the functions, whichever is larger."""
         return max(self.source.record_bytes, self._sample[1])
 
     def columns(self, indices: Indices, places: Places, took: Took = _uncounted) -> list[Column]:
-        """Read records and return what becomes of them, as columns; `took` is told how long each stage took.
+        """Read records, call the functions, and return the results as columns.
+
+        `took` is called with the duration of each stage.
 
         Raises:
-            StageError: if a function raises, or returns what is not like the first record's.
+            StageError: if a function raises, or returns a record that does not fit the first one's structure.
         """
         began = perf_counter()
         columns = self.source.columns(indices)
@@ -204,7 +206,7 @@ class Chain:
         return records
 
     def _misfit(self, record: int, error: UnsupportedDataError) -> StageError:
-        """Return the error of a record that is not like the first."""
+        """Return the error for a record that is not like the first."""
         text = (
             f"{self} returned a result for record {record} that is not like the first one: {error}. If "
             'shapes vary, declare them: spec={"name": yogadl.Leaf("float32", (None,))}, for example'
@@ -213,7 +215,7 @@ class Chain:
 
 
 class MappedRecords:
-    """Records of others, passed through functions; the fingerprint stays, as the same cursors stay valid."""
+    """Records passed through functions; the fingerprint stays that of the parent, so cursors stay valid."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -225,29 +227,29 @@ class MappedRecords:
 
     @property
     def spec(self) -> Spec:
-        """The structure of a record that comes out."""
+        """The structure of a resulting record."""
         return self.chain.spec
 
     @property
     def record_bytes(self) -> int:
-        """About how large a record is."""
+        """The approximate size of a record."""
         return self.chain.record_bytes
 
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
     ) -> int:
-        """Say that these records will be read soon; see `announce`."""
+        """Announce that these records will be read soon; see `announce`."""
         return announce(self.parent, indices, planned=planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
-        """Read records, in the order asked for."""
+        """Read records in the order of `indices`."""
         found = self.chain.columns(indices, ())
         return found if fields is None else [found[number] for number in fields]
 
 
 def mapped(records: RandomAccess, function: Callable[..., Any], spec: Any) -> MappedRecords:
-    """Return records passed through a function, after those that they are passed through already."""
+    """Return records passed through a function, after any functions that they already pass through."""
     chain = records.chain if isinstance(records, MappedRecords) else Chain(records, ())
     return MappedRecords(chain.then(function, None, spec))

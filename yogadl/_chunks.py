@@ -1,4 +1,4 @@
-"""Cut the values of one field, joined end to end, into chunks of one length: what language models read."""
+"""Cut the values of one field, joined end to end, into chunks of one length, as language models read them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -18,19 +18,19 @@ from yogadl._spec import DictNode, Spec
 from yogadl._views import hash_of, origin_of
 from yogadl.errors import ConfigurationError
 
-# Lengths are read of so many documents at a time; of values that have to be read for that, so many bytes.
+# How many documents' lengths are read at a time, and how many bytes if the values must be read for that.
 _AT_ONCE: Final = 65_536
 _READ_BYTES: Final = 8 * 2**20
-_OFFSET_BYTES: Final = 16  # what offsets need at most for each document
-# Of documents so many times as long as a chunk, little is read: they are not announced.
+_OFFSET_BYTES: Final = 16  # the most memory that offsets need for each document
+# Documents longer than this many chunks are not announced: only a small share of each is read.
 _ANNOUNCED_CHUNKS: Final = 16
 
 
 @frozen
 class _Stretches:
-    """What chunks consist of: stretches of documents, in order; one entry each."""
+    """The stretches of documents that chunks consist of, in order; one entry for each stretch."""
 
-    chunk: Indices  # which of the chunks asked for
+    chunk: Indices  # position of the chunk among the requested ones
     document: Indices
     start: Indices  # along the document's first axis
     stop: Indices
@@ -41,18 +41,18 @@ class _Stretches:
 
 
 class ChunkedRecords:
-    """Chunks of the values of a field; documents are those values, tokens their items along the first axis.
+    """Chunks of a field's values. Each value is a document, and each item along its first axis a token.
 
-    Where each document begins is worked out once a process, when it is first needed, and takes 8 bytes a
-    document. What is pickled goes without where that is read from a cache's rows, and carries it along where
-    the values themselves had to be read.
+    The start of each document is computed once in each process, and takes 8 bytes a document. A
+    pickled object leaves the starts out if they can be read from a cache's rows, and includes them if the
+    values themselves had to be read.
 
     Args:
         parent: The documents.
-        field: The name of the field; None for records that are a single value.
+        field: The name of the field; None if a record is a single value.
         size: How many tokens a chunk has.
         drop_remainder: Whether to leave out the tokens at the end that make no whole chunk.
-        pad: What fills the last chunk otherwise.
+        pad: The value that fills up the last chunk, if it is not left out.
         segments: The name of a second field, which numbers the documents in each chunk.
 
     Raises:
@@ -91,7 +91,7 @@ class ChunkedRecords:
         self._lock = ProcessLock()
         self._offsets: Indices | None = None
         self._is_read = False  # whether the values had to be read for the offsets
-        self._known: tuple[int, str] | None = None  # how many tokens, and the fingerprint
+        self._known: tuple[int, str] | None = None  # number of tokens, and fingerprint
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_lock": None, "_offsets": self._offsets if self._is_read else None}
@@ -105,13 +105,14 @@ class ChunkedRecords:
 
     @property
     def fingerprint(self) -> str:
-        """The hash of the documents' fingerprint, of their lengths and of how they are cut."""
+        """The hash of the documents' fingerprint, of their lengths and of the way they are cut."""
         return self._total()[1]
 
     def _total(self) -> tuple[int, str]:
         if self._known is None:
             offsets = self._bounds()
-            # The lengths, too: what a mapped field becomes is not in the fingerprint of its records.
+            # The lengths are hashed, too: the fingerprint of mapped records does not cover the functions'
+            # results.
             lengths = hashlib.sha256(offsets.astype("<i8", copy=False).data).hexdigest()
             name = self.parent.spec.fields[self._number].name
             pad = None if self._pad is None else self._pad.tobytes().hex()
@@ -120,7 +121,7 @@ class ChunkedRecords:
         return self._known
 
     def _bounds(self) -> Indices:
-        """Return where each document begins, counted in tokens over all, and where the last one ends."""
+        """Return the start of each document, in tokens counted over all, and the end of the last one."""
         if self._offsets is None:
             with self._lock:
                 if self._offsets is None:
@@ -129,14 +130,14 @@ class ChunkedRecords:
         return self._offsets
 
     def _measured(self) -> tuple[Indices, bool]:
-        """Return the offsets, and whether the values were read for them."""
+        """Return the offsets, and whether the values had to be read for them."""
         count = len(self.parent)
         require_memory("chunks", count, _OFFSET_BYTES)
         offsets = np.zeros(count + 1, np.int64)
         is_read = _stored(self.parent, offsets[:0], self._number) is None
         if self._document_length is not None and not is_read:
             return np.arange(count + 1) * self._document_length, False
-        # Where nothing is stored, the shape is that of the first few records: all are looked at.
+        # Without stored lengths, the spec's shape comes from the first few records, so all records are read.
         at_once = min(_AT_ONCE, max(1, _READ_BYTES // self.parent.record_bytes)) if is_read else _AT_ONCE
         for start in range(0, count, at_once):
             indices = np.arange(start, min(start + at_once, count))
@@ -149,7 +150,7 @@ class ChunkedRecords:
         return np.cumsum(offsets, out=offsets), is_read
 
     def _stretches(self, chunks: Indices) -> _Stretches:
-        """Return which stretches of which documents these chunks are."""
+        """Return the stretches of documents that these chunks consist of."""
         offsets = self._bounds()
         begin = chunks * self._size
         end = np.minimum(begin + self._size, offsets[-1])
@@ -160,13 +161,13 @@ class ChunkedRecords:
         offset = offsets[document]
         start = np.maximum(begin[chunk] - offset, 0)
         stop = np.minimum(end[chunk], offsets[document + 1]) - offset
-        has_some = stop > start  # between two documents may lie empty ones
+        has_some = stop > start  # empty documents may lie between two others
         return _Stretches(*(array[has_some] for array in (chunk, document, start, stop)))
 
-    is_plannable = False  # where chunks lie, only what is read of the documents says
+    is_plannable = False  # the place of a chunk is known only after documents were read
 
     def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
-        """Say that these chunks will be read soon; see `announce`."""
+        """Announce that these chunks will be read soon; see `announce`."""
         if self._document_length is None:
             stretches = self._stretches(indices)
             found = _stored(self.parent, stretches.document, self._number)
@@ -176,7 +177,7 @@ class ChunkedRecords:
                 return 0
         offsets, begin = self._bounds(), indices * self._size
         last = np.minimum(begin + self._size, offsets[-1]) - 1
-        # Those that a chunk begins and ends in: what lies between them lies between them in the file, too.
+        # Only a chunk's first and last document are announced; the file holds the others between these two.
         documents = np.searchsorted(offsets, np.concatenate([begin, last]), side="right") - 1
         lengths = offsets[documents + 1] - offsets[documents]
         documents = documents[lengths <= _ANNOUNCED_CHUNKS * self._size]
@@ -186,7 +187,7 @@ class ChunkedRecords:
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
-        """Read chunks, in the order asked for."""
+        """Read chunks in the order of `indices`."""
         stretches, makers = self._stretches(indices), (self._tokens, self._segments)
         numbers = range(len(self.spec.fields)) if fields is None else fields
         return [makers[number](stretches, len(indices)) for number in numbers]
@@ -211,7 +212,7 @@ class ChunkedRecords:
         return self._filled(segments, stretches, count, -1)
 
     def _filled(self, joined: NDArray[Any], stretches: _Stretches, count: int, pad: Any) -> NDArray[Any]:
-        """Return what belongs to these chunks as a row for each, padded where one is short."""
+        """Return the tokens of these chunks as one row a chunk; a short row is padded."""
         if len(joined) == count * self._size:
             return joined.reshape(count, self._size, *joined.shape[1:])
         rows = np.full((count, self._size, *joined.shape[1:]), pad, joined.dtype)
@@ -221,9 +222,10 @@ class ChunkedRecords:
 
 
 def _stored(records: RandomAccess, indices: Indices, number: int) -> tuple[Any, Indices, int] | None:
-    """Return whose values lie in files, which they are there, and of which field; None for other records.
+    """Return the records that store the values in files, the indices and the field's number there.
 
-    What has files has `lengths` and `stretches`, as `Reader` does.
+    The result is None if the values are not stored in files. The records returned have `lengths` and
+    `stretches`, as `Reader` does.
     """
     found = origin_of(records, indices, number)
     return found if hasattr(found[0], "stretches") else None
@@ -255,7 +257,7 @@ def _check_leaf(field: str | int | None, leaf: Leaf, size: int) -> None:
 
 
 def _checked_pad(pad: Any, drops: bool, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """Return what fills the last chunk, as a value of the field's dtype."""
+    """Return the padding as a value of the field's dtype."""
     if drops != (pad is None):
         raise ConfigurationError(
             "to fill up the last chunk, pass both drop_remainder=False and pad=0 (or another value); to "
@@ -274,7 +276,7 @@ def _checked_pad(pad: Any, drops: bool, dtype: np.dtype[Any]) -> NDArray[Any] | 
     return value
 
 
-def _tree(field: str | int, chunk: Leaf, segments: Any) -> DictNode:  # Any: it is checked here
+def _tree(field: str | int, chunk: Leaf, segments: Any) -> DictNode:  # Any: the value is checked here
     if segments is None:
         return DictNode((field,), (chunk,))
     if not isinstance(segments, str) or segments in (str(field), ""):

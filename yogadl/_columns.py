@@ -25,23 +25,23 @@ from yogadl._leaf import (
 from yogadl._spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec
 from yogadl.errors import UnsupportedDataError
 
-# Arrays and lists as `column_of` makes them, or columns stored already, whose classes are out of sight here.
+# Arrays and lists made by `column_of`, or stored columns, whose classes this module can't import.
 Columns = list[Any]
 
-# A value is one run of bytes inside one LMDB value; both ends count in 32 bits.
+# A value is one run of bytes inside one LMDB value, and both store their sizes in 32 bits.
 MAX_LEAF_BYTES: Final = 2**31 - 2**20
-# How much is read before it is handed on: enough to make the work per chunk small, little enough for memory.
+# The size of a chunk: large enough to keep the work per chunk small, small enough for memory.
 CHUNK_RECORDS: Final = 1024
 CHUNK_BYTES: Final = 8 * 2**20
-# One of so many is looked at while they are read: records may be far larger than those before.
+# While a chunk is read, every 64th record is measured: records may be far larger than those before.
 _UNSEEN_RECORDS: Final = 64
 
 
 def numbered(start: Callable[[], Iterator[Any]], first: int = 0) -> Iterator[Any]:
-    """Iterate, adding to an error of the source which record it was at."""
+    """Iterate, and add the record's number to an error that the source raises."""
     number = first
     try:
-        for number, record in enumerate(start(), first + 1):  # noqa: B007  (read when an error passes)
+        for number, record in enumerate(start(), first + 1):  # noqa: B007  (used in the note of an error)
             yield record
     except Exception as error:
         error.add_note(f"while reading record {number} of the source")
@@ -51,8 +51,9 @@ def numbered(start: Callable[[], Iterator[Any]], first: int = 0) -> Iterator[Any
 def chunks(
     spec: Spec, records: Iterator[Any], first_record: int, *, are_constant: bool = False
 ) -> Iterator[Columns]:
-    """Yield the columns of records, a chunk of them at a time; copies each as it comes, if it may change."""
-    # Large records come in small chunks: start with one, and go by what they took.
+    """Yield the columns of records, a chunk at a time; a record that may change is copied as it comes."""
+    # Large records need small chunks: the first chunk has one record, and the size of each chunk sets the
+    # next.
     count, first = 1, first_record
     if not are_constant:
         records = map(keeper_of(spec.tree), records)
@@ -65,7 +66,7 @@ def chunks(
 
 
 class Pickled:
-    """An object as it was when it was read."""
+    """An object pickled at the time it was read, so that later changes don't reach it."""
 
     __slots__ = ("data",)
 
@@ -79,13 +80,13 @@ class Pickled:
 
 
 def keeper_of(node: Node, keep_object: Callable[[Any], Any] = Pickled) -> Callable[[Any], Any]:
-    """Return what makes of a record one that nobody else can change: sources fill one array again and again.
+    """Return a function that copies a record as far as it may change; sources may refill one array.
 
-    One of another structure is left as it is, and refused later.
+    A record of another structure is returned unchanged, and refused later.
 
     Args:
-        node: What records are like.
-        keep_object: What makes such a thing of an object that is to be pickled.
+        node: The structure of a record.
+        keep_object: Copies an object that will be pickled.
     """
     if isinstance(node, Leaf):
         return keep_object if node.dtype == OBJECT else _owned
@@ -112,29 +113,29 @@ def keeper_of(node: Node, keep_object: Callable[[Any], Any] = Pickled) -> Callab
     return keep_sequence
 
 
-# What can't be changed, of what values are mostly.
+# Types of values that can't be changed: most values are of these.
 _CONSTANT: Final = frozenset({*PYTHON_SCALARS, str, bytes, *(np.dtype(name).type for name in NUMPY_DTYPES)})
 
 
 def _owned(value: Any) -> Any:
-    """Return a value that nobody else can change."""
+    """Return a value that no other code can change."""
     kind = type(value)
     if kind in _CONSTANT:
         return value
     if kind is np.ndarray:
-        return value if value.nbytes > MAX_LEAF_BYTES else value.copy()  # such a one will be refused
+        return value if value.nbytes > MAX_LEAF_BYTES else value.copy()  # a value this large will be refused
     if isinstance(value, np.generic):
         return value
     if kind is memoryview:
         return bytes(value)
     try:
-        return copy.deepcopy(value)  # a tensor, or an array of another kind
-    except Exception:  # noqa: BLE001  (whatever it is, and whatever it says to that: it will be looked at)
+        return copy.deepcopy(value)  # a tensor, or another library's array
+    except Exception:  # noqa: BLE001  (any type, which may raise anything: the value is checked later)
         return value
 
 
 def _taken(spec: Spec, records: Iterator[Any], count: int) -> list[Any]:
-    """Return the next records: so many, unless they turn out to be much larger than a chunk should be."""
+    """Return the next `count` records, or fewer if they are much larger than a chunk should be."""
     taken: list[Any] = []
     while more := list(itertools.islice(records, min(_UNSEEN_RECORDS, count - len(taken)))):
         taken += more
@@ -143,7 +144,7 @@ def _taken(spec: Spec, records: Iterator[Any], count: int) -> list[Any]:
         try:
             last = columns_of(spec, more[-1:])
         except UnsupportedDataError:
-            break  # storing them will name the first one that does not fit
+            break  # storing the records raises an error that names the first one that does not fit
         if len(taken) * sum(map(size_of, last)) > 2 * CHUNK_BYTES:
             break
     return taken
@@ -153,7 +154,7 @@ def columns_of(spec: Spec, records: Sequence[Any], first_record: int = 0) -> Col
     """Turn records into columns.
 
     Raises:
-        UnsupportedDataError: if one does not fit the spec; names field and record.
+        UnsupportedDataError: if a record does not fit the spec; the error names the field and the record.
     """
     values = split(spec, records, first_record)
     return [field_column(field, its, first_record) for field, its in zip(spec.fields, values, strict=True)]
@@ -163,7 +164,7 @@ def split(spec: Spec, records: Sequence[Any], first_record: int = 0) -> list[lis
     """Split records into one list of values a field, checking the structure of each.
 
     Raises:
-        UnsupportedDataError: if a record has another structure; names field and record.
+        UnsupportedDataError: if a record has another structure; the error names the field and the record.
     """
     found: list[list[Any]] = []
     _split(spec.tree, records, found, "", first_record)
@@ -228,7 +229,7 @@ def column_of(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     """Turn the values of one field into a column: one array if all shapes agree, else a list.
 
     The array is new, writable and C-contiguous. A list holds bytes, str, or C-contiguous arrays of
-    the leaf's dtype. `leaf` decides the dtype only; a shape that differs from its shape is no error.
+    the leaf's dtype. `leaf` decides the dtype only; a value of another shape is no error.
 
     Raises:
         BadValueError: if a value is not of the leaf's dtype.
@@ -252,14 +253,14 @@ def column_of(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     shapes = {array.shape for array in arrays}
     if max(map(math.prod, shapes), default=0) * dtype.itemsize > MAX_LEAF_BYTES:
         for position, array in enumerate(arrays):
-            check_size(position, array.nbytes)  # before they are copied, or even touched
+            check_size(position, array.nbytes)  # before the values are copied or touched
     if len(shapes) != 1:
         return [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
     return _stacked(arrays, dtype, shapes.pop())
 
 
 def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
-    """Turn the values of one field into a column as a batch has it: an array just where the leaf is fixed.
+    """Turn the values of one field into a batch's column: an array if the leaf is fixed, else a list.
 
     Raises:
         BadShapeError: if a value is not of the leaf's shape.
@@ -281,7 +282,7 @@ def _check_shapes(leaf: Leaf, column: NDArray[Any] | list[Any]) -> None:
     """Refuse values of a shape that the leaf does not admit.
 
     Raises:
-        BadShapeError: if there is one.
+        BadShapeError: if a value has another shape.
     """
     if leaf.shape is None:
         return
@@ -290,7 +291,7 @@ def _check_shapes(leaf: Leaf, column: NDArray[Any] | list[Any]) -> None:
     elif leaf.is_numeric:
         shapes = [array.shape for array in column]
     elif leaf.shape == () and np.ndarray not in set(map(type, column)):
-        return  # text of no dimension, as mostly
+        return  # the usual text, of no dimension
     else:
         shapes = [shape_of(leaf, value) for value in column]
     known = [(axis, size) for axis, size in enumerate(leaf.shape) if size is not None]
@@ -301,16 +302,17 @@ def _check_shapes(leaf: Leaf, column: NDArray[Any] | list[Any]) -> None:
 
 def _stacked(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     # Joining the buffers is several times faster than np.stack on small arrays (benchmarks/build.py).
-    # Custom dtypes and datetimes export no buffer; memory of another order would be joined as it lies.
+    # Custom dtypes and datetimes export no buffer. Arrays in another memory order would be joined in that
+    # order.
     if dtype.name in NUMPY_DTYPES and all(array.flags.c_contiguous for array in arrays):
         joined = bytearray().join(arrays)  # type: ignore[arg-type]  # any contiguous buffer joins
         return np.frombuffer(joined, dtype).reshape(len(arrays), *shape)
-    return np.ascontiguousarray(np.stack(arrays))  # np.stack keeps the order of the memory it is given
+    return np.ascontiguousarray(np.stack(arrays))  # np.stack keeps the memory order of its arguments
 
 
 def _scalar_types(name: str, dtype: np.dtype[Any]) -> set[type]:
     if dtype.kind in "mM":
-        return set()  # one type for all units: numpy would convert, and round, silently
+        return set()  # one Python type covers all units: numpy would convert, and round, silently
     types: set[type] = {dtype.type}
     for python_type, dtype_name in PYTHON_SCALARS.items():
         if dtype_name == name:
@@ -324,11 +326,11 @@ def _array(leaf: Leaf, position: int, value: object) -> NDArray[Any]:
 
 
 def _leaf_of_at(leaf: Leaf, position: int, value: object) -> Leaf:
-    """Return `leaf_of(value)`, blaming `position` if it can't be stored, or not with values of this leaf."""
+    """Return `leaf_of(value)`; the error names `position` if the value can't be stored with this leaf."""
     try:
         found = leaf_of(value)
     except BadValueError as error:
-        # The records before decided how this field is stored: pickling is no way out any more.
+        # The records before decided how this field is stored, so the hint to pickle does not apply.
         raise BadValueError(position, error.problem.replace(f", {PICKLE}", "")) from error.__cause__
     if found.dtype != leaf.dtype:
         raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")
@@ -347,7 +349,7 @@ def _list_of(leaf: Leaf, values: Sequence[Any]) -> list[Any]:
 def _strings(leaf: Leaf, want: type, position: int, value: object) -> Any:
     """Return one value of a bytes or str leaf: the scalar, or an object array of them."""
     if isinstance(value, np.ndarray) and value.dtype == object and not value.size:
-        return value  # of nothing in particular: what the records before have, then
+        return value  # an empty array has no type of its own: it takes the leaf's
     found = _leaf_of_at(leaf, position, value)
     if found.shape == ():
         scalar = value.item() if isinstance(value, np.ndarray | np.generic) else value
@@ -371,10 +373,10 @@ def shape_of(leaf: Leaf, value: Any) -> tuple[int, ...]:
 
 
 def check_size(position: int, size_bytes: int) -> None:
-    """Refuse a value that is larger than one may be.
+    """Refuse a value that is larger than a stored value may be.
 
     Raises:
-        BadValueError: if it is.
+        BadValueError: if the value is too large.
     """
     if size_bytes > MAX_LEAF_BYTES:
         raise BadValueError(
@@ -385,7 +387,7 @@ def check_size(position: int, size_bytes: int) -> None:
 
 
 def size_of(column: NDArray[Any] | list[Any]) -> int:
-    """Return about how many bytes a column takes."""
+    """Return the approximate size of a column in bytes."""
     if isinstance(column, np.ndarray):
         return column.nbytes
     return sum(

@@ -1,4 +1,4 @@
-"""Refer to records that can be read in any order: the wall between random access and streams."""
+"""Refer to records that can be read in any order: the interface between random access and streams."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,7 @@ _ITERATION_BYTES: Final = 2**20
 
 
 class StreamedRef(DataRef[Item_co]):
-    """Refer to records that are read as a stream.
+    """A reference to records that are read as a stream.
 
     Immutable, safe to use from several threads, usable after a fork, and picklable: a reference to a
     cache pickles as its location and name, in well under a kilobyte.
@@ -56,12 +56,15 @@ class StreamedRef(DataRef[Item_co]):
 
     @property
     def record_bytes(self) -> int:
-        """About how large a record is."""
+        """The approximate size of a record."""
         return self._records.record_bytes
 
     @property
     def lineage(self) -> Lineage | None:
-        """Which version of a dataset it is, and which ones that begins with; None if it is not all of one."""
+        """The dataset version of these records and the earlier versions it begins with.
+
+        None if the records are not all those of one version.
+        """
         return lineage_of(self._records)
 
     def __len__(self) -> int:
@@ -75,15 +78,15 @@ class StreamedRef(DataRef[Item_co]):
         return f"<{type(self).__name__} of {what}>"
 
     def _asked(self, shuffle: bool | Blocks) -> bool | Blocks | Mixture:
-        """Return which order its streams have where the caller asks for this one."""
+        """Return the order of this reference's streams, for the order that the caller gave."""
         return shuffle
 
 
 class RecordsRef(StreamedRef[Item_co]):
-    """Refer to a dataset whose records can be read one by one, by the batch, or as a stream."""
+    """A reference to a dataset whose records can be read one by one, by the batch, or as a stream."""
 
-    def __new__(cls, *records: Any, **options: Any) -> Self:  # the arguments of __init__, unless they are old
-        """Refuse the file that yogadl 0.1.4 made an `LMDBDataRef` of."""
+    def __new__(cls, *records: Any, **options: Any) -> Self:  # arguments of __init__, or of 0.1.4
+        """Refuse the file path from which yogadl 0.1.4 made an `LMDBDataRef`."""
         if "cache_filepath" in options or (records and isinstance(records[0], str | os.PathLike)):
             raise missing("yogadl.dataref", "LMDBDataRef(cache_filepath=...)")
         return super().__new__(cls)
@@ -98,7 +101,7 @@ class RecordsRef(StreamedRef[Item_co]):
         """Read one batch: the record's tree, its leaves stacked.
 
         Args:
-            indices: Which records, in any order; negative ones count from the end, any may repeat.
+            indices: The records, in any order; negative ones count from the end, any may repeat.
 
         Returns:
             A tree of new, writable arrays; a leaf of varying length is a list.
@@ -110,7 +113,7 @@ class RecordsRef(StreamedRef[Item_co]):
         return self.spec.assemble(self._read(found))
 
     def __getitems__(self, indices: Any) -> list[Item_co]:
-        """Return a list of records, read at once, as PyTorch's fetcher asks for them."""
+        """Return a list of records, read at once; PyTorch's fetcher calls this."""
         found = checked_indices(indices, len(self))
         return self.spec.records(self._read(found), len(found))
 
@@ -141,7 +144,7 @@ class RecordsRef(StreamedRef[Item_co]):
         return self.__getitems__([number])[0]
 
     def __iter__(self) -> Iterator[Item_co]:
-        """Yield every record in source order; claims no epoch of anything."""
+        """Yield every record in source order; claims no epoch."""
         count = max(1, min(1024, _ITERATION_BYTES // max(1, self.record_bytes)))
         for start in range(0, len(self), count):
             yield from self.__getitems__(range(start, min(start + count, len(self))))
@@ -163,23 +166,24 @@ class RecordsRef(StreamedRef[Item_co]):
         cursor: dict[str, Any] | None = None,
         rebind: bool = False,
     ) -> RecordStream[Item_co]:
-        """Return this reader's share of the records, in the order asked for.
+        """Return this reader's share of the records, in the order that `shuffle` chooses.
 
         Args:
-            start_offset: How many records of its share to leave out at the start of the first epoch.
+            start_offset: How many records of the share are left out at the start of the first epoch.
             shuffle: ``True`` for a true global shuffle, or a named order such as `yogadl.Blocks`.
             skip_shuffle_at_epoch_end: Whether every epoch has the order of the first.
-            shuffle_seed: Which shuffle; 0 if not given, never a random one.
-            shard_rank: Which share, from 0.
+            shuffle_seed: The seed of the shuffle; 0 if not given, never a random one.
+            shard_rank: The number of this reader's share, from 0.
             num_shards: How many shares.
-            drop_shard_remainder: Whether to leave out the last records that don't go round.
-            pad_shard_remainder: Whether to repeat records of the epoch's start so that they do.
-            cursor: Where to go on: what `state_dict` of any iterator of this dataset gave.
+            drop_shard_remainder: Whether to leave out the last records that don't divide evenly among the
+                shards.
+            pad_shard_remainder: Whether to repeat records of the epoch's start, so that they divide evenly.
+            cursor: The place to continue from, as returned by `state_dict` of any iterator of this dataset.
             rebind: Whether to accept a cursor of other data with as many records.
 
         Raises:
             ConfigurationError: if the arguments make no sense.
-            CursorError: if the cursor is of other data or none at all.
+            CursorError: if the cursor belongs to other data or is no cursor.
         """
         shard = open_shard(
             len(self),
@@ -200,7 +204,7 @@ class RecordsRef(StreamedRef[Item_co]):
         )
 
     def locality(self) -> Locality:
-        """Return where the bytes of the cache are: how many on this machine, and what was read by range.
+        """Return how much of the cache is on this machine, and how much was read by range.
 
         Example:
             >>> import yogadl
@@ -233,20 +237,20 @@ class RecordsRef(StreamedRef[Item_co]):
         is shuffled. The split is the same on every machine, for ever; it takes 8 bytes of memory a record.
 
         Args:
-            shares: Which share of the records each view has. If their sum is less than 1, one more view has
-                the rest. A float means the number that is printed: 0.7 is 7/10.
-            seed: Which shuffle: any integer.
+            shares: The fraction of the records for each view. If their sum is less than 1, one more view has
+                the rest. A float means the decimal that Python prints: 0.7 is 7/10.
+            seed: The seed of the shuffle: any integer.
             by: A field to stratify by, of one number, date, str or bytes a record: each view has its share
                 of the records of each value, to within one record (with three or four views, two). All
                 values are read.
-            grows: Must be given for a version that continues others. ``True`` divides the records that each
-                version added apart, so that each view begins with that of the version before; sizes are
-                exact for each version. ``False`` divides all records anew.
+            grows: Must be given for a version that continues others. ``True`` divides the records of each
+                added version separately, so that each view begins with the same view of the version before;
+                sizes are exact for each version. ``False`` divides all records anew.
 
         Raises:
             ConfigurationError: if an argument makes no sense, or `grows` is missing.
         """
-        from yogadl._split import split  # who splits nothing needs none of it
+        from yogadl._split import split  # imported only when splitting
 
         grows = None if grows is None else flag("grows", grows)
         chosen = split(self._records, shares, whole("seed", seed, None), by, grows)
@@ -258,7 +262,7 @@ class RecordsRef(StreamedRef[Item_co]):
 
         Cursors stay valid. A stream's own `RecordStream.map` and `RecordStream.random_map` come after it.
         """
-        from yogadl._chain import mapped  # who calls no functions needs none of it
+        from yogadl._chain import mapped  # imported only when mapping
 
         return RecordsRef(mapped(self._records, fn, spec))
 
@@ -282,12 +286,12 @@ class RecordsRef(StreamedRef[Item_co]):
         Args:
             fn: Takes a record, and returns True or False; the result must depend on nothing else. How the
                 function is described: docs/howto/versions.md.
-            fields: Which fields the function takes; only these are read. All if not given.
+            fields: The fields that the function takes, and the only ones that are read; all if not given.
             workers: How many processes call the function; without any, this one does.
 
         Raises:
-            StageError: if the function raises, or returns no bool; names the first such record.
-            ConfigurationError: if there is no such field, or something can't be sent to the workers.
+            StageError: if the function raises, or returns no bool; the error names the first such record.
+            ConfigurationError: if a field does not exist, or something can't be sent to the workers.
         """
         from yogadl._filter import filtered
 
@@ -310,12 +314,12 @@ class RecordsRef(StreamedRef[Item_co]):
 
         Args:
             field: The name of a field of numbers, whose first size may vary; a slash leads to a nested field.
-                None if a record is a single value; then each chunk is, too.
+                None if a record is a single value; then each chunk is a single value, too.
             size: How many tokens a chunk has: items along the first axis.
             drop_remainder: Whether to leave out the last tokens, which make no whole chunk.
-            pad: What fills the last chunk up, with `drop_remainder=False`.
-            segments: The name of a second field, int32 of `size`, that says which document each token belongs
-                to: counted from 0 in each chunk, and -1 for padding.
+            pad: The value that fills up the last chunk, with `drop_remainder=False`.
+            segments: The name of a second field, int32 of `size`, with the number of each token's document:
+                counted from 0 in each chunk, and -1 for padding.
 
         Raises:
             ConfigurationError: if there is no such field or it can't be cut, or an argument is invalid.
@@ -327,7 +331,7 @@ class RecordsRef(StreamedRef[Item_co]):
             >>> ref.chunks("tokens", 4, segments="document")[1]
             {'tokens': array([1, 2, 0, 0]), 'document': array([0, 0, 1, 2], dtype=int32)}
         """
-        from yogadl._chunks import ChunkedRecords  # who cuts nothing needs none of it
+        from yogadl._chunks import ChunkedRecords  # imported only when cutting chunks
 
         cut = ChunkedRecords(
             self._records, field, size, drop_remainder=drop_remainder, pad=pad, segments=segments
@@ -340,22 +344,22 @@ class RecordsRef(StreamedRef[Item_co]):
         return RecordsRef(ProjectedRecords(self._records, spec, numbers))
 
 
-# For what takes a stream: how records are read is said there.
+# Decorates functions that take a stream: reading options belong to `ref.stream`.
 takes_a_stream = explains_names({"ref.stream": RecordsRef.stream})
 
 
-def as_ref(given: Any) -> RecordsRef:  # Any: it is checked here
-    """Return what an adapter was given for a `DataRef`, if records can be read from it at random.
+def as_ref(given: Any) -> RecordsRef:  # Any: the value is checked here
+    """Return the argument of an adapter as a `DataRef`, if its records can be read at random.
 
     Raises:
-        ConfigurationError: if it is anything else; says what to pass instead.
+        ConfigurationError: if it is anything else; the error tells what to pass instead.
     """
     if not hasattr(given, "__getitems__") or not hasattr(given, "columns"):
         raise ConfigurationError(
             f"a {type(given).__name__} has no random access: pass what storage.fetch(...) or "
             "yogadl.from_source(...) returned, and yogadl.concat of its parents instead of a mix"
         )
-    found: RecordsRef = given  # or what reads like one
+    found: RecordsRef = given  # or an object with the same reading methods
     return found
 
 
@@ -365,15 +369,15 @@ def from_source(data: Any, fingerprint: str | None = None, *, spec: Any = None) 
 
     Args:
         data: The object; a dict or tuple of arrays is read by column.
-        fingerprint: A name for this content, by which cursors recognise it. If not given, it is made from the
+        fingerprint: A name for this content, by which cursors recognise it. The default is made from the
             length and a sample of the records, and marked weak.
         spec: The shapes that vary, which a sample of 16 records may not show: a tree like the record's with a
             `yogadl.Leaf` for each such field, or the spec of another `DataRef`. Fields that a dict leaves out
-            are as in the sample. If a record does not fit, the error says what to give here.
+            are as in the sample. If a record does not fit, the error gives the `spec` to pass.
 
     Raises:
-        UnsupportedDataError: if it has no random access or a record can't be read.
-        ConfigurationError: if `spec` is nothing of the kind, or the records sampled are not like that.
+        UnsupportedDataError: if `data` has no random access or a record can't be read.
+        ConfigurationError: if `spec` is not of this form, or the sampled records don't fit it.
 
     Example:
         >>> import numpy as np, yogadl
@@ -382,6 +386,6 @@ def from_source(data: Any, fingerprint: str | None = None, *, spec: Any = None) 
         >>> [len(tokens) for tokens in ref.gather([0, 4])["tokens"]]
         [1, 5]
     """
-    from yogadl._records import SourceRecords  # who reads a cache needs none of it
+    from yogadl._records import SourceRecords  # not imported for reading a cache
 
     return RecordsRef(SourceRecords(data, fingerprint, spec))

@@ -1,4 +1,4 @@
-"""Let a caller say of a record's fields what a sample of the records can't show: the shapes that vary."""
+"""Let a caller declare the shapes of fields that vary, which a sample of the records may not show."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -11,16 +11,16 @@ from yogadl.errors import ConfigurationError
 
 
 def declare(sampled: Spec, given: Any) -> tuple[Spec, frozenset[int]]:
-    """Return the spec as the caller has it, and the numbers of the fields that it says something of.
+    """Return the spec with the caller's declarations, and the numbers of the fields that they cover.
 
     Args:
-        sampled: The spec of the records that were looked at.
+        sampled: The spec of the records in the sample.
         given: A `Spec`, or a tree like the record's whose leaves are `Leaf`s. A dict names keys of a dict,
-            attributes of a namedtuple or positions of a list or tuple, and may leave some out; those, and
-            what is ``None``, are as sampled.
+            attributes of a namedtuple or positions of a list or tuple, and may leave some out. A field that
+            is left out, or declared as ``None``, stays as it was sampled.
 
     Raises:
-        ConfigurationError: if it is nothing of the kind, or the sampled records are not like that.
+        ConfigurationError: if `given` is anything else, or the sampled records don't fit it.
     """
     declared = list(_leaves(sampled.tree, given.tree if isinstance(given, Spec) else given, ""))
     leaves = [
@@ -51,7 +51,7 @@ def _leaf_text(leaf: Leaf) -> str:
 
 
 def _leaves(node: Node, given: Any, path: str) -> Iterator[Leaf | None]:
-    """Yield what is declared of each field below `node`, in order; None for nothing."""
+    """Yield the declared leaf of each field below `node`, in order; None for a field without one."""
     if isinstance(node, Leaf):
         if not isinstance(given, Leaf | None):
             raise ConfigurationError(
@@ -66,7 +66,7 @@ def _leaves(node: Node, given: Any, path: str) -> Iterator[Leaf | None]:
 
 
 def _by_key(node: DictNode | SequenceNode | NamedTupleNode, given: Any, path: str) -> Mapping[Any, Any]:
-    """Return what is declared of each child, by its key."""
+    """Return the declaration of each child, by its key."""
     if isinstance(given, DictNode | SequenceNode | NamedTupleNode):
         given = dict(zip(given.keys, given.children, strict=True))
     keys = list(node.keys)
@@ -86,7 +86,7 @@ def _by_key(node: DictNode | SequenceNode | NamedTupleNode, given: Any, path: st
 
 
 def _checked(name: str, sampled: Leaf, declared: Leaf) -> Leaf:
-    """Return the leaf as declared, with whatever else is known of the field."""
+    """Return the leaf with the declared shape; everything else stays as sampled."""
     if declared.dtype != sampled.dtype:
         raise ConfigurationError(
             f"spec= declares {_name(name)} as {declared.dtype}, but the records sampled have {sampled.dtype}"

@@ -1,4 +1,4 @@
-"""Send an error to another process: what it was, its cause, and where it was raised."""
+"""Send an error to another process, with its cause and its traceback."""
 
 import pickle
 import traceback
@@ -9,8 +9,9 @@ class Failure(NamedTuple):
     """An error on its way to another process.
 
     Args:
-        pickled: The error and its cause; of one that can't be sent, a `RuntimeError` that says what it was.
-        where: Its traceback.
+        pickled: The error and its cause. An error that can't be pickled is replaced by a `RuntimeError` with
+            its type's name and text.
+        where: The error's traceback.
     """
 
     pickled: bytes
@@ -18,7 +19,7 @@ class Failure(NamedTuple):
 
     @staticmethod
     def of(error: BaseException) -> "Failure":
-        """Return what is sent of an error."""
+        """Return the failure to send for an error."""
         where = "".join(traceback.format_exception(error))
         cause = error.__cause__
         try:

@@ -1,7 +1,8 @@
-"""Work out once which records a function is true of, and find that again where it was kept.
+"""Work out once which records a function is true of, and find a selection that was stored before.
 
-A selection is kept under a name: a hash of the cache's fingerprint, of what is done to its records before the
-function gets them, and of the function. Where any of these can't be described with certainty it has none.
+A selection is stored under a hash of the cache's fingerprint, of the functions and views that its records
+pass through before the predicate, and of the predicate. A selection has no such name, and is not stored, if
+any of these can't be described with certainty.
 """
 
 import functools
@@ -28,18 +29,18 @@ _log = logging.getLogger("yogadl")
 
 Predicate = Callable[[Any], Any]
 
-# How much is read at a time, and how many records at most.
+# How many bytes, and how many records at most, are read at a time.
 _READ_BYTES: Final = 2**20
 _READ_RECORDS: Final = 2**14
-_INDEX_BYTES: Final = 24  # what the indices need at most for each record
-# How many tasks each worker gets, if there are as many records; none has more records than that.
+_INDEX_BYTES: Final = 24  # the most memory that the indices need for each record
+# Tasks a worker, if there are enough records, and the most records of one task.
 _TASKS: Final = 32
 _TASK_RECORDS: Final = 2**16
 
 
 def filtered(records: RandomAccess, function: Predicate, fields: Any, workers: Any) -> SelectedRecords:
     """Return the records that a function is true of, in their order; see `RecordsRef.filter`."""
-    given: object = function  # from the user: may be anything, as fields and workers
+    given: object = function  # from the user: may be any object, as may fields and workers
     if not callable(given):
         raise ConfigurationError(f"filter takes a function of one argument, a record, not {given!r:.100}")
     workers = whole("workers", workers)
@@ -59,18 +60,18 @@ def filtered(records: RandomAccess, function: Predicate, fields: Any, workers: A
 
 
 class _Place(NamedTuple):
-    """Where a selection is kept, and under which name."""
+    """The records that a selection is stored with, and the selection's name."""
 
     cache: Any  # records that have `selection` and `keep_selection`
     name: str
 
 
 def _place(records: RandomAccess, function: Predicate) -> _Place | None:
-    """Return where what a function selects from these records is kept, if anywhere."""
+    """Return the place where a function's selection of these records is stored, or None if there is none."""
     from yogadl._provenance.describer import sha256_of_function
 
     below: Any = records
-    passed: list[Any] = []  # on the way from the cache, which fingerprints may not tell
+    passed: list[Any] = []  # between the cache and these records; fingerprints may not cover it
     try:
         while True:
             if isinstance(below, MappedRecords):
@@ -97,13 +98,13 @@ def _place(records: RandomAccess, function: Predicate) -> _Place | None:
 def _true(
     records: RandomAccess, function: Predicate, first: int, end: int, most: int = _READ_RECORDS
 ) -> Iterator[Indices]:
-    """Yield which records from one index to another a function is true of, some at a time.
+    """Yield the indices from `first` to `end` at which a function is true, some at a time.
 
     Raises:
-        StageError: if a function raises, or returns no bool; of the first record of which that is so.
+        StageError: if a function raises, or returns no bool; the error names the first such record.
     """
     if first == end:
-        return  # there may be none of which the size is known
+        return  # without any record, the size may be unknown
     count = max(1, min(most, _READ_BYTES // records.record_bytes))
     for start in range(first, end, count):
         indices = np.arange(start, min(start + count, end))
@@ -112,7 +113,8 @@ def _true(
         except StageError:
             if len(indices) == 1:
                 raise
-            # A function of `map` failed. This one may do so at a record before that.
+            # A function of `map` failed. The predicate may fail at an earlier record, so they are tried one
+            # by one.
             yield from _true(records, function, start, start + len(indices), 1)
             continue
         yield indices[_called(function, records.spec, columns, indices)]
@@ -121,14 +123,14 @@ def _true(
 def _called(
     function: Predicate, spec: Spec, columns: Sequence[Column], indices: Indices
 ) -> NDArray[np.bool_]:
-    """Return what a function returns for each record."""
+    """Return whether the function is true, for each record."""
     made: list[Any] = []
     raised: Exception | None = None
     try:
         spec.call(function, columns, len(indices), made.append)
-    except Exception as error:  # noqa: BLE001  (of the user's own: it may be anything)
+    except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
         raised = error
-    # True and False are one object each, of Python as of numpy: their addresses are compared, all at once.
+    # True and False are single objects, in Python and in numpy: all addresses are compared at once.
     places = np.frombuffer(np.fromiter(made, object, len(made)).tobytes(), np.intp)
     is_true: NDArray[np.bool_] = (places == id(True)) | (places == id(np.True_))
     are_bools = is_true | (places == id(False)) | (places == id(np.False_))
@@ -151,7 +153,7 @@ def _called(
 
 
 def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> list[Indices]:
-    """Return the same of all records, worked out by several processes."""
+    """Return the indices at which the function is true, computed by several processes."""
     from yogadl._processes import worker_pool
     from yogadl._sending import pickled
 
@@ -166,9 +168,9 @@ def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> lis
     found: list[Indices] = []
     if starts:
         with worker_pool(min(workers, len(starts)), given) as pool:
-            # Not `map`, which cancels what is left of it at an error: the pool then trips over that.
+            # `map` of an executor cancels the remaining tasks at an error, which breaks this pool.
             tasks = [pool.submit(_examined, start, min(start + count, len(records))) for start in starts]
-            for task in tasks:  # in order, so that the error is that of the first record
+            for task in tasks:  # in order, so that the error is that of the first failing record
                 try:
                     piece = task.result()
                 except WorkerDiedError as error:
@@ -183,7 +185,7 @@ def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> lis
 
 
 def _examined(first: int, end: int) -> Indices | Failure:
-    """Return the same of some records, in a worker."""
+    """Return the indices from `first` to `end` at which the function is true; runs in a worker."""
     records, function = _given()
     try:
         return np.concatenate(list(_true(records, function, first, end)))
@@ -191,7 +193,7 @@ def _examined(first: int, end: int) -> Indices | Failure:
         return Failure.of(error)
 
 
-@functools.cache  # of a process that is a worker and nothing else
+@functools.cache  # this process is a worker and has one function only
 def _given() -> Any:
     from yogadl._processes import given_to_worker
 

@@ -1,10 +1,10 @@
-"""Start processes that work for this one, by a process that does nothing else.
+"""Start worker processes through a small process in between, the *server*.
 
-Between this process and its workers stands one more, the *server*: it starts them, sees them die, and ends
-all of them when it is told to or when this process is gone, however that came about. It is small and has no
-threads, so that forking it is safe and takes milliseconds; what it has imported, its workers share. Nothing
-of it is a file that could be left behind. (The fork server of Python's library leaves its socket there when
-its parent is killed, and each process of it imports the script that was started.)
+The server starts the workers, notices their deaths, and ends all of them on request or when the owner process
+is gone, for any reason. The server is small and has no threads, so that forking it is safe and takes
+milliseconds; its workers share the modules that it has imported. It leaves no files behind. (The fork server
+of Python's library leaves its socket behind when its parent is killed, and each of its processes imports the
+script that was started.)
 """
 
 import contextlib
@@ -25,16 +25,16 @@ from typing import Final, NoReturn
 from yogadl._processes import SENT_TO_ALL, end_with, how_it_ended, outlive_signals, outlive_signals_alone
 
 METHODS: Final = ("forkserver", "spawn", "fork")
-# So often the server looks whether its parent lives, where the kernel can't tell it.
+# The interval at which the server checks that its parent lives, where the kernel can't notify it.
 _LOOK_EVERY_MS: Final = 100
-_MESSAGE: Final = struct.Struct("=ii")  # START and a number; KILL and a number; a number and how it ended
+_MESSAGE: Final = struct.Struct("=ii")  # START or KILL and a number; or a number and an exit code
 _START, _KILL, _END = 0, 1, 2
-# A descriptor that is on its way may be closed by the kernel of macOS when its sender closes it.
+# The kernel of macOS may close a descriptor in transit when its sender closes it.
 KEEPS_DESCRIPTORS: Final = sys.platform == "darwin"
 _DESCRIPTOR: Final = struct.Struct("=i")
 _MOST_DESCRIPTORS: Final = 64
-# Numbers, not members of an enumeration: their arithmetic takes its time, and Python 3.11 crashes when a
-# handler of signals is called at the start of it.
+# Numbers, not members of an enumeration: arithmetic on members is slow, and Python 3.11 crashes when a
+# signal handler runs at the start of it.
 _CLOSED_AT_EXEC: Final = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 _CUT: Final = int(socket.MSG_CTRUNC)
 _CODE: Final = "import sys; sys.path[:] = {path!r}; from yogadl._fork_server import main; main({given!r})"
@@ -43,16 +43,17 @@ Work = Callable[[socket.socket, int], object]
 
 
 class Workers:
-    """The worker processes of one owner, by number. They end when it does, or when this object is dropped.
+    """The numbered worker processes of one owner; they end with the owner, or when this object is dropped.
 
-    Not thread-safe. In a forked process it is of no use, and does no harm.
+    Not thread-safe. In a forked process this object can't be used, and does no harm.
 
     Args:
-        work: What each of them does: a function of its socket and its number; but for "fork", of a module.
-        method: "forkserver": they are forked by a process that is started empty. "spawn": each is started
-            empty. "fork": they begin with all that this process has now.
-        preload: Modules that the server imports, which takes the time once.
-        environment: More variables of the environment, for processes that are started empty.
+        work: The function that each worker calls with its socket and its number; unless the method is "fork",
+            it must belong to a module.
+        method: "forkserver": the workers are forked from a server that is started empty. "spawn": each worker
+            is started empty. "fork": the workers begin with the whole state of this process.
+        preload: Modules that the server imports, so that this takes time only once.
+        environment: Additional environment variables for processes that are started empty.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Workers:
         self._kept: list[socket.socket] = []
         self.control, theirs = socket.socketpair()
         with theirs:
-            # The server inherits that they are blocked, until it has seen to them.
+            # The server inherits the blocked signals, until it has set its handlers.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, SENT_TO_ALL)
             try:
                 if method == "fork":
@@ -89,7 +90,7 @@ class Workers:
         return server
 
     def start(self, number: int) -> socket.socket:
-        """Start a worker; return our end of its socket.
+        """Start a worker and return this process's end of its socket.
 
         Raises:
             OSError: if the server is gone.
@@ -108,14 +109,14 @@ class Workers:
         return ours
 
     def kill(self, number: int) -> None:
-        """End a worker now; it is told of as any that died."""
+        """End a worker now; `death` reports it like any other that died."""
         with contextlib.suppress(OSError):
             self.control.sendall(_MESSAGE.pack(_KILL, number))
 
     def death(self) -> tuple[int | None, str]:
-        """Wait for the next death; return who died and how.
+        """Wait for the next death, and return the worker's number and how it died.
 
-        Call it when there is something to read from `control`. If the number is None, all of them did.
+        Call this when `control` is readable. The number is None if all workers died.
         """
         try:
             found = self.control.recv(_MESSAGE.size, socket.MSG_WAITALL)
@@ -128,11 +129,11 @@ class Workers:
 
     @property
     def has_ended(self) -> bool:
-        """Whether they were ended by `end`, or at this interpreter's exit."""
+        """Whether the workers were ended by `end`, or at this interpreter's exit."""
         return not self._end.alive
 
     def end(self) -> None:
-        """End all of them now; they are gone when this returns."""
+        """End all workers now; they are gone when this returns."""
         self._end()
 
 
@@ -142,16 +143,16 @@ def _end(control: socket.socket, kept: list[socket.socket], server: int, pid: in
     with control:
         if os.getpid() != pid:
             return
-        with contextlib.suppress(OSError):  # not by closing: somebody who was forked may hold it open
+        with contextlib.suppress(OSError):  # closing is not enough: a forked process may hold the socket open
             control.sendall(_MESSAGE.pack(_END, 0))
         with contextlib.suppress(ChildProcessError):
             os.waitpid(server, 0)
 
 
 def received(connection: socket.socket, size: int, flags: int = 0) -> tuple[bytes, list[int] | None]:
-    """Receive some bytes, and the descriptors that came along, if any did; `socket.recv_fds` takes no flags.
+    """Receive some bytes, and any descriptors sent with them; `socket.recv_fds` takes no flags.
 
-    There are fewer of them than were sent if this process may open no more.
+    Fewer descriptors arrive than were sent if this process may open no more.
     """
     space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * _DESCRIPTOR.size)
     data, messages, state, _ = connection.recvmsg(size, space, flags | _CLOSED_AT_EXEC)
@@ -166,7 +167,7 @@ def received(connection: socket.socket, size: int, flags: int = 0) -> tuple[byte
 
 
 def flush() -> None:
-    """Write out what was printed: what is forked would print it again."""
+    """Write out what was printed, so that a forked process does not print it again."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.flush()
@@ -175,7 +176,7 @@ def flush() -> None:
 def _spawned(
     theirs: socket.socket, work: str, method: str, preload: Sequence[str], environment: Mapping[str, str]
 ) -> int:
-    """Start a server that is empty."""
+    """Start the server as an empty process."""
     given = json.dumps([theirs.fileno(), os.getpid(), work, method, list(preload), None])
     process = subprocess.Popen(
         [*_interpreter(), _CODE.format(path=sys.path, given=given)],
@@ -183,7 +184,7 @@ def _spawned(
         env={**os.environ, **environment},
         pass_fds=[theirs.fileno()],
     )
-    process.returncode = 0  # we wait for it ourselves
+    process.returncode = 0  # this module waits for the process itself
     return process.pid
 
 
@@ -191,17 +192,17 @@ def _interpreter() -> list[str]:
     return [sys.executable, *subprocess._args_from_interpreter_flags(), "-c"]  # type: ignore[attr-defined]
 
 
-# In the server, and in its workers.
+# The rest runs in the server and in its workers.
 
 
 def main(given: str) -> None:
-    """Be the server, or a worker, of a process that has started this one empty."""
+    """Run the server, or a worker, in a process that was started empty."""
     descriptor, parent, work, method, preload, number = json.loads(given)
     connection = socket.socket(fileno=descriptor)
     outlive_signals()
     module, _, name = work.partition(":")
     for needed in preload:
-        # What is not there, or fails, does so where it is used.
+        # A module that is missing or fails raises its error where it is used.
         with contextlib.suppress(Exception):
             importlib.import_module(needed)
     function = getattr(importlib.import_module(module), name)
@@ -211,7 +212,7 @@ def main(given: str) -> None:
 
 
 def _serve(control: socket.socket, parent: int, work: Work, spawned: str | None = None) -> NoReturn:
-    """Start workers, tell of their deaths, and end all of them at the end."""
+    """Start workers, report their deaths, and end all of them when the owner is gone or requests it."""
     outlive_signals()
     os.set_blocking(control.fileno(), True)
     woken, wakes = os.pipe()
@@ -223,7 +224,7 @@ def _serve(control: socket.socket, parent: int, work: Work, spawned: str | None 
     poll.register(control, select.POLLIN)
     poll.register(woken, select.POLLIN)
     wait_ms: int | None = _LOOK_EVERY_MS
-    with contextlib.suppress(AttributeError, OSError):  # Linux alone has it, and not in every container
+    with contextlib.suppress(AttributeError, OSError):  # Linux only, and not in every container
         poll.register(os.pidfd_open(parent), select.POLLIN)
         wait_ms = None
     workers: dict[int, int] = {}  # numbers by process id
@@ -264,7 +265,7 @@ def _serve(control: socket.socket, parent: int, work: Work, spawned: str | None 
 
 
 def _ended(workers: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Return which workers have ended, and with which exit codes."""
+    """Return the workers that have ended, and their exit codes."""
     found = []
     for pid in workers:
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -274,7 +275,7 @@ def _ended(workers: Mapping[int, int]) -> list[tuple[int, int]]:
 
 
 def _begin(work: Work, connection: socket.socket, number: int, server: int, spawned: str | None) -> NoReturn:
-    """Be a worker, or start an empty one in this process."""
+    """Run a worker in this process, or replace the process by an empty one that does."""
     if spawned is not None:
         connection.set_inheritable(True)
         given = json.dumps([connection.fileno(), server, spawned, "", [], number])
@@ -288,11 +289,11 @@ def _work(work: Work, connection: socket.socket, number: int, server: int) -> No
         outlive_signals_alone()
         end_with(server)
         with contextlib.suppress(AttributeError, ValueError, OSError):
-            # It is killed at the end: what it prints is to be seen before that.
+            # The worker is killed at the end: its output must appear before that.
             sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         work(connection, number)
         code = 0
-    except BaseException:  # noqa: BLE001  (whatever it is, this process ends here)
+    except BaseException:  # noqa: BLE001  (this process ends here after any exception)
         traceback.print_exc()
     finally:
         flush()

@@ -1,7 +1,8 @@
-"""Make dataclasses that can't be changed, in a fraction of the time that `dataclass(frozen=True)` takes.
+"""Make immutable dataclasses in a fraction of the time that `dataclass(frozen=True)` takes.
 
-That compiles six methods a class, and a process that reads has some forty of them: half of the time until its
-first batch (benchmarks/start.py). Here one method is compiled, and the others are the same for all.
+`dataclass(frozen=True)` compiles six methods a class. A process that reads has some forty such classes, and
+compiling them took half of the time until its first batch (benchmarks/start.py). `frozen` compiles one method
+a class; all classes share the others.
 """
 
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
@@ -12,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(kind: type[T]) -> type[T]:
-    """Make a class what `dataclass(frozen=True)` would make it; methods of its own stay."""
+    """Make a class immutable, as `dataclass(frozen=True)` does; the class keeps methods of its own."""
     methods = {"__repr__": _repr, "__eq__": _eq, "__hash__": _hash}
     for name, method in methods.items():
         if name not in vars(kind) or vars(kind)[name] is None:  # a class with __eq__ has no __hash__

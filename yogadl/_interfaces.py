@@ -1,4 +1,4 @@
-"""Declare the wall: what a `DataRef`, a `Stream` and a `Storage` are, and what lies beneath them."""
+"""Declare `DataRef`, `Stream` and `Storage`, and the interface of random access beneath them."""
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
@@ -10,33 +10,34 @@ from numpy.typing import NDArray
 from yogadl._frozen import frozen
 from yogadl._spec import Spec
 
-if TYPE_CHECKING:  # whoever checks types has it; with the default, `Stream` alone is `Stream[Any]`
+if TYPE_CHECKING:  # type checkers have it; with the default, `Stream` alone is `Stream[Any]`
     from typing_extensions import TypeVar
 
     Item_co = TypeVar("Item_co", covariant=True, default=Any)  # a record, or a batch
-    Made = TypeVar("Made", default=Any)  # what a function makes of one
+    Made = TypeVar("Made", default=Any)  # the result of a function of a record
 else:
     from typing import TypeVar
 
     Item_co, Made = TypeVar("Item_co", covariant=True), TypeVar("Made")
 
-# One field of a batch: rows stacked in an array, or a list where the length varies.
-READ: Final = "read"  # what getting records from where they are is called, where stages are counted
+# The name of the stage that reads records, in the statistics of stages.
+READ: Final = "read"
 
+# One field of a batch: rows stacked in an array, or a list if the length varies.
 Column = NDArray[Any] | list[Any]
 Indices = NDArray[np.int64]
 
 
 class Stream(Generic[Item_co]):
-    """Hold one epoch's worth of records that can only be read forwards.
+    """One epoch of records that can only be read forwards.
 
-    Users may construct this class with an iterator function of their own; `DataRef.stream` of this
+    Users may construct this class with an iterator function of their own. `DataRef.stream` of this
     library returns a subclass that can also be batched, resumed and read from any position.
 
     Args:
         iterator_fn: Called without arguments, returns an iterator over the records of one epoch.
         length: How many records one epoch has.
-        output_types: What the framework hand-off needs to know about dtypes; opaque here.
+        output_types: The dtypes, as the framework that receives the stream needs them; not used here.
         output_shapes: The same for shapes.
     """
 
@@ -60,9 +61,9 @@ class Stream(Generic[Item_co]):
 
 
 class DataRef(abc.ABC, Generic[Item_co]):
-    """Refer to a dataset whose records can be streamed in any order.
+    """A reference to a dataset whose records can be streamed in any order.
 
-    Users subclass this: `stream` and ``__len__`` are all that an own `DataRef` must have.
+    Users may subclass this: `stream` and ``__len__`` are all that a `DataRef` of their own must have.
     """
 
     @abc.abstractmethod
@@ -76,15 +77,15 @@ class DataRef(abc.ABC, Generic[Item_co]):
         num_shards: int = 1,
         drop_shard_remainder: bool = False,
     ) -> Stream[Item_co]:
-        """Return the records of this reader's share, in the order asked for."""
+        """Return the records of this reader's share, in the order that `shuffle` chooses."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """Return how many records the dataset has."""
+        """Return the number of records of the dataset."""
 
 
 class Storage(abc.ABC):
-    """Build datasets once, keep them, and hand out references to them."""
+    """Builds datasets once, keeps them, and returns references to them."""
 
     @abc.abstractmethod
     def submit(self, data: Any, dataset_id: str, dataset_version: str) -> None:
@@ -103,11 +104,11 @@ class Storage(abc.ABC):
 
 @frozen
 class Earlier:
-    """A version whose records others begin with.
+    """A version whose records a later version begins with.
 
     Args:
-        version: What it was called.
-        records: How many it has.
+        version: The name of the version.
+        records: The number of its records.
         fingerprint: The hash of its content.
     """
 
@@ -118,13 +119,13 @@ class Earlier:
 
 @frozen
 class Lineage:
-    """Which version of a dataset records are.
+    """The dataset version that records belong to.
 
     Args:
-        id: What the dataset is called.
-        version: Which version it is.
-        tag: By which tag it was asked for, if by one.
-        earlier: The versions that it begins with, the oldest first.
+        id: The name of the dataset.
+        version: The name of the version.
+        tag: The tag by which the version was requested, if any.
+        earlier: The versions that this one begins with, the oldest first.
     """
 
     id: str
@@ -139,18 +140,18 @@ class Lineage:
 
 
 class Memory(Protocol):
-    """Make the arrays that batches are gathered into."""
+    """Allocates the arrays that batches are gathered into."""
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array of undefined content that nothing else refers to."""
 
 
 class RandomAccess(Protocol):
-    """Answer "give me records 17, 4 and 9001", column by column.
+    """Reads records at any indices, as columns.
 
-    A cache, any ``__len__`` + ``__getitem__`` object and every derived view implement this; the
-    stream layer knows nothing else of where records come from. Implementations are safe to call from
-    several threads at once, and picklable.
+    A cache, any object with ``__len__`` and ``__getitem__`` and every view implement this; the stream layer
+    uses no other interface to read records. Implementations are safe to call from several threads at once,
+    and picklable.
     """
 
     @property
@@ -159,28 +160,28 @@ class RandomAccess(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """The content's hash, the same on every machine."""
+        """The hash of the content, the same on every machine."""
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """Return the number of records."""
 
     @property
     def record_bytes(self) -> int:
-        """About how large a record is, to choose how many to read at a time."""
+        """The approximate size of a record, from which readers choose how many to read at a time."""
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
-        """Read the records, in the order asked for: one column a field, in `spec.fields` order.
+        """Read the records in the order of `indices`: one column a field, in `spec.fields` order.
 
-        `fields` chooses among them by number, in the order given. Where an array can be filled in place,
-        it comes from `memory`, if that is given.
-        `indices` is a one-dimensional int64 array whose values lie in ``range(len(self))``; any
-        value may repeat. Every array that comes back is new, writable, C-contiguous memory.
+        `fields` chooses among the fields by number, in the order given. If `memory` is given, arrays that can
+        be filled in place are allocated from it. `indices` is a one-dimensional int64 array whose values lie
+        in ``range(len(self))``; any value may repeat. Every array returned is new, writable, C-contiguous
+        memory.
         """
 
 
-# Called in a cache's place: with the cache, which of its records are announced, and which of their fields.
+# Called instead of a cache's announcement, with the cache, the announced indices and the fields' numbers.
 Planned = Callable[[Any, Indices, Sequence[int] | None], None]
 
 
@@ -190,16 +191,16 @@ def announce(
     fields: Sequence[int] | None = None,
     planned: Planned | None = None,
 ) -> int:
-    """Say that these records will be read soon, if `records` has a `will_need` that can make use of it.
+    """Announce that these records will be read soon, if `records` has a `will_need`.
 
     Args:
-        records: What will be read from.
-        indices: Which records.
-        fields: Which of their fields, by number; all if not given.
-        planned: Who is told in place of caches, where nothing will be read; see `stream.plan`.
+        records: The records to read from.
+        indices: The indices of the records.
+        fields: The numbers of the fields; all if not given.
+        planned: Called instead of each cache's announcement, if nothing will be read; see `stream.plan`.
 
     Returns:
-        For how many records after them that need not be said, since these were found in memory.
+        The number of following records that need no announcement, since these were found in memory.
     """
     will_need = getattr(records, "will_need", None)
     if will_need is None:
@@ -210,15 +211,15 @@ def announce(
 
 @frozen
 class Locality:
-    """Where the bytes of a cache are, and what was read of those that are not on this machine.
+    """How much of a cache is on this machine, and how much of the rest was read by range.
 
     Attributes:
-        parts: How many parts the cache has.
-        parts_here: How many of them are on this machine.
+        parts: The number of parts of the cache.
+        parts_here: The number of parts on this machine.
         bytes: The size of all parts.
-        bytes_here: The size of those that are here.
-        ranges: How many requests this process made to read by range.
-        range_bytes: How many bytes it received by them.
+        bytes_here: The size of the parts on this machine.
+        ranges: The number of requests by which this process read ranges.
+        range_bytes: The number of bytes received by these requests.
     """
 
     parts: int = 0
@@ -232,14 +233,14 @@ class Locality:
         return Locality(*(mine + its for mine, its in zip(self.values(), other.values(), strict=True)))
 
     def values(self) -> tuple[int, ...]:
-        """Return all of it, in order."""
+        """Return all values in the order of the attributes."""
         return tuple(vars(self).values())
 
 
 def will_read(records: Any, count: int, *, held_bytes: int | None) -> None:
-    """Say that a stream of this process is going to read so many of these records an epoch.
+    """Announce that a stream of this process is going to read `count` of these records in each epoch.
 
-    `held_bytes` is what it takes to hold its blocks, if its order is of blocks.
+    `held_bytes` is the memory needed to hold the stream's blocks, if its order is of blocks.
     """
     for view in views_of(records):
         if hasattr(view, "will_read"):
@@ -247,18 +248,18 @@ def will_read(records: Any, count: int, *, held_bytes: int | None) -> None:
 
 
 def received_by(records: Any) -> tuple[int, int]:
-    """Return how many requests this process made for ranges of these records, and how many bytes came."""
+    """Return how many requests for ranges of these records this process made, and how many bytes came."""
     found = [view.received for view in _each_once(records) if hasattr(view, "received")]
     return sum(requests for requests, _ in found), sum(size_bytes for _, size_bytes in found)
 
 
 def locality_of(records: Any) -> Locality:
-    """Return where the bytes of these records, and of all that they are views of, are."""
+    """Return how much of these records, and of all records below their views, is on this machine."""
     return sum((view.locality for view in _each_once(records) if hasattr(view, "locality")), Locality())
 
 
 def lineage_of(records: Any) -> Lineage | None:
-    """Return which version of a dataset these are all the records of, if they are of one."""
+    """Return the dataset version whose records these are, or None if they are not all those of one."""
     fingerprint = records.fingerprint
     for view in views_of(records):
         if hasattr(view, "lineage") and view.fingerprint == fingerprint:
@@ -268,12 +269,12 @@ def lineage_of(records: Any) -> Lineage | None:
 
 
 def _each_once(records: Any) -> Iterator[Any]:
-    """Yield records, and all that they are views of, each once: one cache may be joined with itself."""
+    """Yield records, and all records that they are views of, each once: a cache may be joined with itself."""
     yield from {id(view): view for view in views_of(records)}.values()
 
 
 def views_of(records: Any) -> Iterator[Any]:
-    """Yield records, and all that they are views of."""
+    """Yield records, and all records that they are views of."""
     yield records
     below = getattr(records, "parents", None) or (getattr(records, "parent", None),)
     for parent in below:

@@ -1,4 +1,4 @@
-"""The records of several references as one, one after another."""
+"""Join the records of several references, one after another."""
 
 import operator
 from collections.abc import Iterator, Sequence
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from yogadl._format.fields import Blocks
     from yogadl._format.joined import JoinedFields
 
-_RADIX_SORTED: Final = 2**16  # numpy sorts 16 bits in a time that grows with their number alone
+_RADIX_SORTED: Final = 2**16  # numpy sorts 16-bit integers in linear time
 
-# The number of a parent that has some of the records of a batch, which of its own, and where they come in it.
+# A parent's number, the indices of its requested records, and their positions in the batch.
 _Share = tuple[int, Indices, Indices]
 
 
 class JoinedRecords:
-    """The records of several, one after another; a batch reads each of them once.
+    """The records of several parents, one after another; a batch reads each parent once.
 
     Args:
-        parents: Whose records; those of a join count for themselves.
+        parents: The records to join; the parents of a join are joined directly.
 
     Raises:
-        ConfigurationError: if there are none, or their records are not alike.
+        ConfigurationError: if there are no parents, or their records are not alike.
     """
 
     def __init__(self, parents: Sequence[RandomAccess]) -> None:
@@ -55,7 +55,7 @@ class JoinedRecords:
         self._mapped: JoinedFields | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_mapped": None}  # another process has other memory
+        return vars(self) | {"_mapped": None}  # the maps belong to this process
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -63,14 +63,14 @@ class JoinedRecords:
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
     ) -> int:
-        """Say that these records will be read soon; see `announce`."""
+        """Announce that these records will be read soon; see `announce`."""
         shares = self._shares(indices)
         return min(announce(self._filled[number], own, fields, planned) for number, own, _ in shares)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
-        """Read records, in the order asked for."""
+        """Read records in the order of `indices`."""
         if len(self._filled) == 1:
             return self._filled[0].columns(indices, fields, memory)
         numbers = range(len(self.spec.fields)) if fields is None else fields
@@ -86,9 +86,9 @@ class JoinedRecords:
         return [found[number] for number in numbers]
 
     def _find_mapped(self, records: int) -> "JoinedFields | None":
-        """Return what gathers from all parents in one go, if they are mapped caches or views of such.
+        """Return fields that gather from all parents at once, if all are mapped caches or views of them.
 
-        A second copy, from each parent's batch to the common one, takes as long as the gather itself
+        A copy from each parent's batch into the common one would take as long as the gather itself
         (benchmarks/stages.py).
         """
         windows = []
@@ -100,7 +100,7 @@ class JoinedRecords:
             windows.append(window)
         mapped = self._mapped
         if mapped is None or any(map(operator.is_not, windows, mapped.windows)):
-            from yogadl._format.joined import JoinedFields  # loaded by now, but not by all who join records
+            from yogadl._format.joined import JoinedFields  # not needed by all that join records
 
             leaves = [field.leaf for field in self.spec.fields]
             blocks = [
@@ -111,7 +111,7 @@ class JoinedRecords:
         return mapped
 
     def _rows(self, mapped: "JoinedFields", indices: Indices) -> Indices:
-        """Return which rows these records are, as the fields count them."""
+        """Return the rows of these records, as the mapped fields count them."""
         if not self._has_views:
             shifts = mapped.begins - self._starts
             return indices + shifts.take(bounds_reached(indices, self._ends[:-1]))
@@ -121,7 +121,7 @@ class JoinedRecords:
         return rows
 
     def _shares(self, indices: Indices) -> Iterator[_Share]:
-        """Yield the share of each parent that has some of these records."""
+        """Yield the share of each parent that holds some of these records."""
         numbers = bounds_reached(indices, self._ends[:-1])
         if not len(numbers) or (numbers == numbers[0]).all():
             number = int(numbers[0]) if len(numbers) else 0
@@ -139,7 +139,7 @@ class JoinedRecords:
             first = last
 
     def _read(self, indices: Indices, fields: Sequence[int], memory: Memory | None) -> Sequence[Column]:
-        """Read fields of each parent, and put what was read into place."""
+        """Read fields of each parent, and copy the values into place."""
         shares = list(self._shares(indices))
         if len(shares) == 1:
             return self._filled[shares[0][0]].columns(shares[0][1], fields, memory)
@@ -158,14 +158,14 @@ class JoinedRecords:
 
 
 def _blocks_of(parent: RandomAccess, number: int) -> "Blocks | None":
-    """Return where the blocks of a field of a parent lie, which is a mapped cache or a view of one."""
+    """Return the blocks of a field of a parent, which is a mapped cache or a view of one."""
     base, _, of_base = origin_of(parent, np.empty(0, np.int64), number)
     found: Blocks | None = base.blocks(of_base)
     return found
 
 
 def _room_for(part: Column, records: int, memory: Memory | None) -> Column:
-    """Return a column of so many records, to be filled with values as in `part`."""
+    """Return a column of `records` rows, to be filled with values like those in `part`."""
     if isinstance(part, list):
         return [None] * records
     shape = (records, *part.shape[1:])
@@ -184,7 +184,7 @@ def _require_alike(ours: Spec, theirs: Spec, number: int) -> None:
     """Refuse records that differ from those of the first.
 
     Raises:
-        ConfigurationError: if they do; says which field, and how.
+        ConfigurationError: if they differ; the error names the field and the difference.
     """
     if ours == theirs:
         return

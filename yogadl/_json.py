@@ -1,25 +1,25 @@
-"""Parse JSON that anybody may have written: within bounds, and with one error for all that can be wrong."""
+"""Parse JSON from untrusted files: within limits, and with one error type for any problem."""
 
 import json
 from typing import Any, Final
 
-# A spec is nested 64 deep at most, which is twice as many levels of JSON.
+# A spec is nested at most 64 deep, which takes twice as many levels of JSON.
 MAX_DEPTH: Final = 200
 MAX_VALUES: Final = 2**20  # each takes up to 130 bytes once parsed
-_DIGITS: Final = 20  # of 64 bits
-# Python's own limit, which an environment variable may lift; beyond it, parsing takes quadratic time.
+_DIGITS: Final = 20  # of a 64-bit integer
+# Python's own limit, which an environment variable may lift; parsing longer integers takes quadratic time.
 MANY_DIGITS: Final = 4300
 
 
-def parse_json(content: bytes | str, *, most_digits: int = _DIGITS) -> Any:  # what JSON can say
-    """Return what JSON says.
+def parse_json(content: bytes | str, *, most_digits: int = _DIGITS) -> Any:  # any JSON value
+    """Return the value of a JSON document.
 
     Args:
-        content: The JSON; whoever has read it from a file has bounded its length.
-        most_digits: How many an integer may have.
+        content: The JSON; its reader has limited its length.
+        most_digits: The most digits that an integer may have.
 
     Raises:
-        ValueError: if it is no JSON, is nested too deep, has too many values, or too long an integer.
+        ValueError: if it is no JSON, is nested too deep, or has too many values or too long an integer.
     """
     if has_many_values(content.encode(errors="surrogatepass") if isinstance(content, str) else content):
         raise ValueError(f"it has more than {MAX_VALUES} values")
@@ -39,12 +39,12 @@ def parse_json(content: bytes | str, *, most_digits: int = _DIGITS) -> Any:  # w
 
 
 def has_many_values(content: bytes) -> bool:
-    """Return whether JSON has more values than are parsed."""
+    """Return whether JSON has more values than `parse_json` accepts."""
     return sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES
 
 
 def _is_deeper(document: Any, levels: int) -> bool:
-    """Return whether JSON is nested deeper than that; without recursion, which has an end of its own."""
+    """Return whether JSON is nested deeper than `levels`; without recursion, whose depth is limited."""
     inner = [document] if isinstance(document, dict | list) else []
     while inner and levels:
         levels -= 1

@@ -1,25 +1,25 @@
-"""Name a dataset: the id and the version, checked before they ever become a path."""
+"""Name a dataset by id and version; both are checked before they become a path."""
 
 from typing import Final
 
 from yogadl._frozen import frozen
 from yogadl.errors import ConfigurationError
 
-# Folders of a dataset's own; an id that used one would collide with the files of a shorter id.
+# Folders that each dataset has; an id with such a segment would collide with the files of a shorter id.
 RESERVED_NAMES = frozenset({"versions", "parts", "tables", "builds", "trash", "locks", "leases", "tags"})
-# The longest path segment: file systems allow 255 bytes, and suffixes of ours follow the name.
+# The longest path segment in bytes: file systems allow 255, and this library appends suffixes.
 MAX_SEGMENT_BYTES = 200
 MAX_NAME_BYTES = 800
-# The version that is worked out from the builder itself, where there is one.
+# The version name for which the version is computed from the builder, where there is one.
 AUTO: Final = "auto"
 
 
 @frozen
 class DatasetKey:
-    """Identify one immutable dataset by id and version; slashes make folders.
+    """The id and version of one immutable dataset; slashes make folders.
 
     Raises:
-        ConfigurationError: if either is empty, absolute, over-long, or has a ``.``, ``..``, control
+        ConfigurationError: if id or version is empty, absolute, too long, or has a ``.``, ``..``, control
             character or reserved segment.
     """
 
@@ -38,13 +38,13 @@ class DatasetKey:
 
 
 def new_key(dataset_id: str, dataset_version: str) -> DatasetKey:
-    """Return the key of what is to be built, whose name can be told from others by the eye.
+    """Return the key of a dataset to be built; its name must have no invisible characters.
 
-    What earlier releases have built under another is read all the same.
+    Caches that earlier releases built under other names can still be read.
 
     Raises:
-        ConfigurationError: if no `DatasetKey` can be so, or there is a character in it that is not seen; or
-            if a version is to be worked out, for which a builder is needed.
+        ConfigurationError: if no `DatasetKey` can have these names, or a name has an invisible character; or
+            if the version is `AUTO`, which needs a builder.
     """
     key = DatasetKey(dataset_id, dataset_version)
     if key.version == AUTO:
@@ -62,16 +62,16 @@ def new_key(dataset_id: str, dataset_version: str) -> DatasetKey:
 
 
 def _hidden_in(name: str) -> str | None:
-    """Return a character that controls how others are shown: a control, a mark of direction, a separator."""
+    """Return an invisible character that affects how text shows: a control, direction or separator mark."""
     if name.isascii():
-        return None  # nearly always; those that ASCII has are refused in any key
-    import unicodedata  # loads much
+        return None  # the usual case; ASCII control characters are refused in any key
+    import unicodedata  # slow to import
 
     return next((c for c in name if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")), None)
 
 
 def is_dataset_id(name: str) -> bool:
-    """Return whether a dataset may be called so."""
+    """Return whether a dataset may have this name."""
     return _problem_with(name) is None
 
 
@@ -79,15 +79,15 @@ is_version = is_dataset_id  # the same rules
 
 
 def is_hash(name: str, digits: int) -> bool:
-    """Return whether a name is a hash in so many hexadecimal digits."""
+    """Return whether a name is a hash of `digits` hexadecimal digits."""
     return len(name) == digits and not name.strip("0123456789abcdef")
 
 
 def check_name(what: str, name: object) -> None:
-    """Refuse what nothing can be called that becomes a part of a path.
+    """Refuse a name that can't be used in a path.
 
     Raises:
-        ConfigurationError: if it is that; says why.
+        ConfigurationError: if the name is refused; the error gives the reason.
     """
     if not isinstance(name, str):
         raise ConfigurationError(f"the {what} must be a string, not {type(name).__name__}: {name!r}")

@@ -1,4 +1,4 @@
-"""Make calls in a thread of one's own, also while the interpreter ends."""
+"""Make calls in a separate thread, also while the interpreter ends."""
 
 import queue
 import threading
@@ -9,11 +9,10 @@ from typing import Any
 
 
 class Lane(Executor):
-    """Make calls one after the other, in a daemon thread.
+    """Makes calls one after the other, in a daemon thread.
 
-    The thread pools of Python's library take no more calls once the main thread has ended: what a build in
-    another thread is at would fail there, though Python waits for that thread, or print a traceback if it
-    does not.
+    The thread pools of Python's library accept no calls once the main thread has ended. A build in another
+    thread would then fail, if Python waits for that thread, or print a traceback, if it does not.
     """
 
     def __init__(self) -> None:
@@ -22,7 +21,7 @@ class Lane(Executor):
         self._is_over = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        """Let the thread call a function; see `Executor.submit`."""
+        """Have the thread call a function; see `Executor.submit`."""
         if self._is_over:
             raise RuntimeError("no calls are made after shutdown")
         if self._thread is None:
@@ -33,7 +32,7 @@ class Lane(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End when all calls are made."""
+        """End the thread after all calls are made."""
         self._is_over = True
         self._calls.put(None)
         if wait and self._thread is not None:
@@ -42,16 +41,16 @@ class Lane(Executor):
     def _make(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
-            del call  # or what it was given would live until the next one comes
+            del call  # else the call's arguments would live until the next call
 
 
 def call_into(future: "Future[Any]", function: Callable[[], Any]) -> None:
-    """Call a function, unless its future was cancelled, and note there what came of it."""
+    """Call a function, unless its future was cancelled, and store the result or the error in the future."""
     if future.set_running_or_notify_cancel():
         try:
             found = function()
-        except BaseException as error:  # noqa: BLE001  (who waits raises it, whatever it is)
+        except BaseException as error:  # noqa: BLE001  (any error goes to the caller that waits)
             future.set_exception(error)
-            del future, function  # or the error's traceback would hold the future, which holds the error
+            del future, function  # the error's traceback would hold the future, which holds the error
         else:
             future.set_result(found)

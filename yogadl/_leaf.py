@@ -1,4 +1,4 @@
-"""Know one leaf of a record: its dtype and shape, and how Python values become a column of it."""
+"""Define the leaf of a record, its dtype and shape, and find the leaf of a Python value."""
 
 import math
 import re
@@ -23,13 +23,13 @@ STR: Final = "str"
 OBJECT: Final = "object"  # pickled, and only with allow_pickle=True
 _NOT_NUMERIC: Final = frozenset({BYTES, STR, OBJECT})
 
-# numpy 1 has 32 dimensions, and a batch has one more than its records.
+# numpy 1 allows 32 dimensions, and a batch has one more than its records.
 MAX_DIMENSIONS: Final = 31
-# Of a value, counted without its dimensions of size 0: numpy refuses to make a batch of more.
+# The most elements of a value, not counting dimensions of size 0: numpy refuses larger batches.
 _MAX_ELEMENTS: Final = 2**36
 
 PYTHON_SCALARS: Final = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
-# numpy's own numeric dtypes that look the same on every platform; others come from ml_dtypes by name.
+# numpy's own numeric dtypes that are alike on every platform; other dtypes come from ml_dtypes by name.
 NUMPY_DTYPES: Final = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)) | {
     "bool",
     "float16",
@@ -38,8 +38,8 @@ NUMPY_DTYPES: Final = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for 
     "complex64",
     "complex128",
 }
-# Names come from manifests, too, and numpy does more with them than name a dtype: "datetime64[s/0]" ends the
-# process. So it sees none but these.
+# Names come from manifests, too, and numpy does not only look them up: "datetime64[s/0]" ends the process.
+# Therefore numpy gets only names that match these patterns.
 _TIME_DTYPE: Final = re.compile(
     r"(datetime64|timedelta64)(\[([1-9][0-9]{0,9})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
 )
@@ -50,10 +50,10 @@ _ROW_SPLITS: Final = ("int32", "int64")
 
 @frozen
 class Leaf:
-    """Describe one field: its dtype and shape, with ``None`` for each size that varies between records.
+    """The dtype and shape of one field, with ``None`` for each size that varies between records.
 
     Args:
-        dtype: A numpy dtype, by its name or itself; or ``"bytes"``, ``"str"``, ``"object"`` (pickled).
+        dtype: A numpy dtype or its name; or ``"bytes"``, ``"str"``, ``"object"`` (pickled).
         shape: One number per dimension, ``None`` where it varies; ``None`` for an unknown rank.
         ragged_rank: The number of ragged dimensions, for a field that was a ragged tensor of TensorFlow.
         row_splits: The dtype of a ragged tensor's row splits.
@@ -64,8 +64,8 @@ class Leaf:
         numpy_dtype: The numpy dtype of a value; ``object`` for bytes, str and pickled leaves.
 
     Raises:
-        ConfigurationError: if the dtype or the shape is nothing of the kind.
-        CacheFormatError: if there is no such dtype, or the shape is not allowed.
+        ConfigurationError: if the dtype or the shape has a wrong type.
+        CacheFormatError: if the dtype does not exist, or the shape is not allowed.
 
     Example:
         >>> import yogadl
@@ -82,7 +82,7 @@ class Leaf:
     numpy_dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        dtype: Any = self.dtype  # what a caller took for one
+        dtype: Any = self.dtype  # as a caller gave it
         shape: Any = self.shape
         if not isinstance(dtype, str):
             object.__setattr__(self, "dtype", _name_of_dtype(dtype))
@@ -127,10 +127,10 @@ class Leaf:
 
     @staticmethod
     def from_json(document: dict[str, Any]) -> "Leaf":
-        """Return the leaf that `to_json` described.
+        """Return the leaf that a document of `to_json` describes.
 
         Raises:
-            CacheFormatError: if it is no such description.
+            CacheFormatError: if the document describes no leaf.
         """
         try:
             shape, dtype = document["shape"], document["dtype"]
@@ -153,10 +153,10 @@ class Leaf:
 
 
 def _name_of_dtype(dtype: object) -> str:
-    """Return the name of a dtype that is given as numpy's own, or as a type: `np.uint8`, `int`, `str`.
+    """Return the name of a dtype that is given as a numpy dtype or as a type: `np.uint8`, `int`, `str`.
 
     Raises:
-        ConfigurationError: if it is nothing of the kind.
+        ConfigurationError: if it is neither.
     """
     if not isinstance(dtype, type | np.dtype):
         raise ConfigurationError(f'a dtype is one of numpy\'s or its name, such as "float32", not {dtype!r}')
@@ -164,23 +164,23 @@ def _name_of_dtype(dtype: object) -> str:
 
 
 def is_too_large(shape: Shape) -> bool:
-    """Return whether numpy has no batches of values of this shape, even if they have no elements at all."""
+    """Return whether numpy can't make batches of values of this shape, even of values without elements."""
     return math.prod(size or 1 for size in shape) > _MAX_ELEMENTS
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of that name, from ml_dtypes where numpy has none.
+    """Return the numpy dtype with this name, from ml_dtypes if numpy has none.
 
     Raises:
-        MissingDependencyError: if it takes ml_dtypes and that is not installed.
-        CacheFormatError: if there is no such dtype.
+        MissingDependencyError: if the dtype needs ml_dtypes, which is not installed.
+        CacheFormatError: if the dtype does not exist.
     """
     if name in NUMPY_DTYPES:
         return np.dtype(name).newbyteorder("<")
     if _TIME_DTYPE.fullmatch(name):
         try:
             return np.dtype(name).newbyteorder("<")
-        except TypeError as error:  # of more than 2**31 units
+        except TypeError as error:  # more than 2**31 units
             raise CacheFormatError(f"there is no dtype {name!r}") from error
     if not _ML_DTYPE.fullmatch(name):
         raise CacheFormatError(f"there is no dtype {name!r:.100}")
@@ -196,7 +196,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 
 class BadValueError(Exception):
-    """Say which value of a column can't be stored; the caller knows field and record, and names them."""
+    """A value of a column can't be stored; the caller's error adds the field and the record."""
 
     def __init__(self, position: int, problem: str) -> None:
         super().__init__(position, problem)
@@ -205,7 +205,7 @@ class BadValueError(Exception):
 
 
 class BadShapeError(BadValueError):
-    """Say which value of a column has a shape that its leaf does not admit."""
+    """A value of a column has a shape that its leaf does not admit."""
 
     def __init__(self, position: int, shape: tuple[int, ...]) -> None:
         super().__init__(position, f"has shape {shape}")
@@ -216,7 +216,7 @@ def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
     """Return the leaf that `value` is a value of.
 
     Raises:
-        BadValueError: if it can't be stored.
+        BadValueError: if the value can't be stored.
     """
     python_dtype = PYTHON_SCALARS.get(type(value))
     if python_dtype is not None:
@@ -283,7 +283,7 @@ _MASKED: Final = "is a masked array, whose mask would be lost; store filled() an
 
 
 def is_masked(value: object) -> bool:
-    """Return whether `value` is numpy's array with a mask, which conversion to an array drops silently."""
+    """Return whether `value` is a masked array, whose mask is silently lost in a conversion to an array."""
     return type(value).__module__.startswith("numpy.ma")
 
 

@@ -1,4 +1,4 @@
-"""Lock out the other threads of this process, whatever was held in the process that it was forked from."""
+"""Exclude other threads of this process, even if the lock was held when the process was forked."""
 
 import os
 import threading
@@ -7,12 +7,13 @@ import threading
 class ProcessLock:
     """A lock that is free in a forked child, even if another thread held it at the fork.
 
-    An ordinary lock would stay held there for ever, since its holder does not exist in the child. What it
-    guards must therefore be sound, or harmless to repeat, when left half-done. A context manager.
+    An ordinary lock would stay held in the child for ever, since its holder does not exist there. The work
+    that the lock guards must therefore be sound, or harmless to repeat, when left half-done. A context
+    manager.
     """
 
     def __init__(self) -> None:
-        # By process id. setdefault is atomic, so that all threads of a new child agree on one lock.
+        # By process id; setdefault is atomic, so all threads of a new child use one lock.
         self._locks: dict[int, threading.Lock] = {}
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""Make the memory of batches: without mapping it anew each time, and where others may keep or share it."""
+"""Allocate memory for batches, which is reused, and which other code may keep or share."""
 
 import ctypes
 import mmap
@@ -12,28 +12,28 @@ from numpy.typing import NDArray
 
 from yogadl.errors import ConfigurationError
 
-# Just below the 32 MiB from which on glibc always maps anew.
+# Just below the 32 MiB from which on glibc maps every array anew.
 _SETTLING_BYTES: Final = 31 * 2**20
-# TensorFlow and JAX keep an array's memory as it is where it is so aligned, and copy it elsewhere.
+# TensorFlow and JAX use an array's memory without a copy if it is aligned to this.
 _ALIGNMENT: Final = 64
-# Below this a copy costs less than what avoids it.
+# Smaller arrays are cheaper to copy than to align.
 _LEAST_BYTES: Final = 2**16
 _IDLE_BLOCKS: Final = 8
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
 
 def require_memory(what: str, records: int, record_bytes: int) -> None:
-    """Refuse work that needs more memory for its records than half of this machine has.
+    """Refuse work that needs more memory for its records than half of this machine's.
 
-    A crafted cache may say that it has any number of records.
+    A crafted cache may claim any number of records.
 
     Args:
-        what: The work, as an error names it.
-        records: How many records it is for.
-        record_bytes: How many bytes it takes for each, at its most.
+        what: The name of the work in the error.
+        records: The number of records.
+        record_bytes: The most bytes that the work takes for a record.
 
     Raises:
-        ConfigurationError: if it needs more.
+        ConfigurationError: if the work needs more.
     """
     has_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if records * record_bytes > has_bytes // 2:
@@ -47,27 +47,27 @@ def require_memory(what: str, records: int, record_bytes: int) -> None:
 def settle_allocator() -> None:
     """Free one large array without touching it.
 
-    Until an array of some size has been freed, glibc maps each such array anew and faults it in page by
-    page; after that it keeps the memory. What is gathered in one thread and freed in another loses half of
-    its throughput to that (benchmarks/prefetch.py), and LMDB some for every block that it is given
+    Until an array of some size has been freed, glibc maps each such array anew and faults it in page by page;
+    after that glibc keeps the memory. Without this, arrays that one thread gathers and another frees lose
+    half of their throughput (benchmarks/prefetch.py), and LMDB some for every block that it writes
     (benchmarks/build.py). Costs a few microseconds; harmless with other C libraries.
     """
     np.empty(_SETTLING_BYTES, np.uint8)
 
 
 def trim_allocator() -> None:
-    """Give the memory of freed arrays back, after work that needed much of it once; with glibc."""
+    """Return the memory of freed arrays to the system, after work that needed much of it once; glibc only."""
     trim = getattr(load_libc(), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 class BatchMemory:
-    """Make arrays whose memory is used again once nothing refers to it. Thread-safe, and safe across a fork.
+    """Makes arrays whose memory is used again once nothing refers to it. Thread-safe, and safe across a fork.
 
-    For frameworks that keep an aligned array's memory and let go of it at a time of their own: new memory
-    would be faulted in page by page for every batch (benchmarks/tf_data.py). An array stays its holder's
-    for as long as there is a reference to it, to a view of it or to a buffer of either.
+    For frameworks that keep an aligned array's memory and release it at a time of their own: without reuse,
+    new memory would be faulted in page by page for every batch (benchmarks/tf_data.py). The memory of an
+    array is not used again while there is a reference to the array, to a view of it or to a buffer of either.
 
     Example:
         >>> import numpy as np
@@ -96,15 +96,15 @@ class BatchMemory:
         try:
             block = idle.pop()
         except IndexError:
-            # Private: what a forked process writes here is its own.
+            # Private, so that a forked process writes to a copy of its own.
             block = mmap.mmap(-1, pages_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
-        # Every view has this array for its base, and not the block, which is no array: it goes last.
+        # The block itself is not an array, so `whole` is the base of every view, and the last of them to go.
         whole = np.frombuffer(block, np.uint8, size)
         weakref.finalize(whole, _put_back, idle, block).atexit = False
         return whole.view(dtype).reshape(shape)
 
     def aligned(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return an array itself if it is aligned, small or of objects, else a copy that is aligned."""
+        """Return the array itself if it is aligned, small or of objects, else an aligned copy."""
         if array.nbytes < _LEAST_BYTES or array.dtype.hasobject or array.ctypes.data % _ALIGNMENT == 0:
             return array
         found = self.array(array.shape, array.dtype)
@@ -117,7 +117,7 @@ def _put_back(idle: list[mmap.mmap], block: mmap.mmap) -> None:
         idle.append(block)
 
 
-_libc: Any = None  # the C library of this process, loaded when something is first mapped
+_libc: Any = None  # the C library of this process, loaded at the first use
 
 
 def load_libc() -> Any:
@@ -136,10 +136,10 @@ def load_libc() -> Any:
 
 
 def map_memory(address: int | None, length: int, protection: int, flags: int, descriptor: int) -> int:
-    """Map memory, or a file from its beginning; return the address. It is not unmapped by itself.
+    """Map memory, or a file from its beginning, and return the address; the caller must unmap it.
 
     Raises:
-        OSError: if there is not so much, or no mapping more.
+        OSError: if there is not enough memory, or no mapping is left.
     """
     found = load_libc().mmap(address, length, protection, flags, descriptor, 0)
     if found == _MAP_FAILED:
@@ -149,9 +149,9 @@ def map_memory(address: int | None, length: int, protection: int, flags: int, de
 
 
 def mapped(descriptor: int, size: int) -> NDArray[np.uint8]:
-    """Return the memory of a descriptor, which may be closed then: Python's own mmap keeps one for each.
+    """Return the memory of a descriptor, which may then be closed; Python's own mmap keeps one open.
 
-    It is unmapped once there is no reference to the array, to a view of it or to a buffer of either.
+    The memory is unmapped once there is no reference to the array, to a view of it or to a buffer of either.
 
     Raises:
         OSError: see `map_memory`.
@@ -160,7 +160,7 @@ def mapped(descriptor: int, size: int) -> NDArray[np.uint8]:
 
 
 class _Mapping:
-    """Memory that is mapped for as long as this lives, as an array's base."""
+    """Memory that stays mapped as long as this object, the base of an array, lives."""
 
     __slots__ = ("__array_interface__", "__weakref__")
 

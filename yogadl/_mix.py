@@ -1,4 +1,4 @@
-"""Put several references together: their records one after another, or mixed."""
+"""Combine several references: their records one after another, or mixed."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -21,14 +21,14 @@ _AT_ENDS: Final = ("stop", "repeat")
 
 
 class MixedRef(StreamedRef[Item_co]):
-    """Refer to the records of several references, mixed by weight: see `mix`.
+    """A reference to the records of several references, mixed by weight: see `mix`.
 
-    It has only streams. To read records at random, use `yogadl.concat` of the same references: the indices
+    A mix has only streams. To read records at random, use `yogadl.concat` of the same references: the indices
     that a stream of the mix reports are indices of that concatenation.
 
     Args:
-        records: The concatenation, or what becomes of it.
-        mixture: How they are mixed.
+        records: The concatenation, or a view of it.
+        mixture: The weights and the other settings of the mix.
     """
 
     def __init__(self, records: RandomAccess, mixture: Mixture) -> None:
@@ -37,7 +37,7 @@ class MixedRef(StreamedRef[Item_co]):
         self._length = make_order(0, mixture, 0).records
 
     def __len__(self) -> int:
-        """Count the records of an epoch, the same in each."""
+        """Return the number of records of an epoch, the same in each."""
         return self._length
 
     def __getattr__(self, name: str) -> Any:
@@ -65,14 +65,14 @@ class MixedRef(StreamedRef[Item_co]):
 
 
 def concat(refs: Iterable[RecordsRef[Made]]) -> RecordsRef[Made]:
-    """Return a `DataRef` over the records of several, one after another; nothing is copied.
+    """Return a `DataRef` over the records of several references, one after another; nothing is copied.
 
     Args:
-        refs: The references, of records that are alike: the same fields in the same order, with the same
-            dtypes and the same shapes (what varies in one varies in all).
+        refs: The references. Their records must be alike: the same fields in the same order, with the same
+            dtypes and the same shapes (a size that varies in one varies in all).
 
     Raises:
-        ConfigurationError: if they are not alike; says which field differs.
+        ConfigurationError: if the records are not alike; the error names the field that differs.
 
     Example:
         >>> import yogadl
@@ -87,19 +87,19 @@ def concat(refs: Iterable[RecordsRef[Made]]) -> RecordsRef[Made]:
 def mix(
     parents: Mapping[str, tuple[RecordsRef[Made], float]], *, seed: int = 0, at_end: str = "stop"
 ) -> MixedRef[Made]:
-    """Return a `DataRef` whose streams mix the records of several by weight; nothing is copied.
+    """Return a `DataRef` whose streams mix the records of several references by weight; nothing is copied.
 
     In each run of 4,096 positions of an epoch, the counts of the parents follow the weights exactly: after
-    any number of runs, no parent is ahead of its weight, or behind, by a whole record. The places of a parent
-    within a run depend on the seed, the epoch and the run. The records of each parent come in its own order
-    of that epoch: that of its own shuffle, with ``shuffle=True``.
+    any number of runs, each parent's count differs from its weight by less than one record. The places of a
+    parent within a run depend on the seed, the epoch and the run. The records of each parent come in the
+    parent's own order for that epoch: with ``shuffle=True``, in its own shuffle.
 
-    A stream can go on from a cursor of a mix with other weights: see `docs/howto/mixes.md`.
+    A stream can continue from a cursor of a mix with other weights: see `docs/howto/mixes.md`.
 
     Args:
-        parents: By name, each reference and its weight. The weights can have any sum, but none may be less
-            than 1 in 4,096 of it. A float means the number that is printed: 0.7 is 7/10.
-        seed: Decides the places in the runs: any integer. (The parents' shuffles depend on the stream's
+        parents: Each reference and its weight, by name. The weights can have any sum, but none may be less
+            than 1 in 4,096 of it. A float means the decimal that Python prints: 0.7 is 7/10.
+        seed: The seed of the places in the runs: any integer. (The parents' shuffles depend on the stream's
             `shuffle_seed`.)
         at_end: "stop": an epoch ends before a parent would need more records than it has. "repeat": a parent
             without more records begins again, in a new shuffle, until each parent was read once.
@@ -114,7 +114,7 @@ def mix(
         >>> len(mixed), sum(int(record) >= 1000 for record in mixed.stream(shuffle=True))
         (1000, 300)
     """
-    given: Any = parents  # from the user: may be anything
+    given: Any = parents  # from the user: any object is possible
     pairs = given.values() if isinstance(given, Mapping) else ()
     if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise ConfigurationError(
@@ -139,7 +139,7 @@ def _whole_weights(given: Mapping[str, Any]) -> tuple[int, ...]:
     """Return weights as the least whole numbers of their proportions.
 
     Raises:
-        ConfigurationError: if one is no weight, or too small beside the others.
+        ConfigurationError: if a value is no weight, or too small beside the others.
     """
     exactly = [exact(f"the weight of {name!r}", weight) for name, weight in given.items()]
     scale = lcm(*(weight.denominator for weight in exactly))
@@ -157,11 +157,11 @@ def _whole_weights(given: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(weights)
 
 
-def _records_of(given: Any) -> RandomAccess:  # Any: it is checked here
-    """Return what the records of a reference are read from.
+def _records_of(given: Any) -> RandomAccess:  # Any: the value is checked here
+    """Return the records below a reference.
 
     Raises:
-        ConfigurationError: if it is none that can be read at random.
+        ConfigurationError: if it is not a reference that can be read at random.
     """
     if isinstance(given, MixedRef):
         raise ConfigurationError(

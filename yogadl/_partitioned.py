@@ -1,4 +1,4 @@
-"""A source in partitions: functions, each of which opens the records of one when they are to be read."""
+"""A source in partitions: each is a function that opens its records when they are to be read."""
 
 import functools
 import os
@@ -12,20 +12,20 @@ from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 
 class Partitioned:
-    """A source in partitions, each read apart: a build of it takes any number of processes or machines.
+    """A source in partitions that are read separately, by any number of processes or machines.
 
     ::
 
         source = yogadl.partitioned.of(sorted(Path("logs").glob("*.csv")), read)
         storage.submit(source, "logs", "1", workers=8)
 
-    The records are those of all partitions, one after the other, whichever process reads them. A build that
-    was killed keeps the partitions that are written. A partition may have any number of records, also none.
+    The records are those of all partitions, one after the other, whichever process reads them. A killed build
+    keeps the partitions that it has written. A partition may have any number of records, including none.
     All records have the same structure; their shapes may differ. Picklable if its functions are.
 
     Args:
-        partitions: Called without arguments, each returns its records: any source. They are called in other
-            processes, in any order, and again where one was killed.
+        partitions: Functions without arguments; each returns the records of one partition as any source. They
+            are called in other processes, in any order, and again if a process was killed.
     """
 
     def __init__(self, partitions: Iterable[Callable[[], Any]]) -> None:
@@ -46,11 +46,12 @@ class Partitioned:
 
     @classmethod
     def of(cls, paths: Iterable[Any], read: Callable[[Any], Any]) -> "Partitioned":
-        """Return a source with a partition for each path, or anything else that says where records are.
+        """Return a source with a partition for each path, or for any other description of where records are.
 
         Args:
-            paths: In order. A file that has changed since it was read is read again when a build goes on.
-            read: Called with one of them, returns its records: any source.
+            paths: The paths in order. If a build continues, a file that changed since it was read is read
+                again.
+            read: Called with one path, returns the records there as any source.
         """
         if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Iterable):
             raise ConfigurationError(f"give a list of paths, not one alone: [{paths!r:.200}]")
@@ -65,17 +66,17 @@ class Partitioned:
         return f"<yogadl.partitioned: {len(self._open)} partitions>"
 
     def as_source(self, *, allow_pickle: bool) -> Source:
-        """Return it in the form that builds read; nothing is opened."""
+        """Return the source that builds read; nothing is opened."""
         return PartitionedSource(self, self._open, self._paths, allow_pickle)
 
 
 class PartitionedSource(Source):
-    """What builds read of a `Partitioned`. Nothing is opened before it is read.
+    """The form of a `Partitioned` that builds read; a partition is opened only when it is read.
 
     Args:
-        origin: What it was made of, which decides the records.
-        partitions: Called without arguments, each returns its records.
-        paths: What each reads from, if that is known.
+        origin: The `Partitioned` that decides the records.
+        partitions: Functions without arguments; each returns the records of one partition.
+        paths: The path that each partition reads from, if known.
         allow_pickle: Whether objects without a stored form may be pickled.
     """
 
@@ -96,7 +97,7 @@ class PartitionedSource(Source):
 
     @property
     def partitions(self) -> int:
-        """How many there are."""
+        """The number of partitions."""
         return len(self._open)
 
     def partition(self, number: int) -> "Partition":
@@ -105,8 +106,8 @@ class PartitionedSource(Source):
         return Partition(self._open[number], path, self._allow_pickle)
 
     @functools.cached_property
-    def spec(self) -> Spec:  # type: ignore[override]  # nobody sets it
-        """The structure of the first record that there is; partitions are opened to find it."""
+    def spec(self) -> Spec:  # type: ignore[override]  # nothing sets it
+        """The structure of the first record; partitions are opened in order until one has a record."""
         for number in range(self.partitions):
             source = self.partition(number).source()
             if source is not None:
@@ -125,7 +126,7 @@ class PartitionedSource(Source):
 
 
 class Partition:
-    """One partition of a source: all that a task needs to read it. Picklable if its function is."""
+    """One partition of a source, with all that a task needs to read it; picklable if its function is."""
 
     def __init__(self, open_: Callable[[], Any], path: Any, allow_pickle: bool) -> None:
         self._open = open_
@@ -137,7 +138,7 @@ class Partition:
 
     @property
     def stamp(self) -> str:
-        """What changes when its file does; empty if it has none here."""
+        """A string that changes when the partition's file does; empty if it has no file here."""
         if not isinstance(self._path, str | os.PathLike):
             return ""
         try:
@@ -147,7 +148,7 @@ class Partition:
         return f"{found.st_size} {found.st_mtime_ns}"
 
     def source(self) -> Source | None:
-        """Open it; ``None`` if it has no records."""
+        """Open the partition; ``None`` if it has no records."""
         return open_if_any(self._open(), allow_pickle=self._allow_pickle)
 
 

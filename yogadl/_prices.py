@@ -1,4 +1,4 @@
-"""Say what a store takes for reading."""
+"""Define the prices of a store for reading."""
 
 import math
 from typing import Final
@@ -12,12 +12,13 @@ class Prices:
     """The prices of a store for reading, in dollars or any other currency.
 
     Args:
-        per_1000_requests: For a thousand requests that get bytes of an object. Add other costs of each
-            request, such as those of an audit log or of a key service.
-        per_gb: For a GB (1e9 bytes) that leaves the store: to another region, through a NAT, to the internet.
+        per_1000_requests: The price of a thousand requests that get bytes of an object. Add other costs of
+            each request, such as those of an audit log or of a key service.
+        per_gb: The price of a GB (1e9 bytes) that leaves the store: to another region, through a NAT, or to
+            the internet.
 
     Raises:
-        ConfigurationError: if one of them is no number, or below 0.
+        ConfigurationError: if a price is no number, or below 0.
 
     Example:
         >>> import yogadl
@@ -36,15 +37,15 @@ class Prices:
                 raise ConfigurationError(f"Prices: {name} must be a number, 0 or more, not {value!r}")
 
     def of(self, requests: float, size_bytes: float) -> float:
-        """Return what so many requests cost that bring so many bytes."""
+        """Return the cost of a number of requests that receive a number of bytes in total."""
         return requests / 1000 * self.per_1000_requests + size_bytes / 1e9 * self.per_gb
 
 
-# As of November 2026: the standard class, read from the store's own region, where bytes are free. S3: GET in
-# us-east-1; Google: operations of class B in one region.
+# As of November 2026, for the standard class, read from the store's own region, where bytes are free. S3: GET
+# in us-east-1; Google: class B operations in one region.
 _PRICES: Final = {"s3": Prices(0.0004), "gs": Prices(0.0004)}
 
 
 def usual_prices(url: str) -> Prices:
-    """Return what the store of a URL takes, as far as that is known."""
+    """Return the usual prices of the store of a URL; 0 for an unknown store."""
     return _PRICES.get(url.partition("://")[0], Prices())

@@ -1,4 +1,4 @@
-"""Start processes that do work for this one, and end when it ends, however that comes about."""
+"""Start processes that work for this one, and that end when it ends, for any reason."""
 
 import concurrent.futures
 import contextlib
@@ -17,27 +17,28 @@ from yogadl._failure import Failure
 from yogadl.errors import ConfigurationError, WorkerDiedError
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection  # loaded when first needed
+    from multiprocessing.connection import Connection  # not imported before its first use
 
 _log = logging.getLogger("yogadl")
 
-_WORKER: Final = "yogadl-worker"  # what its processes are called
-# So often that which has started a worker looks whether it lives, and the other way round: what a worker
-# reads for nobody counts twice when the build is gone on with.
+_WORKER: Final = "yogadl-worker"  # the name of the pool's processes
+# How often the pool checks that a worker lives, and a worker that its parent lives: work that an orphan does
+# is done twice when the build continues.
 _LOOK_EVERY_S: Final = 0.5
 _WATCH_EVERY_S: Final = 0.1
-# What a terminal, a cluster's manager or torchrun sends to all processes of a job at once. What it means is
-# decided by the one that starts workers: it may want to save first, and ends them.
+# The signals that a terminal, a cluster's manager or torchrun sends to all processes of a job at once.
+# Workers ignore them: the process that started the workers decides what to do, may save first, and ends the
+# workers.
 SENT_TO_ALL: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
-# A call at which so many workers died is given up: the first may have met with somebody else's accident.
+# A call is given up after this many workers died at it: the first death may have had an unrelated cause.
 _MOST_DEATHS: Final = 3
-# The exit code of a worker that was about to start workers, and what that means.
+# The exit code of a worker whose script was about to start workers, and the message for it.
 _NO_GUARD: Final = 113
 _GUARD: Final = (
     "a script that starts worker processes is imported by each of them: put what it does under "
     '`if __name__ == "__main__":`'
 )
-# So long a killed pool waits for each of its threads. A process that is killed ends sooner.
+# How long a killed pool waits for each of its threads. A killed process ends sooner.
 _END_S: Final = 10
 
 
@@ -45,21 +46,21 @@ _END_S: Final = 10
 def worker_pool(
     workers: int, given: bytes, on_report: Callable[[Any], None] = lambda _: None
 ) -> Iterator[concurrent.futures.Executor]:
-    """Give an executor of so many processes, which are gone afterwards; at an error, at once.
+    """Yield an executor of worker processes, which end with the context; an error kills them at once.
 
-    They are spawned, not forked: this process may have threads, or a framework's locks held. One that dies is
-    replaced, and what it was at is done again.
+    The workers are spawned, not forked: this process may have threads, or a framework's locks held. A worker
+    that dies is replaced, and its call is made again.
 
     Args:
-        workers: How many.
-        given: What each of them needs, pickled; `given_to_worker` returns it there.
-        on_report: Called, from other threads, with what the workers give to `report`.
+        workers: The number of processes.
+        given: Pickled data for each worker; `given_to_worker` returns it there.
+        on_report: Called, from other threads, with the values that the workers pass to `report`.
     """
     from multiprocessing.util import Finalize
 
     require_main()
     pool = _Pool(workers, given, on_report)
-    # A build in a daemon thread does not end before the interpreter does, which waits for its children.
+    # A build in a daemon thread does not end before the interpreter, which waits for its children.
     at_exit = Finalize(None, pool.kill, exitpriority=0)
     try:
         yield pool
@@ -72,11 +73,11 @@ def worker_pool(
 
 
 def require_main() -> None:
-    """Refuse to start workers in one that is still importing the script that started it.
+    """Refuse to start workers in a process that is still importing the script that started it.
 
     Raises:
-        ConfigurationError: if so; where the script waits for its parent, it would wait for ever. A worker of
-            ours ends, and the process that has started it raises this.
+        ConfigurationError: if this is such a process: a script that waits for its parent would wait for ever.
+            A worker of this module exits instead, and the process that has started it raises this error.
     """
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):
@@ -86,19 +87,19 @@ def require_main() -> None:
 
 
 def refuse_starting_worker() -> None:
-    """Refuse what would wait for the process that waits for this one, a worker of ours that is starting.
+    """Refuse to wait for the parent in a starting worker, whose parent waits for it.
 
     Raises:
-        ConfigurationError: if this is one, and still imports the script that started it.
+        ConfigurationError: if this is a worker that still imports the script that started it.
     """
     if multiprocessing.current_process().name == _WORKER:
         require_main()
 
 
 def end_with(parent: int) -> None:
-    """Let this process end when its parent does, whatever it is at.
+    """Let this process end when its parent does, whatever it is doing.
 
-    The parent's id is looked at, not a pipe: a child that the parent has forked may hold that open.
+    The parent's id is compared, since a pipe may be held open by another child of the parent.
     """
 
     def watch() -> None:
@@ -111,18 +112,18 @@ def end_with(parent: int) -> None:
 
 
 def outlive_signals() -> None:
-    """Let this process live through what is sent to all processes of a job."""
+    """Let this process survive the signals that are sent to all processes of a job."""
     for number in SENT_TO_ALL:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_ALL)
 
 
 def outlive_signals_alone() -> None:
-    """Do so in a worker, but not in what a user's function starts there: `terminate()` must end that."""
+    """Let a worker, but no process that it starts, survive these signals: `terminate()` must work."""
     outlive_signals()
     ending = SENT_TO_ALL - {signal.SIGINT}
     for number in ending:
-        signal.signal(number, lambda *_: None)  # what is executed does not inherit that
+        signal.signal(number, lambda *_: None)  # executed programs inherit SIG_IGN, but no handler
         signal.siginterrupt(number, False)
 
     def end_at_signals() -> None:
@@ -138,7 +139,7 @@ def outlive_signals_alone() -> None:
 
 
 def how_it_ended(code: int) -> str:
-    """Say how a process ended, by its exit code; negative is the signal."""
+    """Describe how a process ended, by its exit code; a negative code is a signal."""
     if code >= 0:
         return f"with exit code {code}"
     hint = ": is there enough memory?" if code == -signal.SIGKILL else ""
@@ -146,17 +147,17 @@ def how_it_ended(code: int) -> str:
 
 
 class _Call(NamedTuple):
-    """Something that a worker is to do: a function and its arguments, pickled."""
+    """A call for a worker: a function and its arguments, pickled."""
 
     future: "concurrent.futures.Future[Any]"
     pickled: bytes
 
 
 class _Pool(concurrent.futures.Executor):
-    """Make calls in worker processes: each has a thread here that waits for it.
+    """Makes calls in worker processes; a thread of this process waits for each of them.
 
-    The executors of Python's library fail as a whole when one of their processes dies, and do not tell which
-    call it was at.
+    An executor of Python's library fails as a whole when one of its processes dies, and does not report which
+    call that process was making.
     """
 
     def __init__(self, workers: int, given: bytes, on_report: Callable[[Any], None]) -> None:
@@ -173,20 +174,20 @@ class _Pool(concurrent.futures.Executor):
     def submit(
         self, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> "concurrent.futures.Future[Any]":
-        """Have a function called that can be imported; arguments and result are pickled."""
+        """Have a worker call an importable function; arguments and result are pickled."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._calls.put(_Call(future, pickle.dumps((function, args, kwargs))))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End when all calls are made."""
+        """End the workers after all calls are made."""
         for _ in self._threads:
             self._calls.put(None)
         for thread in self._threads:
             thread.join()
 
     def kill(self) -> None:
-        """End now, whatever the workers are at."""
+        """End now, even if the workers are busy."""
         with self._lock:
             self._over.set()
             for worker in self._workers:
@@ -199,11 +200,12 @@ class _Pool(concurrent.futures.Executor):
         for _ in self._threads:
             self._calls.put(None)
         for thread in self._threads:
-            # Not for ever: an interrupt may have left a lock of a future held, which a thread then waits for.
+            # The wait is limited: an interrupt may have left a future's lock held, for which the thread
+            # waits.
             thread.join(_END_S)
 
     def _serve(self) -> None:
-        """Make calls, one after the other, until there are no more."""
+        """Make calls, one after the other, until no call is left."""
         worker: _Worker | None = None
         while (call := self._calls.get()) is not None:
             if self._over.is_set() or not call.future.set_running_or_notify_cancel():
@@ -220,8 +222,8 @@ class _Pool(concurrent.futures.Executor):
                     if self._over.is_set() or deaths == _MOST_DEATHS:
                         raise WorkerDiedError(f"a worker process died {deaths} times at it, last {found.how}")
                     _log.warning("yogadl: a worker process died %s; another goes on", found.how)
-            except BaseException as error:  # noqa: BLE001  (whatever it is, who waits for it gets it)
-                if not self._over.is_set():  # then nobody does, and its lock may be held for ever: see `kill`
+            except BaseException as error:  # noqa: BLE001  (any error goes to the caller that waits)
+                if not self._over.is_set():  # after `kill` no caller waits, and the lock may be held for ever
                     call.future.set_exception(error)
         if worker is not None:
             self._ended(worker)
@@ -241,26 +243,26 @@ class _Pool(concurrent.futures.Executor):
 
 
 class _Death(NamedTuple):
-    """That a worker has ended, and how."""
+    """The end of a worker, and how it ended."""
 
     how: str
 
 
 class _Raised(NamedTuple):
-    """That a call raised, and what."""
+    """The error that a call raised."""
 
     failure: Failure
 
 
 class _RemoteError(Exception):
-    """Show where in a worker an error was raised, as its cause."""
+    """The traceback of an error in a worker, as the error's cause."""
 
     def __str__(self) -> str:
         return f"\nin a worker process:\n{self.args[0]}"
 
 
 class _Worker:
-    """A process that makes calls. Its methods are called by one thread, but `kill`."""
+    """A process that makes calls; one thread calls its methods, except `kill`."""
 
     def __init__(self, given: bytes) -> None:
         context = multiprocessing.get_context("spawn")
@@ -270,15 +272,15 @@ class _Worker:
             self._process.start()
 
     def make(self, pickled: bytes, on_report: Callable[[Any], None]) -> Any:
-        """Make a call; return what it returned, or that the worker died.
+        """Make a call, and return its result, or a `_Death` if the worker died.
 
         Raises:
-            Exception: whatever the call raised.
+            Exception: the exception that the call raised.
         """
         try:
             self._connection.send_bytes(pickled)
             while True:
-                # A child that somebody has forked may hold its end of the pipe open, too.
+                # A child forked by other code may hold the worker's end of the pipe open, too.
                 while not self._connection.poll(_LOOK_EVERY_S):
                     if not self._process.is_alive() and not self._connection.poll():
                         return self._death()
@@ -299,25 +301,25 @@ class _Worker:
         return _Death(how_it_ended(self._process.exitcode or 0))
 
     def end(self) -> None:
-        """Let it end; it does so when nothing is to come any more."""
+        """End the worker; it exits when its connection is closed."""
         self._connection.close()
         self._process.join()
 
     def kill(self) -> None:
-        """End it now."""
+        """End the worker now."""
         self._process.kill()
 
 
-# In a worker. It is a worker and nothing else, so these are the same for as long as it lives.
+# The rest runs in a worker. A worker process does nothing else, so these values stay for its whole life.
 
 
 def given_to_worker() -> bytes:
-    """Return what this worker was started with."""
+    """Return the data that this worker was started with."""
     return _given
 
 
 def report(value: Any) -> None:
-    """Tell the process that started this worker something, while a call is made."""
+    """Send a value to the process that started this worker, during a call."""
     assert _connection is not None
     _connection.send_bytes(pickle.dumps((value, True)))
 
@@ -327,7 +329,7 @@ _connection: "Connection | None" = None
 
 
 def _work(connection: "Connection", given: bytes) -> None:
-    """Make the calls that come in, until there are no more, or whoever sends them is gone."""
+    """Make the calls that arrive, until none is left or the sender is gone."""
     global _given, _connection
     _given, _connection = given, connection
     outlive_signals_alone()
@@ -340,9 +342,9 @@ def _work(connection: "Connection", given: bytes) -> None:
 
 
 def _made(pickled: bytes) -> bytes:
-    """Return, pickled, what a call returns, or how it failed."""
+    """Return the pickled result of a call, or the pickled error."""
     try:
         function, args, kwargs = pickle.loads(pickled)
         return pickle.dumps((function(*args, **kwargs), False))
-    except BaseException as error:  # noqa: BLE001  (whoever waits for the call gets it)
+    except BaseException as error:  # noqa: BLE001  (any error goes to the caller that waits)
         return pickle.dumps((_Raised(Failure.of(error)), False))

@@ -1,4 +1,4 @@
-"""Show how far a build is, a transfer, or an iterator."""
+"""Show the progress of a build, a transfer, or an iterator."""
 
 import contextlib
 import functools
@@ -16,12 +16,12 @@ _LINE_EVERY_S: Final = 10.0
 
 
 def is_shown(progress: bool | Progress | None) -> bool:
-    """Return whether a build's progress can be seen, or is not wanted: else a log has to say it."""
+    """Return whether progress is shown, or not wanted; otherwise the log has to report it."""
     return progress is not None or sys.stderr.isatty()
 
 
 def both(one: Progress | None, other: Progress | None) -> Progress | None:
-    """Return what reports to both of them, as far as there are any."""
+    """Return a function that reports to both, or the one that is not None."""
     if one is None or other is None:
         return one or other
 
@@ -33,12 +33,12 @@ def both(one: Progress | None, other: Progress | None) -> Progress | None:
 
 
 class Shown:
-    """What is done as it is seen: a bar on a terminal, a line now and then elsewhere.
+    """Progress as the user sees it: a bar on a terminal, a line now and then elsewhere.
 
     Args:
-        title: What is done.
-        bar: A bar of tqdm's, or ``None``.
-        say: What prints a line, where there is no bar.
+        title: The name of the work.
+        bar: A tqdm bar, or ``None``.
+        say: Prints a line, if there is no bar.
     """
 
     def __init__(self, title: str, bar: Any = None, say: Callable[[str], object] = print) -> None:
@@ -50,18 +50,18 @@ class Shown:
         self._last: tuple[int, int | None, int, str] | None = None
 
     def partitions(self, done: int, count: int) -> None:
-        """Note how many partitions are written, and how many there are."""
+        """Note the number of partitions written, and of all partitions."""
         self._partitions = done, count
 
     def __call__(self, records: int, total: int | None, size_bytes: int, more: str = "") -> None:
-        """Show how far it is, and what more is to be said."""
+        """Show the progress, and additional text."""
         now = time.monotonic()
         self._last = records, total, size_bytes, more
         if self._bar is not None or now - self._said >= _LINE_EVERY_S:
             self._show(now, *self._last)
 
     def end(self) -> None:
-        """Show it once more, where there is no bar: a short build has had no line yet."""
+        """Show the progress once more if there is no bar: a short build has printed no line yet."""
         if self._bar is None and self._last is not None:
             self._show(time.monotonic(), *self._last)
 
@@ -73,7 +73,7 @@ class Shown:
             found.append(more)
         if count:
             found.append(f"{done} of {count} partitions")
-        if self._bar is None or total is None:  # else the bar says it
+        if self._bar is None or total is None:  # else the bar shows it
             share = records / total if total else done / max(1, count)
             if 0 < share < 1:
                 found.append(f"{elapsed_s / share - elapsed_s:,.0f} s left")
@@ -88,7 +88,7 @@ class Shown:
 
 @contextlib.contextmanager
 def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | None]:
-    """Give what is reported to: the caller's function, a bar, lines, or nothing."""
+    """Yield the function to report to: the caller's, a bar, lines, or None."""
     if callable(progress):
         yield progress
         return
@@ -108,15 +108,15 @@ def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | N
 
 
 class Tally:
-    """Add up what is written of each partition, and tell it. `note` is called from any thread.
+    """Adds up the progress of the partitions, and reports the sum. `note` may be called from any thread.
 
     Args:
-        title: What is built.
-        count: How many partitions there are.
-        total: How many records, if that is known.
-        show: What shows it, if anything does.
-        report: Told as well.
-        say: Prints a line now and then, where nothing shows it.
+        title: The name of the build.
+        count: The number of partitions.
+        total: The number of records, if known.
+        show: Shows the progress, if anything does.
+        report: Called with the progress as well.
+        say: Prints a line now and then, if `show` is None.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Tally:
         self._told = (0, 0)
 
     def note(self, partition: int, records: int, size_bytes: int, is_whole: bool = False) -> None:
-        """Note how much of a partition is written."""
+        """Note the records and bytes of a partition that are written."""
         with self._lock:
             if is_whole:
                 self._whole.add(partition)
@@ -146,13 +146,13 @@ class Tally:
                 self._written[partition] = records, size_bytes
 
     def tell(self) -> None:
-        """Tell how much is written of all. What a killed worker had written was told already: it stays so."""
+        """Report the total; it never decreases, although a killed worker's partition is written anew."""
         with self._lock:
             records = max(self._told[0], sum(records for records, _ in self._written.values()))
             size_bytes = max(self._told[1], sum(size_bytes for _, size_bytes in self._written.values()))
             done = len(self._whole)
         self._told = records, size_bytes
-        if hasattr(self._show, "partitions"):  # a function of the caller's has not
+        if hasattr(self._show, "partitions"):  # a caller's function does not have it
             self._show.partitions(done, self._count)
         for tell in filter(None, (self._report, self._show)):
             tell(records, self._total, size_bytes)
@@ -162,7 +162,7 @@ class Tally:
 def shown_bytes(
     progress: Callable[[int, int], None] | None, title: str, total_bytes: int
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """Give what a transfer reports to: the caller's function, or a bar if there is a terminal."""
+    """Yield the function that a transfer reports to: the caller's, or a bar if there is a terminal."""
     if progress is not None or not sys.stderr.isatty():
         yield progress
         return

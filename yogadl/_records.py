@@ -1,4 +1,4 @@
-"""Answer "give me these records" without a cache: from an object, or from arrays."""
+"""Read records at any indices without a cache: from an object, or from arrays."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -20,18 +20,18 @@ _SAMPLED_RECORDS: Final = 16
 
 
 class SourceRecords:
-    """Records of an object with ``__len__`` and ``__getitem__``, or of arrays, read where they are.
+    """Records of an object with ``__len__`` and ``__getitem__``, or of arrays, read in place.
 
     As safe to use from threads, and as picklable, as the object is.
 
     Args:
         data: The object, or a dict or tuple of arrays.
-        fingerprint: What names this content; without it a sample of the records does, marked weak.
-        spec: What the caller says of a record's fields; see `declare`.
+        fingerprint: A name for this content; by default a hash of a sample of the records, marked weak.
+        spec: The caller's declaration of a record's fields; see `declare`.
 
     Raises:
         UnsupportedDataError: if a record can't be read as a tree of arrays and scalars.
-        ConfigurationError: if the records sampled are not as the caller says.
+        ConfigurationError: if the sampled records don't fit the declaration.
     """
 
     def __init__(self, data: Any, fingerprint: str | None = None, spec: Any = None) -> None:
@@ -51,14 +51,14 @@ class SourceRecords:
         self.record_bytes = max(1, sizes // len(sample))
         hashed = hash_run([column.hashes() for column in stored], len(sample)).value
         self.fingerprint = fingerprint or "weak-" + hash_of("sample", len(self), hashed, self.spec.to_json())
-        if spec is not None:  # after the fingerprint, so that cursors stay valid where a spec is given later
+        if spec is not None:  # after the fingerprint, so that a spec given later leaves cursors valid
             self.spec, self._declared = declare(self.spec, spec)
 
     def __len__(self) -> int:
         return int(self._source.length)
 
     def _values(self, indices: Indices) -> list[Any]:
-        """Return one column or list of values a field."""
+        """Return a column or a list of values for each field."""
         if not isinstance(self._source, ItemsSource):
             return list(self._source.columns(indices))
         records = self._source.items(indices.tolist())
@@ -66,11 +66,11 @@ class SourceRecords:
             return list(split(self.spec, records))
         except UnsupportedDataError:
             for index, record in zip(indices.tolist(), records, strict=True):
-                split(self.spec, [record], index)  # name the record that the source knows
+                split(self.spec, [record], index)  # the error names the source's record number
             raise
 
     def _widen(self, sample: Indices) -> None:
-        """Admit the shapes that differ between the records sampled."""
+        """Admit the shapes that differ between the sampled records."""
         leaves = []
         for field, values in zip(self.spec.fields, self._values(sample), strict=True):
             leaf = field.leaf
@@ -84,7 +84,7 @@ class SourceRecords:
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> list[Column]:
-        """Read records, in the order asked for."""
+        """Read records in the order of `indices`."""
         values = self._values(indices)
         found: list[Column] = []
         for number in range(len(values)) if fields is None else fields:
@@ -95,7 +95,7 @@ class SourceRecords:
                 and column.shape[1:] == field.leaf.shape
                 and field.leaf.is_fixed
             ):
-                found.append(np.ascontiguousarray(column))  # numpy keeps the order of the source's memory
+                found.append(np.ascontiguousarray(column))  # numpy keeps the memory order of the source
                 continue
             try:
                 found.append(batch_column(field.leaf, column))
@@ -106,7 +106,7 @@ class SourceRecords:
         return found
 
     def _unforeseen(self, number: int, record: int, shape: tuple[int, ...]) -> UnsupportedDataError:
-        """Return the error of a shape that a field has in this record, but not in those sampled."""
+        """Return the error for a shape that a field has in this record, but not in the sampled records."""
         leaves = [field.leaf for field in self.spec.fields]
         expected = "spec= declares" if number in self._declared else "the records sampled at first have it"
         problem = f"has shape {shape}, not {leaves[number].shape} as {expected}"
@@ -119,7 +119,7 @@ class SourceRecords:
         )
 
 
-def _source_of(data: Any) -> Any:  # an ItemsSource, or one that gives columns of any records asked for
+def _source_of(data: Any) -> Any:  # an ItemsSource, or a source that returns columns of any records
     if not is_arrays(data) and not has_random_access(data):
         raise UnsupportedDataError(
             f"a {type(data).__name__} has no __len__ and __getitem__: build a cache of it with storage.submit"

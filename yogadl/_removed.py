@@ -1,4 +1,4 @@
-"""Say what became of the names of yogadl 0.1.4 that are no more, and what to write instead."""
+"""Name the replacements of the names of yogadl 0.1.4 that were removed."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ _OPEN: Final = "write `yogadl.open_storage('s3://bucket/prefix')` or `'gs://buck
 _SERVER: Final = "no server is needed: leave it out, the storage itself decides who builds"
 _ELEMENTS: Final = "write `dataset.as_numpy_iterator()`"
 
-# By module, each name and what to write.
+# The removed names of each module, and what to write instead.
 REMOVED: Final = {
     "yogadl": {
         "GeneratorFromKeys": _KEYS,
@@ -37,10 +37,10 @@ REMOVED: Final = {
 
 
 def missing(module: str, name: str) -> Exception:
-    """Return the error of a name that a module does not have.
+    """Return the error for a name that a module does not have.
 
-    One of 0.1.4 is an `ImportError`, also as an attribute: ``from yogadl import name`` would not show the
-    text of an `AttributeError`.
+    For a name of 0.1.4 it is an `ImportError`, even as an attribute: ``from yogadl import name`` would not
+    show the text of an `AttributeError`.
     """
     instead = REMOVED[module].get(name)
     if instead is None:

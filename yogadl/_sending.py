@@ -1,4 +1,4 @@
-"""Pickle what other processes work with: to those of this machine, arrays in mapped files go as files."""
+"""Pickle data for other processes; on this machine, arrays in mapped files are sent as the files' names."""
 
 import functools
 import io
@@ -18,23 +18,23 @@ from yogadl.errors import ConfigurationError, YogaError
 
 
 def pickled(value: Any, what: str = "the source", *, stays_here: bool, hint: str | None = None) -> bytes:
-    """Pickle a source with what else is sent, functions of scripts and notebooks too.
+    """Pickle a source and other data, including functions of scripts and notebooks.
 
     Args:
-        value: What is sent.
-        what: What an error calls it.
-        stays_here: Whether it is for workers of our own on this machine, which can open the same files, or
-            for an engine's tasks.
-        hint: What an error says to do, if that is not to leave workers or the engine out.
+        value: The data to send.
+        what: The name of the data in an error.
+        stays_here: Whether the data is for workers on this machine, which can open the same files, or for an
+            engine's tasks.
+        hint: The remedy in an error, if it is not to leave workers or the engine out.
 
     Raises:
-        ConfigurationError: if it can't be pickled.
+        ConfigurationError: if the data can't be pickled.
     """
     file = io.BytesIO()
     try:
         _pickler(file, stays_here).dump(value)
     except YogaError:
-        raise  # of a source that says why
+        raise  # a source's own error gives the reason
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         whom, without = "workers", "workers"
         if not stays_here:
@@ -46,7 +46,7 @@ def pickled(value: Any, what: str = "the source", *, stays_here: bool, hint: str
 
 def _pickler(file: io.BytesIO, stays_here: bool) -> Any:  # cloudpickle has no types
     class SendsFiles(by_value()):  # type: ignore[misc]
-        """Send an array that is mapped from a file as the file, and where in it the array lies."""
+        """Sends an array that is mapped from a file as the file's name and the array's place in it."""
 
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, np.ndarray):
@@ -60,7 +60,7 @@ def _pickler(file: io.BytesIO, stays_here: bool) -> Any:  # cloudpickle has no t
 
 @functools.cache
 def by_value() -> Any:
-    """Return a pickler of functions and classes of scripts, too: what can't be sent as it is, it refuses."""
+    """Return a pickler that also sends functions and classes of scripts; it refuses those it would change."""
     import cloudpickle
 
     class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
@@ -84,14 +84,14 @@ def _with_its_file(code: CodeType) -> tuple[Callable[..., CodeType], tuple[Any, 
 
 
 def _code_of_file(make: Callable[..., CodeType], parts: tuple[Any, ...], file: str) -> CodeType:
-    return make(*parts).replace(co_filename=file)  # a traceback names it, and shows its lines
+    return make(*parts).replace(co_filename=file)  # a traceback shows the file's name and lines
 
 
 def reduced(value: Any) -> Any:
-    """Return how to pickle what cloudpickle makes something else of; `NotImplemented` of anything else.
+    """Return how to pickle a value that cloudpickle would change; `NotImplemented` for any other value.
 
     Raises:
-        TypeError: of an open file, of which it would send what is in it.
+        TypeError: for an open file, of which cloudpickle would send the content.
     """
     if type(value) is memoryview:
         return _view, (np.asarray(value), value.readonly)
@@ -105,9 +105,9 @@ def _view(array: NDArray[Any], is_readonly: bool) -> memoryview:
 
 
 def _mapped(array: NDArray[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-    """Return what makes an array anew from its file; ``None`` if it isn't as that is.
+    """Return a call that maps an array from its file again; ``None`` if the array differs from the file.
 
-    Copy-on-write maps may have been written to.
+    A copy-on-write map may have been written to, so it counts as different.
     """
     base: Any = array
     while isinstance(base, np.ndarray) and not isinstance(base.base, mmap.mmap):
@@ -116,8 +116,8 @@ def _mapped(array: NDArray[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]] |
     if not is_file or array.dtype.hasobject or type(array) not in (np.ndarray, np.memmap):
         return None
     if not os.path.isfile(base.filename):
-        return None  # removed since; who maps it can still read it
-    # A map begins at a page of the file, which `offset` need not be.
+        return None  # a removed file can still be read through the existing map, but not mapped again
+    # A map begins at a page of the file, whereas `offset` may be anywhere in a page.
     begins = base.offset - base.offset % mmap.ALLOCATIONGRANULARITY
     first = np.frombuffer(base.base, np.uint8).ctypes.data
     lies = begins + array.ctypes.data - first

@@ -1,4 +1,4 @@
-"""Read and write sizes as people do."""
+"""Read and write sizes with units, such as 256MB."""
 
 import re
 from typing import Final
@@ -18,7 +18,7 @@ def bytes_of(size: int | str) -> int:
     """Return the number of bytes in a size such as ``5000``, ``"256MB"`` or ``"1GiB"``.
 
     Raises:
-        ConfigurationError: if it says no size.
+        ConfigurationError: if it is no size.
     """
     if isinstance(size, str):
         found = _SIZE.fullmatch(size.strip())
@@ -32,7 +32,7 @@ def bytes_of(size: int | str) -> int:
 
 
 def in_words(size_bytes: float) -> str:
-    """Return a number of bytes as people say it."""
+    """Return a number of bytes as text with a unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if size_bytes < 999.5:
             is_whole = unit == "B" or size_bytes >= 99.95

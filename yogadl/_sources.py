@@ -1,4 +1,4 @@
-"""Turn anything that records can be read from into one form: chunks of columns, one after another."""
+"""Turn any source of records into one form: chunks of columns, one after another."""
 
 import copy
 import importlib
@@ -24,13 +24,13 @@ from yogadl._leaf import OBJECT, Leaf, is_masked, leaf_at
 from yogadl._spec import Keys, Node, Spec, node_of
 from yogadl.errors import UnsupportedDataError
 
-# Whose objects are read in a way of their own: for a package, or a module of it, the name of its adapter in
-# `yogadl.adapters`. That is loaded once there is such an object; its `source` returns the source or None.
+# The package or module of an object, and the adapter in `yogadl.adapters` that reads such objects. The
+# adapter is imported at the first such object; its function `source` returns the source or None.
 _ADAPTERS: Final = {
     "pandas": "arrays",
     "polars": "arrays",
     "pyarrow": "arrays",
-    # By module: a folder `datasets` of one's own is common.
+    # By module, since users often have a folder `datasets` of their own.
     "datasets.arrow_dataset": "arrays",
     "datasets.dataset_dict": "arrays",
     "datasets.iterable_dataset": "arrays",
@@ -45,19 +45,19 @@ _ADAPTERS: Final = {
 
 
 class Source(Protocol):
-    """Something that records can be read from, in order.
+    """A source of records that can be read in order.
 
     Attributes:
         spec: The structure of a record; shapes may still turn out to vary.
         length: How many records there are, ``None`` if unknown.
         can_start_anywhere: Whether `chunks` can begin at any record without reading those before it.
 
-    A source whose records are worked out, as by a user's ``__getitem__``, also says that it ``is_costly``:
-    a build that goes on with an earlier one compares some of its records, not all. What decides its
-    records, if that is not the object that it was opened from, is its ``origin``.
-    One whose shapes can't turn out to vary also has `has_final_spec`, which is true. One that starts better
-    at some records than at others names these, 0 first: its `starts`. One whose records lie elsewhere has
-    `write_partitions(write)`: its own tasks call ``write(partition, records)``; it returns how many.
+    A source may have more attributes. `is_costly` is true if its records are computed, as by a user's
+    ``__getitem__``: a build that continues an earlier one then compares only some of the records. `origin` is
+    the object that decides the records, if it is not the object that the source was opened from.
+    `has_final_spec` is true if the shapes can't turn out to vary. `starts` lists the records, 0 first, at
+    which reading starts faster than at others. ``write_partitions(write)`` is for a source that lies on other
+    machines: its own tasks call ``write(partition, records)``, and it returns the number of partitions.
     """
 
     spec: Spec
@@ -69,31 +69,31 @@ class Source(Protocol):
     def can_start_anywhere(self) -> bool: ...
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
-        """Yield the records from `start` on, to `length`, as columns that `CacheWriter.write` takes."""
+        """Yield the records from `start` to `length`, as columns that `CacheWriter.write` takes."""
 
 
 @runtime_checkable
 class Resumable(Protocol):
-    """A source that reads in order, but can note where it stands and go on from there in another process."""
+    """A source that is read in order, but can save its position and continue there in another process."""
 
     def state(self, record: int) -> bytes | None:
-        """Return what `restore` needs to get to this record without reading all before it, if there is."""
+        """Return the state by which `restore` reaches this record without reading all before it, if any."""
 
     def restore(self, state: bytes) -> None:
-        """Take what `state` returned, in an earlier process perhaps: `chunks` makes use of it."""
+        """Take a state that `state` returned, perhaps in an earlier process; `chunks` continues from it."""
 
 
 def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
     """Return the source in `data`.
 
-    What is a source already is returned as it is, and what an adapter knows, a table say, goes there. A dict,
-    a tuple or an array of numpy is read by column; an object with ``__len__`` and ``__getitem__`` by
-    position; a function without arguments is called, and an iterable read once, in order.
+    An object that is a source already is returned as it is, and an object of a framework, such as a table,
+    goes to its adapter. A dict, a tuple or a numpy array is read by column; an object with ``__len__`` and
+    ``__getitem__`` by position; a function without arguments is called; an iterable is read once, in order.
 
     Raises:
-        UnsupportedDataError: if `data` is nothing of the kind, or empty.
+        UnsupportedDataError: if `data` is none of these, or empty.
     """
-    if hasattr(type(data), "as_source"):  # in partitions: to look at their spec would open one
+    if hasattr(type(data), "as_source"):  # in partitions: reading its spec would open one
         source: Source = data.as_source(allow_pickle=allow_pickle)
         return source
     if _has(data, "spec", "length", "can_start_anywhere", "chunks"):
@@ -146,17 +146,17 @@ def open_if_any(data: Any, *, allow_pickle: bool = False) -> Source | None:
     try:
         return open_source(data, allow_pickle=allow_pickle)
     except UnsupportedDataError as error:
-        if str(error) != NO_RECORDS:  # as adapters say it, too
+        if str(error) != NO_RECORDS:  # adapters raise the same text
             raise
         return None
 
 
 def adapted_source(data: Any, *, allow_pickle: bool = False) -> Source | None:
-    """Return the source that an adapter makes of `data`, or ``None`` if it is none of a framework's."""
+    """Return the source that an adapter makes of `data`, or ``None`` if no adapter handles its type."""
     name = _adapter_of(data)
     if name is None:
         return None
-    # By name, since imports run downward only, and a framework is loaded only by who has its objects.
+    # By name, since imports run downward only, and only the users of a framework import it.
     adapter = importlib.import_module(f"yogadl.adapters.{name}")
     found: Source | None = adapter.source(data, allow_pickle)
     return found
@@ -167,11 +167,11 @@ def _adapter_of(data: Any) -> str | None:
         name = _ADAPTERS.get(kind.__module__) or _ADAPTERS.get(kind.__module__.partition(".")[0])
         if name is not None:
             return name
-    if hasattr(data, "__arrow_c_stream__"):  # tables of many more libraries
+    if hasattr(data, "__arrow_c_stream__"):  # tables of many other libraries
         return "arrays"
     if _has(data, "description", "fetchmany"):  # any DB-API cursor
         return "sql"
-    if _has(data, "reset_state", "__iter__"):  # a DataFlow: TensorPack's, or another
+    if _has(data, "reset_state", "__iter__"):  # a DataFlow of TensorPack, or a similar class
         return "dataflow"
     return None
 
@@ -188,18 +188,18 @@ def has_random_access(data: Any) -> bool:
 
 
 def is_arrays(data: Any) -> bool:
-    """Return whether `data` is columns rather than records: an array, or a dict or tuple of arrays."""
+    """Return whether `data` is read by column: an array, or a dict or tuple of arrays."""
     if isinstance(data, np.ndarray):
         return data.ndim > 0
     if isinstance(data, dict):
         return bool(data)
-    # A tuple of dicts is a sequence of records, whatever is in them.
+    # A tuple of dicts is a sequence of records, whatever the dicts hold.
     columns = isinstance(data, tuple) and all(isinstance(item, np.ndarray | tuple) for item in data)
     return columns and any(is_arrays(item) for item in data)
 
 
 class ArraysSource:
-    """A tree of equally long arrays: record i is item i of each. No loop over records.
+    """A tree of equally long arrays: record i is item i of each array; no loop over records.
 
     Args:
         data: An array, or a dict, tuple or namedtuple of arrays; lists stand for columns of values.
@@ -229,7 +229,7 @@ class ArraysSource:
             )
         self.spec = Spec(tree)
         self.length = next(iter(lengths.values()))
-        # The first item of a list says nothing of the others' shapes.
+        # The first item of a list does not determine the shapes of the others.
         self.has_final_spec = all(
             isinstance(column, np.ndarray) or not field.leaf.is_fixed
             for field, column in zip(self.spec.fields, self._columns, strict=True)
@@ -239,7 +239,8 @@ class ArraysSource:
         """Yield slices of the arrays."""
         fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
         most = max(1, min(CHUNK_BYTES // max(fixed, 1), 64 * CHUNK_RECORDS))
-        # Values of unknown length may be large: start with one, and go by what they took.
+        # Values of unknown length may be large: the first chunk has one record, and sets the size of the
+        # next.
         count, first = most, start
         if not all(isinstance(column, np.ndarray) for column in self._columns):
             count, most = 1, min(most, CHUNK_RECORDS)
@@ -260,7 +261,7 @@ class ArraysSource:
         return made
 
     def columns(self, chosen: Any, first_record: int = 0) -> Columns:
-        """Return the chosen rows of every column; a slice gives views where that needs no conversion."""
+        """Return the chosen rows of every column; a slice gives views if no conversion is needed."""
         found: Columns = []
         for field, column in zip(self.spec.fields, self._columns, strict=True):
             if isinstance(column, np.ndarray) and field.leaf.is_numeric:
@@ -282,7 +283,7 @@ def _leaf_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], 
         raise UnsupportedDataError(NO_RECORDS)
     lengths[path] = len(data)
     if isinstance(data, np.ndarray) and data.dtype == object and data.ndim == 1 and not is_masked(data):
-        data = data.tolist()  # any values, as a list's are
+        data = data.tolist()  # any values, as in a list
     columns.append(data)
     return leaf_at(path, 0, data if is_masked(data) else data[0], allow_pickle)
 
@@ -317,7 +318,7 @@ class IterableSource:
 class ItemsSource:
     """Any object with ``__len__`` and ``__getitem__``, read by position.
 
-    Where it has ``__getitems__``, as PyTorch calls it, chunks are read through that.
+    Chunks are read through ``__getitems__``, as in PyTorch, if the object has it.
     """
 
     can_start_anywhere = True
@@ -331,7 +332,7 @@ class ItemsSource:
         self.spec = Spec.of_record(self._read([0], None)[0], 0, allow_pickle)
 
     def items(self, indices: Sequence[int]) -> list[Any]:
-        """Return these records, which nothing changes that is read later."""
+        """Return these records; later reads don't change them."""
         return self._read(indices, keeper_of(self.spec.tree, lambda value: value) if self.is_costly else None)
 
     def _read(self, indices: Sequence[int], keep: Callable[[Any], Any] | None) -> list[Any]:
@@ -352,7 +353,7 @@ class ItemsSource:
         return found
 
     def rows(self, first: int, end: int) -> "ItemsSource | None":
-        """Return a source of these records alone, if they are in memory."""
+        """Return a source of these rows alone, or None if they are not in memory."""
         if type(self._data) not in (list, tuple):
             return None
         made = copy.copy(self)
@@ -371,7 +372,7 @@ class ItemsSource:
 
 
 class RecordsSource:
-    """A `DataRef` of this library, or anything else that gives columns of any records asked for."""
+    """A `DataRef` of this library, or any object that returns columns of any records."""
 
     can_start_anywhere = True
     has_final_spec = True

@@ -1,4 +1,4 @@
-"""Describe the tree of a record, and move between records, fields and batches."""
+"""Describe the tree of a record, and convert between records, fields and batches."""
 
 import keyword
 import unicodedata
@@ -14,7 +14,8 @@ from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataE
 
 MAX_FIELDS = 4096
 MAX_DEPTH = 64
-# Names hold those of all nodes above, so they could outgrow the manifest that they come from by far.
+# The most characters of all names together. A name repeats the names of all nodes above it, so names could
+# grow far larger than their manifest.
 _MAX_NAMES = 2**24
 
 
@@ -63,7 +64,7 @@ class NamedTupleNode:
 
 
 Node = Leaf | DictNode | SequenceNode | NamedTupleNode
-Keys = tuple[Any, ...]  # of dicts, and positions in all else, from the root down
+Keys = tuple[Any, ...]  # keys of dicts, positions in other nodes, from the root down
 
 
 @frozen
@@ -74,9 +75,9 @@ class Field:
     leaf: Leaf
 
 
-@lru_cache(maxsize=256)  # keyed by name and fields alone: every process that unpickles gets the like
+@lru_cache(maxsize=256)  # keyed by name and fields alone: every unpickling process makes the same class
 def named_tuple(name: str, keys: tuple[str, ...]) -> Any:  # a class made at run time
-    """Return a namedtuple class of that name and these fields, whose instances pickle."""
+    """Return a namedtuple class with this name and these fields, whose instances pickle."""
     base = namedtuple(name, keys, rename=True)  # type: ignore[misc]
 
     def reduce(self: Any) -> Any:
@@ -135,7 +136,7 @@ class Spec:
 
     @cached_property
     def assemble(self) -> Callable[[Sequence[Any]], Any]:
-        """A function that puts one thing per field, in order, into the record's tree."""
+        """A function that puts one value per field, in order, into the record's tree."""
         if isinstance(self.tree, Leaf):
             return _first
         if all(isinstance(child, Leaf) for child in self.tree.children):
@@ -160,17 +161,18 @@ class Spec:
         count: int,
         keep: Callable[[Any], object],
     ) -> None:
-        """Call a function with each record in columns of `count` rows, and hand what it returns to `keep`.
+        """Call a function with each record in columns of `count` rows, and pass its results to `keep`.
 
-        That takes less time than to call it with what `records` returns, and no memory.
+        This takes less time than to call it with the list from `records`, and no memory.
         """
         self._loops[1](count, function, keep, *columns)
 
     @cached_property
     def _loops(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """The loops of `records` and of `call`, as if they had been written for these records.
+        """The loops of `records` and `call`, as code generated for this spec.
 
-        They take a third of the time of `assemble` for each record (benchmarks/stages.py), and once 0.3 ms.
+        For each record they take a third of the time of `assemble` (benchmarks/stages.py); generating takes
+        0.3 ms.
         """
         names: dict[str, Any] = {}
         fields = [f"field{number}" for number in range(len(self.fields))]
@@ -178,7 +180,7 @@ class Spec:
         rest = iter(fields)
 
         def constant(value: Any) -> str:
-            # Nothing of a stranger's is in the text: keys and names may be anything.
+            # Keys and names may be any text, so the generated code contains none of them.
             name = f"constant{len(names)}"
             names[name] = value
             return name
@@ -227,7 +229,7 @@ class Spec:
         return Spec(rebuilt(self.tree))
 
     def project(self, names: Sequence[str | int]) -> tuple["Spec", tuple[int, ...]]:
-        """Return the spec that keeps only the named top-level keys, and which fields those are.
+        """Return the spec that keeps only the named top-level keys, and the numbers of their fields.
 
         Raises:
             ConfigurationError: if a name is not a key, or the record has no keys.
@@ -253,10 +255,10 @@ class Spec:
 
     @staticmethod
     def from_json(document: Any) -> "Spec":
-        """Return the spec that `to_json` described.
+        """Return the spec that a document of `to_json` describes.
 
         Raises:
-            CacheFormatError: if it is no such description.
+            CacheFormatError: if the document describes no spec.
         """
         return Spec(_node_from_json(document))
 
@@ -265,7 +267,7 @@ class Spec:
         """Return the spec of one record.
 
         Raises:
-            UnsupportedDataError: if a leaf can't be stored; names field and record.
+            UnsupportedDataError: if a leaf can't be stored; the error names the field and the record.
         """
 
         def leaf(value: object, path: str, _: Keys) -> Leaf:
@@ -286,12 +288,13 @@ def _first(parts: Iterable[Any]) -> Any:
 def node_of(
     tree: object, leaf: Callable[[Any, str, Keys], Node], number: int = 0, *, has_lists: bool = False
 ) -> Node:
-    """Return the node of a tree of dicts, tuples and namedtuples, and of lists where those are of the tree.
+    """Return the node of a tree of dicts, tuples and namedtuples, and, with `has_lists`, of lists.
 
-    `leaf` returns the node of anything else, given its path and the keys and positions that lead there.
+    `leaf` returns the node of any other value, given its path and the keys and positions that lead to it.
 
     Raises:
-        UnsupportedDataError: if it is nested too deeply, or a key is neither str nor int; names `number`.
+        UnsupportedDataError: if the tree is nested too deeply, or a key is neither str nor int; the error
+            names `number`.
     """
 
     def visit(value: object, path: str, keys: Keys) -> Node:
@@ -316,7 +319,7 @@ def node_of(
 
 
 def check_keys(keys: Iterable[Any], path: str, number: int) -> None:
-    """Refuse keys of a dict that have no form in the manifest.
+    """Refuse keys of a dict that the manifest can't store.
 
     Raises:
         UnsupportedDataError: if a key is neither str nor int.
@@ -329,7 +332,7 @@ def check_keys(keys: Iterable[Any], path: str, number: int) -> None:
 def _kept(node: DictNode | SequenceNode | NamedTupleNode, kept: Sequence[int]) -> Node:
     found = replace(node, children=tuple(node.children[i] for i in kept))
     if isinstance(found, SequenceNode):
-        return found  # whose keys are positions
+        return found  # its keys are positions
     keys: Any = tuple(node.keys[i] for i in kept)
     return replace(found, keys=keys)
 
@@ -367,7 +370,7 @@ def _node_from_json(document: Any, depth: int = 0) -> Node:
                 return DictNode(tuple(keys), children)
             name = document.get("name")
             are_names = all(isinstance(key, str) and key.isidentifier() for key in [name, *keys])
-            # To Python, names that differ in Unicode alone (a ligature, say) are the same.
+            # Python treats names that differ only in Unicode form (a ligature, for example) as the same.
             if (
                 not are_names
                 or keyword.iskeyword(str(name))

@@ -1,4 +1,4 @@
-"""Split records into shares of exact sizes: which of them go into which share."""
+"""Split records into shares of exact sizes, by choosing the records of each share."""
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -17,21 +17,22 @@ from yogadl._order._permutation import permute
 from yogadl.errors import ConfigurationError
 
 SPLIT_TAG: Final = int.from_bytes(b"split-1", "big")
-# Shares that miss 1 by no more are taken for all: 1/3, 1/3 and 1/3, as floats, are a little less.
+# Shares whose sum misses 1 by at most this cover all records: the floats of 1/3, 1/3 and 1/3 add up to a bit
+# less.
 _ROUNDING: Final = Fraction(1, 10**9)
-# So much is read at a time to see what the records are split by.
+# The most records and bytes that are read at a time to find the values to split by.
 _CHUNK_RECORDS: Final = 65_536
 _CHUNK_BYTES: Final = 2**24
-# What is needed at most for each record.
+# The most memory that a split needs for each record.
 _PLAIN_BYTES: Final = 40
 _STRATIFIED_BYTES: Final = 96
-_MOST_STRATIFIED: Final = 2**31  # the square of it is an int64
+_MOST_STRATIFIED: Final = 2**31  # its square is an int64
 
 
 def split(
     records: RandomAccess, shares: Sequence[Any], seed: int, by: str | int | None, grows: bool | None = None
 ) -> list[Indices]:
-    """Return which records each share has; the arguments are those of `RecordsRef.split`.
+    """Return the indices of the records of each share; the arguments are those of `RecordsRef.split`.
 
     `docs/explanation/order.md` states the arithmetic, frozen as version 1.
 
@@ -53,7 +54,7 @@ def split(
 
 
 def _divided(indices: Indices, parts: Sequence[Fraction], key: int, values: Indices | None) -> list[Indices]:
-    """Divide some records, shuffled by the key, among the shares; evenly by their values if there are any."""
+    """Divide shuffled records among the shares; if values are given, in proportion for each value."""
     counts = apportion(len(indices), parts)
     shuffled = indices[permute(np.arange(len(indices)), len(indices), key)]
     if values is None:
@@ -62,10 +63,10 @@ def _divided(indices: Indices, parts: Sequence[Fraction], key: int, values: Indi
 
 
 def _refuse_growth(records: RandomAccess, shares: Sequence[Any], seed: int, by: str | int | None) -> None:
-    """Refuse to split records of a version that continues others, unless it was said how.
+    """Refuse to split records of a version that continues others, unless `grows` was given.
 
     Raises:
-        ConfigurationError: if they are of such a version.
+        ConfigurationError: if the records are those of such a version.
     """
     lineages = (getattr(view, "lineage", None) for view in views_of(records))
     grown = next((lineage for lineage in lineages if lineage is not None and lineage.earlier), None)
@@ -81,17 +82,17 @@ def _refuse_growth(records: RandomAccess, shares: Sequence[Any], seed: int, by: 
 
 
 def _additions(records: RandomAccess) -> Iterator[tuple[tuple[int, ...], Indices]]:
-    """Yield the records that each version added, in order, and the first of them; none of the oldest version.
+    """Yield the records that each version added, in order, with the index of the version's first record.
 
-    So the records of a version without any before it are divided as ever.
+    The oldest version has no such index, so that its records are divided as if there were no later version.
 
     Raises:
-        ConfigurationError: if the records are not those of one dataset, or made of several of its records.
+        ConfigurationError: if the records belong to several datasets, or each is made of several records.
     """
     base: Any = records
     indices = np.arange(len(records))
     while True:
-        if isinstance(base, MappedRecords):  # each record is one of the parent's
+        if isinstance(base, MappedRecords):  # each record is made of one record of the parent
             base = base.parent
         elif hasattr(base, "of_parent"):
             base, indices, _ = base.of_parent(indices, 0)
@@ -117,10 +118,10 @@ def _additions(records: RandomAccess) -> Iterator[tuple[tuple[int, ...], Indices
 
 
 def _dealt(line: Indices, counts: Sequence[int]) -> list[Indices]:
-    """Deal out places to shares, evenly along the line: of those side by side to each its proportion.
+    """Deal out places to shares evenly along the line: each share gets its proportion of neighbours.
 
-    To half of the shares at a time, then to half of those: one after another, the last would have the errors
-    of all before.
+    Places are divided between two halves of the shares, then within each half. If they were dealt out to one
+    share after another, the last share would have the errors of all others.
     """
     if len(counts) == 1:
         return [line]
@@ -131,7 +132,7 @@ def _dealt(line: Indices, counts: Sequence[int]) -> list[Indices]:
 
 
 def _parts(shares: Sequence[Any]) -> list[Fraction]:
-    """Return the shares as numbers that add up to 1, with what is left as the last."""
+    """Return the shares as numbers that add up to 1; the last one is the rest, if any."""
     parts = [exact("a share of split", share) for share in shares]
     rest = Fraction(1) - sum(parts)
     if not parts or rest < -_ROUNDING:
@@ -141,7 +142,7 @@ def _parts(shares: Sequence[Any]) -> list[Fraction]:
 
 
 def _line(groups: Indices) -> Indices:
-    """Return all places, those of one group side by side, the groups in the order of their first places."""
+    """Return all places, ordered so that a group's places are adjacent; groups are ordered by first place."""
     _, first, group = np.unique(groups, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -149,10 +150,10 @@ def _line(groups: Indices) -> Indices:
 
 
 def _values(records: RandomAccess, by: str | int) -> Indices:
-    """Return a number for each record, equal where its field is: read once, so much at a time.
+    """Return a number for each record, equal for equal values of the field; records are read once, in chunks.
 
     Raises:
-        ConfigurationError: if there is no such field, or its values can't be told apart.
+        ConfigurationError: if the field does not exist, or its values can't be compared.
     """
     spec, numbers = records.spec.project([by])
     leaf = spec.fields[0].leaf
@@ -175,7 +176,7 @@ def _values(records: RandomAccess, by: str | int) -> Indices:
             [column] = records.columns(chunk, numbers)
             found[chunk] = [seen.setdefault(value, len(seen)) for value in column]
         return found
-    # Numbers of ml_dtypes (bfloat16, int4, ...) are all float32's, too, which numpy can compare.
+    # All values of ml_dtypes' types (bfloat16, int4, ...) are exact in float32, which numpy can compare.
     dtype = leaf.numpy_dtype if leaf.numpy_dtype.kind in "biufcmM" else np.dtype(np.float32)
     values = np.empty(len(records), dtype)
     for chunk in chunks:

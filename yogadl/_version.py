@@ -1,10 +1,13 @@
-"""Tell the version of this library, which stands in a file beside this one."""
+"""Return the version of this library, which is stored in a file beside this one."""
 
 from functools import cache
 from pathlib import Path
 
 
-@cache  # it can't change while it is loaded
+@cache  # the version can't change while the library is loaded
 def library_version() -> str:
-    """Return the version. Reads the file: importlib.metadata takes 20 ms, and would not know a checkout."""
+    """Return the version.
+
+    The version is read from the file, since importlib.metadata takes 20 ms and does not know a checkout.
+    """
     return Path(__file__).with_name("VERSION").read_text().strip()

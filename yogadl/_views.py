@@ -1,4 +1,4 @@
-"""Views of records: some of them, in an order of their own, or some of their fields."""
+"""Views of records: a selection in an order of its own, a slice, or some of the fields."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from yogadl._spec import Spec
 
 
 class SelectedRecords:
-    """Some records of others, in an order of their own; any may come twice."""
+    """Some records of another source, in any order; any record may come twice."""
 
     def __init__(self, parent: RandomAccess, indices: Indices) -> None:
         self.parent = parent
@@ -24,24 +24,24 @@ class SelectedRecords:
         return len(self._indices)
 
     def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
-        """Return whose records these are, which they are there, and which field this is there."""
+        """Return the parent, and the indices and the field's number there."""
         return self.parent, self._indices[indices], number
 
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
     ) -> int:
-        """Say that these records will be read soon; see `announce`."""
+        """Announce that these records will be read soon; see `announce`."""
         return announce(self.parent, self._indices[indices], fields, planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
-        """Read records, in the order asked for."""
+        """Read records in the order of `indices`."""
         return self.parent.columns(self._indices[indices], fields, memory)
 
 
 class SlicedRecords:
-    """Every so many records of others, from one to another."""
+    """A slice of other records: every n-th one between two indices."""
 
     def __init__(self, parent: RandomAccess, chosen: range) -> None:
         self.parent = parent
@@ -54,24 +54,24 @@ class SlicedRecords:
         return len(self._range)
 
     def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
-        """Return whose records these are, which they are there, and which field this is there."""
+        """Return the parent, and the indices and the field's number there."""
         return self.parent, indices * self._range.step + self._range.start, number
 
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
     ) -> int:
-        """Say that these records will be read soon; see `announce`."""
+        """Announce that these records will be read soon; see `announce`."""
         return announce(self.parent, indices * self._range.step + self._range.start, fields, planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
-        """Read records, in the order asked for."""
+        """Read records in the order of `indices`."""
         return self.parent.columns(indices * self._range.step + self._range.start, fields, memory)
 
 
 class ProjectedRecords:
-    """Some fields of other records; the fingerprint stays, since the same cursors mean the same records."""
+    """Some fields of other records; the fingerprint stays, since cursors mean the same records."""
 
     def __init__(self, parent: RandomAccess, spec: Spec, numbers: tuple[int, ...]) -> None:
         self.parent = parent
@@ -80,7 +80,8 @@ class ProjectedRecords:
         self.fingerprint = parent.fingerprint
         parts = [field.leaf for field in parent.spec.fields]
         kept = [parts[number] for number in numbers]
-        # Exact where all is fixed; a field of varying length may be most of the record, so else the whole.
+        # The size is exact if all kept fields are fixed. A field that varies may be most of the record, so
+        # otherwise the size is that of the whole record.
         fixed = all(leaf.is_fixed for leaf in kept)
         self.record_bytes = max(1, sum(leaf.row_bytes for leaf in kept)) if fixed else parent.record_bytes
 
@@ -88,31 +89,31 @@ class ProjectedRecords:
         return len(self.parent)
 
     def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
-        """Return whose records these are, which they are there, and which field this is there."""
+        """Return the parent, and the indices and the field's number there."""
         return self.parent, indices, self.numbers[number]
 
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
     ) -> int:
-        """Say that these records will be read soon; see `announce`."""
+        """Announce that these records will be read soon; see `announce`."""
         numbers = self.numbers if fields is None else [self.numbers[number] for number in fields]
         return announce(self.parent, indices, numbers, planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
-        """Read records, in the order asked for."""
+        """Read records in the order of `indices`."""
         numbers = self.numbers if fields is None else [self.numbers[number] for number in fields]
         return self.parent.columns(indices, numbers, memory)
 
 
 def origin_of(records: Any, indices: Indices, number: int) -> tuple[Any, Indices, int]:
-    """Return whose records these of a view are, which they are there, and which field this is there."""
+    """Return the records below all views, and the indices and the field's number there."""
     while hasattr(records, "of_parent"):
         records, indices, number = records.of_parent(indices, number)
     return records, indices, number
 
 
 def hash_of(*parts: Any) -> str:
-    """Return what names a view, or other content: a hash of what it was made of."""
+    """Return the hash of the parts, as the name of a view or of other content."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Say what became of the lock server of yogadl 0.1.4."""
+"""Raise an error that explains how to replace the lock server of yogadl 0.1.4."""
 
 from yogadl._removed import missing
 

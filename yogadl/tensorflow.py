@@ -1,4 +1,4 @@
-"""Keep the door of yogadl 0.1.4: `yogadl.tensorflow.make_tf_dataset`."""
+"""Keep the import path of yogadl 0.1.4: `yogadl.tensorflow.make_tf_dataset`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 __all__ = ["make_tf_dataset"]
 
 
-def __getattr__(name: str) -> Any:  # whatever was asked for
+def __getattr__(name: str) -> Any:  # any attribute of the module
     if name != "make_tf_dataset":
         from yogadl._removed import missing
 

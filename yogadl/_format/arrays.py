@@ -1,7 +1,7 @@
-"""Keep named arrays in one small file: part indexes and part tables.
+"""Store named arrays in one small file: part indexes and part tables.
 
-The layout is that of safetensors (a JSON header, then the arrays back to back), so that anybody can
-open the file with any reader of it.
+The layout is that of safetensors (a JSON header, then the arrays back to back), so that any reader of
+safetensors can open the file.
 """
 
 import json
@@ -22,7 +22,7 @@ _MAX_HEADER_BYTES = 2**24
 
 @frozen
 class ArrayFile:
-    """Arrays by name, and a JSON document beside them."""
+    """Arrays by name, and a JSON document with them."""
 
     arrays: Mapping[str, NDArray[Any]]
     document: dict[str, Any]
@@ -48,7 +48,7 @@ class ArrayFile:
         """Return the arrays as read-only views of `buffer`, checked against its size.
 
         Raises:
-            CacheFormatError: if it is no such file, naming `what`.
+            CacheFormatError: if the buffer holds no such file; the error names `what`.
         """
         view = memoryview(buffer)
         try:

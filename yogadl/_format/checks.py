@@ -1,4 +1,4 @@
-"""Compare blocks with their checksums, each the first time that this process needs it."""
+"""Compare each block with its checksum, the first time that this process needs the block."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -21,24 +21,25 @@ _KINDS: tuple[BlockKind, BlockKind] = ("rows", "heap")
 
 
 class Checksums:
-    """What the blocks of a cache must hash to, of each part since it was first asked for.
+    """The checksums of a cache's blocks; those of a part are loaded at its first use.
 
-    A block has a number: those of the first field's rows come first, in the order of the parts, then those of
-    its heap, then the next field's. Safe to use from several threads, and after a fork: at worst a part's are
-    taken over twice.
+    A block has a number: the blocks of the first field's rows come first, in the order of the parts, then
+    those of its heap, then the next field's. Safe to use from several threads, and after a fork: at worst the
+    checksums of a part are loaded twice.
 
     Args:
-        table: How every part lies.
-        names: What the fields are called, for messages.
-        index_of: Returns the index of the part of that number, which has the checksums of its blocks.
-        what: Which cache it is, for messages.
-        remedy: What to do about damage, for messages.
+        table: The part table.
+        names: The names of the fields, for messages.
+        index_of: Returns the index of the part with a number; the index has the checksums of its blocks.
+        what: The name of the cache, for messages.
+        remedy: The remedy for damage, for messages.
 
     Attributes:
-        first: Where the numbers of each field's rows and of its heap begin, in turn, and where all end.
-        part: In which part each block lies.
-        position: Where it begins there.
-        length: How many bytes it has.
+        first: The number of the first block of each field's rows and of its heap, in turn, and the end of
+            all.
+        part: The part of each block.
+        position: The position of each block in its part.
+        length: The length of each block in bytes.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Checksums:
         self._what = what
         self._remedy = remedy
         records = np.diff(table.first_record)
-        self._of_parts: list[Int64s] = []  # of each kind of each field: where the blocks of each part begin
+        self._of_parts: list[Int64s] = []  # for each kind of each field: the first block of each part
         positions, lengths = [], []
         for field in table.fields:
             self._of_parts += [field.rows_first_block, field.heap_first_block]
@@ -72,24 +73,24 @@ class Checksums:
         self._is_loaded = np.zeros(len(table), bool)
 
     def of(self, field: int, kind: BlockKind) -> slice:
-        """Return the numbers of a field's blocks of that kind."""
+        """Return the numbers of a field's blocks of a kind."""
         return slice(*self.first[2 * field + _KINDS.index(kind) :][:2].tolist())
 
     def kind_of(self, block: int) -> int:
-        """Return a number that all blocks of the same field and kind have, and no others."""
+        """Return a number that is the same for all blocks of a field and kind, and for no others."""
         return int(np.searchsorted(self.first, block, side="right")) - 1
 
     def missing(self, blocks: Int64s) -> list[int]:
-        """Return the parts of these blocks whose checksums are not here yet."""
+        """Return the parts of these blocks whose checksums are not loaded."""
         parts = self.part[blocks]
         missing: list[int] = np.unique(parts[~self._is_loaded[parts]]).tolist()
         return missing
 
     def load(self, part: int) -> None:
-        """Take over the checksums of a part.
+        """Load the checksums of a part.
 
         Raises:
-            CacheFormatError: if they are missing, or those of other blocks.
+            CacheFormatError: if they are missing, or belong to other blocks.
         """
         index, fields = self._index_of(part), self.table.fields
         agrees = len(index.fields) == len(fields) and all(
@@ -108,10 +109,10 @@ class Checksums:
         self._is_loaded[part] = True
 
     def compare(self, block: int, content: bytes | memoryview) -> None:
-        """Compare a block's bytes with its checksum, which is here.
+        """Compare a block's bytes with its checksum, which must be loaded.
 
         Raises:
-            CacheFormatError: if they are others; names dataset, field, records and part.
+            CacheFormatError: if they differ; the error names dataset, field, records and part.
         """
         if xxh3_64_intdigest(content) == self._checksum[block]:
             return
@@ -124,7 +125,7 @@ class Checksums:
         raise damage(self._what, self._names[number], records, self.table.sha256[part], self._remedy)
 
     def _take(self, which: int, part: int, blocks: BlockRanges) -> bool:
-        """Take over the checksums of some of a part's blocks; return whether those are the part table's."""
+        """Load the checksums of some of a part's blocks; return whether the part table has these blocks."""
         start, end = (self._of_parts[which][part : part + 2] + self.first[which]).tolist()
         agree = (
             np.array_equal(blocks.position, self.position[start:end])
@@ -137,58 +138,59 @@ class Checksums:
 
 
 class CheckedReader:
-    """Read records of one cache as a `Reader` does, but from no block that was not found sound before.
+    """Reads records of one cache as a `Reader` does, but only from blocks whose checksums agree.
 
-    A block is hashed before the first batch that has a record of it is gathered; where parts are mapped, in
-    the memory that is gathered from. Once all are, nothing is left to do (benchmarks/check.py). Safe to use
-    from several threads, and after a fork: at worst a block is hashed twice.
+    Before a batch is gathered, each block that has one of its records is hashed, unless it was hashed before.
+    In mapped parts, a block is hashed in the memory that is gathered from. Once all blocks are checked, the
+    checks cost nothing (benchmarks/check.py). Safe to use from several threads, and after a fork: at worst a
+    block is hashed twice.
 
-    What is read by range is not its business: that comes out of blocks that were compared when they arrived.
+    Ranges read from a store are not checked here: their blocks were compared when they arrived.
 
     Args:
         reader: Reads the records.
-        sums: What the blocks must hash to.
+        sums: The checksums of the blocks.
     """
 
     def __init__(self, reader: Reader, sums: Checksums) -> None:
         self._reader = reader
         self._sums = sums
-        # A byte each, not a bit: threads may set two that are neighbours.
+        # A byte each, not a bit: threads may set neighbouring entries at the same time.
         self._is_sound = np.zeros(len(sums.part), bool)
         self._left = self._unfinished()
 
     @property
     def parts(self) -> Parts:
-        """The parts that it reads."""
+        """The parts that are read."""
         return self._reader.parts
 
     @property
     def table(self) -> PartTable:
-        """How every part lies."""
+        """The part table."""
         return self._reader.parts.table
 
     @property
     def record_bytes(self) -> int:
-        """About how large a record is in the files."""
+        """The approximate size of a record in the files."""
         return self._reader.record_bytes
 
     def columns(
         self, indices: Int64s, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> list[NDArray[Any] | list[Any]]:
-        """Read records `indices`, which lie in range: one column a field, or for each of `fields`.
+        """Read records `indices`, which lie in range: one column a field, or one for each of `fields`.
 
         Raises:
-            CacheFormatError: if a block that they lie in is damaged; names dataset, field and records.
+            CacheFormatError: if a needed block is damaged; the error names dataset, field and records.
         """
         if self._left and len(indices):
             self._check([n for n in self._left if fields is None or n in fields], indices)
         return self._reader.columns(indices, fields, memory)
 
     def lengths(self, indices: Int64s, number: int) -> Int64s:
-        """Return how long the values of a field are; see `Reader.lengths`.
+        """Return the lengths of a field's values; see `Reader.lengths`.
 
         Raises:
-            CacheFormatError: if a block of the rows that say so is damaged.
+            CacheFormatError: if a block of the rows that hold the lengths is damaged.
         """
         if number in self._left and len(indices):
             self._check([number], indices, has_values=False)
@@ -198,29 +200,29 @@ class CheckedReader:
         """Return some of the values of a field; see `Reader.stretches`.
 
         Raises:
-            CacheFormatError: if a block that they lie in is damaged.
+            CacheFormatError: if a needed block is damaged.
         """
         if number in self._left and len(indices):
             self._check([number], indices)
         return self._reader.stretches(indices, number, starts, stops)
 
     def will_need(self, indices: Int64s, fields: Sequence[int] | None = None) -> int:
-        """Say that these records will be read soon; see `announce`."""
+        """Announce that these records will be read soon; see `announce`."""
         return self._reader.will_need(indices, fields)
 
     def will_need_stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> bool:
-        """Say that these stretches will be read soon; see `Reader.will_need_stretches`."""
+        """Announce that these stretches will be read soon; see `Reader.will_need_stretches`."""
         return self._reader.will_need_stretches(indices, number, starts, stops)
 
     def _unfinished(self) -> tuple[int, ...]:
-        """Return which fields have blocks that were not checked yet."""
+        """Return the fields that have blocks not checked yet."""
         each = enumerate(itertools.pairwise(self._sums.first[::2].tolist()))
         return tuple(number for number, (start, end) in each if not self._is_sound[start:end].all())
 
     def _check(self, fields: Sequence[int], indices: Int64s, *, has_values: bool = True) -> None:
         parts = self.parts
         away = None if parts.away is None else parts.are_away(parts.locate(indices)[0])
-        # Of these a part may arrive before they are read: it was compared with its name just then.
+        # A part that is away may arrive before it is read; its content was compared with its name on arrival.
         rows, checked_bytes = parts.rows(indices if away is None else indices[~away]), 0
         for number in fields if len(rows.indices) else ():
             table, field = self.table.fields[number], self._reader.fields[number]
@@ -229,17 +231,17 @@ class CheckedReader:
             blocks = blocks[table.row_bytes[of_rows] > 0]  # rows of no bytes have no blocks
             checked_bytes += self._check_blocks(rows, self._sums.of(number, "rows").start + blocks)
             if isinstance(field, VaryingField) and has_values:
-                # The rows say which blocks of the heap are needed, so they had to be checked first.
+                # The rows name the blocks of the heap that are needed, so the rows are checked first.
                 heap = self._sums.of(number, "heap").start + field.heap_blocks(rows)
                 checked_bytes += self._check_blocks(rows, heap)
         self._left = self._unfinished()
         parts.touch(checked_bytes)
 
     def _check_blocks(self, rows: StoredRows, blocks: Int64s) -> int:
-        """Hash those of these blocks that were not checked yet; return how many bytes they have.
+        """Hash the blocks that were not checked yet; return their total size in bytes.
 
         Raises:
-            CacheFormatError: if one is damaged.
+            CacheFormatError: if a block is damaged.
         """
         sums, new = self._sums, np.unique(blocks[~self._is_sound[blocks]])
         for part in sums.missing(new):
@@ -252,7 +254,7 @@ class CheckedReader:
 
 
 def damage(what: str, field: str, records: range, sha256: str, remedy: str) -> CacheFormatError:
-    """Make the error that tells which records are damaged."""
+    """Return the error that names the damaged records."""
     return CacheFormatError(
         f"{what}: field {field!r}, records {records.start} to {records.stop - 1}: the bytes in part "
         f"{sha256}.mdb were changed since they were written; {remedy}"

@@ -1,4 +1,4 @@
-"""Turn a column into what is stored of it: rows of one size, or values in a heap with an entry each."""
+"""Turn a column into its stored form: rows of one size, or values in a heap with an entry each."""
 
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ _SIZE_LIMIT: Final = 2**32
 
 @frozen
 class FixedRows:
-    """A column whose values all take the same bytes: (records, bytes of one)."""
+    """A column whose values all have the same size: (records, bytes of one)."""
 
     rows: NDArray[np.uint8]
     shape: tuple[int, ...]
@@ -28,11 +28,11 @@ class FixedRows:
         return FixedRows(self.rows[records], self.shape)
 
     def sizes(self) -> int:
-        """The bytes of each value."""
+        """Return the bytes of each value."""
         return int(self.rows.shape[1])
 
     def hashes(self) -> Hashes:
-        """The hash of each value."""
+        """Return the hash of each value."""
         return hash_rows(self.rows, self.shape)
 
 
@@ -42,9 +42,9 @@ class HeapValues:
 
     Args:
         data: The bytes of all values.
-        lengths: The bytes of each.
-        shapes: (records, 1 + the largest rank): rank and sizes of each value, zeros after.
-        is_text: Whether they are bytes or str.
+        lengths: The bytes of each value.
+        shapes: (records, 1 + the largest rank): rank and sizes of each value, then zeros.
+        is_text: Whether the values are bytes or str.
     """
 
     data: NDArray[np.uint8]
@@ -63,15 +63,15 @@ class HeapValues:
         return HeapValues(data, lengths, self.shapes[start:stop], self.is_text)
 
     def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each value."""
+        """Return the bytes of each value."""
         return self.lengths
 
     def hashes(self) -> Hashes:
-        """The hash of each value."""
+        """Return the hash of each value."""
         return hash_values(self.data, self.lengths, self.shapes)
 
     def elements(self) -> NDArray[np.int64]:
-        """How many elements each value has along its first axis; a scalar 1, bytes or str their length."""
+        """Return each value's elements along its first axis: 1 for a scalar, the length for bytes or str."""
         scalars = self.lengths if self.is_text else np.ones_like(self.lengths)
         if self.shapes.shape[1] == 1:
             return scalars
@@ -82,7 +82,7 @@ StoredColumn = FixedRows | HeapValues
 
 
 def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any] | StoredColumn) -> StoredColumn:
-    """Return what is stored of a column that `column_of` made.
+    """Return the stored form of a column that `column_of` made.
 
     Raises:
         BadValueError: if a value is too large.
@@ -108,7 +108,7 @@ def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any] | StoredColumn) -
 
 
 def shapes_of(shapes: list[tuple[int, ...]]) -> NDArray[np.int64]:
-    """Return shapes as rows of an array: the rank, the sizes, and zeros after."""
+    """Return shapes as rows of an array: the rank, the sizes, then zeros."""
     ranks = set(map(len, shapes))
     most = max(ranks, default=0)
     found = np.zeros((len(shapes), 1 + most), np.int64)
@@ -127,7 +127,7 @@ def widen_by(leaf: Leaf, column: StoredColumn) -> Leaf:
     """Return the leaf that also admits the shapes of a column.
 
     Raises:
-        BadValueError: if an entry has no room for one of them, now that they vary.
+        BadValueError: if an entry has no room for a shape, now that shapes vary.
     """
     if isinstance(column, FixedRows):
         shapes = np.array([[len(column.shape), *column.shape]])
@@ -147,7 +147,7 @@ def widen_by(leaf: Leaf, column: StoredColumn) -> Leaf:
             int(np.argmax(ranks > MAX_UNKNOWN_RANK)),
             f"has {ranks.max()} dimensions; where that varies, at most {MAX_UNKNOWN_RANK} are stored",
         )
-    # Of no elements, or it would be too large as it is.
+    # A value with so large a dimension has no elements; otherwise it would have been refused for its size.
     if not leaf.is_fixed and shapes.max(initial=0) >= _SIZE_LIMIT:
         raise BadValueError(
             int(shapes.max(axis=1).argmax()),
@@ -166,12 +166,12 @@ def as_heap(column: StoredColumn) -> HeapValues:
 
 
 def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the bytes of an array, flat and without a copy where it is contiguous."""
+    """Return the bytes of an array, flat, without a copy if it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _encoded(leaf: Leaf, value: Any) -> bytes:
-    """Return the stored bytes of bytes, str or an object: a scalar as it is, an array with its lengths."""
+    """Return the stored bytes of bytes, str or an object; an array includes its items' lengths."""
     if leaf.dtype == OBJECT:
         return value.data if isinstance(value, Pickled) else Pickled(value).data
     if isinstance(value, bytes):

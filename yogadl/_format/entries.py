@@ -1,4 +1,4 @@
-"""How a value of varying length is stored: its bytes, and an entry that says where they are."""
+"""Define how a value of varying length is stored: its bytes, and an entry with their place."""
 
 import math
 from typing import Any, Final
@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 
 from yogadl._leaf import BYTES, MAX_DIMENSIONS, Leaf, is_too_large
 
-# An entry is 32-bit words: heap block, start in it, length; then, unless every value is a scalar, the rank of
-# the value and the sizes of its shape. Where the rank is unknown there is room for this many sizes.
+# An entry consists of 32-bit words: the heap block, the start in it, the length; then, unless every value is
+# a scalar, the rank of the value and the sizes of its shape. An unknown rank gets room for this many sizes.
 ENTRY_WORDS: Final = 3
 MAX_UNKNOWN_RANK: Final = 8
 ENTRY_DTYPE: Final = np.dtype("<u4")
 
 
 def entry_words(leaf: Leaf) -> int:
-    """Return how many 32-bit words the entry of a value of this leaf takes."""
+    """Return the number of 32-bit words in the entry of a value of this leaf."""
     if leaf.shape is None:
         return ENTRY_WORDS + 1 + MAX_UNKNOWN_RANK
     return ENTRY_WORDS + 1 + len(leaf.shape) if leaf.shape else ENTRY_WORDS
@@ -37,10 +37,10 @@ def decoded(leaf: Leaf, data: bytes, shape: tuple[int, ...]) -> Any:
 
 
 def are_readable(leaf: Leaf, ways: NDArray[np.int64]) -> bool:
-    """Return whether values of this leaf may be stored in all of these ways: varying, row_bytes, shape."""
+    """Return whether values of this leaf may be stored in all of these ways (varying, row_bytes, shape)."""
     for varying, row_bytes, rank, *sizes in ways.tolist():
         if varying:
-            # Without a rank in its entry, a value is a scalar; and scalars of numbers are fixed.
+            # An entry without a rank belongs to a scalar, and numeric scalars are stored as fixed rows.
             words = range(ENTRY_WORDS + leaf.is_numeric, ENTRY_WORDS + 2 + MAX_DIMENSIONS)
             is_readable = row_bytes % 4 == 0 and row_bytes // 4 in words
         else:

@@ -17,17 +17,17 @@ from yogadl.errors import CacheFormatError
 
 Int64s = NDArray[np.int64]
 
-# Positions of blocks are kept in memory up to 8 MiB a field, some terabyte of cache.
+# The positions of a field's blocks are kept in memory up to 8 MiB, enough for about a terabyte of cache.
 _MAX_FLAT_BLOCKS: Final = 2**20
-# numpy gathers in place only from an unbroken row of items. Rows are gathered as several where those are at
-# least so large: with smaller ones that takes longer than a copy (benchmarks/tf_data.py).
+# numpy gathers in place only from a contiguous array of items. A row is gathered as several items if these
+# are at least this large: with smaller items it takes longer than a copy (benchmarks/tf_data.py).
 _LEAST_PIECE_BYTES: Final = 512
-# Rows as large are copied one by one, which the CPU does in less time than any pieces (the same).
+# Rows at least this large are copied one by one, which is faster than any pieces (benchmarks/tf_data.py).
 _WHOLE_ROW_BYTES: Final = 32_768
 
 
 def _row_positions(table: FieldTable, rows: StoredRows, row_bytes: int) -> Int64s:
-    """Return where each row begins in its part's file."""
+    """Return the position of each row in its part's file."""
     parts, numbers = rows.located()
     per_block = table.rows_per_block[parts]
     blocks = numbers // per_block
@@ -37,22 +37,22 @@ def _row_positions(table: FieldTable, rows: StoredRows, row_bytes: int) -> Int64
 
 
 class Blocks(NamedTuple):
-    """Where blocks of a field begin in a window; how many rows each but the last has, a power of 2."""
+    """The positions of a field's blocks in a window, and the rows of each but the last, a power of 2."""
 
     positions: Int64s
     rows: int
 
 
 class FixedField:
-    """A field whose every value takes the same bytes: a batch of it is one gather.
+    """A field whose values all have the same size: its column is one gather.
 
-    Where every part but the last ends with a full block, the blocks of all parts count on as if they were
-    one part's, and a position is a shift, a look-up and a multiplication.
+    If every part but the last ends with a full block, the blocks of all parts are numbered as if they were
+    those of one part, and a position takes a shift, a look-up and a multiplication.
 
     Args:
         leaf: The field's leaf.
-        parts: The parts of the cache; any window on them has them in the same places.
-        number: Which field it is.
+        parts: The parts of the cache; every window maps them at the same offsets.
+        number: The number of the field.
     """
 
     def __init__(self, leaf: Leaf, parts: Parts, number: int) -> None:
@@ -109,19 +109,19 @@ class FixedField:
         return column.reshape(len(rows.indices), *self._shape) if self._shape else column
 
     def expect(self, rows: StoredRows, *, entries: bool = False) -> None:
-        """Begin to read what of these rows is not on this machine; no entries say where they lie."""
+        """Begin to read the rows that are not on this machine; fixed fields have no entries."""
         if self._row_bytes and not entries:
             positions = _row_positions(self._table, rows, self._row_bytes)
             rows.expect(positions, np.full(len(positions), self._row_bytes), keeps=self._is_kept)
 
     def blocks(self) -> Blocks | None:
-        """Return where in the window each block begins, if they are that simple."""
+        """Return the blocks in the window, or None if not all parts have the same layout."""
         if self._positions is None:
             return None
         return Blocks(self._positions * (self._row_bytes // self._stride), self._mask + 1)
 
     def _pieces(self) -> tuple[int, int]:
-        """Return the most bytes that divide a row and the distance of any two, and where a piece begins."""
+        """Return the largest size that divides a row and all row distances, and the first piece's start."""
         if self._piece is None:
             assert self._positions is not None
             first = int(self._positions[0])
@@ -130,7 +130,7 @@ class FixedField:
         return self._piece
 
     def _gather_rows(self, window: Window, where: Int64s, memory: Memory) -> NDArray[Any]:
-        """Gather rows in place, one by one; each is copied outside of Python's lock."""
+        """Gather rows in place, one by one; numpy copies each without holding Python's lock."""
         column = memory.array((len(where), *self._shape), self._dtype)
         found = [window.bytes[start : start + self._row_bytes] for start in where.tolist()]
         np.concatenate(found, out=column.reshape(-1).view(np.uint8))
@@ -139,18 +139,18 @@ class FixedField:
     def _gather_pieces(
         self, window: Window, where: Int64s, memory: Memory, step: int, phase: int
     ) -> NDArray[Any]:
-        """Gather rows in place, as pieces of `step` bytes; outside of Python's lock, however few they are."""
+        """Gather rows in place, as pieces of `step` bytes; numpy always releases Python's lock for this."""
         column = memory.array((len(where), *self._shape), self._dtype)
         pieces = (where - phase) // step
         if step < self._row_bytes:
             pieces = (pieces[:, None] + np.arange(self._row_bytes // step)).reshape(-1)
-        # Clipping nothing: numpy's default, to raise, would gather into an array of its own.
+        # "clip" changes no index here. numpy's default mode, "raise", would gather into a temporary array.
         out = column.reshape(-1).view(f"V{step}")
         np.take(window.pieces(step, phase), pieces, out=out, mode="clip")
         return column
 
     def _where(self, rows: StoredRows) -> Int64s | None:
-        """Return the indices of these rows in the window's view of such rows, if they are that simple."""
+        """Return the rows' indices in the window's view of such rows, or None without flat positions."""
         window = rows.window
         if self._positions is None or not (window.all_mapped or window.map_few()):
             return None
@@ -161,7 +161,7 @@ class FixedField:
         return where
 
     def span(self, rows: StoredRows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
-        """Return where these rows begin in the window and how long each is, unless they are smaller."""
+        """Return the positions and lengths of these rows in the window, or None if rows are smaller."""
         if self._row_bytes < least_bytes:
             return None
         where = self._where(rows)
@@ -171,7 +171,7 @@ class FixedField:
 
 
 class VaryingField:
-    """A field whose values differ in size: entries say where in the heap each lies."""
+    """A field whose values differ in size: an entry for each value gives its place in the heap."""
 
     def __init__(self, leaf: Leaf, parts: Parts, number: int) -> None:
         table = parts.table
@@ -180,7 +180,7 @@ class VaryingField:
         self._is_kept = number in parts.kept
         if len(table):
             self._table = table.fields[number]
-            # Parts store it in different ways if it was found late to vary, or in rank.
+            # Parts may store the field in different ways, if its shape or rank was found to vary late.
             each = np.column_stack([self._table.varying, self._table.row_bytes, self._table.shape])
             if (each == each[:1]).all():
                 ways, first, numbers = each[:1], np.zeros(1, np.int64), np.broadcast_to(0, len(each))
@@ -199,7 +199,7 @@ class VaryingField:
         return []
 
     def gather(self, rows: StoredRows, memory: Memory | None = None) -> list[Any]:
-        """Return the column of these rows, each a value of its own."""
+        """Return the column of these rows; each value has memory of its own."""
         if self._is_uniform:
             return self._from_heap(rows, 0)
         out: list[Any] = [None] * len(rows.indices)
@@ -210,9 +210,9 @@ class VaryingField:
         return out
 
     def expect(self, rows: StoredRows, *, entries: bool = False) -> None:
-        """Begin to read what of these values is not on this machine, or only what says where they lie.
+        """Begin to read the values that are not on this machine, or only their entries.
 
-        The values wait for that.
+        The values can be read only after their entries.
         """
         for part, _, some in self._stored_alike(rows):
             row_bytes, is_varying = int(self._table.row_bytes[part]), bool(self._table.varying[part])
@@ -238,7 +238,7 @@ class VaryingField:
         return self._decode(rows.values(positions, lengths), entries)
 
     def _entries(self, rows: StoredRows, part: int) -> tuple[Int64s, Int64s, NDArray[np.uint32]]:
-        """Return where each value lies in its part's file, how long it is, and its entry."""
+        """Return the position of each value in its part's file, its length, and its entry."""
         table = self._table
         row_bytes = int(table.row_bytes[part])
         found = rows.gather(_row_positions(table, rows, row_bytes), row_bytes, keeps=self._is_kept)
@@ -246,7 +246,7 @@ class VaryingField:
         blocks, starts, lengths = (entries[:, i].astype(np.int64) for i in range(ENTRY_WORDS))
         parts, _ = rows.located()
         first = table.heap_first_block[parts]
-        # Entries are data: a damaged one must not lead the reader out of its mapping.
+        # Entries are data: a damaged entry must not lead the reader outside of its mapping.
         is_sound = blocks < table.heap_first_block[parts + 1] - first
         if is_sound.all():
             blocks += first
@@ -260,17 +260,17 @@ class VaryingField:
         return starts + table.heap_position[blocks], lengths, entries
 
     def lengths(self, rows: StoredRows) -> Int64s:
-        """Return how long each value is along its first axis, the only one that varies; reads no value."""
+        """Return the length of each value along its first axis, the only one that varies; reads no value."""
         return self._placed(rows)[1] // self.unit_bytes
 
     def stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> NDArray[Any]:
         """Return values from `starts` to `stops` of their first axes, the only ones that vary, joined.
 
-        What lies back to back is copied in one piece: values of records that follow each other, mostly.
+        Values that lie back to back, as those of consecutive records mostly do, are copied in one piece.
         """
         positions, lengths = self._where_stretches(rows, starts, stops)
         parts = rows.located()[0]
-        # By range they are asked for one by one, as they were announced.
+        # Ranges are read one by one, as they were announced.
         is_here = rows.parts.are_away(parts) is None
         follows = (parts[1:] == parts[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1]) & is_here
         firsts = np.flatnonzero(np.concatenate([[True], ~follows]))
@@ -278,7 +278,7 @@ class VaryingField:
         return np.frombuffer(data, self._dtype).reshape(-1, *self._inner)
 
     def expect_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> None:
-        """Begin to read what of these stretches is not on this machine."""
+        """Begin to read the stretches that are not on this machine."""
         rows.expect(*self._where_stretches(rows, starts, stops))
 
     def _where_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> tuple[Int64s, Int64s]:
@@ -293,17 +293,17 @@ class VaryingField:
 
     @property
     def _inner(self) -> tuple[int, ...]:
-        """The shape of a value but for its first size."""
+        """The shape of a value without its first size."""
         assert self._leaf.shape
         return tuple(size or 0 for size in self._leaf.shape[1:])
 
     @property
     def unit_bytes(self) -> int:
-        """How many bytes a value takes for each step along its first axis."""
+        """The bytes of a value for each step along its first axis."""
         return self._dtype.itemsize * math.prod(self._inner)
 
     def _placed(self, rows: StoredRows) -> tuple[Int64s, Int64s]:
-        """Return where each value lies in its part's file, and how long it is; only its first size varies."""
+        """Return each value's position in its part's file, and its length; only its first size varies."""
         if self._is_uniform:
             return self._placed_in_heap(rows, 0)
         positions, lengths = np.zeros((2, len(rows.indices)), np.int64)
@@ -337,7 +337,7 @@ class VaryingField:
             raise CacheFormatError("a value does not fit its shape: run storage.verify, then build again")
 
     def heap_blocks(self, rows: StoredRows) -> Int64s:
-        """Return the blocks of the heap that these values lie in, counted over all parts."""
+        """Return the blocks of the heap that hold these values, counted over all parts."""
         parts = rows.located()[0]
         if self._is_uniform:
             return self._entries(rows, 0)[2][:, 0] + self._table.heap_first_block[parts]
@@ -348,14 +348,14 @@ class VaryingField:
         return np.concatenate(found)
 
     def _stored_alike(self, rows: StoredRows) -> Iterator[tuple[int, NDArray[np.intp], StoredRows]]:
-        """Yield a part for each way to store the field, and which rows lie in parts like it, and those."""
+        """Yield, for each way to store the field, a part stored so, and the rows in parts stored so."""
         ways = self._way_of_part[rows.located()[0]]
         for way in np.unique(ways).tolist():
             chosen, part = np.flatnonzero(ways == way), int(self._part_of_way[way])
             yield part, chosen, rows if len(chosen) == len(ways) else rows.some(chosen)
 
     def _check_sharing(self, rows: StoredRows, lengths: Int64s) -> None:
-        """Refuse values of different records in the same bytes: a small file could fill all memory."""
+        """Refuse values that share bytes with those of other records: a small file could fill all memory."""
         _, firsts = np.unique(rows.indices, return_index=True)
         if int(lengths[firsts].sum()) > self._heap_bytes:
             raise CacheFormatError(
@@ -363,9 +363,9 @@ class VaryingField:
             )
 
     def span(self, rows: StoredRows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
-        """Return where these values begin in the window and how long each is, leaving out smaller ones."""
+        """Return the positions and lengths of these values in the window, without values that are smaller."""
         if not self._is_uniform:
-            return None  # rare, and the values of each part lie in another way
+            return None  # rare, and each part stores its values in another way
         positions, lengths, _ = self._entries(rows, 0)
         large = np.flatnonzero(lengths >= least_bytes)
         return (positions + rows.window.offset[rows.located()[0]])[large], lengths[large]
@@ -392,9 +392,9 @@ class VaryingField:
 
 
 def _writable(value: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """Return an array, or a scalar for the empty shape, as a field of unknown rank may have."""
+    """Return an array, or a scalar for the empty shape, which a field of unknown rank may have."""
     if not value and 0 not in shape:
-        raise ValueError("there are no bytes")  # else a damaged shape would be allocated
+        raise ValueError("there are no bytes")  # otherwise an array of the damaged shape would be allocated
     # An array over bytes can't be written to; one over a bytearray can.
     array = np.frombuffer(bytearray(value), dtype).reshape(shape) if value else np.empty(shape, dtype)
     return array if shape else array[()]

@@ -1,10 +1,11 @@
-"""Hash records so that the hashes of runs of records join without reading the data again.
+"""Hash records so that the hashes of runs of records can be joined without reading the data again.
 
-A 64-bit hash per record covers the shape and bytes of each field, however they are stored. A run of records
-hashes to the polynomial of its records' hashes over the prime 2**61 - 1, which joins associatively. It guards
-against accidents, not against an adversary: the digest does that. In full: docs/explanation/format.md.
+The 64-bit hash of a record covers the shape and bytes of each field, however they are stored. The hash of a
+run of records is the polynomial of its records' hashes over the prime 2**61 - 1, which joins associatively.
+It protects against accidents, not against an adversary, for which there is the digest. The full definition is
+in docs/explanation/format.md.
 
-Flat and in place on purpose: benchmarks/build.py (arrays to cache) is bound by this module.
+The code is flat and works in place on purpose: benchmarks/build.py (arrays to cache) is bound by this module.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ BASE: Final = 0x1B873593_1EDC6F41 % PRIME
 SEED: Final = 0x9E3779B97F4A7C15
 STEP: Final = 0xD6E8FEB86659FD93
 FINISH: Final = 0xA0761D6478BD642F
-# Longer values are one xxh3 call each; up to here words mixed across records are faster.
+# Longer values are hashed by one xxh3 call each; for shorter values, mixing words across records is faster.
 MAX_MIXED_BYTES: Final = 512
 _CHUNK: Final = 8192
 _MASK64: Final = 2**64 - 1
@@ -35,7 +36,7 @@ Hashes = NDArray[np.uint64]
 
 @frozen
 class RunHash:
-    """The hash of a run of records: how many, and their polynomial."""
+    """The hash of a run of records: their number, and their polynomial."""
 
     records: int = 0
     value: int = 0
@@ -59,7 +60,7 @@ def step(state: int, word: int) -> int:
 
 
 def _step(state: Hashes, words: Any, scratch: Hashes) -> None:
-    """`step` on arrays, in place."""
+    """Apply `step` to arrays, in place."""
     np.bitwise_xor(state, words, out=state)
     np.multiply(state, _U(STEP), out=state)
     np.right_shift(state, _U(32), out=scratch)
@@ -67,7 +68,7 @@ def _step(state: Hashes, words: Any, scratch: Hashes) -> None:
 
 
 def shape_state(shape: Sequence[int]) -> int:
-    """Return the state that the hash of a value of this shape starts from."""
+    """Return the initial state for the hash of a value of this shape."""
     state = step(SEED, len(shape))
     for size in shape:
         state = step(state, size)
@@ -86,7 +87,7 @@ def hash_rows(rows: NDArray[np.uint8], shape: tuple[int, ...]) -> Hashes:
         _step(state, np.array([xxh3_64_intdigest(bytes_[n : n + size]) for n in starts], _U), scratch)
         return state
     if size in (1, 2, 4):
-        rows = rows.view(f"<u{size}").astype("<u8").view(np.uint8)  # several times as fast as below
+        rows = rows.view(f"<u{size}").astype("<u8").view(np.uint8)  # far faster than the padding below
     elif size % 8:
         padded = np.zeros((count, -(-size // 8) * 8), np.uint8)
         padded[:, :size] = rows
@@ -98,7 +99,7 @@ def hash_rows(rows: NDArray[np.uint8], shape: tuple[int, ...]) -> Hashes:
 
 
 def hash_values(data: NDArray[np.uint8], lengths: NDArray[np.int64], shapes: NDArray[np.int64]) -> Hashes:
-    """Hash values of varying length that lie back to back; `shapes` has rank and sizes of each."""
+    """Hash values of varying length that lie back to back; `shapes` has the rank and sizes of each value."""
     from xxhash import xxh3_64_intdigest
 
     count = len(lengths)
@@ -115,7 +116,7 @@ def hash_values(data: NDArray[np.uint8], lengths: NDArray[np.int64], shapes: NDA
         part = state[longs]
         _step(part, digests, scratch[: len(longs)])
         state[longs] = part
-    # Shortest last: the values that still have a word left are then a prefix.
+    # Shortest last, so that the values that still have a word left are a prefix.
     shorts = np.flatnonzero(lengths <= MAX_MIXED_BYTES)
     shorts = shorts[np.argsort(lengths[shorts], kind="stable")[::-1]]
     if len(shorts):
@@ -124,7 +125,7 @@ def hash_values(data: NDArray[np.uint8], lengths: NDArray[np.int64], shapes: NDA
 
 
 def _shape_states(shapes: NDArray[np.int64]) -> Hashes:
-    """`shape_state` of each row: rank, then sizes."""
+    """Return the `shape_state` of each row: rank, then sizes."""
     ranks = shapes[:, 0]
     state = np.full(len(shapes), SEED, _U)
     scratch = np.empty(len(shapes), _U)
@@ -140,10 +141,10 @@ def _shape_states(shapes: NDArray[np.int64]) -> Hashes:
 def _mixed(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], state: Hashes
 ) -> Hashes:
-    """Mix in the words of values that are ordered from long to short."""
+    """Mix in the words of values that are ordered by decreasing length."""
     if len(data) < 8 or int((starts + lengths).max()) + 8 > len(data):
         data = np.concatenate([data, np.zeros(8, np.uint8)])  # the last word may reach past the end
-    # The item at any byte position is the word that begins there.
+    # In this view, the item at any byte position is the word that begins there.
     words_at = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
     words = -(-lengths // 8)
     spare_bits = (words * 8 - lengths).astype(_U) * _U(8)
@@ -152,7 +153,7 @@ def _mixed(
         active = int(np.searchsorted(-words, -word, side="left"))
         found = words_at[starts[:active] + 8 * word]
         last = slice(int(np.searchsorted(-words, -(word + 1), side="left")), active)
-        # What follows the value's last byte is not the value's.
+        # The bits after the value's last byte belong to other values, so they are cleared.
         found[last] = (found[last] << spare_bits[last]) >> spare_bits[last]
         _step(state[:active], found, scratch[:active])
     return state
@@ -176,7 +177,7 @@ def _hash_chunk(columns: Sequence[Hashes], count: int) -> RunHash:
     np.right_shift(state, _U(29), out=scratch)
     np.bitwise_xor(state, scratch, out=state)
     np.remainder(state, _U(PRIME), out=state)
-    # The products with the powers of BASE, in halves of 31 bits: 2**62 = 2 (mod PRIME), 2**61 = 1.
+    # The products with the powers of BASE, in halves of 31 bits: 2**62 = 2 and 2**61 = 1 (mod PRIME).
     high_powers, low_powers = _powers()
     high_powers, low_powers = high_powers[_CHUNK - count :], low_powers[_CHUNK - count :]
     high = state >> _U(31)
@@ -190,7 +191,7 @@ def _hash_chunk(columns: Sequence[Hashes], count: int) -> RunHash:
 
 
 def _sum(values: Hashes) -> int:
-    """Add up without overflow."""
+    """Return the sum without overflow."""
     return int((values & _U(2**32 - 1)).sum()) + (int((values >> _U(32)).sum()) << 32)
 
 

@@ -1,8 +1,8 @@
-"""Tell the kernel which rows will be read soon, unless they are in memory already.
+"""Announce to the kernel the rows that will be read soon, unless they are in memory already.
 
-A page that is not in the page cache is read when it is touched, one at a time, with its neighbours that a
-shuffled epoch does not want. Told beforehand, the kernel reads just what is wanted, much of it at once
-(benchmarks/prefetch.py).
+Without an announcement, the kernel reads a page only when it is touched, one at a time, together with
+neighbours that a shuffled epoch does not need. After an announcement, the kernel reads just the announced
+pages, many at once (benchmarks/prefetch.py).
 """
 
 import os
@@ -17,23 +17,24 @@ from yogadl._format.rows import StoredRows
 
 Int64s = NDArray[np.int64]
 
-# Rows smaller than this share their pages with many others that the epoch wants, too.
+# Smaller rows share their pages with many others that the epoch needs, too.
 _LEAST_BYTES: Final = 1024
 _SAMPLED_ROWS: Final = 32
-# Found in memory, a cache is not looked at again for so many records; and nothing need be said of so many.
+# After a cache was found in memory, it is not sampled again for this many records; each answer exempts the
+# caller from announcing the next _SPARED_RECORDS records.
 _TRUSTED_RECORDS: Final = 1 << 17
 _SPARED_RECORDS: Final = 1 << 14
 
 
 class Hints:
-    """Give hints for one cache. Safe to use from several threads: at worst a hint is given twice."""
+    """Announces rows of one cache. Safe to use from several threads: at worst rows are announced twice."""
 
     def __init__(self, fields: Sequence[FixedField | VaryingField]) -> None:
         self._fields = fields
         self._trusted = 0
 
     def give(self, rows: StoredRows) -> int:
-        """Let the kernel read what these rows need, if it is not in memory; return how many need no hint."""
+        """Have the kernel read these rows, if not in memory; return how many records need no announcement."""
         if self._trusted > 0:
             self._trusted -= len(rows.indices) + _SPARED_RECORDS
             return _SPARED_RECORDS
@@ -50,7 +51,7 @@ class Hints:
     def _are_resident(self, rows: StoredRows, starts: Int64s) -> bool:
         """Return whether a sample of positions in the window is in memory.
 
-        Reading without waiting tells; mincore would not for files of others, which it calls resident always.
+        A read without waiting is used, since mincore reports files of other users as always resident.
         """
         flag: Any = getattr(os, "RWF_NOWAIT", None)
         if flag is None:
@@ -65,7 +66,7 @@ class Hints:
             except BlockingIOError:
                 return False
             except OSError:
-                return True  # a file system that can't tell
+                return True  # the file system does not support such a read
             finally:
                 os.close(descriptor)
         return True

@@ -1,4 +1,4 @@
-"""Gather one field from several caches in one go. Flat on purpose: benchmarks/stages.py measures it."""
+"""Gather one field from several caches at once. Flat on purpose: benchmarks/stages.py measures it."""
 
 import ctypes
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from yogadl._leaf import Leaf
 
 Int64s = NDArray[np.int64]
 
-_MOST_BLOCKS: Final = 2**22  # of a field: 32 MiB
+_MOST_BLOCKS: Final = 2**22  # of a field: 32 MiB of positions
 
 
 class JoinedFields:
-    """Fields of several caches, whose rows count on from one to the next. Safe to use from several threads.
+    """Fields of several caches, whose rows are numbered from one cache to the next. Safe for several threads.
 
     Args:
-        leaves: Of all fields.
-        windows: Of each cache, the memory that its parts are mapped to.
-        records: Of each cache, how many it has.
-        blocks: Of each cache, where the blocks of these fields lie in its window, of those that have such.
+        leaves: The leaves of all fields.
+        windows: The window of each cache, to which its parts are mapped.
+        records: The number of records of each cache.
+        blocks: For each cache, the blocks of each field in its window; None for a field without such blocks.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class JoinedFields:
         records: Sequence[int],
         blocks: Sequence[Sequence[Blocks | None]],
     ) -> None:
-        self.windows = windows  # so long they stay mapped
-        # Each cache begins with a block of every field.
+        self.windows = windows  # keeps them mapped
+        # The rows of each cache begin at a multiple of every field's block size.
         whole = max((lies.rows for of_cache in blocks for lies in of_cache if lies is not None), default=1)
         bounds = before([-(-count // whole) * whole for count in records])
         self.begins = bounds[:-1]
@@ -49,13 +49,13 @@ class JoinedFields:
 
 
 class JoinedField:
-    """One of these fields.
+    """One field of several caches.
 
     Args:
         leaf: The field's leaf.
-        caches: The windows, and where the field's blocks lie in them.
-        bounds: Where the rows of each cache begin, and where they end.
-        least: How many rows the smallest block has.
+        caches: The windows, and the field's blocks in each.
+        bounds: The first row of each cache, and the end of all.
+        least: The number of rows of the smallest block.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class JoinedField:
         self._dtype = leaf.numpy_dtype
         start = min(window.address for window, _ in caches)
         end = max(window.address + len(window.bytes) for window, _ in caches)
-        # All that lies between, most of which is no memory.
+        # The view covers all addresses between the windows, although most of them are not mapped.
         self._view, step = view_rows((ctypes.c_ubyte * (end - start)).from_address(start), leaf.row_bytes)
         self._shift = least.bit_length() - 1
         self._mask = least - 1
         self._stride = leaf.row_bytes // step
         self._blocks = np.zeros(int(bounds[-1]) >> self._shift, np.int64)
         for (window, lies), begin in zip(caches, bounds.tolist(), strict=False):
-            within = np.arange(0, lies.rows, least) * leaf.row_bytes  # as if all blocks had as few rows
+            within = np.arange(0, lies.rows, least) * leaf.row_bytes  # as blocks of `least` rows
             found = (lies.positions[:, None] + (within + window.address - start)).reshape(-1)
             first = begin >> self._shift
             self._blocks[first : first + len(found)] = found // step

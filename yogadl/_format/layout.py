@@ -1,4 +1,4 @@
-"""Say where the blocks of one part lie: its index."""
+"""Describe where the blocks of one part lie: the part's index."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Literal
@@ -24,11 +24,12 @@ from yogadl._frozen import frozen
 from yogadl._leaf import MAX_DIMENSIONS
 from yogadl.errors import CacheFormatError
 
-# LMDB puts a 16-byte header before a value on pages of its own; with it a full heap block fills whole pages.
+# LMDB puts a 16-byte header before a value on pages of its own; with the header, a full heap block fills its
+# pages.
 PAGE_HEADER_BYTES: Final = 16
 HEAP_BLOCK_BYTES: Final = 2**20 - PAGE_HEADER_BYTES
 _ROW_BLOCK_BYTES: Final = 2**20
-_NUMBERS: Final = ("row_bytes", "rows_per_block", "elements")  # of a `FieldIndex`
+_NUMBERS: Final = ("row_bytes", "rows_per_block", "elements")  # the numbers of a `FieldIndex`
 
 
 BlockKind = Literal["rows", "heap"]
@@ -36,25 +37,25 @@ Int64s = NDArray[np.int64]
 
 
 def rows_per_block(row_bytes: int, most: int) -> int:
-    """Return how many rows a block has: a power of two, so that parts can end with blocks of all fields.
+    """Return the number of rows in a block: a power of two, so that parts can end with blocks of all fields.
 
     Args:
         row_bytes: The bytes of one row.
-        most: A power of two that is not exceeded.
+        most: The largest number of rows, a power of two.
     """
     return min(most, 1 << max(0, (_ROW_BLOCK_BYTES // max(1, row_bytes)).bit_length() - 1))
 
 
 @frozen
 class BlockRanges:
-    """The blocks of one field and kind in one part: where each begins, how long it is, what it hashes to."""
+    """The blocks of one field and kind in one part: their positions, lengths and checksums."""
 
     position: Int64s
     length: Int64s
     checksum: NDArray[np.uint64]
 
     def is_sound(self, size_bytes: int) -> bool:
-        """Return whether all is of its kind, and every block lies in a file of that size."""
+        """Return whether all arrays have the right type, and every block lies in a file of this size."""
         count = len(self.position) if self.position.ndim else 0
         return (
             _is_row(self.position, np.int64, count)
@@ -68,18 +69,18 @@ class BlockRanges:
 
 @frozen
 class FieldIndex:
-    """How one field lies in one part.
+    """The layout of one field in one part.
 
     Args:
         stored: ``"fixed"`` rows of the values themselves, or ``"varying"``: rows of entries, and a heap.
-        shape: The shape of each value where fixed.
+        shape: The shape of each value of fixed rows.
         row_bytes: The bytes of one row.
-        rows_per_block: How many rows each block but the last has.
-        elements: How many elements the values have along their first axis, together.
+        rows_per_block: The number of rows in each block but the last.
+        elements: The total number of elements that the values have along their first axis.
         rows: The blocks of rows.
-        heap: The blocks of the heap; none where fixed.
+        heap: The blocks of the heap; none for fixed rows.
         heap_first_record: The first record of each heap block.
-        heap_first_element: How many elements of this part come before each heap block.
+        heap_first_element: The number of elements of this part before each heap block.
     """
 
     stored: Literal["fixed", "varying"]
@@ -93,7 +94,7 @@ class FieldIndex:
     heap_first_element: Int64s
 
     def records_of(self, kind: BlockKind, block: int, records: int) -> range:
-        """Return which records of a part, of so many, have something in a block."""
+        """Return the records that have data in a block, given the number of records of the part."""
         if kind == "rows":
             start = block * self.rows_per_block
             return range(start, min(start + self.rows_per_block, records))
@@ -101,7 +102,7 @@ class FieldIndex:
         return range(starts[block], max(starts[block] + 1, starts[block + 1]))
 
     def is_sound(self, size_bytes: int, records: int) -> bool:
-        """Return whether all is of its kind, and lies in a part of that size and number of records."""
+        """Return whether all types are right, and all values fit a part of this size and record count."""
         numbers = (
             (self.row_bytes, MAX_ROW),
             (self.rows_per_block, MAX_ROW),
@@ -125,7 +126,7 @@ class FieldIndex:
 
 @frozen
 class PartIndex:
-    """How a part lies in its file, and the hash of its records."""
+    """The layout of a part in its file, and the hash of its records."""
 
     size_bytes: int
     run: RunHash
@@ -133,7 +134,7 @@ class PartIndex:
 
     @property
     def records(self) -> int:
-        """How many records the part has."""
+        """The number of records of the part."""
         return self.run.records
 
     def to_file(self) -> ArrayFile:
@@ -160,10 +161,10 @@ class PartIndex:
 
     @staticmethod
     def from_file(file: ArrayFile, what: str) -> "PartIndex":
-        """Return the index that `to_file` described.
+        """Return the index that a file of `to_file` describes.
 
         Raises:
-            CacheFormatError: if it is none, naming `what`.
+            CacheFormatError: if the file describes no index; the error names `what`.
         """
         try:
             document = file.document
@@ -196,7 +197,7 @@ class PartIndex:
         return index
 
     def _is_sound(self) -> bool:
-        """Return whether all is of its kind, and every block in the part and no byte in two."""
+        """Return whether all values have the right type, and the blocks lie in the part without overlap."""
         numbers = (
             (self.size_bytes, MAX_CACHE_BYTES),
             (self.run.records, MAX_RECORDS),
@@ -218,7 +219,7 @@ def _blocks(file: ArrayFile, prefix: str) -> BlockRanges:
 
 @frozen
 class SealedPart:
-    """One immutable LMDB file: the names of its content, and how it lies."""
+    """One immutable LMDB file: its sha256, that of its index, and the index."""
 
     sha256: str
     index_sha256: str
@@ -229,12 +230,12 @@ def _is_number(number: object, end: int) -> bool:
     return type(number) is int and 0 <= number < end
 
 
-def _is_row(array: NDArray[Any], dtype: Any, length: int) -> bool:  # dtype: whatever numpy takes for one
+def _is_row(array: NDArray[Any], dtype: Any, length: int) -> bool:  # dtype: anything numpy accepts as one
     return array.dtype == dtype and array.shape == (length,)
 
 
 def join_parts(parts: Sequence[SealedPart]) -> PartTable:
-    """Return the table of these parts, in this order."""
+    """Return the part table of these parts, in this order."""
     indexes = [part.index for part in parts]
     field_count = len(indexes[0].fields) if indexes else 0
     return PartTable(

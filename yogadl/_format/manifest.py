@@ -22,33 +22,33 @@ from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError
 
 FORMAT_VERSION: Final = 1
-# What this library can do; a manifest that needs anything else is refused by that name.
+# The features that this library supports; a manifest that needs another one is refused by the feature's name.
 KNOWN_NEEDS: Final = frozenset({"pickle"})
 NEEDS_PICKLE: Final = "pickle"
-# No manifest is larger. 4,096 fields take about a megabyte, and the code that built a cache rarely as much.
+# The size limit of a manifest. 4,096 fields take about a megabyte, and the builder's source rarely as much.
 MAX_MANIFEST_BYTES: Final = 2**24
-# Of the versions that one begins with, so many are named: the newest.
+# The most earlier versions that a manifest names; the newest are kept.
 MOST_EARLIER: Final = 1000
 _ANEW: Final = "delete this version and build it again"
-_SMALL_BYTES: Final = 2**16  # of what is said of a builder, if not all of it can be said
+_SMALL_BYTES: Final = 2**16  # the most of one item of provenance that is kept if not all fits
 
 
 @frozen
 class Manifest:
-    """Describe one published dataset version. Immutable; its bytes are its identity.
+    """The description of one published dataset version. Immutable; its bytes are its identity.
 
     Args:
-        key: Which dataset this is.
+        key: The dataset's id and version.
         spec: The structure of a record.
-        records: How many there are.
+        records: The number of records.
         fingerprint: The hash of the content.
         table_sha256: The name of the part table.
-        table_bytes: Its size.
+        table_bytes: The size of the part table.
         size_bytes: The size of all parts.
-        parts: How many there are.
-        created: When, in seconds since 1970.
-        builder: Where the cache came from: the builder's source code, its arguments, library versions.
-        token: Told apart from any other publication, even of the same content.
+        parts: The number of parts.
+        created: The time of publication, in seconds since 1970.
+        builder: The provenance: the builder's source code, its arguments, library versions.
+        token: A value that differs for any other publication, even of the same content.
         earlier: The versions that this one begins with, the oldest first.
     """
 
@@ -67,7 +67,7 @@ class Manifest:
 
     @property
     def needs(self) -> list[str]:
-        """The features that a reader must know."""
+        """The features that a reader must support."""
         return [NEEDS_PICKLE] if any(f.leaf.dtype == OBJECT for f in self.spec.fields) else []
 
     def to_bytes(self) -> bytes:
@@ -94,17 +94,17 @@ class Manifest:
 
 
 def fitting(manifest: Manifest) -> Manifest:
-    """Return a manifest that can be read again: without most of its provenance, if that is too long.
+    """Return a manifest that is not too long to be read: most of its provenance is left out if needed.
 
     Raises:
-        ConfigurationError: if the description of the records alone is.
+        ConfigurationError: if the description of the records alone is too long.
     """
     if not _is_too_large(manifest.to_bytes()):
         return manifest
     sizes = {name: len(json.dumps(value)) for name, value in manifest.builder.items()}
     kept = {name: value for name, value in manifest.builder.items() if sizes[name] <= _SMALL_BYTES}
     left_out = ", ".join(sorted(manifest.builder.keys() - kept.keys()))
-    import logging  # who only reads needs none of it
+    import logging  # not imported for reading
 
     logging.getLogger("yogadl").warning(
         "yogadl: %s: its manifest does not say what built it: %s too long", manifest.key, left_out
@@ -119,7 +119,7 @@ def fitting(manifest: Manifest) -> Manifest:
 
 
 def _is_too_large(content: bytes) -> bool:
-    """Return whether no manifest has so much in it."""
+    """Return whether the content is larger than a manifest may be."""
     return len(content) > MAX_MANIFEST_BYTES or has_many_values(content)
 
 
@@ -129,7 +129,7 @@ def digest_of(content: bytes) -> str:
 
 
 def read_manifest(content: bytes, key: DatasetKey, where: str) -> Manifest:
-    """Return the manifest in `content`, checked to be that of `key`.
+    """Return the manifest in `content`, after a check that it belongs to `key`.
 
     Raises:
         CacheFormatError: if it is cut short, from a newer version, or of another dataset.
@@ -209,7 +209,7 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
 
 
 def _earlier(document: dict[str, Any]) -> Earlier:
-    """Return what a manifest says of a version that it begins with."""
+    """Return an entry of the manifest for a version that this one begins with."""
     found = Earlier(document["version"], document["records"], document["fingerprint"])
     texts: tuple[object, ...] = found.version, found.fingerprint
     is_sound = all(isinstance(text, str) for text in texts) and type(found.records) is int
@@ -219,7 +219,7 @@ def _earlier(document: dict[str, Any]) -> Earlier:
 
 
 def _has_kinds(manifest: Manifest, document: dict[str, Any]) -> bool:
-    """Return whether every value is of its kind: names become paths, and sizes allocations."""
+    """Return whether every value has the right type: names become paths, and sizes allocations."""
     table_name: object = manifest.table_sha256
     fingerprint: object = manifest.fingerprint
     builder: object = manifest.builder
@@ -237,7 +237,7 @@ def _has_kinds(manifest: Manifest, document: dict[str, Any]) -> bool:
 
 
 def _has_sizes(manifest: Manifest) -> bool:
-    """Return whether the numbers can be those of a cache: each part has a record at least, and a page."""
+    """Return whether the numbers are possible for a cache: each part has at least one record and one page."""
     numbers = (manifest.records, manifest.table_bytes, manifest.size_bytes, manifest.parts)
     return (
         all(type(number) is int and number >= 0 for number in numbers)

@@ -1,4 +1,4 @@
-"""Read the caches of yogadl 0.1: one LMDB file with a pickled record a key."""
+"""Read the caches of yogadl 0.1: one LMDB file with a pickled record for each key."""
 
 import pickle
 from collections.abc import Iterator
@@ -9,18 +9,19 @@ import lmdb
 
 from yogadl.errors import CacheFormatError
 
-# The list of the records' keys. There are shapes and types of TensorFlow, too, which are not needed.
+# The key of the list of the records' keys. The shapes and types of TensorFlow are stored, too, but not
+# needed.
 _KEYS: Final = b"__keys__"
 
 
 class OldCache:
-    """The records of a cache that yogadl 0.1 made, in order. Reading it runs whatever its pickles say.
+    """The records of a cache that yogadl 0.1 made, in order. Reading runs any code in its pickles.
 
     Args:
-        path: The file, called ``cache.mdb``.
+        path: The file, which is called ``cache.mdb``.
 
     Raises:
-        CacheFormatError: if it is no such file, or was cut short.
+        CacheFormatError: if it is not such a file, or was cut short.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,7 +29,7 @@ class OldCache:
         try:
             with self._open() as database:
                 end = (database.info()["last_pgno"] + 1) * database.stat()["psize"]
-                if path.stat().st_size < end:  # reading on would end the process
+                if path.stat().st_size < end:  # reading beyond the end would kill the process
                     raise CacheFormatError(f"{path} was cut short: it has less than its {end} bytes")
                 with database.begin() as transaction:
                     listed = transaction.get(_KEYS)
@@ -54,7 +55,8 @@ class OldCache:
         try:
             with self._open() as database:
                 for number, key in enumerate(self._keys):
-                    # A transaction a record: none is left open while the caller takes its time.
+                    # Each record gets a transaction of its own, so that none stays open while the caller uses
+                    # the record.
                     with database.begin() as transaction:
                         value = transaction.get(key)
                     if value is None:

@@ -1,4 +1,4 @@
-"""Write one part: an immutable file of blocks, and the index of where they lie."""
+"""Write one part: an immutable file of blocks, and the index of their places."""
 
 import contextlib
 import hashlib
@@ -32,13 +32,13 @@ from yogadl._leaf import Leaf
 from yogadl.errors import StorageError
 
 _LARGE_ROW_BYTES: Final = 1024
-# What is put between two commits stays in memory, and is written out in one go. The page cache keeps what was
-# written in one go in pages of 2 MiB where it can, which makes gathering 3 KB rows a tenth faster
-# (benchmarks/gather.py); small commits are written while they are in the processor's cache, which makes
+# The bytes put between two commits: they stay in memory until the commit writes them out at once. The page
+# cache keeps a large write in pages of 2 MiB if it can, which makes gathering 3 KB rows a tenth faster
+# (benchmarks/gather.py). A small commit is written while its data is in the processor's cache, which makes
 # building small rows a third faster (benchmarks/build.py).
 LARGE_COMMIT_BYTES: Final = 32 * 2**20
 SMALL_COMMIT_BYTES: Final = 4 * 2**20
-# Room in the map for what is put between two commits, and so much again for the B-tree's own pages.
+# The room in the map for the data between two commits; the B-tree's own pages get as much again.
 _MAP_ROOM_BYTES: Final = 64 * 2**20
 
 
@@ -52,7 +52,7 @@ class Database:
         self._used_bytes = 0
         self._room_bytes = _MAP_ROOM_BYTES
         try:
-            # No writemap: on a full disk it ends in SIGBUS instead of an error. No sync: seal does it once.
+            # No writemap: with it, a full disk raises SIGBUS instead of an error. No sync: seal syncs once.
             self._environment = lmdb.open(
                 str(path),
                 subdir=False,
@@ -69,9 +69,9 @@ class Database:
         self._transaction = self._environment.begin(write=True)
 
     def put(self, key: bytes, value: Any) -> None:  # value: any contiguous buffer
-        """Store a value; it gets pages of its own."""
+        """Store a value on pages of its own."""
         size = len(value)
-        # Whole pages, with a header before the value: twice a small value's size.
+        # A value takes whole pages, with a header before it; a small value may take twice its size.
         used = -(-(PAGE_HEADER_BYTES + size) // self.page_bytes) * self.page_bytes
         try:
             if self._uncommitted_bytes + size > self._commit_bytes or used > self._room_bytes:
@@ -89,7 +89,7 @@ class Database:
     def _commit(self, next_bytes: int) -> None:
         self._transaction.commit()
         self._uncommitted_bytes = 0
-        # The map may only grow between transactions; ask for a transaction's worth and one large value.
+        # The map may only grow between transactions, so it gets room for a transaction and one large value.
         self._room_bytes = _MAP_ROOM_BYTES + next_bytes
         self._environment.set_mapsize(self._used_bytes + self._room_bytes + _MAP_ROOM_BYTES)
         self._transaction = self._environment.begin(write=True)
@@ -102,20 +102,20 @@ class Database:
             raise disk_error(error, self._path) from error
 
     def abandon(self) -> None:
-        with contextlib.suppress(lmdb.Error):  # a transaction whose commit failed is gone already
+        with contextlib.suppress(lmdb.Error):  # a transaction whose commit failed is already gone
             self._transaction.abort()
         self._environment.close()
         self._path.unlink(missing_ok=True)
 
 
 class PartWriter:
-    """Write one part. Not thread-safe; one writer, one process.
+    """Writes one part. Not thread-safe; for one writer in one process.
 
     Args:
-        path: The file to make; it must not exist.
-        leaves: The fields in order, already widened as far as is known.
+        path: The file to create; it must not exist.
+        leaves: The fields in order, as far as their shapes are known.
         shapes: For each field the shape of its values in this part, or ``None`` to store it as varying.
-        block_records: No block of rows has more; a power of two.
+        block_records: The most rows of a block; a power of two.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class PartWriter:
         ]
 
     def write(self, columns: Sequence[StoredColumn], count: int, hashed: Future[RunHash]) -> int:
-        """Append `count` records whose columns fit the part's shapes; return the bytes they take."""
+        """Append `count` records whose columns fit the part's shapes; return their size in bytes."""
         size = 0
         for field, column in zip(self._fields, columns, strict=True):
             size += field.write(column, self.records)
@@ -151,7 +151,7 @@ class PartWriter:
         return size
 
     def close(self) -> None:
-        """Write what is left; the part takes no more records.
+        """Write the remaining blocks; the part then takes no more records.
 
         Raises:
             StorageError: if the disk is full.
@@ -161,12 +161,12 @@ class PartWriter:
         self._database.close()
 
     def seal(self) -> SealedPart:
-        """Check that a plain mmap finds every block, and return its names.
+        """Check that a plain mmap finds every block, and return the sealed part.
 
         The file and its content are on the disk when this returns.
 
         Raises:
-            StorageError: if the disk is full or does not give back what was written.
+            StorageError: if the disk is full, or returns other data than was written.
         """
         lengths = {key: size for field in self._fields for key, size in field.block_lengths()}
         try:
@@ -190,7 +190,7 @@ class PartWriter:
 
 
 class _BlockList:
-    """The blocks put so far of one field and kind."""
+    """The blocks of one field and kind that were put so far."""
 
     def __init__(self) -> None:
         self.keys: list[bytes] = []
@@ -199,7 +199,7 @@ class _BlockList:
 
 
 class _FieldWriter:
-    """Cut one field's values into blocks."""
+    """Cuts one field's values into blocks."""
 
     def __init__(
         self, database: Database, number: int, leaf: Leaf, shape: tuple[int, ...] | None, block_records: int
@@ -220,7 +220,7 @@ class _FieldWriter:
         self._blocks: dict[BlockKind, _BlockList] = {"rows": _BlockList(), "heap": _BlockList()}
 
     def write(self, column: StoredColumn, first_record: int) -> int:
-        """Append a column; return how many bytes it takes."""
+        """Append a column; return its size in bytes."""
         if self._shape is not None:
             assert isinstance(column, FixedRows) and column.shape == self._shape
             first = column.shape[0] if column.shape else 1
@@ -242,7 +242,7 @@ class _FieldWriter:
             self._put_rows()
             start = end
         if start < len(rows):
-            # A copy: the caller may reuse its array, and a view would keep all of it alive.
+            # A copy: the caller may reuse its array, and a view would keep the whole array alive.
             self._pending.append(rows[start:].copy())
             self._pending_rows += len(rows) - start
 
@@ -259,14 +259,14 @@ class _FieldWriter:
         start = 0
         while start < count:
             first = int(ends[start] - lengths[start])
-            # None is left beside a value that is larger than a block by itself.
+            # A value larger than a block leaves no room beside it.
             room = max(0, HEAP_BLOCK_BYTES - self._heap_bytes)
             end = int(np.searchsorted(ends, first + room, side="right"))
             if end == start:
                 if self._heap_bytes:
                     self._put_heap()
                     continue
-                end = start + 1  # larger than a block: it gets one of its own
+                end = start + 1  # a value larger than a block gets a block of its own
             if not self._heap:
                 self._heap_first_record.append(first_record + start)
                 self._heap_first_element.append(self._elements)
@@ -278,7 +278,7 @@ class _FieldWriter:
             self._heap_bytes += len(self._heap[-1])
             self._elements += int(elements[placed].sum())
             start = end
-        # A copy of what is left: a view would keep alive, or follow, an array that is the caller's to reuse.
+        # The remaining values are copied: the caller may reuse its array, and a view would keep it alive.
         self._heap = [bytes(piece) for piece in self._heap]
         if self.row_bytes > 4 * ENTRY_WORDS:
             entries[:, ENTRY_WORDS : ENTRY_WORDS + column.shapes.shape[1]] = column.shapes
@@ -299,7 +299,7 @@ class _FieldWriter:
         self._database.put(key, value)
 
     def flush(self) -> None:
-        """Put what is left as short blocks."""
+        """Put the remaining rows and values as short blocks."""
         if self._pending:
             self._put_rows()
         if self._heap:
@@ -312,10 +312,10 @@ class _FieldWriter:
         ]
 
     def index(self, found: dict[bytes, tuple[int, int]]) -> FieldIndex:
-        """Return how the field lies, from the positions found in the sealed file.
+        """Return the field's index, from the positions found in the sealed file.
 
         Raises:
-            StorageError: if the file does not hold what was put.
+            StorageError: if the file does not hold the blocks that were put.
         """
         return FieldIndex(
             stored="varying" if self._shape is None else "fixed",

@@ -1,4 +1,4 @@
-"""Read records of a cache: one numpy gather a field and batch, whatever number of parts they come from."""
+"""Read records of a cache: one numpy gather for each field of a batch, from any number of parts."""
 
 import contextlib
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ Int64s = NDArray[np.int64]
 
 
 class AnyReader(Protocol):
-    """Read records of one cache: a `Reader`, or one that checks what it reads."""
+    """An object that reads records of one cache: a `Reader`, or a `CheckedReader`."""
 
     @property
     def parts(self) -> Parts: ...
@@ -43,13 +43,13 @@ class AnyReader(Protocol):
 
 
 class Reader:
-    """Read records of one cache, in any order. Safe to use from several threads, and after a fork.
+    """Reads records of one cache, in any order. Safe to use from several threads, and after a fork.
 
     Args:
         spec: The structure of a record.
-        table: How every part lies.
-        files: Where the parts' files lie.
-        maps: Whether files may be mapped; reads by pread where not, as on a network file system.
+        table: The part table.
+        files: The places of the parts' files.
+        maps: Whether files may be mapped; otherwise they are read by pread, as on a network file system.
     """
 
     def __init__(self, spec: Spec, table: PartTable, files: PartFiles, *, maps: bool = True) -> None:
@@ -65,7 +65,7 @@ class Reader:
 
     @cached_property
     def record_bytes(self) -> int:
-        """How large a record is in memory, on average; exact where no field varies in length."""
+        """The average size of a record in memory; exact if no field varies in length."""
         fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
         table, varying = self.parts.table, 0
         counts = np.diff(table.first_record)
@@ -78,7 +78,7 @@ class Reader:
     def columns(
         self, indices: Int64s, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> list[NDArray[Any] | list[Any]]:
-        """Read records `indices`, which lie in range: one column a field, or for each of `fields`."""
+        """Read records `indices`, which lie in range: one column a field, or one for each of `fields`."""
         chosen = self.fields if fields is None else [self.fields[number] for number in fields]
         if not len(indices):
             return [field.empty() for field in chosen]
@@ -91,14 +91,14 @@ class Reader:
             return self.columns(indices, fields, memory)
 
     def lengths(self, indices: Int64s, number: int) -> Int64s:
-        """Return how long the values of a field are along the first axis, which alone varies."""
+        """Return the lengths of a field's values along their first axis, the only one that varies."""
         try:
             return self._varying(number).lengths(self.parts.rows(indices))
         except PartRemovedError:
             return self.lengths(indices, number)
 
     def stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> NDArray[Any]:
-        """Return values of such a field from `starts` to `stops`, back to back."""
+        """Return the values of such a field from `starts` to `stops`, back to back."""
         field = self._varying(number)
         if self.parts.renew_after:
             self.parts.touch(2 * PAGE_BYTES * len(indices) + int((stops - starts).sum()) * field.unit_bytes)
@@ -113,7 +113,7 @@ class Reader:
         return field
 
     def mapped(self, records: int) -> Window | None:
-        """Return the memory that the parts are mapped to, to read so many records, or None if not all are."""
+        """Return the memory that all parts are mapped to, to read this many records; else None."""
         parts = self.parts
         if parts.renew_after:
             parts.touch(records * len(self.fields) * (PAGE_BYTES + self.record_bytes))
@@ -122,48 +122,48 @@ class Reader:
         return window if is_mapped else None
 
     def blocks(self, number: int) -> Blocks | None:
-        """Return where the blocks of a field lie in that memory, unless their rows differ in size."""
+        """Return the blocks of a field in that memory, or None if the field's rows differ in size."""
         field = self.fields[number]
         return field.blocks() if isinstance(field, FixedField) else None
 
     def will_need(self, indices: Int64s, fields: Sequence[int] | None = None) -> int:
-        """Say that these records will be read soon; costs next to nothing if they are in memory."""
+        """Announce that these records will be read soon; costs next to nothing if they are in memory."""
         if not len(indices):
             return 0
         if self.parts.away is not None and self.parts.away.are_away.any():
             away = self.parts.are_away(self.parts.locate(indices)[0])
             if away is not None:
-                with contextlib.suppress(CacheFormatError, StorageError):  # reading raises it
+                with contextlib.suppress(CacheFormatError, StorageError):  # reading the records raises it
                     self._expect(self.parts.rows(indices[away], takes=False), fields)
-                return 0  # each record is to be announced
+                return 0  # each record needs an announcement
         if not self.parts.are_all_mappable:
             return 0
-        with contextlib.suppress(StorageError):  # reading raises it
+        with contextlib.suppress(StorageError):  # reading the records raises it
             return self._hints.give(self.parts.rows(indices))
         return 0
 
     def hold(self, indices: Int64s, fields: Sequence[int] | None, held: HeldRows, *, entries: bool) -> None:
-        """Begin to read what of these records is not on this machine, and let `held` keep it.
+        """Begin to read the records that are not on this machine, and have `held` keep their bytes.
 
-        First what says where values lie (`entries`), and then the values, which waits for that.
+        The entries are read first, in a call with `entries`, and then the values, whose places they give.
         """
         away = self.parts.are_away(self.parts.locate(indices)[0])
         if away is None:
             return
         rows = self.parts.rows(indices[away])
         rows.held = held
-        with contextlib.suppress(CacheFormatError, StorageError):  # reading raises it
+        with contextlib.suppress(CacheFormatError, StorageError):  # reading the records raises it
             self._expect(rows, fields, entries=entries)
 
     def will_need_stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> bool:
-        """Say that `stretches` will be asked for soon; return whether some are not on this machine."""
+        """Announce a call of `stretches`; return whether some of the stretches are not on this machine."""
         if self.parts.away is None or not len(indices):
             return False
         away = self.parts.are_away(self.parts.locate(indices)[0])
         if away is None:
             return False
         rows = self.parts.rows(indices[away], takes=False)
-        with contextlib.suppress(CacheFormatError, StorageError):  # reading raises it
+        with contextlib.suppress(CacheFormatError, StorageError):  # reading the stretches raises it
             self._varying(number).expect_stretches(rows, starts[away], stops[away])
         return True
 

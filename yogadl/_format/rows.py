@@ -1,4 +1,4 @@
-"""Say where the rows of a batch lie, and read them: from mapped parts, by pread, or from a store by range."""
+"""Find and read the rows of a batch: from mapped parts, by pread, or from a store by range."""
 
 import itertools
 import os
@@ -14,42 +14,43 @@ from yogadl.errors import CacheFormatError, StorageError
 
 Int64s = NDArray[np.int64]
 
-# Every mapping counts against a limit of the kernel's, 65,530 by default; parts beyond are read by pread.
+# Each mapping counts against a limit of the kernel, 65,530 by default; parts beyond this are read by pread.
 MAX_MAPPED_PARTS: Final = 32_768
-# Each page touched costs 8 bytes of page table in every process: 32 GiB touched are 64 MiB. A large cache
-# gets a new window after this many pages, and the old one takes its page tables along.
+# Each page touched costs 8 bytes of page table in every process: 32 GiB touched cost 64 MiB. A large cache
+# gets a new window after this many pages, and the old window's page tables go with it.
 _RENEW_PAGES: Final = 4 * 2**20
 PAGE_BYTES: Final = 4096
 _RENEW_CACHE_BYTES: Final = 16 * 2**30
 
 
-# A field whose rows are no larger than this is read by range in pages that are kept, as long as all such
-# fields of the cache together are no larger than that: else each record would cost a request for its label.
+# A field with rows up to this size is read by range in pages that are kept, as long as all such fields of the
+# cache together take no more than KEPT_BYTES: otherwise each record would cost a request for its label.
 KEPT_ROW_BYTES: Final = 1024
 KEPT_BYTES: Final = 64 * 2**20
 
 
 class PartRemovedError(StorageError):
-    """A part was removed from this machine, and there is no room for it any more: it is away from now on."""
+    """A part was removed from this machine, and has no more room here; it counts as away from now on."""
 
 
 class PartFiles(Protocol):
-    """Know where the files of parts lie."""
+    """The places of the parts' files."""
 
     def path(self, part: int) -> str:
-        """Return the path of the file of the part of that number."""
+        """Return the path of the file of a part, by its number."""
 
     @property
     def away(self) -> "AwayParts | None":
-        """What reads those parts that are not on this machine; ``None`` if all are."""
+        """The reader of parts that are not on this machine; ``None`` if all are."""
         return None
 
 
 class AwayParts(Protocol):
-    """Read parts that are not on this machine, by ranges of their bytes.
+    """Reads parts that are not on this machine, by ranges of their bytes.
 
     Attributes:
-        are_away: Which parts. Some may arrive meanwhile; one that was removed may go.
+        are_away: Whether each part is away. A part may arrive at any time; a part that was removed may become
+            away.
     """
 
     are_away: NDArray[np.bool_]
@@ -57,43 +58,43 @@ class AwayParts(Protocol):
     def read(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool, takes: bool = True
     ) -> Sequence[bytes | memoryview]:
-        """Read from those parts.
+        """Read ranges of parts that are away.
 
-        `keeps` says whether what lies around is likely to be read, too; `takes` whether this is the read that
-        was announced, or one before it, for which the same bytes are to be there as well.
+        `keeps`: whether the bytes around a range are likely to be read, too. `takes`: whether this is the
+        read that was announced; otherwise it is an earlier one, after which the same bytes must stay.
         """
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
-        """Begin to read what will soon be asked for."""
+        """Begin to read ranges that will soon be read."""
 
     def will_read(self, records: int, *, held_bytes: int | None) -> None:
-        """Say that a stream of this process is going to read so many records an epoch; see `choice`."""
+        """Announce that a stream of this process is going to read so many records an epoch; see `choice`."""
 
     def choice(self, share: float, *, held_bytes: int | None) -> tuple[str, str]:
-        """Return how a stream reads that reads this share of the records an epoch, and why.
+        """Return the way in which a stream reads this share of the records an epoch, and the reason.
 
-        `held_bytes` is what it takes to hold its blocks, if it is one of blocks.
+        `held_bytes` is the memory needed to hold the stream's blocks, if its order is of blocks.
         """
 
     def block_store(self, key: str, share: float, held_bytes: int, *, is_shared: bool) -> Any:
-        """Return where a stream is to hold the blocks that it reads from; None where it needs not.
+        """Return the store in which a stream holds the blocks that it reads from; None if it needs none.
 
         Args:
-            key: Says which stream, the same in all processes of this machine that read it.
-            share: How much of the records it reads an epoch.
-            held_bytes: How much room that takes.
+            key: A name for the stream, the same in all processes of this machine that read it.
+            share: The share of the records that the stream reads an epoch.
+            held_bytes: The room that the blocks take.
             is_shared: Whether several processes read one shard.
         """
 
     @property
     def received(self) -> tuple[int, int]:
-        """How many requests this process made for ranges, and how many bytes came."""
+        """The number of requests by which this process read ranges, and the number of bytes received."""
 
 
 class Parts:
-    """The parts of one cache, and in which of them each record lies. Safe for threads, and after a fork.
+    """The parts of one cache, which find the part of each record. Safe for threads, and after a fork.
 
-    Its arguments are those of `Reader`.
+    The arguments are those of `Reader`.
     """
 
     def __init__(self, table: PartTable, files: PartFiles, *, maps: bool) -> None:
@@ -105,18 +106,18 @@ class Parts:
         self.kept = frozenset[int]() if self.away is None else _kept_fields(table)
         self.window = self._new_window()
         counts = np.diff(table.first_record)
-        # Parts of one size, but for the last: then finding the part of a record is a division.
+        # If all parts but the last have one size, the part of a record is found by a division.
         is_even = len(counts) > 0 and bool((counts[:-1] == counts[0]).all() and counts[-1] <= counts[0])
         self._part_records = int(counts[0]) if is_even else 0
         self.renew_after = _RENEW_PAGES if table.total_bytes > _RENEW_CACHE_BYTES else 0
         self._touched_pages = 0
 
     def rows(self, indices: Int64s, *, takes: bool = True) -> "StoredRows":
-        """Return the rows of one batch, to be read as their parts are mapped now."""
+        """Return the rows of one batch, which are read through the current window."""
         return StoredRows(self, self.window, indices, takes)
 
     def locate(self, indices: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the part of each record, and its row there."""
+        """Return the part of each record, and its row in the part."""
         first = self.table.first_record
         if self._part_records:
             parts = indices // self._part_records
@@ -125,7 +126,7 @@ class Parts:
         return parts, indices - first[parts]
 
     def are_away(self, parts: Int64s) -> NDArray[np.bool_] | None:
-        """Return which of these parts are not on this machine; ``None`` if all are."""
+        """Return whether each of these parts is away from this machine; ``None`` if none is."""
         if self.away is None:
             return None
         found: NDArray[np.bool_] = self.away.are_away[parts]
@@ -140,7 +141,7 @@ class Parts:
         keeps: bool = False,
         takes: bool = True,
     ) -> Sequence[bytes | memoryview]:
-        """Read from parts' files without mapping them; each file is opened once."""
+        """Read from the parts' files without mapping them; each file is opened once."""
         away = self.are_away(parts)
         if away is not None and self.away is not None:
             if away.all():
@@ -169,7 +170,7 @@ class Parts:
         return found
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool = False) -> None:
-        """Begin to read what of this is in parts that are not on this machine."""
+        """Begin to read the ranges of parts that are not on this machine."""
         away = self.are_away(parts)
         if away is not None and self.away is not None:
             self.away.expect(parts[away], positions[away], lengths[away], keeps=keeps)
@@ -179,11 +180,11 @@ class Parts:
         return open_part(self._files.path(part), int(self.table.size_bytes[part]))
 
     def touch(self, size_bytes: int) -> None:
-        """Count bytes that are read from mapped parts; after many of a large cache, map them anew."""
+        """Count bytes that are read from mapped parts; after many of a large cache, replace the window."""
         self._touched_pages += size_bytes // PAGE_BYTES
         if self._touched_pages > self.renew_after > 0:
             self._touched_pages = 0
-            self.window = self._new_window()  # what gathers from the old one still holds it
+            self.window = self._new_window()  # code that gathers from the old window still holds it
 
     def _new_window(self) -> Window:
         are_away = None if self.away is None else self.away.are_away
@@ -191,10 +192,10 @@ class Parts:
 
 
 def _kept_fields(table: PartTable) -> frozenset[int]:
-    """Return which fields are read by range in pages that are kept."""
+    """Return the fields that are read by range in pages that are kept."""
     records, sizes = np.diff(table.first_record), []
     for number, field in enumerate(table.fields):
-        # A field that was found late to vary has rows in some parts and small entries in the others.
+        # A field whose shape was found to vary late has rows in some parts and small entries in the others.
         is_small = field.row_bytes <= KEPT_ROW_BYTES
         if is_small.any():
             sizes.append((int((records * field.row_bytes)[is_small].sum()), number))
@@ -205,21 +206,21 @@ def _kept_fields(table: PartTable) -> frozenset[int]:
 
 
 class HeldRows(Protocol):
-    """Keep what was read of parts that are not on this machine."""
+    """Keeps bytes of parts that are not on this machine."""
 
     def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
-        """Begin to read these ranges, and keep them."""
+        """Begin to read these ranges, and keep their bytes."""
 
 
 class StoredRows:
-    """The rows of one batch: which they are, and, once it is asked for, in which part each lies.
+    """The rows of one batch; the part of each row is found at the first use.
 
     Args:
-        parts: The cache's.
-        window: The mapped parts; held here, so that it stays until the batch is gathered.
-        indices: Which records.
-        takes: Whether they are read now; else they are only looked at, to announce what they point to.
-        held: What keeps what is announced of them.
+        parts: The parts of the cache.
+        window: The mapped parts; the reference keeps the window alive until the batch is gathered.
+        indices: The indices of the records.
+        takes: Whether the rows are read for a batch; otherwise only to announce what they point to.
+        held: Keeps the announced bytes.
     """
 
     def __init__(
@@ -238,7 +239,7 @@ class StoredRows:
         self._located: tuple[Int64s, Int64s] | None = None
 
     def located(self) -> tuple[Int64s, Int64s]:
-        """Return the part of each row and its number there, with all those parts mapped that can be."""
+        """Return the part of each row and its number there, after mapping these parts if possible."""
         if self._located is None:
             self._located = self.parts.locate(self.indices)
             if not self.window.all_mapped:
@@ -273,7 +274,7 @@ class StoredRows:
         return out
 
     def expect(self, positions: Int64s, lengths: Int64s, *, keeps: bool = False) -> None:
-        """Begin to read what of these rows, at these positions of their parts, is not on this machine."""
+        """Begin to read these ranges of the rows' parts, as far as they are not on this machine."""
         keeps = keeps and int(lengths.max(initial=0)) <= KEPT_ROW_BYTES
         parts = self.parts.locate(self.indices)[0]
         away = None if self.held is None or keeps else self.parts.are_away(parts)
@@ -283,7 +284,7 @@ class StoredRows:
             self.held.add(parts[away], positions[away], lengths[away])
 
     def block(self, part: int, position: int, length: int) -> bytes | memoryview:
-        """Return bytes of a part that some of these rows lie in, where they are if that is mapped."""
+        """Return bytes of a part that some of these rows lie in; without a copy if the part is mapped."""
         self.located()
         one = np.array([part])
         if self._are_mapped(one)[0]:
@@ -312,7 +313,7 @@ class StoredRows:
         return [memory[start:end].tobytes() for start, end in zip(starts.tolist(), ends, strict=True)]
 
     def _are_mapped(self, parts: Int64s) -> NDArray[np.bool_]:
-        """Return which of these parts, that some of these rows lie in, are mapped."""
+        """Return whether each of these parts, which some of these rows lie in, is mapped."""
         found: NDArray[np.bool_] = parts < self.parts.mapped
         if self.parts.away is not None and not self.window.all_mapped:
             found[found] = self.window.is_mapped[parts[found]]

@@ -1,4 +1,4 @@
-"""Check a filled part as a plain mmap sees it, and name it by its content."""
+"""Check a filled part through a plain mmap, and name it by its content."""
 
 import ctypes
 import errno
@@ -18,13 +18,13 @@ from yogadl._format.layout import PAGE_HEADER_BYTES
 from yogadl._lane import Lane
 from yogadl.errors import StorageError
 
-# With less than this free, an input/output error means a full disk.
+# An input/output error means a full disk if less than this is free.
 _FULL_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class InspectedFile:
-    """A filled file: its size, its name by content, and position and checksum of every block by key."""
+    """A filled file: its size, its sha256, and the position and checksum of every block by key."""
 
     size_bytes: int
     sha256: str
@@ -32,7 +32,7 @@ class InspectedFile:
 
 
 def inspect_file(path: Path, lengths: dict[bytes, int]) -> InspectedFile:
-    """Look at every block of a file as a plain mmap sees it.
+    """Find and hash every block of a file through a plain mmap.
 
     Raises:
         StorageError: if the file is gone or does not hold these blocks.
@@ -59,15 +59,17 @@ def _found_blocks(path: Path, view: memoryview, lengths: dict[bytes, int]) -> di
         page_bytes = database.stat()["psize"]
         with database.begin(buffers=True) as transaction:
             for key, length in lengths.items():
-                value: Any = transaction.get(key)  # a buffer; a key that is missing fails just below
+                value: Any = transaction.get(key)  # a buffer; a missing key fails just below
                 address = np.frombuffer(value, np.uint8).ctypes.data
                 # The header of the value's first page begins with that page's number.
                 page = int.from_bytes(ctypes.string_at(address - PAGE_HEADER_BYTES, 8), "little")
                 position = page * page_bytes + PAGE_HEADER_BYTES
                 ends = slice(0, min(length, 64)), slice(max(0, length - 64), length)
-                # Released here, whatever happens: a view left in a traceback would keep the map from closing.
+                # The view is released here in any case: a view left in a traceback would keep the map from
+                # closing.
                 with view[position : position + length] as block:
-                    # LMDB maps the same file: the same page number is the same bytes; the ends make sure.
+                    # LMDB maps the same file, so the page number gives the same bytes; the ends are compared
+                    # to be sure.
                     if any(bytes(value[end]) != bytes(block[end]) for end in ends):
                         raise StorageError(
                             f"{path}: a block is not where LMDB says it is; this is a bug, please report it"
@@ -77,12 +79,12 @@ def _found_blocks(path: Path, view: memoryview, lengths: dict[bytes, int]) -> di
 
 
 def disk_error(error: Exception, path: Path) -> StorageError:
-    """Translate an error of LMDB or the file system, saying so when the disk is full."""
+    """Translate an error of LMDB or the file system; the result tells if the disk is full."""
     try:
         free_bytes = shutil.disk_usage(path.parent).free
     except OSError as gone:
         return StorageError(gone.errno or errno.EIO, f"writing failed: {error}; is it gone?", str(path))
-    # LMDB may report a full disk as an input/output error, so look.
+    # LMDB may report a full disk as an input/output error, so the free space is checked.
     is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or free_bytes < _FULL_BYTES
     if is_full or isinstance(error, lmdb.DiskError):
         return StorageError(
@@ -94,7 +96,7 @@ def disk_error(error: Exception, path: Path) -> StorageError:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a small file so that its content is on the disk when this returns."""
+    """Write a small file; its content is on the disk when this returns."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()

@@ -1,4 +1,4 @@
-"""Write down which records were selected, and read that again without trusting it."""
+"""Write a selection of records to a file, and read it back with checks."""
 
 import hashlib
 from typing import Any, Final
@@ -11,18 +11,18 @@ from yogadl._interfaces import Indices
 from yogadl.errors import CacheFormatError
 
 _HEADER_BYTES: Final = 2**12
-# An index has as many bits as the mask of so many records.
+# The bits of an index; a mask takes one bit a record.
 _INDEX_BITS: Final = 64
 
 
 @frozen
 class Selection:
-    """Some of many records, in their order.
+    """A selection of records, in their order.
 
     Args:
-        name: What was selected, and from what: a hash of 64 digits.
-        records: From how many records.
-        indices: Which of them, each once.
+        name: A hash, of 64 digits, of the source and of the function that selects.
+        records: The number of records to select from.
+        indices: The indices of the selected records, each once.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Selection:
     indices: Indices
 
     def to_bytes(self) -> bytes:
-        """Return the file's bytes: a bit for each record or an index for each selected, whichever is less."""
+        """Return the file's bytes: one bit a record, or one index a selected record, whichever is smaller."""
         if len(self.indices) * _INDEX_BITS < self.records:
             array: Any = self.indices.astype("<i8", copy=False)
         else:
@@ -47,18 +47,18 @@ class Selection:
 
 
 def most_selection_bytes(records: int) -> int:
-    """Return how large the file of a selection from so many records can be."""
+    """Return the largest size of the file of a selection from this many records."""
     return _HEADER_BYTES + -(-records // 8)
 
 
 def read_selection(content: bytes, what: str) -> Selection:
-    """Return the selection in a file's bytes; whether it is the one that is looked for, its name says.
+    """Return the selection in a file's bytes; the caller compares its name with the one that it needs.
 
     Raises:
-        CacheFormatError: if it is damaged, or no such file at all.
+        CacheFormatError: if the file is damaged, or is no selection.
     """
     file = ArrayFile.from_buffer(content, what)
-    said: Any = file.document  # whatever JSON there was, as what it holds
+    said: Any = file.document  # any JSON value
     array: Any = file.arrays.get("selection")
     if isinstance(said, dict) and array is not None:
         name: Any = said.get("name")
@@ -77,7 +77,7 @@ def read_selection(content: bytes, what: str) -> Selection:
 
 
 def _indices_in(array: Any, records: int) -> Indices | None:  # an array of one of the three dtypes
-    """Return the indices that an array is or has bits for, ``None`` if it is neither for so many records."""
+    """Return the indices in an array of indices or bits; ``None`` if it does not fit this many records."""
     if array.ndim != 1:
         return None
     if array.dtype == np.uint8:

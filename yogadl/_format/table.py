@@ -1,4 +1,4 @@
-"""Say where the blocks of all parts of a cache lie: the part table."""
+"""Describe where the blocks of all parts of a cache lie: the part table."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, overload
@@ -15,42 +15,42 @@ Int64s = NDArray[np.int64]
 
 CONTAINER: Final = "lmdb-1"
 CODEC: Final = "raw"
-# What a part table or an index says is believed once it has passed its check, so these bound it. No machine
-# has more addresses for all parts together; rows of fewer bytes, in blocks of fewer rows, don't overflow when
-# they are multiplied; and each block lies on pages of its own.
+# Limits on a part table or an index, whose numbers are trusted once checked. No machine has more addresses
+# for all parts together than MAX_CACHE_BYTES. The product of a row size and the rows of a block, both below
+# MAX_ROW, does not overflow. Each block lies on pages of its own.
 MAX_CACHE_BYTES: Final = 2**46
 MAX_RECORDS: Final = 2**62
 MAX_ROW: Final = 2**31
-MOST_EMPTY_RECORDS: Final = 2**20  # of a part whose records have no bytes at all
+MOST_EMPTY_RECORDS: Final = 2**20  # of a part whose records have no bytes
 LEAST_PAGE_BYTES: Final = 4096
 _SUMS_AT_ONCE: Final = 1024
 
 
 def most_table_bytes(fields: int, parts: int, size_bytes: int) -> int:
-    """Return how large the table of so many parts, of so many bytes together, may be."""
+    """Return the largest size of the table of this many parts, which have this many bytes together."""
     header_bytes = 4096 * (1 + fields)
     return header_bytes + (parts + 1) * (128 + 512 * fields) + 40 * (size_bytes // LEAST_PAGE_BYTES)
 
 
 @frozen
 class FieldTable:
-    """How one field lies in every part; arrays have one entry a part unless said otherwise."""
+    """The layout of one field in every part; arrays have one entry a part unless commented otherwise."""
 
     varying: NDArray[np.bool_]
     shape: Int64s  # (parts, 1 + the largest rank): the rank, then the sizes
     row_bytes: Int64s
     rows_per_block: Int64s
     elements_before: Int64s  # parts + 1
-    rows_first_block: Int64s  # parts + 1: where the part's blocks begin in rows_position
-    rows_position: Int64s  # one a block
+    rows_first_block: Int64s  # parts + 1: the part's first block in rows_position
+    rows_position: Int64s  # one for each block
     heap_first_block: Int64s  # parts + 1
-    heap_position: Int64s  # one a heap block
+    heap_position: Int64s  # one for each heap block
     heap_length: Int64s
     heap_first_record: Int64s
     heap_first_element: Int64s
 
     def rows_length(self, records: Int64s) -> Int64s:
-        """Return how many bytes each block of rows has, given how many records each part has."""
+        """Return the bytes of each block of rows, given the number of records of each part."""
         blocks = np.diff(self.rows_first_block)
         found = np.repeat(self.rows_per_block * self.row_bytes, blocks)
         last = np.cumsum(blocks)[blocks > 0] - 1
@@ -59,7 +59,7 @@ class FieldTable:
         return found
 
     def has_types(self) -> bool:
-        """Return whether every array has the dtype and the dimensions that it should."""
+        """Return whether every array has the right dtype and number of dimensions."""
         return all(
             array.dtype == (np.bool_ if name == "varying" else np.int64)
             and array.ndim == (2 if name == "shape" else 1)
@@ -69,7 +69,7 @@ class FieldTable:
 
 @frozen
 class PartTable:
-    """How every part lies: the one file that a reader needs besides the parts themselves."""
+    """The layout of every part: the one file that a reader needs besides the parts themselves."""
 
     sha256: Sequence[str]
     index_sha256: Sequence[str]
@@ -82,27 +82,27 @@ class PartTable:
 
     @property
     def records(self) -> int:
-        """How many records all parts have."""
+        """The number of records of all parts."""
         return int(self.first_record[-1])
 
     @property
     def total_bytes(self) -> int:
-        """The size of all parts together; added up so that it can't wrap, whatever the sizes."""
+        """The size of all parts together, added up without wrapping for any sizes."""
         if float(self.size_bytes.sum(dtype=np.float64)) < MAX_CACHE_BYTES:
             return int(self.size_bytes.sum())
         return sum(self.size_bytes.tolist())
 
     def index_names(self) -> Sequence[str]:
-        """Return `index_sha256` in memory of its own."""
+        """Return `index_sha256` with memory of its own."""
         return _copied(self.index_sha256)
 
     def compacted(self, index_sha256: Sequence[str]) -> "PartTable":
         """Return the same table in less memory, for a reader that holds it: without the file's bytes.
 
-        What is the same for every part is kept once, and arrays that are equal are one.
+        Values that are the same for every part are kept once, and equal arrays become one.
 
         Args:
-            index_sha256: What gives the names of the indexes, which few readers need.
+            index_sha256: The names of the indexes; few readers need them, so they may be read late.
         """
         kept: dict[tuple[Any, ...], NDArray[Any]] = {}
 
@@ -141,10 +141,10 @@ class PartTable:
 
     @staticmethod
     def from_file(file: ArrayFile, what: str) -> "PartTable":
-        """Return the table that `to_file` described, its arrays views of the file.
+        """Return the table that a file of `to_file` describes; its arrays are views of the file.
 
         Raises:
-            CacheFormatError: if it is none, naming `what`.
+            CacheFormatError: if the file describes no table; the error names `what`.
         """
         try:
             document, arrays = file.document, file.arrays
@@ -173,7 +173,7 @@ class PartTable:
         return table
 
     def _check(self, what: str) -> None:
-        """Refuse positions that lie outside the files: a reader trusts them blindly afterwards."""
+        """Refuse positions that lie outside the files: readers don't check them afterwards."""
         parts = len(self)
         sound = (
             len(self.index_sha256) == parts
@@ -194,10 +194,10 @@ class PartTable:
             )
 
     def _has_one_size_each(self) -> bool:
-        """Return whether parts of the same name have the same size."""
+        """Return whether parts with the same name have the same size."""
         assert isinstance(self.sha256, _Sums)
         words = self.sha256.words()
-        firsts = np.sort(words[0])  # np.unique would load modules of numpy that nothing else needs
+        firsts = np.sort(words[0])  # np.unique would import modules of numpy that are not needed otherwise
         if (firsts[1:] != firsts[:-1]).all():
             return True
         order = np.lexsort(words)
@@ -206,7 +206,7 @@ class PartTable:
         return bool((sizes[1:] == sizes[:-1])[is_same].all())
 
     def _has_room(self) -> bool:
-        """Return whether the parts have room for all blocks, none of which shares its bytes with another."""
+        """Return whether the parts have room for all blocks, if no two blocks share bytes."""
         records = np.diff(self.first_record).astype(np.float64)
         lengths: list[NDArray[Any]] = [records * field.row_bytes for field in self.fields]
         lengths += [field.heap_length for field in self.fields]
@@ -232,7 +232,7 @@ class PartTable:
             return False
         if parts == 0:
             return True
-        # With both below 2**31 no product of theirs overflows.
+        # The product of two numbers below 2**31 does not overflow.
         if not (lie_in(field.row_bytes, 0, MAX_ROW) and lie_in(field.rows_per_block, 1, MAX_ROW)):
             return False
         counted = (len(field.rows_position), heap, field.elements_before[-1])
@@ -246,7 +246,7 @@ class PartTable:
         return bool(
             (field.rows_position >= 0).all()
             and (field.rows_position <= ends - field.rows_length(records)).all()
-            # Numbers are gathered as such: from elsewhere, others than these bytes would be read.
+            # Rows are gathered through typed views: an unaligned position would be rounded to other bytes.
             and not (field.rows_position & 7).any()
             and (field.heap_position >= 0).all()
             and (field.heap_length >= 0).all()
@@ -260,7 +260,7 @@ def _count_to(bounds: Int64s, end: int) -> bool:
 
 
 def before(counts: Sequence[int] | Int64s) -> Int64s:
-    """Return how many come before each, and how many there are in all."""
+    """Return the sum of the counts before each one, and the sum of all."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
 
 
@@ -269,7 +269,7 @@ def _names_to_array(names: Sequence[str]) -> NDArray[np.uint8]:
 
 
 class _Sums(Sequence[str]):
-    """Give sha256 sums as text, each made when it is asked for: together they need more than the rest."""
+    """sha256 sums as text, each made at its use: all texts together would take more memory than the rest."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != 32:
@@ -280,13 +280,13 @@ class _Sums(Sequence[str]):
         return len(self.array)
 
     def __iter__(self) -> Iterator[str]:
-        for first in range(0, len(self.array), _SUMS_AT_ONCE):  # a tenth of the time that each alone takes
+        for first in range(0, len(self.array), _SUMS_AT_ONCE):  # ten times as fast as one by one
             text = self.array[first : first + _SUMS_AT_ONCE].tobytes().hex()
             for start in range(0, len(text), 64):
                 yield text[start : start + 64]
 
     def words(self) -> NDArray[np.uint64]:
-        """Return them as four numbers each, one a row."""
+        """Return each sum as four numbers, one a row."""
         return np.ascontiguousarray(self.array).view(np.uint64).T
 
     @overload
@@ -305,11 +305,11 @@ def _copied(names: Sequence[str]) -> Sequence[str]:
 
 
 class LateSums(Sequence[str]):
-    """Give sha256 sums as `_Sums` does, but read them first when one is asked for.
+    """sha256 sums like `_Sums`, which are read when the first one is used.
 
     Args:
-        count: How many they are.
-        read: Returns them.
+        count: The number of sums.
+        read: Returns the sums.
     """
 
     def __init__(self, count: int, read: Callable[[], Sequence[str]]) -> None:
@@ -337,10 +337,10 @@ def lie_in(numbers: Int64s, least: int, end: int) -> bool:
 
 
 def have_room(lengths: Sequence[NDArray[Any]], size_bytes: int, blocks: int) -> bool:
-    """Return whether blocks of these lengths together, each on pages of its own, fit into so many bytes.
+    """Return whether blocks of these lengths, each on pages of its own, fit into this many bytes together.
 
-    Else the same bytes could be those of any number of records, and a small file fill all memory.
+    If they shared bytes, a small file could hold any number of records, and fill all memory.
     """
-    # As floats: they can't wrap, and are exact as far as sizes go.
+    # The sums are floats, which can't wrap, and are exact for all possible sizes.
     used_bytes = sum(float(length.sum(dtype=np.float64)) for length in lengths)
     return blocks * LEAST_PAGE_BYTES <= size_bytes and used_bytes <= size_bytes

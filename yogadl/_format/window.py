@@ -1,8 +1,8 @@
-"""See all parts of a cache as one stretch of memory, so that one numpy gather reads from any of them.
+"""Map all parts of a cache into one range of memory, so that one numpy gather reads from any of them.
 
-Each part gets a slot in a reserved range of addresses and is mapped there when it is first needed. libc's
-mmap is called through ctypes because Python's own can't place a mapping, and holds a descriptor for each:
-5,000 parts need neither here.
+Each part has a slot in a reserved range of addresses and is mapped there at its first use. libc's mmap is
+called through ctypes, because Python's mmap can't place a mapping, and holds a descriptor for each. With
+5,000 parts neither is acceptable.
 """
 
 import ctypes
@@ -27,35 +27,36 @@ Int64s = NDArray[np.int64]
 _PROT_NONE: Final = 0
 _MAP_FIXED: Final = 0x10
 _MAP_NORESERVE: Final = 0x40 if sys.platform == "darwin" else 0x4000
-# Typed views need aligned slots, and 64 KiB is the largest page of any system we run on. The page cache
-# keeps large files in pages of 2 MiB where it can, and maps them as such only at addresses that are
-# multiples of that; a tenth of the time of gathering 3 KB rows goes into the difference.
+# Typed views need aligned slots, and 64 KiB is the largest page of any supported system. The page cache keeps
+# large files in pages of 2 MiB if it can, and maps them as such only at multiples of 2 MiB; this saves a
+# tenth of the time of gathering 3 KB rows.
 _SLOT_ALIGNMENT: Final = 1 << 16
 _HUGE_PAGE_BYTES: Final = 1 << 21
-# So many are all mapped at the first read, which takes a millisecond or two.
+# Up to this many parts are all mapped at the first read, which takes a millisecond or two.
 _FEW_PARTS: Final = 256
-# numpy keeps Python's lock while it gathers less than 500 items. Large rows are gathered as rows of bytes,
-# which it does without: two threads gather twice as fast, and no thread waits for another's disk.
+# numpy holds Python's lock while it gathers fewer than 500 items. Rows at least this large are gathered as
+# rows of bytes, for which it releases the lock: two threads gather twice as fast, and none waits for
+# another's disk.
 _UNLOCKED_BYTES: Final = 4096
-_VIEWED_BYTES: Final = 2**62  # numpy refuses larger views, overlapping rows counted each
-# A sum of sizes that wrapped would place parts outside of the window, over other memory of the process.
+_VIEWED_BYTES: Final = 2**62  # numpy refuses larger views; overlapping rows count separately
+# If a sum of sizes wrapped, parts would be placed outside of the window, over other memory of the process.
 _MOST_BYTES: Final = 2**47
 
 
 class Window:
-    """Reserve one range of addresses and map parts into it.
+    """Reserves one range of addresses and maps parts into it.
 
-    Threads may gather from mapped parts while others are mapped. Nothing is ever unmapped before the
-    window itself goes, so what gathers must hold a reference to it. Survives fork; never pickled.
+    Threads may gather from mapped parts while others are mapped. Nothing is unmapped before the window itself
+    is freed, so code that gathers must hold a reference to the window. Survives fork; never pickled.
 
     Args:
-        sizes: How large each part is.
-        path_of: Returns where the file of a part lies.
-        are_away: Which of them have no file yet, if any: the caller maps no such part.
+        sizes: The size of each part.
+        path_of: Returns the path of the file of a part.
+        are_away: Whether each part has no file yet, if any has none; the caller must not map such a part.
 
     Raises:
         CacheFormatError: if no machine has so many addresses.
-        StorageError: if they can't be reserved (``ulimit -v``).
+        StorageError: if the addresses can't be reserved (``ulimit -v``).
     """
 
     def __init__(
@@ -68,11 +69,11 @@ class Window:
         self._path_of = path_of
         self._are_away = are_away
         self._lock = ProcessLock()
-        # Small parts are packed: a slot of 2 MiB each would cost each a page of page table.
+        # Small parts are packed: a slot of 2 MiB would cost each of them a page of page table.
         is_large = len(sizes) > 0 and int(sizes.mean()) >= _HUGE_PAGE_BYTES
         alignment = _HUGE_PAGE_BYTES if is_large else _SLOT_ALIGNMENT
         slots = -(-sizes // alignment) * alignment
-        # As floats they can't wrap, and are exact as far as that.
+        # The sum is a float, which can't wrap, and is exact for all possible sizes.
         is_possible = sizes.min(initial=0) >= 0 and float(slots.sum(dtype=np.float64)) < _MOST_BYTES
         if not is_possible or slots.min(initial=0) < 0:
             raise CacheFormatError("the parts of a cache can't have these sizes; build the dataset again")
@@ -83,39 +84,39 @@ class Window:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANON | _MAP_NORESERVE
         reserved = _mmap(None, self._length + alignment, _PROT_NONE, flags, -1)
         self._base = -(-reserved // alignment) * alignment
-        # Not at exit: a daemon thread may still be gathering then, and the process is about to go anyway.
+        # Not at exit: a daemon thread may still be gathering then, and the process is about to end anyway.
         weakref.finalize(self, load_libc().munmap, reserved, self._length + alignment).atexit = False
-        # Any: numpy takes every buffer, but does not say so.
+        # Any: numpy accepts every buffer, but its types don't.
         memory: Any = (ctypes.c_ubyte * self._length).from_address(self._base)
         self._memory = memory
-        self.address = self._base  # of position 0
+        self.address = self._base  # the address of position 0
         self.bytes: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self.bytes.flags.writeable = False
         self._views: dict[int, tuple[Any, int]] = {}
 
     def rows(self, row_bytes: int) -> tuple[Any, int]:
-        """Return a view whose index times the step returned with it is a position in the window."""
+        """Return a view of rows and its step: an index times the step is a position in the window."""
         found = self._views.get(row_bytes)
         if found is None:
             found = self._views[row_bytes] = view_rows(self._memory, row_bytes)
         return found
 
     def pieces(self, step: int, phase: int) -> NDArray[Any]:
-        """Return the window as an unbroken row of items of `step` bytes, the first at `phase`."""
+        """Return the window as a contiguous array of items of `step` bytes, the first at `phase`."""
         count = (self._length - phase) // step
         view: NDArray[Any] = np.ndarray((count,), f"V{step}", self._memory, phase)
         view.flags.writeable = False
         return view
 
     def map_few(self) -> bool:
-        """Map all parts if there are few of them and all are here; return whether all are mapped now."""
+        """Map all parts if they are few and all on this machine; return whether all are mapped now."""
         is_all_here = self._are_away is None or not self._are_away.any()
         if len(self.is_mapped) <= _FEW_PARTS and is_all_here:
             self.map(np.arange(len(self.is_mapped)))
         return self.all_mapped
 
     def will_need(self, starts: Int64s, ends: Int64s) -> None:
-        """Ask the kernel to read these stretches of the window, given in order, in the background."""
+        """Have the kernel read these stretches of the window, given in order, in the background."""
         starts = starts // mmap.PAGESIZE * mmap.PAGESIZE
         advise, base = load_libc().madvise, self._base
         start, end = int(starts[0]), int(ends[0])
@@ -127,10 +128,10 @@ class Window:
         advise(base + start, end - start, mmap.MADV_WILLNEED)
 
     def map(self, parts: NDArray[np.int64]) -> None:
-        """Map these parts if they are not yet.
+        """Map the parts that are not mapped yet.
 
         Raises:
-            CacheFormatError: if a file is missing or not of its size.
+            CacheFormatError: if a file is missing or has another size.
         """
         for part in sorted(set(parts[~self.is_mapped[parts]].tolist())):
             with self._lock:
@@ -153,7 +154,7 @@ class Window:
 
 
 def view_rows(memory: Any, row_bytes: int) -> tuple[Any, int]:
-    """Return a view of ctypes' bytes whose index times the step returned with it is where a row begins."""
+    """Return a view of ctypes' bytes and its step: an index times the step is the start of a row."""
     step, size_bytes = row_step(row_bytes), len(memory)
     if step > 1 or row_bytes == 1:
         view: Any = np.ndarray((size_bytes // step,), f"<u{step}", memory)
@@ -170,16 +171,16 @@ def view_rows(memory: Any, row_bytes: int) -> tuple[Any, int]:
 
 
 def row_step(row_bytes: int) -> int:
-    """Return how many bytes the index of the view of such rows counts in.
+    """Return the number of bytes that one step of the index stands for, in the view of such rows.
 
-    Rows of 1, 2, 4 and 8 bytes are aligned, and a typed view gathers them twice as fast as bytes; for
-    others the view has a stride of one byte, so that its index is the position (benchmarks/gather.py).
+    Rows of 1, 2, 4 and 8 bytes are aligned, and a typed view gathers them twice as fast as bytes. Views of
+    other rows have a stride of one byte, so that the index is the position (benchmarks/gather.py).
     """
     return row_bytes if row_bytes in (1, 2, 4, 8) else 1
 
 
 class _OneByOne:
-    """Gather rows of many megabytes from terabytes, of which numpy makes no view."""
+    """Gathers rows of many megabytes from terabytes, for which numpy can't make a view."""
 
     def __init__(self, memory: NDArray[np.uint8], row_bytes: int) -> None:
         self._memory = memory
@@ -193,14 +194,14 @@ class _OneByOne:
 
 
 def open_part(path: str, size_bytes: int) -> int:
-    """Open a part's file for reading, making sure that it is one, and as long as it should be.
+    """Open a part's file for reading, after a check that it is a file of the right size.
 
-    Touching a mapped page past the end of a file kills the process, so this can't be left to the reader. A
-    link is refused, since what it leads to may be anybody's, and a pipe is not waited for.
+    A page touched past the end of a mapped file kills the process, so the size must be checked here. A link
+    is refused, since it may lead to any user's file, and opening a pipe does not wait.
 
     Raises:
-        CacheFormatError: if the file is missing, no file, or of another size.
-        StorageError: if it can't be opened.
+        CacheFormatError: if the file is missing, not a regular file, or of another size.
+        StorageError: if the file can't be opened.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
@@ -226,9 +227,9 @@ def open_part(path: str, size_bytes: int) -> int:
 
 
 def read_at(descriptor: int, position: int, length: int) -> bytes:
-    """Return so many bytes of a file from a position on; fewer only if it ends before."""
+    """Return this many bytes of a file from a position on; fewer only if the file ends before."""
     content = os.pread(descriptor, length, position)
-    while len(content) < length:  # one call reads 2 GiB at most
+    while len(content) < length:  # one call reads at most 2 GiB
         more = os.pread(descriptor, length - len(content), position + len(content))
         if not more:
             break
@@ -237,12 +238,12 @@ def read_at(descriptor: int, position: int, length: int) -> bytes:
 
 
 def unreadable(error: OSError, path: str) -> StorageError:
-    """Return the error of a part that the disk can't read."""
+    """Return the error for a part that the disk can't read."""
     return StorageError(error.errno, f"can't read a part: {error.strerror}", path)
 
 
-# What opening says of what can't be opened as a file: a link that is not followed, a socket, a device that is
-# not there.
+# The error codes of opening something that is not a regular file: a link that is not followed, a socket, a
+# device that does not exist.
 NO_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV)
 _MORE_ROOM: Final = (
     "; raise the limit on virtual memory (ulimit -v unlimited), or, if the open caches have very many parts, "

@@ -1,4 +1,4 @@
-"""Write columns of any source into sealed parts, one after another."""
+"""Write the columns of any source into sealed parts, one after another."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -19,20 +19,21 @@ from yogadl._memory import settle_allocator
 from yogadl._spec import Field, Spec
 from yogadl.errors import ConfigurationError
 
-# Parts of a growing build: the first are small, so that one is sealed while the next is written; each is an
-# eighth of what is there already, up to the full size. What is left to seal at the end is never much.
+# Part sizes of a growing build: the first parts are small, so that one is sealed while the next is written.
+# Each part is an eighth of the bytes written so far, up to the full size, so that little is left to seal at
+# the end.
 PART_BYTES: Final = 2**30
 _FIRST_PART_BYTES: Final = 16 * 2**20
 _GROWTH: Final = 8
-# A part has at least so many blocks of each field, so that it can be cut between them where it should end.
+# A part has at least this many blocks of each field, so that it can end between two blocks.
 _PART_BLOCKS: Final = 4
-# Smaller parts are not worth it: their blocks would be mostly padding.
+# Smaller parts are not cut at blocks: their blocks would be mostly padding.
 _LEAST_ALIGNED_PART_BYTES: Final = 2**20
 _UNALIGNED: Final = 2**62
-# Where sizes vary, the records of the next block may be so much larger than those at hand.
+# Where sizes vary, the records of the next block may be this much larger than the current ones.
 _MARGIN: Final = 1.1
-# Blocks are chosen anew, with a new part, once records take this fraction of what those took that they were
-# chosen for, and fill them by less than this: a block is whole pages, two at least.
+# The block size is chosen anew, with a new part, if records shrink to this fraction of the size for which it
+# was chosen, and fill less than this many bytes of a block: a block takes whole pages, at least two.
 _FAR_SMALLER: Final = 1 / 8
 _LEAST_BLOCK_BYTES: Final = 2**16
 
@@ -40,23 +41,23 @@ OnSealed = Callable[[Path, SealedPart, Spec], None]
 
 
 class CacheWriter:
-    """Write columns of any source into parts, widening the spec as shapes turn out to vary.
+    """Writes the columns of any source into parts, and widens the spec as shapes turn out to vary.
 
     Not thread-safe. While the caller reads the next records, one thread encodes the last ones and gives them
-    to LMDB, one hashes them while that copies, and one seals the part before.
+    to LMDB, one hashes them while LMDB copies, and one seals the part before.
 
     Args:
-        folder: Where unfinished parts are made; on the file system of the finished ones.
-        spec: What is known of the records; widened by `write`.
-        part_bytes: A part is sealed before it would hold more; ``None`` lets parts grow up to 1 GiB.
-        on_sealed: Called, from another thread but in order, with the path of each sealed part, whose
-            ``.idx`` lies beside it, and the spec as far as it was known by then.
-        first_record: How many records of this source are sealed already.
+        folder: The folder of unfinished parts; on the file system of the finished ones.
+        spec: The spec of the records as far as it is known; `write` widens it.
+        part_bytes: The most bytes of a part, which is sealed before; ``None`` lets parts grow up to 1 GiB.
+        on_sealed: Called, from another thread but in order, with the path of each sealed part, whose ``.idx``
+            lies beside it, with the sealed part, and with the spec known by then.
+        first_record: The number of records of this source that are already sealed.
 
     Attributes:
-        spec: What is known of the records by now.
-        records: How many are written, those sealed already included.
-        size_bytes: What those written take.
+        spec: The spec of the records as known by now.
+        records: The number of records written, including those already sealed.
+        size_bytes: The size of the records written.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class CacheWriter:
         self._on_sealed = on_sealed
         self._part: PartWriter | None = None
         self._part_limit = 0
-        self._block_records = 0  # known once there are records, and for which size it was chosen
+        self._block_records = 0  # set with the first records, for the size of these
         self._record_bytes = 0
         self._opened = 0
         self._writer = Lane()
@@ -85,18 +86,18 @@ class CacheWriter:
     def write(self, columns: Sequence[Column | StoredColumn]) -> None:
         """Append records, one column a field as `column_of` makes them, after those of the last call.
 
-        They are written while the caller goes on: what is wrong with them is raised by the next call, or by
-        `finish`. Nobody may change them.
+        The columns are written while the caller continues, and must not be changed. The next call, or
+        `finish`, raises any error in them.
 
         Raises:
-            UnsupportedDataError: if a value can't be stored; names field and record.
+            UnsupportedDataError: if a value can't be stored; the error names the field and the record.
             StorageError: if the disk fails or is full.
         """
         self.wait()
         self._writing = self._writer.submit(self._write, columns)
 
     def wait(self) -> None:
-        """Wait until all that was given is written.
+        """Wait until all columns passed to `write` are written.
 
         Raises:
             UnsupportedDataError, StorageError: as `write`.
@@ -109,13 +110,13 @@ class CacheWriter:
         found = [self._stored(field, column) for field, column in zip(self.spec.fields, columns, strict=True)]
         stored, leaves = [column for column, _ in found], [leaf for _, leaf in found]
         if leaves != [field.leaf for field in self.spec.fields]:
-            # A part in progress keeps its spec: how a field is stored is decided part by part.
+            # The current part keeps its spec: each part decides how a field is stored.
             self._end_part()
             self.spec = self.spec.with_leaves(leaves)
         self._write_stored(stored, len(stored[0]) if stored else 0)
 
     def _stored(self, field: Field, column: Column | StoredColumn) -> tuple[StoredColumn, Leaf]:
-        """Return what is stored of a column, and the leaf that admits its shapes, too."""
+        """Return the stored form of a column, and the leaf that admits its shapes, too."""
         try:
             stored = stored_column(field.leaf, column)
             return stored, widen_by(field.leaf, stored)
@@ -140,9 +141,10 @@ class CacheWriter:
             start += fitting
 
     def _fitting(self, part: PartWriter, columns: list[StoredColumn], count: int) -> int:
-        """Return how many of these records the part still takes; at least one if it is empty.
+        """Return how many of these records still fit into the part; at least one if the part is empty.
 
-        It ends where a block of every field does, if it can: reading is faster then (benchmarks/parts.py).
+        The part ends with a block of every field if possible, which makes reading faster
+        (benchmarks/parts.py).
         """
         sizes: Any = sum(column.sizes() for column in columns)
         room = max(0, self._part_limit - part.size_bytes)
@@ -164,7 +166,7 @@ class CacheWriter:
     def _are_blocks_too_short(self, columns: list[StoredColumn], count: int) -> bool:
         """Return whether these records would make blocks that are mostly padding, in this part or a new one.
 
-        So they are where the first records of a source were by far the largest.
+        This happens if the first records of a source were by far the largest.
         """
         size_bytes = sum(
             column.sizes() * count if isinstance(column, FixedRows) else int(column.sizes().sum())
@@ -196,7 +198,7 @@ class CacheWriter:
         return self._part
 
     def _end_part(self) -> None:
-        """Hand the part in progress to the sealing thread, once that has done the one before."""
+        """Pass the current part to the sealing thread, once that has sealed the part before."""
         if self._part is None:
             return
         part, self._part = self._part, None
@@ -215,11 +217,11 @@ class CacheWriter:
         try:
             self._on_sealed(part.path, part.seal(), spec)
         except BaseException:
-            part.abandon()  # else its file stays open, and could not be written anew by this process
+            part.abandon()  # otherwise the file would stay open, and this process could not write it anew
             raise
 
     def _sealed(self) -> None:
-        """Wait until the part before is sealed."""
+        """Wait until the previous part is sealed."""
         sealing, self._sealing = self._sealing, None
         if sealing is not None:
             sealing.result()
@@ -236,8 +238,8 @@ class CacheWriter:
         self._shut_down()
 
     def abandon(self) -> None:
-        """Drop the part in progress; sealed parts stay."""
-        self._writer.shutdown()  # what it is at comes to its end first
+        """Drop the current part; sealed parts stay."""
+        self._writer.shutdown()  # waits for the current write
         if self._part is not None:
             self._part.abandon()
             self._part = None
@@ -250,14 +252,14 @@ class CacheWriter:
 
 
 def _block_records(part_bytes: int, record_bytes: int) -> int:
-    """Return the power of two of records that no block exceeds and that parts end at a multiple of."""
+    """Return the most records of a block, a power of two; parts end at a multiple of it."""
     if part_bytes < _LEAST_ALIGNED_PART_BYTES:
         return _UNALIGNED
     return 1 << max(0, (part_bytes // _PART_BLOCKS // record_bytes).bit_length() - 1)
 
 
 def _fit(part: PartWriter, columns: Sequence[StoredColumn]) -> bool:
-    """Return whether columns can be stored the way this part stores its fields."""
+    """Return whether the part's way to store its fields fits these columns."""
     return all(
         shape is None or (isinstance(column, FixedRows) and column.shape == shape)
         for shape, column in zip(part.shapes, columns, strict=True)

@@ -1,8 +1,8 @@
-"""Say which record comes at which position of an epoch: pure integers, no I/O.
+"""Compute which record comes at which position of an epoch: pure integers, no I/O.
 
-An order is a bijection of ``range(records)``, one for each (seed, epoch), computed at any position
-without computing the others; a mix is one over several sources.
-`docs/explanation/order.md` states the arithmetic, which is frozen as version 1.
+An order is a bijection of ``range(records)``, one for each (seed, epoch), computed at any position without
+computing the others; a mix is an order over several sources. `docs/explanation/order.md` states the
+arithmetic, which is frozen as version 1.
 """
 
 from yogadl._order._blocks import Blocks, Mixture

@@ -1,4 +1,4 @@
-"""Ask for a shuffle of blocks, or for a mix. What makes the order is loaded when a stream has it."""
+"""Parameters of a shuffle of blocks, and of a mix. The orders themselves are imported only when used."""
 
 from yogadl._frozen import frozen
 from yogadl._order._check import check_count
@@ -6,13 +6,13 @@ from yogadl._order._check import check_count
 
 @frozen
 class Blocks:
-    """Ask for a shuffle that reads whole blocks: ``shuffle=yogadl.Blocks(records=128, window=16)``.
+    """A shuffle that reads whole blocks: ``shuffle=yogadl.Blocks(records=128, window=16)``.
 
-    The data is cut into blocks of `records` neighbouring records, and the blocks are shuffled. They are
-    shared out to `lanes` lanes. Each lane takes `window` blocks at a time and gives their records in a
-    random order; the lanes take turns, one record each. If the number of shards divides `lanes`, each
-    shard reads its own lanes: then only one shard needs a block, and only during one window. Records that
-    fill no window (all of them, if there are fewer than ``records * window * lanes``) are shuffled globally.
+    The data is cut into blocks of `records` neighbouring records. The blocks are shuffled and dealt out to
+    `lanes` lanes. Each lane takes `window` blocks at a time and gives their records in a random order; the
+    lanes take turns, one record each. If the number of shards divides `lanes`, each shard reads its own
+    lanes: then only one shard needs a block, and only during one window. Records that fill no window (all
+    of them, if there are fewer than ``records * window * lanes``) are shuffled globally.
 
     Args:
         records: Records in a block; choose it so that a block is about 1 MB.
@@ -21,7 +21,7 @@ class Blocks:
             divisors.
 
     Raises:
-        ConfigurationError: If one of them is not an integer, or less than 1.
+        ConfigurationError: If a parameter is not an integer, or less than 1.
     """
 
     records: int
@@ -35,14 +35,14 @@ class Blocks:
 
 @frozen
 class Mixture:
-    """Ask for an order of several parents' records, mixed, over their concatenation; see `yogadl.mix`.
+    """An order that mixes several parents' records, over their concatenation; see `yogadl.mix`.
 
     Args:
-        lengths: How many records each parent has, at least 1.
-        weights: How much of each comes, in proportion; none less than 1 in 4,096.
-        at_end: What happens where a parent has no more records: "stop" or "repeat".
-        seed: What the places of the parents' records are made from.
-        shuffle: How each parent is shuffled.
+        lengths: The number of records of each parent, at least 1.
+        weights: The proportions of the parents; none less than 1 in 4,096 of their sum.
+        at_end: The action when a parent has no more records: "stop" or "repeat".
+        seed: The seed of the places of the parents' records.
+        shuffle: The shuffle of each parent.
     """
 
     lengths: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Find between which bounds numbers lie."""
+"""Find the interval between bounds that each number lies in."""
 
 from typing import Any, Final
 
@@ -9,10 +9,10 @@ _COMPARED: Final = 16
 
 
 def bounds_reached(numbers: NDArray[Any], bounds: NDArray[Any]) -> NDArray[np.unsignedinteger[Any]]:
-    """Return how many of the bounds, which ascend, each number has reached.
+    """Return for each number how many of the ascending bounds it has reached.
 
-    With few bounds it is compared with them all, since a search takes the wrong branch every other time
-    (benchmarks/stages.py).
+    If there are few bounds, each number is compared with all of them, since a search mispredicts every other
+    branch (benchmarks/stages.py).
     """
     if len(bounds) > _COMPARED:
         return np.searchsorted(bounds, numbers, side="right").astype(np.uint64)

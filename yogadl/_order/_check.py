@@ -1,4 +1,4 @@
-"""Check the integers that come into an order."""
+"""Check the integer arguments of an order."""
 
 import operator
 
@@ -17,7 +17,7 @@ def check_records(records: int) -> None:
 
 
 def check_count(name: str, count: int) -> int:
-    """Return a parameter that counts from 1 upwards as a Python int, or raise ConfigurationError."""
+    """Return a count of at least 1 as a Python int, or raise ConfigurationError."""
     try:
         value = operator.index(count)
     except TypeError as error:
@@ -30,7 +30,7 @@ def check_count(name: str, count: int) -> int:
 def check_within(numbers: NDArray[np.int64], records: int, noun: str) -> NDArray[np.int64]:
     """Return the numbers in one dimension, or raise IndexError if one is not in ``range(records)``."""
     flat = np.ascontiguousarray(numbers, dtype=np.int64).reshape(-1)
-    # As unsigned integers negative numbers are huge, so one maximum finds both (0.1 ns an index).
+    # As unsigned integers, negative numbers are huge, so one maximum finds both errors (0.1 ns an index).
     if flat.size and int(flat.view(np.uint64).max()) >= records:
         wrong = int(flat[(flat < 0) | (flat >= records)][0])
         raise IndexError(f"There is no {noun} {wrong} in an order of {records} records.")

@@ -1,6 +1,6 @@
-"""Hash integers into 64-bit keys, so that neighbouring seeds and epochs never replay each other.
+"""Hash integers into 64-bit keys, so that neighbouring seeds and epochs never give the same order.
 
-The mixer is the finaliser of SplitMix64 and `stream` is its output; both are stated in
+The mixer is the finaliser of SplitMix64, and `stream` is the output of SplitMix64; both are stated in
 `docs/explanation/order.md`, frozen as version 1.
 """
 
@@ -35,11 +35,12 @@ def stream(key: int, number: int) -> int:
 def derive_key(*integers: int) -> int:
     """Hash a sequence of integers of any size and sign into one 64-bit key.
 
-    Let the first integer say what the key is for, so that two uses never share keys. A longer
+    The first integer should be a tag for the use of the key, so that two uses never share keys. A longer
     sequence continues a shorter one: ``derive_key(a, b)`` is `absorb` of ``derive_key(a)`` and ``b``.
 
     Args:
-        integers: Any integers; each from 0 to 2**64 - 1 is one word, another is first hashed to one.
+        integers: Any integers; one from 0 to 2**64 - 1 is used unchanged, any other is hashed to a word
+            first.
 
     Returns:
         An integer from 0 to 2**64 - 1, the same on every platform, for ever.
@@ -62,7 +63,7 @@ def _fold(integer: int) -> int:
 
 
 def mix_array(words: NDArray[np.uint64]) -> None:
-    """Do what `mix` does to each word of an array, in place."""
+    """Apply `mix` to each word of an array, in place."""
     shifted = np.right_shift(words, np.uint64(30))
     np.bitwise_xor(words, shifted, out=words)
     np.multiply(words, np.uint64(MULTIPLIER_1), out=words)
@@ -74,7 +75,7 @@ def mix_array(words: NDArray[np.uint64]) -> None:
 
 
 def absorb_array(state: NDArray[np.uint64] | int, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Do what `absorb` does, for an array of words, from one state or one state a word."""
+    """Apply `absorb` to an array of words, with one state for all or one state a word."""
     keys = np.bitwise_xor(words, np.uint64(state) if isinstance(state, int) else state)
     np.add(keys, np.uint64(GOLDEN), out=keys)
     mix_array(keys)

@@ -1,4 +1,4 @@
-"""Mix the records of several parents: exact counts of each in every run of 4,096 positions.
+"""Mix the records of several parents, with exact counts of each in every run of 4,096 positions.
 
 `docs/explanation/order.md` states the arithmetic, frozen as version 1. `benchmarks/stages.py` measures it.
 """
@@ -23,37 +23,37 @@ from yogadl.errors import ConfigurationError
 
 RUN_BITS: Final = 12
 RUN: Final = 1 << RUN_BITS
-MOST_BITS: Final = 256  # of a weight
-MOST_CHANGES: Final = 100  # of weights within an epoch
+MOST_BITS: Final = 256  # bits of a weight
+MOST_CHANGES: Final = 100  # changes of the weights within an epoch
 MIX_TAG = int.from_bytes(b"mix-1", "big")
 AGAIN_TAG = int.from_bytes(b"again-1", "big")
 
 
 class Stretch(NamedTuple):
-    """Positions of an epoch over which one set of weights holds: all, unless weights change within it."""
+    """The positions of an epoch over which one set of weights holds: all, unless weights change."""
 
     weights: tuple[int, ...]
-    number: int  # of the epoch's stretches
+    number: int  # of this stretch in the epoch
     first: int  # position
     size: int  # positions until the epoch's end
-    taken: tuple[int, ...]  # how many records of each parent came in the stretches before
+    taken: tuple[int, ...]  # records of each parent in the stretches before
 
     def counts(self, size: int) -> list[int]:
-        """Return how many of each parent have come after so many positions of it, at the end of a run."""
+        """Return each parent's count of records in the first `size` positions, which end a run."""
         own = apportion(size, self.weights)
         return [before + count for before, count in zip(self.taken, own, strict=True)]
 
 
 @frozen
 class MixOrder:
-    """Mix the parents anew in each epoch; the k-th record of a parent is the k-th of its own order.
+    """A mix of the parents, anew in each epoch; the k-th record of a parent is the k-th of its own order.
 
     Args:
-        mixture: Of what.
-        shuffle_seed: What the parents are shuffled by.
-        make_order: Returns a parent's order, by its length, how it is shuffled and a seed.
-        epoch: The epoch within which the weights changed, if `past` says that they did.
-        past: The weights before in that epoch, and up to which position each held.
+        mixture: The parents' lengths and weights, and the other settings of the mix.
+        shuffle_seed: The seed of the parents' shuffles.
+        make_order: Returns the order of a parent, given its length, its shuffle and a seed.
+        epoch: The epoch within which the weights changed, if `past` is not empty.
+        past: The earlier weights in that epoch, each with the position up to which it held.
     """
 
     mixture: Mixture
@@ -64,19 +64,19 @@ class MixOrder:
 
     @property
     def seed(self) -> int | None:
-        """What the parents are shuffled by, if they are."""
+        """The seed of the parents' shuffles, if they are shuffled."""
         return self.shuffle_seed if self.mixture.shuffle else None
 
     @cached_property
     def records(self) -> int:
-        """How many positions an epoch has."""
+        """The number of positions of an epoch."""
         return self._stretches[0].size if not self.past else replace(self, past=()).records
 
     @cached_property
     def _stretches(self) -> list[Stretch]:
-        """Return the stretches of the epoch within which the weights changed, or the one that any other is.
+        """The stretches of the epoch within which the weights changed; without a change, the single stretch.
 
-        The positions of each count so that the epoch ends where one of its weights alone does.
+        Positions are counted so that the epoch ends where an epoch of the current weights alone would end.
         """
         mixture, found = self.mixture, list[Stretch]()
         taken = (0,) * len(mixture.lengths)
@@ -94,7 +94,7 @@ class MixOrder:
         return found
 
     def _taken(self, stretch: Stretch, size: int) -> tuple[int, ...]:
-        """Return how many records of each parent came before, and in so many positions of a stretch."""
+        """Return how many records of each parent came before a stretch and in its first `size` positions."""
         run, within = divmod(size, RUN)
         found = np.array(stretch.counts(run * RUN), np.int64)
         if within:
@@ -103,7 +103,7 @@ class MixOrder:
         return tuple(found.tolist())
 
     def changed(self, epoch: int, position: int, mixture: Mixture) -> tuple["MixOrder", int]:
-        """Return the order that goes on with other weights from a place of this one, and that place in it.
+        """Return the order that continues with other weights from a place in this one, and its position.
 
         Raises:
             ConfigurationError: if the weights changed too often in the epoch.
@@ -120,7 +120,7 @@ class MixOrder:
         return new, new.start(epoch)
 
     def start(self, epoch: int) -> int:
-        """Return the first position of an epoch that can be asked for: where the weights changed, or 0."""
+        """Return the first position of an epoch that this order has: where the weights changed last, or 0."""
         return self._stretch(epoch).first
 
     def _stretch(self, epoch: int) -> Stretch:
@@ -129,10 +129,10 @@ class MixOrder:
         return replace(self, past=())._stretches[0]
 
     def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
-        """Return at each position which record of the parents' concatenation comes.
+        """Return at each position the index of its record in the parents' concatenation.
 
         Raises:
-            IndexError: if there is no such position, or it came before the weights changed.
+            IndexError: if a position does not exist, or came before the weights changed.
         """
         flat = check_within(positions, self.records, "position")
         stretch = self._stretch(epoch)
@@ -153,7 +153,7 @@ class MixOrder:
         return found.reshape(np.shape(positions))
 
     def _turns(self, flat: Integers, epoch: int, stretch: Stretch) -> tuple[NDArray[np.uint16], Integers]:
-        """Return at each position of a stretch whose turn it is, and which turn of that parent's."""
+        """Return at each position of a stretch its parent, and the number of the parent's turn."""
         parents, turns = np.empty(flat.size, np.uint16), np.empty(flat.size, np.int64)
         runs = flat >> RUN_BITS
         first = 0
@@ -168,7 +168,7 @@ class MixOrder:
         return parents, turns
 
     def _of_parent(self, number: int, turns: Integers, epoch: int) -> Integers:
-        """Return which of a parent's records come in these turns of it."""
+        """Return the indices of a parent's records that come in these turns of the parent."""
         records = self.mixture.lengths[number]
         found: Integers
         if int(turns.max()) < records:
@@ -181,8 +181,8 @@ class MixOrder:
             found[its] = self._order(records, time).indices(turns[its], epoch)
         return found
 
-    def _order(self, records: int, time: int) -> Any:  # an `Order`, which stands above this
-        """Return the order of a parent's records, read for the so many-th time in an epoch."""
+    def _order(self, records: int, time: int) -> Any:  # an `Order`, which a higher module defines
+        """Return the order of a parent's records in pass number `time` over them in an epoch, from 0."""
         seed = derive_key(AGAIN_TAG, self.shuffle_seed, time) if time else self.shuffle_seed
         return self.make_order(records, self.mixture.shuffle, seed)
 
@@ -201,7 +201,7 @@ class MixOrder:
 
     @property
     def change(self) -> tuple[int, dict[str, Any]] | None:
-        """The epoch within which weights changed, and how this order is described in it."""
+        """The epoch within which the weights changed, and the order's description for that epoch."""
         if not self.past:
             return None
         before = [
@@ -210,10 +210,10 @@ class MixOrder:
         ]
         return self.epoch, {**self.describe(), "before": before}
 
-    def as_saved(self, cursor: Any) -> "MixOrder":  # Any: it comes from a file
-        """Return this order with the weights that a cursor names, or itself if they make no sense.
+    def as_saved(self, cursor: Any) -> "MixOrder":  # Any: the cursor comes from a file
+        """Return this order with the weights of a cursor, or this order itself if those are invalid.
 
-        All else is this one's: who compares it with the cursor sees what differs.
+        Everything else stays, so that a comparison with the cursor finds other differences.
         """
         order = cursor.get("order") if isinstance(cursor, Mapping) else None
         before = order.get("before", []) if isinstance(order, Mapping) else None
@@ -233,7 +233,7 @@ class MixOrder:
         return saved
 
     def _read_weights(self, said: Mapping[Any, Any]) -> tuple[int, ...]:
-        """Return weights as a cursor has them, or none if they can't be."""
+        """Return the weights in a cursor, or an empty tuple if they are invalid."""
         given = said.get("weights")
         if not isinstance(given, list) or len(given) != len(self.mixture.lengths):
             return ()
@@ -243,10 +243,11 @@ class MixOrder:
 
 
 def reach(weights: Sequence[int], left: Sequence[int], at_end: str) -> int:
-    """Return how many positions there are until the end, of parents that have so many records left.
+    """Return the number of positions until the end, given how many records each parent has left.
 
-    With "stop" the most for which no parent needs more; with "repeat" the least that give all of each. A last
-    run is only as long as needs no parent to give less than nothing.
+    With "stop" it is the largest number for which no parent needs more records than it has; with "repeat" the
+    smallest that reads every parent to its end. The last run is never so short that a count would be
+    negative.
     """
     whole = sum(weights)
     each = list(zip(weights, left, strict=True))
@@ -269,14 +270,14 @@ def reach(weights: Sequence[int], left: Sequence[int], at_end: str) -> int:
 
 @frozen
 class _Layout:
-    """Which parent's turn each position of a run is, and which turn of it in the epoch."""
+    """The parent of each position of a run, and the number of that parent's turn in the epoch."""
 
     parents: NDArray[np.uint16]
     turns: Integers
 
 
-# Of the runs that a few readers go through side by side: 40 KiB each. Read-only, and depending on nothing
-# else, so threads and forked processes may share them.
+# Caches the runs of a few readers that read side by side: 40 KiB each. The arrays are read-only and depend
+# only on the arguments, so threads and forked processes may share them.
 @functools.lru_cache(maxsize=32)
 def _lay_out(seed: int, epoch: int, stretch: Stretch, run: int) -> _Layout:
     size = min(RUN, stretch.size - run * RUN)
@@ -288,12 +289,12 @@ def _lay_out(seed: int, epoch: int, stretch: Stretch, run: int) -> _Layout:
     np.multiply(words, np.uint64(GOLDEN), out=words)
     np.add(words, np.uint64(key), out=words)
     mix_array(words)
-    # No two words are equal, so the least one of each parent tells whose place it is: sorting words alone
-    # takes a quarter of the time of sorting their places (benchmarks/stages.py).
+    # No two words are equal, so the smallest word of each parent decides which positions belong to the
+    # parent. Sorting words alone takes a quarter of the time of sorting their places (benchmarks/stages.py).
     begins = np.cumsum(counts[:-1], dtype=np.int64)
     parents = bounds_reached(words, np.sort(words)[begins[begins < size]]).astype(np.uint16)
     turns = np.empty(size, np.int64)
-    # Sorting 16 bits takes a time that grows with their number alone, whatever the number of parents.
+    # numpy sorts 16-bit integers in linear time, for any number of parents.
     in_turn = [np.arange(first, last) for first, last in zip(before, after, strict=True)]
     turns[np.argsort(parents, kind="stable")] = np.concatenate(in_turn)
     parents.flags.writeable = turns.flags.writeable = False

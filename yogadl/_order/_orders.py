@@ -1,4 +1,4 @@
-"""Offer the orders: the source's own and the global shuffle; `make_order` chooses."""
+"""The source's own order and the global shuffle; `make_order` chooses an order."""
 
 import functools
 import operator
@@ -18,15 +18,15 @@ GLOBAL_TAG = int.from_bytes(b"global-1", "big")
 
 
 class Order(Protocol):
-    """Map the positions of an epoch to record indices.
+    """A map from the positions of an epoch to record indices.
 
-    Implementations are frozen, hashable, picklable, and safe to call from several threads at once. All but a
-    mix are one to one, and have an inverse: `positions`.
+    Implementations are frozen, hashable, picklable, and safe to call from several threads at once. All orders
+    except a mix are one to one, and have an inverse, `positions`.
     """
 
     @property
     def records(self) -> int:
-        """How many positions there are."""
+        """The number of positions."""
 
     def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
         """Return the record index at each position, as a new array of the same shape.
@@ -41,7 +41,7 @@ class Order(Protocol):
 
 @frozen
 class SourceOrder:
-    """Keep the records as the source had them, in every epoch."""
+    """The records in the source's order, in every epoch."""
 
     records: int
 
@@ -63,7 +63,7 @@ class SourceOrder:
 
 @frozen
 class GlobalOrder:
-    """Shuffle all records, anew in each epoch, in constant memory."""
+    """A shuffle of all records, anew in each epoch, in constant memory."""
 
     records: int
     seed: int
@@ -92,10 +92,10 @@ def _global_key(seed: int, epoch: int) -> int:
 
 
 def make_order(records: int, shuffle: bool | Blocks | Mixture, seed: int) -> Order:
-    """Choose the order that the arguments of a stream ask for.
+    """Return the order for the arguments of a stream.
 
     Args:
-        records: How many records there are.
+        records: The number of records.
         shuffle: False for the source's order, True for the global shuffle, `Blocks` or a `Mixture`.
         seed: Any integer, of any size and sign; unused without a shuffle.
 

@@ -1,10 +1,11 @@
 """Permute ``range(n)`` by a key, at any positions, forwards and backwards.
 
-Up to `EXACT_LIMIT` the permutation is an exact shuffle kept as a table; beyond it is a keyed Feistel
-network with cycle walking, which needs no memory. `docs/explanation/order.md` states both: version 1, frozen.
+Up to `EXACT_LIMIT` the permutation is an exact shuffle kept as a table. Beyond that it is a keyed Feistel
+network with cycle walking, which needs no memory. `docs/explanation/order.md` states both, frozen as version
+1.
 
-The hot code here is flat and works in place on arrays that fit the second-level cache;
-`benchmarks/order.py` is what justifies it.
+The hot code here is flat and works in place on arrays that fit into the second-level cache;
+`benchmarks/order.py` justifies it.
 """
 
 import functools
@@ -17,19 +18,19 @@ from numpy.typing import NDArray
 from yogadl._order._keys import GOLDEN, mix_array, stream
 
 Integers = NDArray[np.int64]
-Words = NDArray[np.unsignedinteger[Any]]  # uint32 or uint64: the network's arithmetic is the same in both
+Words = NDArray[np.unsignedinteger[Any]]  # uint32 or uint64: the arithmetic is the same
 
 EXACT_LIMIT = 32768
 ROUNDS = 6
-CHUNK = 16384  # positions worked on at a time: a choice of speed, no part of the order
+CHUNK = 16384  # positions computed at a time: chosen for speed, not part of the order
 _NARROW_LIMIT = 1 << 31
 _LANDINGS_LIMIT = 8192
 
 
 class Network(NamedTuple):
-    """Hold what the Feistel network over ``range(n)`` needs to know besides its key.
+    """The parameters of the Feistel network over ``range(n)``, except its key.
 
-    A number is split in `right` (from 0 to `rights` - 1) and the `left_bits` lowest bits, so that the
+    A number is split into `right` (from 0 to `rights` - 1) and the `left_bits` lowest bits, so that the
     network's own domain, ``rights << left_bits``, is barely larger than n.
     """
 
@@ -41,12 +42,12 @@ class Network(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many numbers the network permutes: n or a little more."""
+        """The size of the network's domain: n or a little more."""
         return self.rights << self.left_bits
 
 
 class Schedule(NamedTuple):
-    """Hold the key of a network, spread over its rounds."""
+    """The key of a network, spread over its rounds."""
 
     multipliers: tuple[np.unsignedinteger[Any], ...]
     addends: tuple[np.unsignedinteger[Any], ...]
@@ -66,8 +67,8 @@ def unpermute(images: Integers, n: int, key: int) -> Integers:
     return _walk_in_chunks(images, n, key, inverse=True)
 
 
-# Both tables are cached by (n, key), for a few epochs of a few datasets: at most 256 KiB each. They
-# are read-only and depend on nothing else, so threads and forked processes may share them.
+# Both tables are cached by (n, key), for a few epochs of a few datasets: at most 256 KiB each. They are
+# read-only and depend on nothing else, so threads and forked processes may share them.
 @functools.lru_cache(maxsize=8)
 def _shuffled(n: int, key: int) -> Integers:
     words = np.arange(1, n + 1, dtype=np.uint64)
@@ -124,15 +125,15 @@ def _walk_in_chunks(numbers: Integers, n: int, key: int, inverse: bool) -> Integ
     return images
 
 
-# Cached by (network, key, inverse), at most 64 KiB each, read-only. A table saves walking a handful of
-# numbers through the whole network for each chunk, which costs 2 ns an index at n = 1e6.
+# Cached by (network, key, inverse), at most 64 KiB each, read-only. Without the table, each chunk would send
+# a handful of numbers through the whole network again, which costs 2 ns an index at n = 1e6.
 @functools.lru_cache(maxsize=16)
 def _landings(network: Network, key: int, inverse: bool) -> Integers:
-    """Return where each number outside ``range(n)`` lands in it, if it ever does.
+    """Return for each number outside ``range(n)`` the number inside to which its walk leads, if it ever does.
 
-    Some go round in circles outside. No number inside ever leads to one of those, so what the table
-    holds for them is never used; but walking them until they land would never end. Hence the
-    doubling: after k turns each entry has walked 2**k steps, or landed.
+    Some walks stay outside in a cycle. No number inside leads to such a cycle, so the table's entries for
+    them are never used, but walking them to their end would never finish. Therefore the walks are doubled:
+    after k turns each entry has walked 2**k steps, or has reached a number inside.
     """
     landings = np.arange(network.n, network.size, dtype=np.int64)
     scratch = np.empty((4, landings.size), network.dtype)
@@ -147,9 +148,9 @@ def _landings(network: Network, key: int, inverse: bool) -> Integers:
 def _walk(
     network: Network, schedule: Schedule, image: Integers, outside: NDArray[np.intp], inverse: bool
 ) -> None:
-    """Encipher those images that lie outside ``range(n)`` again, until none does, in place.
+    """Encipher the images that lie outside ``range(n)`` again, until none does, in place.
 
-    It ends because they are images of numbers inside: the circle they are on comes back there.
+    This ends, because they are images of numbers inside: their cycle returns there.
     """
     while outside.size:
         again = image[outside]
@@ -162,12 +163,12 @@ def _walk(
 def permute_keyed(
     numbers: Integers, network: Network, schedule: Schedule, keys: tuple[Words, Words], inverse: bool
 ) -> Integers:
-    """Permute each number by keys of its own: even rounds use its first one, odd rounds its second.
+    """Permute each number by keys of its own: even rounds use its first key, odd rounds its second.
 
     Args:
-        numbers: One-dimensional, in ``range(network.n)``; no more than fit the cache at once.
+        numbers: One-dimensional, in ``range(network.n)``; few enough for the processor's cache.
         network: The network over their range.
-        schedule: What tells the rounds apart, the same for all numbers.
+        schedule: The constants that make the rounds differ, the same for all numbers.
         keys: Two arrays as long as `numbers`, of the network's dtype.
         inverse: Whether to go from images to numbers.
     """
@@ -186,7 +187,7 @@ def permute_keyed(
 
 
 def _spread(schedule: Schedule, keys: tuple[Words, Words]) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Make addends of each number's own: without the odd factor three rounds would share one, and show it."""
+    """Make the addends of each number; without the odd factor three rounds would share an addend visibly."""
     odd = (addend | type(addend)(1) for addend in schedule.addends)
     return schedule.multipliers, [keys[number & 1] * factor for number, factor in enumerate(odd)]
 
@@ -220,8 +221,8 @@ def _encipher(
         np.right_shift(hashed, half_bits, out=hashed)
         np.multiply(hashed, rights, out=hashed)
         np.right_shift(hashed, half_bits, out=hashed)
-        # Add or subtract it modulo `rights`: of the sum and the sum less the modulus the wrong one is
-        # out of range or wraps around to a huge number, so the lesser is the right one.
+        # Add or subtract modulo `rights`. Of the result and the result corrected by the modulus, the wrong
+        # one is out of range or wraps around to a huge number, so the smaller one is right.
         if inverse:
             np.subtract(right, hashed, out=right)
             np.add(right, rights, out=spare)

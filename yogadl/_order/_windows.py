@@ -1,7 +1,7 @@
-"""Shuffle within windows of blocks: for data that is bigger than the disk, or far away.
+"""Shuffle within windows of blocks, for data that is larger than the disk, or in a remote store.
 
 `docs/explanation/order.md` states the arithmetic, frozen as version 1. The hot code is flat;
-`benchmarks/order.py` is what justifies it.
+`benchmarks/order.py` justifies it.
 """
 
 import functools
@@ -28,21 +28,21 @@ from yogadl._order._permutation import (
 )
 
 BLOCKS_TAG = int.from_bytes(b"blocks-1", "big")
-_LANES, _BLOCKS, _REST = 0, 1, 2  # what a key of (seed, epoch) is for
+_LANES, _BLOCKS, _REST = 0, 1, 2  # the uses of a key of (seed, epoch)
 
 
 class _Layout(NamedTuple):
-    """Hold the sizes that follow from the number of records and the blocks asked for."""
+    """The sizes that follow from the number of records and the parameters of the blocks."""
 
     lane_records: int  # records of one lane in one window
     window_blocks: int
     window_records: int
     blocks: int  # full blocks
-    windowed: int  # positions that lie in windows; the others are the rest
+    windowed: int  # positions in windows; the others are the rest
 
 
 class _Keys(NamedTuple):
-    """Hold the keys of one epoch."""
+    """The keys of one epoch."""
 
     lanes: int
     blocks: int
@@ -54,7 +54,7 @@ _InPart = Callable[[Integers, int, Blocks, _Keys], Integers]
 
 @frozen
 class BlocksOrder:
-    """Shuffle blocks, and records within windows of blocks, anew in each epoch, in constant memory."""
+    """A shuffle of blocks, and of records within windows of them, anew in each epoch, in constant memory."""
 
     records: int
     seed: int
@@ -73,7 +73,7 @@ class BlocksOrder:
         """Return the position of each record index."""
         flat = check_within(indices, self.records, "index")
         layout, keys = _lay_out(self.records, self.blocks), _epoch_keys(self.seed, epoch)
-        # A record's place: its index, had the blocks been put one after another as they are shuffled.
+        # A record's place is its index in the sequence of blocks as they are shuffled.
         places = flat.copy()
         full = np.flatnonzero(flat < layout.blocks * self.blocks.records)
         block, offset = np.divmod(flat[full], np.int64(self.blocks.records))
@@ -82,7 +82,7 @@ class BlocksOrder:
         return found.reshape(np.shape(indices))
 
     def _applied(self, numbers: Integers, epoch: int, in_windows: _InPart, in_rest: _InPart) -> Integers:
-        """Compute chunk by chunk, each number by the function of the part it lies in."""
+        """Compute the results chunk by chunk; each number by the function of its part, windows or rest."""
         windowed = _lay_out(self.records, self.blocks).windowed
         of = self.records, self.blocks, _epoch_keys(self.seed, epoch)
         results = np.empty(numbers.size, np.int64)
@@ -164,7 +164,7 @@ def _indices_in_rest(positions: Integers, records: int, blocks: Blocks, keys: _K
     layout = _lay_out(records, blocks)
     start = np.int64(layout.windowed)
     index = permute(positions - start, records - layout.windowed, keys.rest) + start
-    # The records of the short block, at the very end, stay where they are; the others' blocks move.
+    # The records of the short block, at the very end, keep their indices; the blocks of the others move.
     full = np.flatnonzero(index < layout.blocks * blocks.records)
     block, offset = np.divmod(index[full], np.int64(blocks.records))
     index[full] = permute(block, layout.blocks, keys.blocks) * np.int64(blocks.records) + offset
@@ -177,12 +177,12 @@ def _positions_in_rest(places: Integers, records: int, blocks: Blocks, keys: _Ke
 
 
 def _word(limit: int) -> type[np.uint32] | type[np.uint64]:
-    """Choose the narrowest arithmetic for numbers up to a limit: 32 bits are twice as fast."""
+    """Return the narrowest word for numbers up to a limit: arithmetic in 32 bits is twice as fast."""
     return np.uint32 if limit <= 1 << 31 else np.uint64
 
 
 def _divide_by_window(numbers: Integers, window_records: int, word: type[Any]) -> tuple[Integers, Words]:
-    """Return the window of each number (one for all, if it is the same) and the offset in it."""
+    """Return the window of each number (a single one if it is the same for all) and the offset in it."""
     first, last = int(numbers.min()) // window_records, int(numbers.max()) // window_records
     size = np.int64(window_records)
     window = np.array([first], np.int64) if first == last else numbers // size
@@ -204,7 +204,7 @@ def _permute_in_lane(
 
 
 def _halve(key: NDArray[np.uint64], network: Network) -> tuple[Words, Words]:
-    """Make the keys of the even and of the odd rounds from one."""
+    """Make the keys of the even and of the odd rounds from one key."""
     if network.word_bits == 32:
         return key.astype(np.uint32), (key >> np.uint64(32)).astype(np.uint32)
     return key, absorb_array(0, key)

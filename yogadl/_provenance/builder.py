@@ -1,4 +1,4 @@
-"""Describe a builder with its arguments: what its version is made of."""
+"""Describe a builder with its arguments, from which its version is made."""
 
 import functools
 import hashlib
@@ -18,14 +18,14 @@ from yogadl._provenance.values import CACHED
 
 @dataclass(frozen=True)
 class Builder:
-    """A function with its arguments, and all that decides what it builds. Made by `builder_of`.
+    """A function with its arguments, and everything that decides what it builds. Made by `builder_of`.
 
     Args:
-        function: Its name.
-        source: Its code, without decorators; ``None`` if that is not to be had.
+        function: The name of the function.
+        source: The function's code, without decorators; ``None`` if there is no source.
         arguments: The values of its parameters, as text.
-        ingredients: What its version is made of.
-        libraries: The versions of the packages that it uses, which its own version is not made of.
+        ingredients: The ingredients of the version.
+        libraries: The versions of the packages in use; these are no ingredients of the version.
     """
 
     function: str
@@ -36,20 +36,20 @@ class Builder:
 
     @property
     def sha256(self) -> str:
-        """The hash of all that it is made of."""
+        """The hash of all ingredients."""
         pairs = sorted((ingredient.key, ingredient.sha256) for ingredient in self.ingredients)
         return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
 
     @property
     def version(self) -> str:
-        """The version that ``version="auto"`` gives it."""
+        """The version of the builder under ``version="auto"``."""
         return f"auto-{self.sha256[:16]}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a manifest keeps of it."""
+        """Return the builder's description for a manifest."""
         found: dict[str, list[str]] = {}
         for ingredient in self.ingredients:
-            # One for each global, however many functions read it.
+            # One entry for each label: several functions may read the same global.
             found.setdefault(ingredient.label, [ingredient.sha256, ingredient.text, ingredient.key])
         return {
             "function": self.function,
@@ -72,15 +72,15 @@ def builder_of(
     """Describe a function and its arguments.
 
     Args:
-        function: What builds.
-        args: Its arguments.
-        kwargs: Those given by name.
+        function: The builder's function.
+        args: The positional arguments.
+        kwargs: The keyword arguments.
         reader: Reads code; best kept from call to call.
         thorough: As in `ValueForms`.
         strict: As in `ValueForms`.
 
     Raises:
-        ConfigurationError: if a value can't be; names it and what to do.
+        ConfigurationError: if a value can't be described; the error names the value and a remedy.
     """
     partial: Any = _seen_through(function)
     while isinstance(partial, functools.partial):
@@ -104,8 +104,8 @@ def builder_of(
     )
 
 
-def _seen_through(function: Any) -> Any:  # anything that can be called
-    """Return what is called without wrappers that return what it returns: functools.cache, and our own."""
+def _seen_through(function: Any) -> Any:  # any callable
+    """Return the callable below wrappers that return its result: functools.cache, and this library's own."""
     is_one = isinstance(function, CACHED) or (
         isinstance(function, FunctionType) and is_ours(function.__code__.co_filename)
     )
@@ -115,11 +115,11 @@ def _seen_through(function: Any) -> Any:  # anything that can be called
 
 
 def _bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments by the names of their parameters, so that f(1) is f(x=1)."""
+    """Return the arguments by the names of their parameters, so that f(1) equals f(x=1)."""
     try:
         signature = inspect.signature(function)
         bound = signature.bind(*args, **kwargs)
-    except (TypeError, ValueError):  # it has no signature, or the call itself will say what is wrong
+    except (TypeError, ValueError):  # no signature, or a wrong call, which will raise its own error
         return {str(name): value for name, value in [*enumerate(args), *kwargs.items()]}
     bound.apply_defaults()
     found = dict(bound.arguments)

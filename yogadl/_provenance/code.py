@@ -1,8 +1,8 @@
-"""Read the code of functions, classes and modules: what it means, and which names it takes from outside.
+"""Read the code of functions, classes and modules: its meaning, and the names that it takes from outside.
 
-The tree is normalised before anything is made of it: comments, layout and docstrings are gone, and so are
-the annotations of functions, which do nothing when they run (a class keeps its own: they make the fields
-of a dataclass). Decorators and defaults of the function itself go too: `ingredients` takes their
+The tree is normalised first: comments, layout and docstrings are removed, and so are the annotations of
+functions, which have no effect at run time (a class keeps its own, since they make the fields of a
+dataclass). The decorators and defaults of the function itself are removed, too: `ingredients` uses their
 values instead.
 """
 
@@ -26,8 +26,8 @@ from yogadl._provenance.references import Reference, names_read
 _FUTURE_FLAGS: Final = functools.reduce(
     lambda flags, name: flags | getattr(__future__, name).compiler_flag, __future__.all_feature_names, 0
 )
-# CPython counts the depth of all trees that threads build at once in one place, and fails if it comes out
-# wrong: "AST constructor recursion depth mismatch" (seen with 3.11.7).
+# CPython counts the depth of the trees that all threads build at once in a single variable, and fails if the
+# count is wrong at the end: "AST constructor recursion depth mismatch" (seen with 3.11.7).
 _PARSING: Final = ProcessLock()
 _ATTEMPTS: Final = 5
 _UNHASHED: Final = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
@@ -39,9 +39,9 @@ class Code:
     """The code of one function, class or module.
 
     Args:
-        content: What is hashed: the same in every version of Python, unless it had to be compiled code.
-        text: What is shown.
-        references: The names that it reads from outside, in order.
+        content: The text to hash: the same in every version of Python, unless it had to be compiled code.
+        text: The text to show.
+        references: The names that the code reads from outside, in order.
     """
 
     content: str
@@ -50,11 +50,11 @@ class Code:
 
 
 class CodeReader:
-    """Find the source of code objects, parsing each file once. Safe to use from several threads.
+    """Finds the source of code objects, parsing each file once. Safe to use from several threads.
 
-    A file that was edited after it was imported no longer says what runs: the compiled form of what is
-    found is compared with what runs, and where they differ the latter counts, as it does where there is no
-    source (``exec``, ``python -c``). That is exact too, but tied to one version of Python.
+    The source of a file that was edited after its import differs from the running code. Therefore the source
+    is compiled and compared with the running code. If they differ, or there is no source (``exec``, ``python
+    -c``), the running code itself is used, which is also exact, but tied to one version of Python.
     """
 
     def __init__(self) -> None:
@@ -72,13 +72,13 @@ class CodeReader:
         return known
 
     def of_class(self, cls: type) -> list[Code]:
-        """Return the code of a class: none if there is no source, several if it may be any of them."""
+        """Return the code of a class: none without source, several if the class may be any of them."""
         module = sys.modules.get(cls.__module__)
         names = vars(module) if module else {}
         if is_made_by_call(cls):
-            return []  # a class of its name that is in the file is another
+            return []  # a class of the same name in the file is another one
         methods = [method for method in functions_of(cls) if not is_generated(method)]
-        # Not only the methods' files: those of a dataclass may all have been made by exec.
+        # The methods' files are not enough: all methods of a dataclass may have been made by exec.
         files = [names.get("__file__"), *map(_filename, methods)]
         for filename in dict.fromkeys(filter(None, files)):
             own = [method for method in methods if _filename(method) == filename]
@@ -86,13 +86,13 @@ class CodeReader:
                 file = self._file(filename, 0, names, fresh)
                 nodes = file.classes_of(cls, own) if file else []
                 held = [method for node in nodes for method in own if _holds(node, method)]
-                # Else the file was edited, and its class is another.
+                # Otherwise the file was edited, and defines another class.
                 if nodes and all(map(self._node_of, held)):
                     return list(map(_of_node, nodes))
         return []
 
     def of_module(self, module: Any) -> Code | None:
-        """Return the code of a whole module, whose names it does not follow; ``None`` without source."""
+        """Return the code of a whole module, without following its names; ``None`` without source."""
         file = self._file(getattr(module, "__file__", None) or "", 0, vars(module), False)
         if file is None:
             return None
@@ -112,27 +112,27 @@ class CodeReader:
     def _file(
         self, filename: str, flags: int, module_globals: Mapping[str, Any], fresh: bool
     ) -> "_CodeFile | None":
-        """Return a file as it was when first asked for, or as it is now (a module may be loaded anew)."""
+        """Return a file as it was at the first use, or, if `fresh`, as it is now (after a reload)."""
         key = filename, flags
         if fresh or key not in self._files:
             linecache.checkcache(filename)
-            # A zip file's module knows how to get at its source.
+            # The loader of a zip file's module, which is in its globals, can read its source.
             lines = linecache.getlines(filename, dict(module_globals))
             try:
                 self._files[key] = _code_file("".join(lines), filename, flags) if lines else None
             except (SyntaxError, ValueError):
-                self._files[key] = None  # not Python, as a page of documentation whose examples are run
+                self._files[key] = None  # not Python, such as a page whose examples are run
         return self._files[key]
 
 
 def _filename(function: FunctionType) -> str:
-    """Return the file that a function's code is from, which cloudpickle may have left out."""
+    """Return the file of a function's code, which cloudpickle may have left out."""
     name = function.__code__.co_filename
     return function.__globals__.get("__file__", name) if name == "<dynamic-code>" else name
 
 
 class _CodeFile:
-    """One source file: its tree, and what it compiles to."""
+    """One source file: its tree, and its compiled code."""
 
     def __init__(self, text: str, filename: str, flags: int) -> None:
         self.tree = parsed(text, filename)
@@ -148,19 +148,19 @@ class _CodeFile:
             self._compiled.setdefault((code.co_firstlineno, code.co_name), []).append(code)
 
     def function_of(self, code: CodeType) -> _Function | None:
-        """Return the node that compiles to this code, if there is one."""
+        """Return the node that compiles to this code, if any."""
         key = code.co_firstlineno, code.co_name
         if code not in self._compiled.get(key, ()):
             return None
         nodes = self._functions.get(key, [])
-        if len(nodes) > 1:  # lambdas on one line: the innermost whose body has all the instructions
+        if len(nodes) > 1:  # lambdas on one line: the innermost whose body has all instructions
             places = _places(code)
             nodes = [node for node in nodes if (_spans(node, places) if places else _returns(node, code))]
             nodes.sort(key=lambda node: (-node.lineno, -node.col_offset))
         return nodes[0] if nodes else None
 
     def classes_of(self, cls: type, methods: Iterable[FunctionType]) -> list[ast.ClassDef]:
-        """Return the definitions of a class's name: the one that has its methods, or else all."""
+        """Return the definitions of a class's name: the one with its methods, else all."""
         found: list[ast.AST] = [self.tree]
         for name in cls.__qualname__.split("."):
             if name != "<locals>":
@@ -175,23 +175,23 @@ _code_file = functools.lru_cache(maxsize=4)(_CodeFile)
 
 
 def _holds(node: ast.ClassDef, method: FunctionType) -> bool:
-    """Return whether a function of the same file stands inside of a class."""
+    """Return whether a function of the same file is defined inside of a class."""
     return node.lineno <= method.__code__.co_firstlineno <= (node.end_lineno or 0)
 
 
 def parsed(text: str, filename: str = "<code>") -> ast.Module:
-    """Return the tree of a text; a `SyntaxError` or `ValueError` says that it is not Python."""
+    """Return the tree of a text; a `SyntaxError` or `ValueError` means that it is not Python."""
     with _PARSING:
         for _ in range(_ATTEMPTS - 1):
             try:
                 return ast.parse(text, filename)
             except SystemError:
-                pass  # another thread parses at this moment, without this lock
+                pass  # another thread is parsing without this lock
         return ast.parse(text, filename)
 
 
 def _definitions(outer: ast.AST, name: str) -> Iterator[ast.AST]:
-    """Yield the definitions of that name inside, not those inside of other definitions."""
+    """Yield the definitions of this name inside, except those inside of other definitions."""
     for node in ast.iter_child_nodes(outer):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if node.name == name:
@@ -208,7 +208,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _places(code: CodeType) -> list[tuple[int, int]]:
-    """Return where in the source the instructions of a function stand; the first only set it up."""
+    """Return the places of a function's instructions in the source, except the first, which sets up."""
     start = code.co_firstlineno, 0
     places = ((line, column) for line, _, column, _ in code.co_positions() if line and column is not None)
     return [place for place in places if place != start]
@@ -223,7 +223,7 @@ def _spans(node: _Function, places: Iterable[tuple[int, int]]) -> bool:
 
 
 def _returns(node: _Function, code: CodeType) -> bool:
-    """Return whether a lambda is the constant that this code returns; Python 3.12 notes no place for it."""
+    """Return whether a lambda is the constant that this code returns; Python 3.12 stores no place for it."""
     if not isinstance(node.body, ast.Constant):
         return False
     names = tuple(argument.arg for argument in (*node.args.posonlyargs, *node.args.args))
@@ -241,12 +241,12 @@ def _of_node(node: ast.AST) -> Code:
         tree.args.kw_defaults = [None] * len(tree.args.kwonlyargs)
     references = names_read(tree)
     if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):
-        tree.name = "_"  # its name is in the code of what calls it
+        tree.name = "_"  # the name is in the code of its callers
     return Code(dumped(tree), shown, references)
 
 
 class _Normaliser(ast.NodeTransformer):
-    """Leave out what does nothing when the code runs."""
+    """Removes code without an effect at run time."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         node.returns = None
@@ -271,7 +271,7 @@ class _Normaliser(ast.NodeTransformer):
 
 
 def _without_annotations(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Make ``x: int = 3`` an assignment in every block of a function, but not in a class inside of it."""
+    """Turn ``x: int = 3`` into an assignment in every block of a function, but not in a class inside."""
 
     class Assign(ast.NodeTransformer):
         def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
@@ -285,7 +285,7 @@ def _without_annotations(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _effective(block: list[Any], may_be_empty: bool) -> list[Any]:
-    """Return a block without docstrings, other constants that stand alone, and ``pass``."""
+    """Return a block without docstrings, other constant expressions, and ``pass``."""
     kept = [
         node
         for node in block
@@ -305,11 +305,11 @@ def _normalised(node: ast.AST) -> ast.AST:
 
 
 def dumped(node: Any) -> str:
-    """Return a tree as text that is the same in every version of Python: `ast.dump` and `unparse` are not."""
+    """Return a tree as text that is the same in every version of Python, unlike `ast.dump` and `unparse`."""
     if isinstance(node, ast.AST):
         fields = []
         for name, value in ast.iter_fields(node):
-            is_value = isinstance(node, ast.Constant) and name == "value"  # which may be None
+            is_value = isinstance(node, ast.Constant) and name == "value"  # None is then a value
             if name in _UNHASHED or (not is_value and (value is None or value == [])):
                 continue
             if isinstance(node, ast.JoinedStr):
@@ -318,7 +318,7 @@ def dumped(node: Any) -> str:
         return f"{type(node).__name__}({', '.join(fields)})"
     if isinstance(node, list):
         return f"[{', '.join(map(dumped, node))}]"
-    return f"{type(node).__name__} {node!a}"  # what repr escapes depends on the version of Unicode
+    return f"{type(node).__name__} {node!a}"  # the escapes of repr depend on the version of Unicode
 
 
 def _compiled(code: CodeType) -> Code:
@@ -342,7 +342,7 @@ def _code_text(code: CodeType) -> str:
 
 
 def _references_of(code: CodeType, free: frozenset[str]) -> Iterable[Reference]:
-    """Yield the names that compiled code reads from outside: globals, and what the outermost closes over."""
+    """Yield the names that compiled code reads from outside: globals, and the outermost closure."""
     name, module = "", ""
     attributes: tuple[str, ...] = ()
     for step in dis.get_instructions(code):

@@ -1,4 +1,4 @@
-"""Describe what builds a dataset, call after call."""
+"""Describe a dataset's builder, for one call after another."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ from yogadl._provenance.ingredients import Walk
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a builder: what a build is made from.
+    """A call of a builder, as the origin of a build.
 
     Args:
-        builder: What is called, as it was before.
-        manifest: Returns what a manifest keeps of it, once it has built.
-        sha256: Returns a hash of it as it is when asked, as exact as its values allow.
+        builder: The builder, as it was before the call.
+        manifest: Returns the builder's description for a manifest, after the build.
+        sha256: Returns a hash of the builder in its current state, as exact as its values allow.
     """
 
     builder: Builder
@@ -26,11 +26,11 @@ class Call:
 
 
 class Describer:
-    """Describe what builds a dataset, call after call. Safe to use from several threads.
+    """Describes a dataset's builder, for one call after another. Safe to use from several threads.
 
     Args:
-        function: What builds.
-        thorough: Whether the version is to be worked out, for which every value must have a description.
+        function: The builder's function.
+        thorough: Whether the version is computed, for which every value must have a description.
     """
 
     def __init__(self, function: Callable[..., Any], *, thorough: bool) -> None:
@@ -40,13 +40,13 @@ class Describer:
         self._as_before: dict[tuple[str, str], str] = {}
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """Return a call, with the builder as it is now.
+        """Return a call, with the builder in its current state.
 
-        What its own builds have changed since, a list that it appends to, counts as it was before: else it
-        would be another version at every call.
+        A value that the builder's own builds have changed, such as a list that it appends to, counts as it
+        was before: otherwise each call would have another version.
 
         Raises:
-            ConfigurationError: if the version is to be worked out, and a value has no description.
+            ConfigurationError: if the version is computed, and a value has no description.
         """
         found = self._builder(args, kwargs)
         before = [
@@ -64,7 +64,7 @@ class Describer:
             sha256 = after.get(one.key, one.sha256)
             if sha256 != one.sha256:
                 if not self._thorough:
-                    continue  # a warning has nothing to say of it
+                    continue  # a changed value is left out of warnings
                 self._as_before[one.key, sha256] = one.sha256
             kept.append(one)
         return replace(before, ingredients=tuple(kept)).to_json()
@@ -74,26 +74,26 @@ class Describer:
 
 
 def sha256_of_data(data: Any, *, strict: bool = False) -> str:
-    """Return a hash of an object's class, with all that it uses, and of its state.
+    """Return a hash of an object's class, with all that the class uses, and of the object's state.
 
     Args:
         data: The object.
-        strict: Whether a value that can't be described is refused; else it counts by its type.
+        strict: Whether a value that can't be described is refused; otherwise its type stands for it.
 
     Raises:
-        ConfigurationError: if it is refused.
+        ConfigurationError: if a value is refused.
     """
     return _sha256(lambda data: data, (data,), {}, CodeReader(), strict=strict)
 
 
 def sha256_of_function(function: Callable[..., Any]) -> str:
-    """Return a hash of a function with all that it uses.
+    """Return a hash of a function and of all that it uses.
 
     Raises:
-        ConfigurationError: if a value has no description, so that no hash of it would be certain.
+        ConfigurationError: if a value has no description, so that the hash would not be reliable.
     """
     walk = Walk(function, CodeReader(), thorough=True, strict=True)
-    walk.add_argument("function", function)  # with its defaults, unlike a builder, whose call has them
+    walk.add_argument("function", function)  # with its defaults; for a builder, the call includes them
     walk.finish()
     return Builder("", None, {}, tuple(walk.found.values()), {}).sha256
 

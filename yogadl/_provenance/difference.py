@@ -1,4 +1,4 @@
-"""Say how what built a cache differs from what would build it now."""
+"""Describe how the builder of a cache differs from the current builder."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,12 +10,12 @@ from yogadl._provenance.ingredients import Ingredient
 from yogadl._provenance.shown import shortened
 
 _ABSENT: Final = "absent"
-# A manifest is free-form, and anyone may have written it: of one value no more is shown.
+# A manifest is free-form and untrusted: at most this much of one value is shown.
 _SHOWN: Final = 1000
 
 
 def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
-    """Say what differs between two builders; nothing if they are the same or one is unknown."""
+    """Describe the differences of two builders; empty if they are equal or one is unknown."""
     changes, said = [], set()
     source, new_source = _text(then, "source"), _text(now, "source")
     if source and new_source and not _is_same_code(source, new_source):
@@ -32,7 +32,8 @@ def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
     changes += [
         str(change)
         for change in differences(ingredients_in(then) or [], ingredients_in(now) or [])
-        # What one of them lacks, the code that reads it tells; of code without source nothing can be told.
+        # An ingredient that one builder lacks is left out, as the code that reads it differs, too. An
+        # ingredient without a text is left out, since nothing can be shown for it.
         if change.before not in ("", _ABSENT) and change.after not in ("", _ABSENT)
         if change.what not in said
     ]
@@ -41,12 +42,12 @@ def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that two versions were not both built from.
+    """An ingredient that differs between two versions.
 
     Args:
-        what: A function, class, global, closure variable, default or argument.
-        before: What it was for the first: the lines of code that differ, or a value. Empty if not known.
-        after: What it was for the second.
+        what: The function, class, global, closure variable, default or argument.
+        before: The first version's content: the lines of code that differ, or a value. Empty if not known.
+        after: The second version's content.
     """
 
     what: str
@@ -54,12 +55,12 @@ class Difference:
     after: str
 
     def __str__(self) -> str:
-        if self.before == self.after:  # both unknown, or not to be told apart by what is shown
+        if self.before == self.after:  # both unknown, or equal as far as they are shown
             return f"{self.what}: differs"
         return f"{self.what}: {self.before or 'something else'} -> {self.after or 'something else'}"
 
 
-# What follows reads a manifest's provenance, which is free-form.
+# The functions below read a manifest's provenance, which is free-form.
 
 
 def _text(builder: dict[str, Any], name: str) -> str:
@@ -68,18 +69,18 @@ def _text(builder: dict[str, Any], name: str) -> str:
 
 
 def texts_in(builder: dict[str, Any], name: str) -> dict[str, str] | None:
-    """Return what it says of several things by name; ``None`` if it says nothing."""
+    """Return the texts of a group by name; ``None`` if the builder has no such group."""
     found = builder.get(name)
     return {key: shown(value) for key, value in found.items()} if isinstance(found, dict) else None
 
 
 def shown(value: object) -> str:
-    """Return a value as text, cut to what is shown."""
+    """Return a value as text, cut to the length that is shown."""
     return f"{value!s:.{_SHOWN}}"
 
 
 def ingredients_in(builder: dict[str, Any]) -> list[Ingredient] | None:
-    """Return what it says of each ingredient; ``None`` if it has none. Older ones have no keys."""
+    """Return the ingredients; ``None`` if there are none. Ingredients of older manifests have no keys."""
     found = []
     listed = builder.get("ingredients")
     for one in listed if isinstance(listed, list) else [None]:
@@ -93,7 +94,7 @@ def ingredients_in(builder: dict[str, Any]) -> list[Ingredient] | None:
 def _pairs(
     then: list[Ingredient], now: list[Ingredient]
 ) -> Iterator[tuple[Ingredient, Ingredient | None] | tuple[None, Ingredient]]:
-    """Yield what belongs together: what is the same to the builder, wherever it lies, or has one name."""
+    """Yield pairs of the same ingredient: with the same key, or else with the same label."""
     labels = {one.key: one.label for one in now if one.key}
     left = {one.label: one for one in now}
     for one in then:
@@ -102,12 +103,12 @@ def _pairs(
 
 
 def differences(then: list[Ingredient], now: list[Ingredient]) -> list[Difference]:
-    """Return what is not the same in both."""
+    """Return the differences between two lists of ingredients."""
     found = []
     for before, after in _pairs(then, now):
         if before is None or after is None:
             known = after or before
-            assert known is not None  # of each pair one is there
+            assert known is not None  # each pair has at least one
             text = shortened(known.text.partition("\n")[0])
             found.append(Difference(known.label, text if before else _ABSENT, text if after else _ABSENT))
         elif before.sha256 != after.sha256:
@@ -118,9 +119,10 @@ def differences(then: list[Ingredient], now: list[Ingredient]) -> list[Differenc
 
 
 def changed_lines(then: str, now: str) -> tuple[str, str]:
-    """Return the lines that were changed, removed and added, each side in one line.
+    """Return the removed and the added lines, each side as one line of text.
 
-    In one pass, whatever the texts: what finds the shortest difference may take hours over a crafted one.
+    This takes one pass for any texts: an algorithm for the shortest difference may take hours on crafted
+    ones.
     """
     before, after = then.splitlines(), now.splitlines()
     start = _alike(before, after)
@@ -134,7 +136,7 @@ def changed_lines(then: str, now: str) -> tuple[str, str]:
 
 
 def _alike(ours: Sequence[str], theirs: Sequence[str]) -> int:
-    """Return how many lines both begin with."""
+    """Return the number of lines that both begin with."""
     pairs = enumerate(zip(ours, theirs, strict=False))
     return next((number for number, (one, other) in pairs if one != other), min(len(ours), len(theirs)))
 
@@ -154,14 +156,14 @@ def _quoted(lines: list[str]) -> str:
 
 
 def _is_same_code(then: str, now: str) -> bool:
-    """Compare what the text means: another version of Python writes the same tree in other quotes."""
+    """Compare the meaning of two texts: another version of Python writes the same tree with other quotes."""
     if then == now:
         return True
     if len(then) > 2 * len(now) + _SHOWN:
-        return False  # a crafted one could take all memory to parse
+        return False  # parsing a crafted text could take all memory
     try:
         return dumped(parsed(then)) == dumped(parsed(now))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last: of the parser's own stack
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: of the parser's stack
         return False
 
 

@@ -1,4 +1,4 @@
-"""Follow a builder to everything that decides what it builds: code of the user's own, values, arguments."""
+"""Collect everything that decides what a builder builds: the user's own code, values, arguments."""
 
 import builtins
 import functools
@@ -29,7 +29,7 @@ from yogadl.errors import ConfigurationError
 
 _MAX_INGREDIENTS: Final = 20_000
 _MISSING: Final = object()
-# What a module knows of itself: where it lies and how it was started, which builds nothing.
+# A module's attributes for its own place and start, on which no build depends.
 _OF_A_MODULE: Final = frozenset(
     {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__path__", "__cached__"}
 )
@@ -37,13 +37,13 @@ _OF_A_MODULE: Final = frozenset(
 
 @dataclass(frozen=True)
 class Ingredient:
-    """One thing that a version is made of.
+    """A piece of code or a value that a version is made of.
 
     Args:
-        label: What people call it; unique.
-        key: What the hash calls it: the same from whichever module or folder the code was imported.
-        sha256: The hash of its content.
-        text: Its source code, or its value in one line.
+        label: A readable, unique name.
+        key: The name in the hash: the same from whichever module or folder the code was imported.
+        sha256: The hash of the content.
+        text: The source code, or the value in one line.
     """
 
     label: str
@@ -53,11 +53,11 @@ class Ingredient:
 
 
 class _Unloaded(ModuleType):
-    """A library's module that is not loaded just to be named: it may be TensorFlow."""
+    """A library's module that is not imported only for its name: it may be TensorFlow."""
 
 
 class Walk:
-    """Visit everything once, in an order that is the same in every process."""
+    """Visits every ingredient once, in an order that is the same in every process."""
 
     def __init__(self, function: Any, reader: CodeReader, *, thorough: bool, strict: bool) -> None:
         self.found: dict[str, Ingredient] = {}
@@ -85,12 +85,12 @@ class Walk:
         """Add an argument of the builder."""
         label, shown = f"argument {name!r}", shown_value(name, value)
         form = self._values.form(value, label)
-        # Where objects of a type are all the same, what they say of themselves is better than nothing.
+        # If all objects of a type have the same form, their shown text is better than nothing.
         is_whole = self._thorough or is_plain(value)
         self._add(label, f"argument {name}", form if is_whole else f"{form} {shown}", shown)
 
-    def add_builder(self, function: Any) -> None:  # anything that can be called
-        """Add the builder itself, and all that it leads to."""
+    def add_builder(self, function: Any) -> None:  # any callable
+        """Add the builder itself, and all ingredients that it leads to."""
         if isinstance(function, FunctionType) and not self._libraries.have_function(function):
             name = dotted(module_name(function.__globals__.get("__name__")), function.__code__.co_qualname)
             self._add_function(function, f"function {name}", "builder", with_defaults=False)
@@ -99,7 +99,7 @@ class Walk:
         self.finish()
 
     def finish(self) -> None:
-        """Add all that what was added leads to."""
+        """Add all ingredients that the added ones lead to."""
         while self._queue:
             self._queue.popleft()()
 
@@ -117,7 +117,7 @@ class Walk:
             if self._libraries.have_class(value):
                 return self._library(value.__module__, value.__qualname__)
             return self._queued(value, "class", value.__module__, value.__qualname__, self._add_class)
-        # As it was written: functools.wraps gives a decorator's function the name of what it decorates.
+        # The name in the source: functools.wraps gives a decorator's function the name of the decorated one.
         module, name = value.__globals__.get("__name__"), value.__code__.co_qualname
         if self._libraries.have_function(value):
             return self._library(module, name) + self._closed_over(value, where)
@@ -126,8 +126,8 @@ class Walk:
     def _queued(
         self, value: Any, kind: str, module: str | None, name: str, add: Callable[[Any, str, str], None]
     ) -> str:
-        """Return the token for a piece of code, and have it visited later."""
-        # Without the module: the same file may be __main__ here and imported there.
+        """Return the token for a piece of code, and queue the code for a visit."""
+        # The key has no module: the same file may be __main__ here and imported elsewhere.
         key = f"{kind} {name}"
         number = self._numbers[key] = self._numbers.get(key, 0) + 1
         suffix = f" #{number}" if number > 1 else ""
@@ -136,18 +136,19 @@ class Walk:
         return key + suffix
 
     def _library(self, module: str | None, name: str) -> str:
-        """Return the token for a library's code: its name, so that upgrading it builds nothing anew."""
+        """Return the token for a library's code: its name, so that upgrading it rebuilds nothing."""
         top = (module or "builtins").partition(".")[0]
         version = getattr(sys.modules.get(top), "__version__", None)
         if isinstance(version, str):
             self.libraries[top] = version
-        # Where in a library a function lies differs between versions of it; where a module does not.
+        # A function may move inside its library between versions, so its module is left out; a module does
+        # not.
         return f"library {top}.{name}" if name else f"library {module}"
 
     def _closed_over(self, function: FunctionType, where: str) -> str:
-        """Return what a library's function was made with: what it decorates, as a rule."""
+        """Return the form of what a library's function closes over: usually the decorated function."""
         if isinstance(getattr(function, "registry", None), Mapping):  # functools.singledispatch
-            held: Any = dict(function.registry)  # type: ignore[attr-defined]  # just looked
+            held: Any = dict(function.registry)  # type: ignore[attr-defined]  # checked above
             return f" of {self._values.form(held, f'the registry of {where}')}"
         held = _closure(function)
         return f" of {self._values.form(held, f'what {where} closes over')}" if held else ""
@@ -180,7 +181,7 @@ class Walk:
         self._add(f"bases of {label}", f"{key} bases", self._values.form(cls.__bases__, label), "")
         for name, value in sorted(vars(cls).items()):
             where, place = f"attribute {label.partition(' ')[2]}.{name}", f"{key} .{name}"
-            # By value, too: `Config.SIZE = 64` in a script changes no code of Config.
+            # Values count, too: `Config.SIZE = 64` in a script changes no code of Config.
             if not is_internal(name) and (is_plain(value) or (self._thorough and self._counts(cls, value))):
                 self._add_value(where, place, name, value)
             elif functions := set_later(cls, name, value, self._libraries):
@@ -193,10 +194,10 @@ class Walk:
         self._add_references(code, label.partition(" ")[2], key, closure, names)
 
     def _counts(self, cls: type, member: Any) -> bool:
-        """Return whether a class's member counts as a value, and not as the text of the class does."""
+        """Return whether a class's member counts as a value; otherwise the class's source covers it."""
         if not self._refuses or isinstance(member, MethodType | functools.partial):
             return True
-        # Not functions and all that makes attributes of them.
+        # Functions and other descriptors don't count as values.
         return not hasattr(type(member), "__get__") and not is_of_python(cls, member, self._libraries)
 
     def _add_module(self, module: ModuleType, label: str, key: str) -> None:
@@ -240,9 +241,9 @@ class Walk:
                 self._add_value(label, whole, spelt, value)
 
     def _followed(self, value: Any, attributes: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-        """Return what `value.a.b` is as far as that can be told without running code, and which were taken.
+        """Return the value of `value.a.b` as far as no code must run for it, and the attributes followed.
 
-        So a builder that reads `config.size` depends on that alone, not on all of `config`.
+        A builder that reads `config.size` thus depends on this value alone, not on all of `config`.
         """
         if not attributes:
             return value, ()
@@ -254,11 +255,11 @@ class Walk:
         if found is _MISSING:
             return (_MISSING, (name,)) if is_module else (value, ())
         result, taken = self._followed(found, rest)
-        # Of an object only plain values stand for themselves: anything else may look at the rest of it.
+        # Only a plain value of an object is followed: any other attribute may read the rest of the object.
         return (result, (name, *taken)) if is_module or is_plain(result) else (value, ())
 
     def _imported(self, name: str, module: Mapping[str, Any]) -> Any:
-        """Return a module that the code imports when it runs; of a library's no more than the name."""
+        """Return a module that the code imports when it runs; a library's module is not imported."""
         if name.startswith("."):
             spec = module.get("__spec__")
             package = module.get("__package__") or (spec.parent if spec else "")
@@ -267,7 +268,7 @@ class Walk:
             name = importlib.util.resolve_name(name, package)
         top = name.partition(".")[0]
         if not self._thorough:
-            return sys.modules.get(name, _MISSING)  # loading it takes time, which a warning is not worth
+            return sys.modules.get(name, _MISSING)  # importing it takes time, which a warning is not worth
         try:
             loaded = sys.modules.get(top)
             spec = None if loaded else importlib.util.find_spec(top)
@@ -291,7 +292,7 @@ class Walk:
 
 
 def _one_of(codes: list[Code]) -> Code:
-    """Return the only code there is, or what stands for any of several."""
+    """Return the only code, or a combination of several."""
     if len(codes) == 1:
         return codes[0]
     references = sorted({reference for code in codes for reference in code.references})
@@ -304,14 +305,14 @@ def dotted(*names: str) -> str:
 
 
 def _stored(value: Any, name: str) -> Any:
-    """Return an attribute that is kept as it is, on an object or a class, or else the mark for none."""
+    """Return an attribute that is stored as it is on an object or a class; `_MISSING` if there is none."""
     if isinstance(value, type):
         found = inspect.getattr_static(value, name, _MISSING)
         return _MISSING if hasattr(found, "__get__") else found
     if isinstance(inspect.getattr_static(type(value), "__getattribute__"), FunctionType):
         return _MISSING
     if hasattr(inspect.getattr_static(type(value), name, None), "__set__"):
-        return _MISSING  # a property: what it returns is worked out
+        return _MISSING  # a property computes its value
     return getattr(value, "__dict__", {}).get(name, _MISSING)
 
 

@@ -1,4 +1,4 @@
-"""Find the functions in a class, and describe a class whose source can't be found."""
+"""Find the functions of a class, and describe a class whose source can't be found."""
 
 import enum
 import inspect
@@ -11,7 +11,7 @@ from typing import Any, Final
 from yogadl._provenance.modules import Libraries
 from yogadl._provenance.values import nested
 
-# What every version of Python knows of a dataclass.
+# The traits of a dataclass that exist in every supported version of Python.
 _DATACLASS_TRAITS: Final = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
 _FIELD_TRAITS: Final = (
     "type", "default", "default_factory", "init", "repr", "hash", "compare", "kw_only", "metadata",
@@ -25,38 +25,39 @@ def functions_of(cls: type) -> Iterator[FunctionType]:
             yield from functions_in(member)
 
 
-def functions_in(member: Any) -> Iterator[FunctionType]:  # whatever a class has
-    """Yield a function, or those of a property, a class method and the like."""
+def functions_in(member: Any) -> Iterator[FunctionType]:  # any member of a class
+    """Yield a function, or the functions of a property, a class method and the like."""
     inner = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "fdel", "func")]
     for function in (member, *inner):
         if isinstance(function, FunctionType):
             yield function
 
 
-def held_functions(value: Any) -> list[FunctionType]:  # whatever a class or a function has
+def held_functions(value: Any) -> list[FunctionType]:  # any attribute of a class or a function
     """Return the functions in a value, also in a dict, list, tuple or set, such as a registry."""
     return [function for one in nested(value) for function in functions_in(one)]
 
 
 def is_internal(name: str) -> bool:
-    """Return whether Python or a library keeps a note under that name."""
+    """Return whether Python or a library may use this name for itself."""
     return name.startswith("_") and name.endswith("_") and len(name) > 1
 
 
 def is_of_python(cls: type, member: Any, libraries: Libraries) -> bool:
-    """Return whether Python put a member into a class."""
-    # What abc keeps to itself, and the members of an enum, of which those count that are used.
+    """Return whether Python itself put a member into a class."""
+    # Internal data of abc, and the members of an enum; the used members count as references.
     if type(member).__module__ == "_abc" or (isinstance(member, enum.Enum) and type(member) is cls):
         return True
     return hasattr(type(member), "__get__") and libraries.have_class(type(member))
 
 
 def set_later(cls: type, name: str, member: Any, libraries: Libraries) -> list[FunctionType]:
-    """Return a member's functions that are not in the class's text: set from outside, or decorated."""
+    """Return a member's functions that are not in the class's source: set from outside, or decorated."""
     if name.startswith("__annotate"):
-        return []  # what Python 3.14 makes of annotations
+        return []  # Python 3.14 makes these from annotations
     module = vars(sys.modules.get(cls.__module__, cls))
-    # Not what was made for a class from its fields: a dataclass's comparison, a named tuple's.
+    # Functions generated from a class's fields, such as the comparison of a dataclass or named tuple, don't
+    # count.
     is_made = is_internal(name) or "_fields" in vars(cls)
     return [
         function
@@ -71,11 +72,11 @@ def set_later(cls: type, name: str, member: Any, libraries: Libraries) -> list[F
 def described(cls: type, libraries: Libraries) -> dict[str, Any]:
     """Describe a class whose source can't be found.
 
-    It was made by `exec`, namedtuple, Enum(...), make_dataclass, type(...), or is one of several that have
-    its name, for example in two branches of an `if`.
+    The class was made by `exec`, namedtuple, Enum(...), make_dataclass or type(...), or is one of several
+    classes with its name, for example in two branches of an `if`.
     """
     made: dict[str, Any] = {"class": type(cls), "body": {}}
-    for name, member in vars(cls).items():  # in order, which may be that of fields
+    for name, member in vars(cls).items():  # in order, since it may be the order of fields
         functions = [function for function in functions_in(member) if not is_generated(function)]
         if functions and not name.startswith("__annotate"):
             made["body"][name] = functions
@@ -91,15 +92,15 @@ def described(cls: type, libraries: Libraries) -> dict[str, Any]:
 
 
 def is_made_by_call(cls: type) -> bool:
-    """Return whether type(...) or make_dataclass made a class, as far as can be seen."""
+    """Return whether a class was probably made by type(...) or make_dataclass."""
     own = vars(cls)
-    # What a class statement notes first. Metaclasses, and typing.NamedTuple, may note things anew.
+    # A class statement sets `__module__` first. Metaclasses, and typing.NamedTuple, may set attributes again.
     keeps_order = "__dataclass_fields__" in own or (type(cls) is type and "_fields" not in own)
     return keeps_order and next(iter(own)) != "__module__"
 
 
 def is_generated(function: FunctionType) -> bool:
-    """Return whether Python made a function from the fields or members of a class, each version another."""
+    """Return whether Python generated a function from a class's fields or members; it varies by version."""
     made = inspect.unwrap(function)
     module = str(made.__globals__.get("__name__"))
     return (
@@ -110,7 +111,7 @@ def is_generated(function: FunctionType) -> bool:
 
 
 def _dataclass_of(cls: type) -> dict[str, Any]:
-    made: Any = cls  # mypy does not see that it is one
+    made: Any = cls  # mypy does not know that it is a dataclass
     return {
         "fields": {
             name: {
@@ -127,5 +128,5 @@ def _dataclass_of(cls: type) -> dict[str, Any]:
 def _annotations(cls: type) -> dict[str, Any]:
     try:
         return inspect.get_annotations(cls)
-    except NameError:  # Python 3.14 works them out when asked
+    except NameError:  # Python 3.14 evaluates annotations at their first use
         return {}

@@ -1,4 +1,4 @@
-"""Say whose a module is, what it is called, and where its project lies."""
+"""Find out whether a module is the user's, its name, and the folder of its project."""
 
 import functools
 import inspect
@@ -13,22 +13,22 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 _OUR_FOLDER: Final = str(Path(__file__).parents[1]) + os.sep
-_LEVELS_UP: Final = 2  # `Path(__file__).parents[2]`; "/" and "/data" are not of a project
-_HEAP_TYPE: Final = 1 << 9  # of a class: made by a program, not by the interpreter
+_LEVELS_UP: Final = 2  # up to `Path(__file__).parents[2]`; "/" and "/data" don't count
+_HEAP_TYPE: Final = 1 << 9  # set on a class that was made by a program, not by the interpreter
 
 
 @dataclass(frozen=True)
 class Libraries:
-    """Tell the user's own code from that of others.
+    """Distinguishes the user's own code from that of libraries.
 
     Args:
-        own_package: The top-level package of the builder: the user's own, even where it is installed.
+        own_package: The top-level package of the builder, which is the user's own even if installed.
     """
 
     own_package: str
 
     def have(self, module: str | None, file: str | None) -> bool:
-        """Return whether a module is Python's, ours, or installed."""
+        """Return whether a module belongs to Python, to this library, or to an installed package."""
         top = (module or "").partition(".")[0]
         if file is None or file.startswith("<"):
             return top != "__main__" and top in sys.stdlib_module_names
@@ -47,9 +47,9 @@ class Libraries:
 
     def have_class(self, cls: type) -> bool:
         module = sys.modules.get(cls.__module__)
-        if cls.__module__ == "builtins":  # what exec without a __name__ makes claims to be one
+        if cls.__module__ == "builtins":  # classes made by exec without a __name__ also have this module
             return not cls.__flags__ & _HEAP_TYPE
-        # So does what a call makes, of the module that has the code called: types.new_class, and with it
+        # A class made by a call also has the module of the called code: types.new_class, and with it
         # make_dataclass before Python 3.12; abc.ABCMeta("Name", ...).
         may_be_made = cls.__module__ in ("types", type(cls).__module__) and "." not in cls.__qualname__
         found = getattr(module, "__dict__", {}).get(cls.__qualname__)
@@ -62,7 +62,7 @@ class Libraries:
         return self.have(spec.name, spec.origin if spec.has_location else folder)
 
 
-@functools.cache  # the same for as long as the process lives
+@functools.cache  # constant while the process lives
 def _standard_library() -> tuple[str, ...]:
     return tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 
@@ -70,25 +70,25 @@ def _standard_library() -> tuple[str, ...]:
 def _is_installed(top: str, file: str) -> bool:
     if "site-packages" in file or "dist-packages" in file:
         return True
-    # By `pip install --target`, maybe among the user's own files.
+    # Installed by `pip install --target`, perhaps among the user's own files.
     folder = next((parent for parent in Path(file).parents if parent.name == top), Path(file)).parent
     return _has_distributions(folder) and top in _distributed()
 
 
-@functools.cache  # what is installed stays while the process lives
+@functools.cache  # installed packages are assumed not to change while the process lives
 def _has_distributions(folder: Path) -> bool:
     return next(folder.glob("*.dist-info"), None) is not None
 
 
-@functools.cache  # reads a file of each, and is rarely asked
+@functools.cache  # reads a file of each distribution, and is rarely needed
 def _distributed() -> Mapping[str, list[str]]:
-    from importlib.metadata import packages_distributions  # 10 ms that opening a storage need not wait for
+    from importlib.metadata import packages_distributions  # takes 10 ms, and is rarely needed
 
     return packages_distributions()
 
 
 def is_ours(file: str) -> bool:
-    """Return whether a file is one of this library."""
+    """Return whether a file belongs to this library."""
     return file.startswith(_OUR_FOLDER)
 
 
@@ -99,7 +99,7 @@ def file_of(module: ModuleType | None) -> str | None:
 
 
 def module_name(module: str | None) -> str:
-    """Return what a module would be called if it were not the one that was started."""
+    """Return the name that a module would have if it were imported instead of started."""
     if module not in ("__main__", "__mp_main__"):
         return module or ""
     main = sys.modules.get(module)
@@ -110,7 +110,7 @@ def module_name(module: str | None) -> str:
     return Path(file).stem if file else module
 
 
-def package_of(function: Any) -> str:  # anything that can be called
+def package_of(function: Any) -> str:  # any callable
     """Return the top-level package of a builder."""
     function = inspect.unwrap(function)
     function = getattr(function, "__func__", function)
@@ -119,9 +119,10 @@ def package_of(function: Any) -> str:  # anything that can be called
 
 
 def place_in_project(value: Any, names: Mapping[str, Any]) -> str:
-    """Return where a path lies, from the folder of a module, if it is in the module's project or just above.
+    """Return a path relative to a module's folder, if it is in the module's project or just above it.
 
-    `Path(__file__).parent` is another path on every machine, and means the same. Only a path has a place.
+    `Path(__file__).parent` is another path on every machine, with the same meaning. The result is empty for
+    other values.
     """
     file = names.get("__file__")
     if not isinstance(value, str | PurePath) or not os.path.isabs(value) or not file:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, order=True)
 class Reference:
-    """A name read from outside, with the attributes taken of it.
+    """A name that is read from outside, with the attributes taken of it.
 
     Args:
-        name: The name; ``np`` of ``np.linalg.norm``.
-        attributes: ``("linalg", "norm")`` of that.
-        module: Where an import statement inside of the code takes it from; empty for a global or closure.
+        name: The name; ``np`` for ``np.linalg.norm``.
+        attributes: The attributes; ``("linalg", "norm")`` for the same.
+        module: The module of an import statement inside of the code; empty for a global or closure variable.
     """
 
     name: str
@@ -33,7 +33,7 @@ class _Scope:
 def names_read(node: ast.AST) -> tuple[Reference, ...]:
     """Return the names that a normalised function or class reads from outside, in alphabetical order.
 
-    A local name that equals a global is not one of them, nor is what a string given to ``eval`` names.
+    A local name that equals a global is not included, nor are names in a string given to ``eval``.
     """
     finder = _Finder()
     finder.visit(node)
@@ -51,7 +51,7 @@ class _Finder(ast.NodeVisitor):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Name):
-            self._read(node.target.id, ())  # `total += 1` of a global reads it, too
+            self._read(node.target.id, ())  # `total += 1` also reads a global
         self.generic_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
@@ -96,7 +96,7 @@ class _Finder(ast.NodeVisitor):
         scope.bound |= {parameter.name for parameter in getattr(node, "type_params", [])}
         self._scopes.append(scope)
         for statement in node.body:
-            # In order, since `x = x` reads the x outside first.
+            # In order, since `x = x` reads the outer x first.
             self.visit(statement)
             made = _scope_of([statement])
             scope.bound |= made.bound
@@ -163,7 +163,7 @@ def _imported(node: ast.Import | ast.ImportFrom) -> dict[str, Reference]:
 
 
 def _own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield all nodes below that are not in a scope of their own."""
+    """Yield all nodes below that are not in an inner scope."""
     for node in nodes:
         yield node
         inner: Iterable[ast.AST]
@@ -171,7 +171,7 @@ def _own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() | ast.ClassDef():
                 continue
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                # `:=` binds outside of a comprehension, its other targets inside.
+                # `:=` binds outside of a comprehension; its other targets are bound inside.
                 inner = [named.target for named in ast.walk(node) if isinstance(named, ast.NamedExpr)]
             case _:
                 inner = ast.iter_child_nodes(node)

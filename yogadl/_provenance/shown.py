@@ -1,4 +1,4 @@
-"""Show values to people, each in one line that is the same in every process."""
+"""Show values to users, each in one line that is the same in every process."""
 
 import gc
 import hashlib
@@ -16,18 +16,18 @@ from yogadl._provenance.values import CHEAP_BYTES, CONTAINERS, LOOKED_AT, array_
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 _SHOWN: Final = 120
-# By whole words: a tokenizer is none.
+# Matches whole words, so that "tokenizer" is no secret.
 _SECRET: Final = re.compile(
     r"(?:^|[_.])(?:(?:api|access|private|secret|auth)_?key|token|secret|passw(?:or)?d|passphrase|credential)s?(?:$|[_.])",
     re.IGNORECASE,
 )
 _UNORDERED: Final[tuple[Any, ...]] = (set.__repr__, frozenset.__repr__)
 _CODE: Final = (type, ModuleType, FunctionType, CodeType, FrameType, TracebackType)
-_HELD_LOOKED_AT: Final = 10_000  # of what an object holds, for sets that its `repr` shows
+_HELD_LOOKED_AT: Final = 10_000  # the most objects that are searched for sets shown in a `repr`
 
 
 def shown_value(name: str, value: Any) -> str:
-    """Return a value as people read it, in one line; not one that may be a secret by its name."""
+    """Return a value as readable text in one line; a value whose name suggests a secret is hidden."""
     if _SECRET.search(name) and isinstance(value, str | bytes):
         return "(not shown)"
     if type(value) in CONTAINERS and len(value) > LOOKED_AT:
@@ -37,7 +37,7 @@ def shown_value(name: str, value: Any) -> str:
         return f"array {value.dtype}{list(value.shape)}{digest}"
     try:
         text = _text_of(value)
-    except RecursionError:  # it holds itself, or is nested too deeply
+    except RecursionError:  # the value contains itself, or is nested too deeply
         try:
             text = _repr_of(value)
         except RecursionError:
@@ -46,7 +46,7 @@ def shown_value(name: str, value: Any) -> str:
 
 
 def _text_of(value: Any) -> str:
-    """Return a value's `repr`, with the items of each set in order: that of strings differs by process."""
+    """Return a value's `repr` with the items of each set in order; their order varies by process."""
     if isinstance(value, type(os.environ)):
         return "environ"
     if isinstance(value, set | frozenset):
@@ -61,19 +61,20 @@ def _text_of(value: Any) -> str:
 
 
 def _repr_of(value: Any) -> str:
-    """Return an object's own `repr`, in which the sets that it holds have their items in order, too."""
+    """Return an object's own `repr`, in which the items of sets inside the object are in order, too."""
     text = repr(value)
     if "{" not in text:
         return text
     in_order: dict[str, str] = {}
     for held in itertools.islice(_held_by(value), _HELD_LOOKED_AT + len(text)):
-        if issubclass(type(held), type(os.environ)):  # isinstance would ask a weak proxy for its object
+        if issubclass(type(held), type(os.environ)):  # isinstance would resolve a weak proxy
             in_order[repr(held)] = "environ"
-        # One that is longer is not in it; with a `repr` of its own its order may mean something.
+        # A set longer than the text is not shown in it. A set with a `repr` of its own may have a meaningful
+        # order.
         elif type(held).__repr__ in _UNORDERED and 1 < len(held) < len(text):
             items = f"{{{', '.join(sorted(map(_text_of, held)))}}}"
             in_order[repr(held)] = items if type(held) is set else f"{type(held).__name__}({items})"
-    # A mark first, since what is put in may look like another set.
+    # Marks are inserted first, since an inserted text may look like another set.
     marks = {}
     for number, shown in enumerate(sorted(in_order, key=len, reverse=True)):  # outer ones first
         marks[f"\0{number}\0"] = in_order[shown]
@@ -82,12 +83,12 @@ def _repr_of(value: Any) -> str:
 
 
 def _held_by(value: Any) -> Iterator[Any]:
-    """Yield a value and all that it holds: nearest first, and no code."""
+    """Yield a value and all objects inside, the nearest first, without code."""
     seen, waiting = {id(value): value}, deque([value])
     while waiting:
         one = waiting.popleft()
         yield one
-        is_array = issubclass(type(one), np.ndarray | np.generic)  # of whose objects gc does not know
+        is_array = issubclass(type(one), np.ndarray | np.generic)  # gc does not report an array's objects
         for held in [one.tolist()] if is_array and one.dtype.hasobject else gc.get_referents(one):
             if id(held) not in seen and not issubclass(type(held), _CODE):
                 seen[id(held)] = held
@@ -105,7 +106,7 @@ def shown_object(value: Any, form: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text that is not too long to show, and still another for another text."""
+    """Return a text short enough to show; a cut text ends with a hash of the whole."""
     if len(text) <= _SHOWN:
         return text
     return f"{text[:_SHOWN]}... {hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"

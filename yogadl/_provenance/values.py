@@ -1,4 +1,4 @@
-"""Describe a value so that equal content gives equal text, in any process, on any machine."""
+"""Describe values so that equal content gives equal text, in any process, on any machine."""
 
 import copyreg
 import enum
@@ -24,22 +24,22 @@ HOOK: Final = "__yogadl_version__"
 
 _SCALARS: Final = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 CONTAINERS: Final = (tuple, list, set, frozenset, dict)
-# Larger values are described only where `ValueForms` is `thorough`: a warning is not worth the time.
+# Larger values are described only if `ValueForms` is `thorough`: a warning is not worth the time.
 CHEAP_BYTES: Final = 64 * 2**20
 _CHEAP_ITEMS: Final = 100_000
 CACHED: Final = type(functools.lru_cache(len))
-LOOKED_AT: Final = 1_000  # of the items of a container
+LOOKED_AT: Final = 1_000  # the most items of a container that are examined
 _INLINE: Final = 200
 
 
 class _Known(NamedTuple):
-    """What was seen before.
+    """A value whose form was computed before.
 
     Args:
-        value: The object itself, so that its id is not given to another.
-        form: Its form, which below other objects than these would say something else.
-        above: What it was in, as far as its form mentions it: of most values nothing.
-        number: Which of those that mention something it is.
+        value: The object itself; the reference keeps its id from being reused.
+        form: Its form. It is valid only below the same objects, if it refers to objects above.
+        above: The ids of the enclosing objects down from the highest that the form refers to; mostly empty.
+        number: The value's number among those whose forms refer to objects above.
     """
 
     value: Any
@@ -49,14 +49,14 @@ class _Known(NamedTuple):
 
 
 class ValueForms:
-    """Give values a form: a text that is equal just if the content is.
+    """Gives values a form: a text that is equal if and only if the content is equal.
 
     Args:
-        of_code: Gives functions, classes and modules their form.
-        is_library: Whether a class is a library's.
-        thorough: Whether every value must be described exactly, as a version needs it, or only what can be
-            described cheaply, as a warning does. Then an object is as good as any other of its type.
-        strict: Whether what can't be described exactly is refused; else it, and it alone, counts by its type.
+        of_code: Returns the form of a function, class or module.
+        is_library: Returns whether a class belongs to a library.
+        thorough: Whether every value must be described exactly, as for a version. Otherwise values are
+            described only if that is cheap, as for a warning, and an object equals any other of its type.
+        strict: Whether a value that can't be described exactly is refused; otherwise its type stands for it.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class ValueForms:
         self._thorough = thorough
         self._strict = strict
         self._open: list[int] = []
-        self._lowest = 0  # of what is open, that which the form under way mentions
+        self._lowest = 0  # the position in `_open` of the highest object that the current form refers to
         self._known: dict[int, _Known] = {}
         self._held = 0
 
     def form(self, value: Any, where: str) -> str:
-        """Return the form of any value; `where` is what an error calls it.
+        """Return the form of any value; `where` is its name in an error.
 
         Raises:
-            ConfigurationError: if it has no content that could be described.
+            ConfigurationError: if the value's content can't be described.
         """
         if type(value) in _SCALARS:
             return _short(f"{type(value).__name__} {value!a}")
@@ -103,7 +103,7 @@ class ValueForms:
             if not self._thorough or not self._strict:
                 return f"deep {type(value).__name__}"
             raise _refusal(where, value, "is nested too deeply") from None
-        except Exception:  # of a user's own __reduce__, say
+        except Exception:  # from a user's __reduce__, for example
             if self._strict:
                 raise
             form = self._type(value, where)
@@ -127,8 +127,8 @@ class ValueForms:
             return self._container(value, where)
         wrapped = inspect.getattr_static(value, "__wrapped__", None)
         if isinstance(wrapped, FunctionType) and self._is_library(type(value)):
-            # What jax.jit and the like keep for themselves is not what they return; functools.cache adds
-            # nothing at all.
+            # The internal state of wrappers such as jax.jit does not affect their results; functools.cache
+            # adds nothing at all.
             inner = self.form(wrapped, where)
             return inner if isinstance(value, CACHED) else f"{self._type(value, where)} of {inner}"
         if not self._thorough:
@@ -143,13 +143,13 @@ class ValueForms:
     def _forms(self, values: Iterable[Any], where: str) -> str:
         return f"[{', '.join(self.form(value, f'{where}[{i}]') for i, value in enumerate(values))}]"
 
-    def _container(self, value: Any, where: str) -> str:  # one of CONTAINERS
+    def _container(self, value: Any, where: str) -> str:  # a value of a type in CONTAINERS
         name = type(value).__name__
         if len(value) > _CHEAP_ITEMS and not (self._thorough and self._strict):
             is_hashed = self._thorough and is_plain(value)
             return f"{name} of {len(value)} {_pickled_sha256(value) if is_hashed else ''}"
         if isinstance(value, dict):
-            # In order: the order of a dict's keys may become that of a record's fields.
+            # In order: the order of a dict's keys may become the order of a record's fields.
             return f"{name} {self._pairs(value, where)}"
         if isinstance(value, set | frozenset):
             items = sorted(value, key=_rank)
@@ -159,13 +159,13 @@ class ValueForms:
     def _pairs(self, value: dict[Any, Any], where: str) -> str:
         pairs = (
             f"{self.form(key, f'a key of {where}')}: {self.form(item, f'{where}[{key!r:.40}]')}"
-            for key, item in list(value.items())  # another thread may be adding to it
+            for key, item in list(value.items())  # a copy, since another thread may add items
         )
         return f"{{{', '.join(pairs)}}}"
 
     def _array(self, value: Any, where: str) -> str:  # an array of any dtype
         if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
-            return self._object(value, where) if self._thorough else self._type(value, where)  # a mask, say
+            return self._object(value, where) if self._thorough else self._type(value, where)  # masked arrays
         described = f"{'array' if value.ndim else 'scalar'} {_dtype(value.dtype)} {value.shape}"
         if value.dtype.hasobject:
             return f"{described} {self._forms(value.ravel().tolist(), where)}"
@@ -175,7 +175,7 @@ class ValueForms:
             return f"{described} {_file(value.filename)}"
         return f"{described} {array_sha256(value)}"
 
-    def _tensor(self, value: Any, where: str) -> str:  # torch, jax, TensorFlow, ...
+    def _tensor(self, value: Any, where: str) -> str:  # of torch, jax, TensorFlow, ...
         value = value.detach() if hasattr(value, "detach") else value
         try:
             array = np.asarray(value)
@@ -195,7 +195,7 @@ class ValueForms:
                 value,
                 "has only a fingerprint of a sample: pass fingerprint= to from_source, or submit it",
             )
-        # That tells which records there are, not what functions make of them, nor which fields are read.
+        # The fingerprint covers the records, but not the results of functions, nor the choice of fields.
         found = [f"records {fingerprint}"]
         for view in views:
             if hasattr(view, "chain"):
@@ -222,7 +222,7 @@ class ValueForms:
         )
 
     def _object(self, value: Any, where: str) -> str:
-        """Describe an object as pickle would take it apart: by its class and its state."""
+        """Describe an object by its class and its state, as pickle reduces it."""
         reduce = copyreg.dispatch_table.get(type(value))
         try:
             made: Any = reduce(value) if reduce else value.__reduce_ex__(4)
@@ -236,7 +236,7 @@ class ValueForms:
         inside.append(self._pairs(dict(pairs or ()), where))
         return f"object {' '.join(inside)}"
 
-    def _state(self, value: Any, state: Any, where: str) -> str:  # what __getstate__ returned
+    def _state(self, value: Any, state: Any, where: str) -> str:  # state: the result of __getstate__
         if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
             return f"{self._state(value, state[0], where)} {self._state(value, state[1], where)}"
         if not isinstance(state, dict):
@@ -244,23 +244,23 @@ class ValueForms:
         kept = []
         for name in sorted(state, key=str):
             made = inspect.getattr_static(type(value), str(name), None)
-            if not isinstance(made, functools.cached_property):  # worked out from the rest, now or later
+            if not isinstance(made, functools.cached_property):  # a cached property is computed from the rest
                 kept.append(f"{name}={self.form(state[name], f'{where}.{name}')}")
         return f"({', '.join(kept)})"
 
     def _enum(self, value: enum.Enum, where: str) -> str:
         return f"{self.form(type(value), where)}.{value.name} {self.form(value.value, where)}"
 
-    _kinds: Final[dict[Any, Callable[..., str]]] = {  # in this order
+    _kinds: Final[dict[Any, Callable[..., str]]] = {  # the first match counts
         enum.Enum: _enum,
         (np.ndarray, np.generic): _array,
         np.dtype: lambda _, value, __: f"dtype {_dtype(value)}",
         np.ufunc: lambda _, value, __: f"ufunc {value.__name__}",
         PurePath: lambda _, value, __: f"path {str(value)!a}",
-        # Read when the code runs; and secrets do not belong into a manifest.
+        # The environment is read when the code runs; and a manifest must not contain secrets.
         type(os.environ): lambda *_: "environ",
-        logging.Logger: lambda *_: "logger",  # reports, and changes nothing
-        Storage: lambda *_: "storage",  # where caches lie, not what is in them
+        logging.Logger: lambda *_: "logger",  # a logger only reports
+        Storage: lambda *_: "storage",  # the place of caches does not matter, only their content
         DataRef: _data_ref,
         (MethodType, BuiltinFunctionType): _method,
         functools.partial: _partial,
@@ -269,7 +269,7 @@ class ValueForms:
 
 
 def nested(value: Any) -> Iterator[Any]:
-    """Yield a value, and what it holds as a list, tuple, set or dict: once each, of many the first."""
+    """Yield a value and the items of lists, tuples, sets and dicts in it, once each; of many the first."""
     seen, waiting = {}, deque([value])
     while waiting:
         one = waiting.popleft()
@@ -284,7 +284,7 @@ def nested(value: Any) -> Iterator[Any]:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value is nothing but data: of a long list, whether its first items are."""
+    """Return whether a value is only data; of a long container the first items are examined."""
     plain = *_SCALARS, *CONTAINERS
     return all(
         type(one) in plain
@@ -298,13 +298,13 @@ def _has_hook(value: Any) -> bool:
     missing = object()
     if inspect.getattr_static(value, HOOK, missing) is missing:
         return False
-    # functools.wraps copies what it wraps has: then it speaks of that, not of this.
+    # functools.wraps copies the attributes of the wrapped function, so a copied hook belongs to that one.
     inner = getattr(value, "__wrapped__", None) if isinstance(value, FunctionType) else None
     return inner is None or getattr(inner, HOOK, missing) is not getattr(value, HOOK)
 
 
 def _rank(item: Any) -> tuple[str, str]:
-    """Order the items of a set before they are described, so that it does not depend on the hash seed."""
+    """Return a sort key for the items of a set, so that their order does not depend on the hash seed."""
     known = ascii(item) if type(item) in _SCALARS else getattr(item, "__qualname__", "")
     return type(item).__name__, known
 
@@ -313,32 +313,32 @@ def array_sha256(array: Any) -> str:  # an array or a scalar of numpy
     """Return the hash of the content of an array without objects."""
     if not array.nbytes:
         return hashlib.sha256().hexdigest()
-    # As bytes, since datetimes give no buffer; a large array is not copied if its memory is in order. Any:
-    # mypy knows of no array that is a buffer.
+    # Viewed as bytes, since datetimes export no buffer; a contiguous array is not copied. Any: mypy does not
+    # know that an array is a buffer.
     content: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return hashlib.sha256(content).hexdigest()
 
 
-def _pickled_sha256(value: Any) -> str:  # a large container of plain data
+def _pickled_sha256(value: Any) -> str:  # value: a large container of plain data
     digest = _Digest()
     pickler = pickle.Pickler(digest, 5)
-    pickler.fast = True  # without it, equal content of other objects would be other bytes
+    pickler.fast = True  # without it, shared objects inside would change the bytes of equal content
     pickler.dump(value)
     return digest.sha256.hexdigest()
 
 
 class _Digest:
-    """A file that keeps the hash of what is written."""
+    """A file that only hashes the bytes written."""
 
     def __init__(self) -> None:
         self.sha256 = hashlib.sha256()
 
-    def write(self, content: Any) -> int:  # bytes, or another buffer of them
+    def write(self, content: Any) -> int:  # bytes, or another buffer
         self.sha256.update(content)
         return memoryview(content).nbytes
 
 
-def _file(path: Any) -> str:  # what numpy mapped
+def _file(path: Any) -> str:  # path: the file of a numpy map
     found = os.stat(path)
     return f"file {os.fspath(path)!a} {found.st_size} {found.st_mtime_ns}"
 

@@ -1,15 +1,16 @@
-"""Read forwards: records in an order, sharded, batched, read ahead, and resumed exactly.
+"""Read records forwards: ordered, sharded, batched, read ahead, and resumed exactly.
 
-The one door: adapters take all that they need from here. Behind it, one idea a module, each standing on
-those before it. Integers: `shard` which positions are whose, `cut` how they make batches, `cursor` a place
-as JSON, `skipped` what is left out, `numbering` items by number, `pieces` the rows of each item. Reading:
-`rows` which records come where, `run` reads them and counts what that takes, `ahead` announces them, `blocks`
-them in any order, `items` makes records or batches of them, `prefetch` is a stage, `stats` what it all took,
-`recipe` all of it together, `plan` what it will take. Worker processes: `worker` is one, `transport` its
-memory, `channel` its socket, `pool` asks them, `deaths` says how they failed, `workers` makes items so.
-Delivering: `claims` who reads which epoch, `iterator` one by one, `stream` and `loader` what users hold and
-adapters take, `given` what adapters check, `opening` how users get it, `numbered` batches by number, for
-callers that count.
+Adapters import everything they need from this module. Each module has one job and builds on the ones
+named before it. Integers only: `shard` computes the positions of a shard, `cut` groups rows into batches,
+`cursor` stores a place as JSON, `skipped` leaves positions out, `numbering` numbers items, `pieces` lists the
+rows of each item. Reading: `rows` holds records and their positions, `run` reads them and counts the time,
+`ahead` announces them, `blocks` reads them in any order, `items` makes records or batches of them, `prefetch`
+is a stage, `stats` adds up times and counts, `recipe` combines all of these, `plan` estimates the cost.
+Worker processes: `worker` runs in one, `transport` is its memory, `channel` its socket, `pool` sends requests
+to workers, `deaths` describes their failures, `workers` makes items in them. Delivery: `claims` assigns
+epochs to iterators, `iterator` delivers items one by one, `stream` and `loader` are for users and adapters,
+`given` checks the arguments of adapters, `opening` opens a stream for users, `numbered` reads batches by
+number, for callers that count.
 """
 
 from yogadl._stream.ahead import Ahead

@@ -1,4 +1,4 @@
-"""Announce records before they are read, so that the kernel can fetch those that are not in memory."""
+"""Announce records before they are read, so that the kernel can fetch those not in memory."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -10,26 +10,26 @@ if TYPE_CHECKING:
     from yogadl._stream.block_ahead import BlockAhead
 
 AHEAD_BYTES: Final = 32_000_000
-_STEPS: Final = 8  # in which so much is announced: small batches then cost a comparison each
+_STEPS: Final = 8  # announcements for AHEAD_BYTES: small batches then cost a comparison each
 
 
 def expect(run: Run, rows: Rows) -> None:
-    """Announce just these rows; other processes read those between them."""
+    """Announce only these rows; other processes read the rows between them."""
     blocks = run.block_ahead
     announce(run.source, rows.indices if blocks is None else blocks.others(rows, is_shared=True))
 
 
 class Ahead:
-    """Announce what comes after the records that are read: at first a few, then up to `AHEAD_BYTES` of them.
+    """Announces the records that follow those read: a few at first, then up to `AHEAD_BYTES`.
 
     Safe to use from several threads: at worst a record is announced twice.
 
     Args:
-        run: What they are of.
-        rows: All those that come one after another; which, and where in the order, if that is known.
-        planned: Told in place of caches.
-        blocks: What is told of blocks in place of the run's.
-        is_shared: Whether other processes read rows between them.
+        run: The run of the records.
+        rows: The rows that follow each other; their positions in the order may be unknown.
+        planned: Called instead of each cache's announcement.
+        blocks: The planned blocks, used instead of the run's.
+        is_shared: Whether other processes read rows between these.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Ahead:
             self._blocks = None
 
     def of(self, first: int, last: int) -> None:
-        """Announce what comes after records `first` to `last - 1`, about to be read, and those if need be."""
+        """Announce the records after `first` to `last - 1`, which are read next; these, too, if needed."""
         total, ahead = len(self._rows), min(last, self._most)
         if self._announced < min(total, last + ahead - ahead // _STEPS):
             start, end = max(first, self._announced), min(total, last + ahead)
             some, blocks = self._rows[start:end], self._blocks
             if blocks is not None and not blocks.goes_on(some, is_shared=self._is_shared):
-                some = some[: max(0, last - start)]  # these are wanted at once, and perhaps no others
+                some = some[: max(0, last - start)]  # these are needed at once, and perhaps no others are
             self._announced = start + len(some)
             indices = some.indices if blocks is None else blocks.others(some, is_shared=self._is_shared)
             self._announced += announce(self._source, indices, planned=self._planned)

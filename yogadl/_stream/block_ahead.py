@@ -1,4 +1,4 @@
-"""Read whole blocks ahead, where the order is of blocks: each then comes once an epoch, to one shard."""
+"""Read whole blocks ahead if the order is of blocks: one shard then needs each block, once an epoch."""
 
 import contextlib
 import itertools
@@ -17,35 +17,35 @@ from yogadl._stream.rows import Rows
 from yogadl._stream.shard import Shard
 from yogadl._stream.skipped import Skipped
 
-# So many are held: the one that is read, and the next.
+# The windows held at a time: the one being read, and the next.
 _WINDOWS: Final = 2
-# Smaller ones are taken together, up to so much.
+# Smaller windows are combined up to this size.
 _WINDOW_BYTES: Final = 8_000_000
-# What lies between blocks is held, too: such a share more.
+# The bytes between blocks are held, too, which takes 1/_SPARE more.
 _SPARE: Final = 64
-# To ask for blocks takes a request if what says where values lie is not here.
+# A request for a block takes a request to the store if the entries of its values are not here.
 _BEGUN_LIMIT_S: Final = 60.0
-# How many readers, each anywhere in the order, are known by where they were last.
+# The readers, each anywhere in the order, that are recognised by their last position.
 _READERS: Final = 8
-# So much is on its way at a time, beyond what is needed at once.
+# The bytes requested and not yet received at a time, besides those needed at once.
 _COMING_BYTES: Final = 64 * 2**20
-# A window is read to its end when this share of the next was announced: others may not be as far.
+# A window is over when 1/_LATER of the next was announced, since other readers may be behind.
 _LATER: Final = 8
-# So much is asked for together: what says where values lie is waited for once for all.
+# The bytes requested together, so that the wait for the entries of their values happens once.
 _TOGETHER_BYTES: Final = 4 * 2**20
 
 
-# Each stream of a process has room of its own.
+# Each stream of a process has a store of its own.
 _numbers = itertools.count()
 
 
 class _Reader(NamedTuple):
-    """Who goes through an epoch.
+    """A reader that goes through an epoch.
 
     Attributes:
-        epoch: Which one.
+        epoch: The epoch.
         last: The position that was announced last.
-        since: When that began, in calls.
+        since: The call in which the reader began, by number.
     """
 
     epoch: int
@@ -57,19 +57,19 @@ class _Window:
     """The blocks of one window of which a shard reads more than half, in the order of their first use.
 
     Args:
-        label: What it is called.
-        low: At which position it begins.
-        high: Up to which it goes.
-        blocks: Which ones.
-        uses: At which position each is used first.
-        counts: How many of its records the shard reads.
+        label: The name of the window.
+        low: The position at which the window begins.
+        high: The position before which it ends.
+        blocks: The numbers of the blocks.
+        uses: The position at which each block is used first.
+        counts: The number of each block's records that the shard reads.
 
     Attributes:
-        asked: How many blocks were asked for.
-        touched: When it was used last, in calls.
-        numbers: Which are held.
-        held: What holds them, by cache.
-        begun: From which block on some are just being asked for, and what is set once they were.
+        asked: The number of blocks requested.
+        touched: The call in which the window was used last, by number.
+        numbers: The blocks that are held.
+        held: The object that holds them, by cache.
+        begun: The requests being sent: the first block of each, and an event that is set once it was sent.
     """
 
     def __init__(
@@ -83,31 +83,31 @@ class _Window:
         self.begun: list[tuple[int, threading.Event]] = []
 
     def coming_bytes(self) -> int:
-        """Return how much was asked for, and is not here yet."""
+        """Return the number of bytes requested and not received yet."""
         return sum(held.coming_bytes() for held in list(self.held.values()))
 
 
 class BlockAhead:
-    """Choose the blocks to hold, as rows are announced. Thread-safe; a pickled or forked one begins anew.
+    """Chooses the blocks to hold as rows are announced. Thread-safe; a pickled or forked copy begins anew.
 
     Args:
-        source: What is read.
-        order: In which order.
-        shard: Which of it.
-        skipped: What neither order nor shard count.
+        source: The source of the records.
+        order: The order, which is of blocks.
+        shard: The shard.
+        skipped: The positions that neither order nor shard count.
         is_same: Whether every epoch has the order of the first.
-        planned: Told in place of caches, where nothing will be read.
+        planned: Called instead of each cache's announcement, if nothing will be read.
 
     Attributes:
-        most_rows: How many rows to announce ahead at most: blocks are held for those that are read.
-        held_bytes: How much it takes to hold the window that is read, and the next.
-        records: How many records were said to be held or not, where nothing is read.
+        most_rows: The most rows to announce ahead: blocks are held for the rows being read.
+        held_bytes: The memory that holds the window being read, and the next.
+        records: The number of records decided on, held or not, if nothing is read.
     """
 
     def __init__(
         self,
         source: RandomAccess,
-        order: Any,  # of blocks
+        order: Any,  # an order of blocks
         shard: Shard,
         skipped: Skipped | None,
         is_same: bool,
@@ -120,7 +120,7 @@ class BlockAhead:
         self._each = blocks.records
         one = blocks.records * blocks.window * blocks.lanes
         row_bytes = max(1, source.record_bytes)
-        self._positions = one * max(1, _WINDOW_BYTES * shard.ranks // (one * row_bytes))  # of a window
+        self._positions = one * max(1, _WINDOW_BYTES * shard.ranks // (one * row_bytes))  # in a window
         rows = min(self._positions, order.records) // shard.ranks
         self.most_rows = max(1, rows // _LATER // 2)
         self.held_bytes = _WINDOWS * rows * row_bytes * (_SPARE + 1) // _SPARE
@@ -132,20 +132,20 @@ class BlockAhead:
         return BlockAhead, (self._source, self._order, self._shard, self._skipped, self._is_same)
 
     def _begin(self) -> None:
-        """Forget all: at first, and in a forked process."""
+        """Reset the state: at the start, and in a forked process."""
         self._pid = os.getpid()
         self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
         self._stores: dict[Any, Any] | None = None
-        self._readers: list[_Reader] = []  # the latest at the end
-        self._calls = self._most_span = 0  # how many were announced, and how many positions at most by one
+        self._readers: list[_Reader] = []  # the latest last
+        self._calls = self._most_span = 0  # calls of `others`, and the most positions in one of them
         self._is_going_on = False
 
     def others(self, rows: Rows, *, is_shared: bool) -> Indices:
-        """Begin to hold the blocks of rows that are announced; return which records are not held.
+        """Begin to hold the blocks of announced rows; return the indices of the records that are not held.
 
         Args:
-            rows: Those that are announced.
-            is_shared: Whether other processes read rows between them.
+            rows: The announced rows.
+            is_shared: Whether other processes read rows between these.
         """
         with self._lock:
             if os.getpid() != self._pid:
@@ -161,23 +161,23 @@ class BlockAhead:
                         some = rows[start:end]
                         is_other[start:end] = self._others(some, is_shared, awaited)
             self.records += int(is_other.sum())
-        for event in awaited:  # else their records would be asked for as well
+        for event in awaited:  # otherwise their records would be requested, too
             event.wait(_BEGUN_LIMIT_S)
         return rows.indices[is_other]
 
     def goes_on(self, rows: Rows, *, is_shared: bool) -> bool:
-        """Return whether these come after some that were announced.
+        """Return whether these rows continue rows that were announced.
 
-        The first rows are wanted at once, and who reads here and there wants no blocks.
+        The first rows of a reader are needed at once, and a reader at random positions needs no blocks.
         """
         return len(rows) > 0 and self._before(rows, is_shared) is not None
 
     def _before(self, rows: Rows, is_shared: bool) -> _Reader | None:
-        """Return whose next rows these are, if they are somebody's."""
+        """Return the reader whose next rows these are, if any."""
         epoch, positions = rows.pieces[0]
         first, last = int(positions[0]), int(positions[-1])
         reach = self._shard.ranks
-        if is_shared:  # other processes read what comes between
+        if is_shared:  # other processes read the rows between
             reach = 64 * (last - first + reach)
         if self._skipped is not None:
             reach += self._positions
@@ -185,9 +185,9 @@ class BlockAhead:
         return max(near, default=None)
 
     def _others(self, rows: Rows, is_shared: bool, awaited: list[threading.Event]) -> Any:
-        """Return which of these rows, of one epoch, are not of blocks that are held.
+        """Return whether each of these rows, of one epoch, is outside of all held blocks.
 
-        What says that others were asked for is added to `awaited`.
+        The events of requests that are being sent for other rows are added to `awaited`.
         """
         [(epoch, positions)] = rows.pieces
         before = self._before(rows, is_shared)
@@ -207,7 +207,7 @@ class BlockAhead:
             while window.asked < wanted:
                 group = self._next(window, wanted, reader)
                 if group is None:
-                    break  # there is no room: they are read record by record
+                    break  # without room, the records are read one by one
                 self._hold(window, group)
             is_other &= ~np.isin(blocks, window.numbers)
             awaited += [event for start, event in window.begun if start < wanted]
@@ -217,18 +217,18 @@ class BlockAhead:
         return is_other
 
     def is_of_use(self, *, is_shared: bool) -> bool:
-        """Return whether some cache is to be read in blocks, in such a process."""
+        """Return whether any cache is read in blocks, given whether other processes read rows between."""
         with self._lock:
             return self._finds_stores(is_shared)
 
     def _finds_stores(self, is_shared: bool) -> bool:
-        """Find out where blocks are held, if anywhere."""
+        """Find the stores that hold blocks; return whether there are any."""
         if self._stores and any(store.is_lost for store in self._stores.values()):
             self._stores = None
             self._windows.clear()
         if self._stores is None:
             said = f"{self._order.describe()} {self._order.seed} {self._shard.rank}/{self._shard.ranks}"
-            if not is_shared:  # nobody else knows when a window is over here
+            if not is_shared:  # only this stream knows when one of its windows is over
                 said += f" {os.getpid()} {next(_numbers)}"
             views = views_of(self._source) if self._planned is None and self._is_joined() else ()
             caches = {view: len(view) for view in views if hasattr(view, "block_store")}
@@ -242,7 +242,7 @@ class BlockAhead:
         return bool(self._stores) or self._planned is not None
 
     def _is_joined(self) -> bool:
-        """Return whether the records of a block are neighbours in a cache, too: not in a shuffled view."""
+        """Return whether a block's records are neighbours in a cache, unlike those of a shuffled view."""
         near = far = 0
 
         def count(_: Any, indices: Indices, __: Any) -> None:
@@ -254,7 +254,7 @@ class BlockAhead:
         return near >= far
 
     def _window(self, epoch: int, number: int, position: int) -> _Window:
-        """Return a window, entered at a position or, if that is before it, at its beginning."""
+        """Return a window, entered at a position, or at the window's beginning if that is later."""
         found = self._windows.get((epoch, number))
         if found is None:
             found = self._windows[epoch, number] = self._made(epoch, number, position)
@@ -268,7 +268,7 @@ class BlockAhead:
         if self._skipped is None:
             start = max(low, position)
             places = np.arange(start + (position - start) % step, high, step)
-        else:  # there is one shard
+        else:  # there is only one shard
             kept = np.arange(self._skipped.before(max(low, position)), self._skipped.before(high))
             places = self._skipped.places(kept)
         blocks, firsts, counts = np.unique(
@@ -282,10 +282,10 @@ class BlockAhead:
         return _Window(label, low, high, blocks[chosen], places[firsts[chosen]], counts[chosen])
 
     def _next(self, window: _Window, end: int, reader: _Reader) -> Indices | None:
-        """Return the next blocks to hold, up to so many of a window; None if there is no room.
+        """Return the next blocks of a window to hold, before block `end`; None if there is no room.
 
-        Room is made by windows that no process of this machine reads any more, since this one has come so
-        far, and by those that nobody has read since this reader began.
+        Room comes from windows that no process of this machine still reads, judging by this reader's
+        position, and from windows that were not used since this reader began.
         """
         most = max(1, _TOGETHER_BYTES // (self._each * self._source.record_bytes))
         group = window.blocks[window.asked : min(end, window.asked + most)]
@@ -308,7 +308,7 @@ class BlockAhead:
         return group
 
     def _hold(self, window: _Window, blocks: Indices) -> None:
-        """Begin to read blocks, each whole and by itself, to be kept as long as the window is."""
+        """Begin to read blocks, each whole and by itself; they are kept as long as the window."""
 
         def hold(entries: bool, cache: Any, some: Indices, fields: Sequence[int] | None) -> None:
             store = (self._stores or {}).get(cache)
@@ -327,8 +327,8 @@ class BlockAhead:
                 announce(self._source, indices, planned=self._planned or partial(hold, entries))
 
     def _go_on(self, reader: _Reader) -> None:
-        """Ask for more: of the window that is read, and then of the next."""
-        with contextlib.suppress(Exception):  # reading raises it
+        """Request more blocks: of the window being read, and then of the next."""
+        with contextlib.suppress(Exception):  # reading the blocks raises it
             while (found := self._following(reader)) is not None:
                 window, blocks, begun = found
                 try:
@@ -339,7 +339,7 @@ class BlockAhead:
         self._is_going_on = False
 
     def _following(self, reader: _Reader) -> tuple[_Window, Indices, tuple[int, threading.Event]] | None:
-        """Return which blocks are to be held next; None for now."""
+        """Return the blocks to hold next; None if there are none for now."""
         with self._lock:
             number = reader.last // self._positions
             current = self._windows.get((reader.epoch, number))

@@ -1,4 +1,4 @@
-"""Work out rows that are asked for in any order, a block of them at a time, and announce the next ones."""
+"""Compute rows that are requested in any order, a block of them at a time, and announce the next ones."""
 
 from collections import OrderedDict
 from typing import Final
@@ -13,22 +13,22 @@ _KEPT: Final = 4  # blocks of rows
 
 
 class RowBlocks:
-    """Work out rows of a run, asked for in any order, a block at a time.
+    """Computes the rows of a run, requested in any order, a block at a time.
 
     Safe to use from any number of threads and after a fork.
 
     Args:
-        run: Whose rows.
-        size: How many are mostly asked for at a time.
-        announces: Whether to announce those that come after what is asked for: all of them are to be asked
-            for here, and not some of them in other processes.
+        run: The run.
+        size: The usual number of rows in a request.
+        announces: Whether to announce the rows that follow each request. This requires that all rows are
+            requested here, and none of them in other processes.
     """
 
     def __init__(self, run: Run, size: int, *, announces: bool = True) -> None:
         self._run = run
         self._announces = announces
         self._block = max(1, INDICES // size) * size
-        # By (epoch, origin, block): the block's rows, and what announces them.
+        # By (epoch, origin, block): the block's rows, and the object that announces them.
         self._kept: OrderedDict[tuple[int, int, int], tuple[Rows, Ahead]] = OrderedDict()
         self._lock = ProcessLock()
 

@@ -1,4 +1,4 @@
-"""Send messages with descriptors of memory between two processes, over a socket that has no name."""
+"""Send messages with memory descriptors between two processes, over a socket without a name."""
 
 import pickle
 import socket
@@ -9,25 +9,25 @@ from typing import Any, Final
 
 from yogadl._fork_server import received
 
-_HEADER: Final = struct.Struct("=QI")  # how many bytes follow, and how many descriptors came along
+_HEADER: Final = struct.Struct("=QI")  # bytes that follow, and descriptors sent along
 _READ_AT_ONCE: Final = 2**16
 _NOT_WAITING: Final = int(socket.MSG_DONTWAIT)  # a number: see `received`
 
 
 class Channel:
-    """One end of a socket. What has half arrived is kept: nobody waits for the rest of one who has died.
+    """One end of a socket. Half a message is kept, so that no call waits for the rest from a dead process.
 
     Args:
-        connection: The socket; it is closed with this.
+        connection: The socket; it is closed with the channel.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._arrived = bytearray()
-        self._descriptors: deque[list[int]] = deque()  # of each message that had any
+        self._descriptors: deque[list[int]] = deque()  # of each message with descriptors
 
     def fileno(self) -> int:
-        """Return the descriptor, for those who wait."""
+        """Return the socket's descriptor, for polling."""
         return self._connection.fileno()
 
     def close(self) -> None:
@@ -35,7 +35,7 @@ class Channel:
         self._connection.close()
 
     def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
-        """Send what pickles.
+        """Send a message, which must pickle.
 
         Raises:
             OSError: if the other end is gone.
@@ -47,9 +47,9 @@ class Channel:
         self._connection.sendall(data)
 
     def receive(self) -> tuple[Any, list[int]]:
-        """Wait for a message; return it, and the descriptors that came along.
+        """Wait for a message; return it with its descriptors.
 
-        They are fewer than were sent if this process may open no more.
+        Fewer descriptors arrive than were sent if this process may open no more.
 
         Raises:
             EOFError: if the other end is gone.
@@ -59,10 +59,10 @@ class Channel:
         return found
 
     def arrived(self) -> tuple[Any, list[int]] | None:
-        """Return the next message, if there is one already.
+        """Return the next message if it has arrived already, else None.
 
         Raises:
-            EOFError: if there is none and the other end is gone.
+            EOFError: if no message is left and the other end is gone.
         """
         while (found := self._next()) is None:
             try:

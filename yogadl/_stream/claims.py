@@ -1,4 +1,4 @@
-"""Say which epochs each iterator of one stream or loader reads, and where each stands."""
+"""Assign epochs to the iterators of one stream or loader, and note the place of each."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from yogadl._stream.shard import Point
 
 
 class Claims:
-    """Give each iterator of one stream or loader its epochs. Thread-safe; pickles without its lock."""
+    """Assigns epochs to the iterators of one stream or loader. Thread-safe; pickles without its lock."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self._next = recipe.span(recipe.run.start)
-        self._endless: Progress | None = None  # the iterator that decides what is next, if it has no end
+        self._endless: Progress | None = None  # the newest claim's iterator, if it is endless
         self._newest = Progress()
         self._lock = ProcessLock()
 
@@ -30,11 +30,11 @@ class Claims:
         self._newest = progress
 
     def newest(self) -> Progress:
-        """Return the progress of the newest iterator; an empty one if there is none."""
+        """Return the progress of the newest iterator; an empty one if there was no iterator."""
         return self._newest
 
     def begin(self, progress: Progress) -> None:
-        """Note the newest iterator; if finished epochs are skipped, it goes on where the last one stands."""
+        """Note the newest iterator; with `skip_finished_epoch`, it continues where the last one stopped."""
         before = self._newest
         if before.span is not None and self.recipe.cut.skip_finished_epoch:
             with self._lock:
@@ -43,13 +43,13 @@ class Claims:
         self._newest = progress
 
     def next_span(self) -> Span:
-        """Return what the next claim would get. An endless iterator leaves what it has not entered."""
+        """Return the span of the next claim. An endless iterator leaves it the epochs not entered yet."""
         if self._endless is None:
             return self._next
         return self.recipe.cut.span(Point(self.recipe.reach(self._endless).epoch + 1, 0))
 
     def claim(self, progress: Progress) -> Span:
-        """Give `progress` the next span."""
+        """Assign the next span to `progress`, and return it."""
         with self._lock:
             span = self.next_span()
             self._hand_over(span, progress)
@@ -57,12 +57,12 @@ class Claims:
         return span
 
     def move(self, span: Span, progress: Progress) -> None:
-        """Note that an iterator was moved to `span`: the next claim comes after it."""
+        """Note that an iterator was moved to `span`, after which the next claim begins."""
         with self._lock:
             self._hand_over(span, progress)
 
     def restart(self, point: Point) -> None:
-        """Let the next claim begin at `point`, and forget the newest iterator."""
+        """Have the next claim begin at `point`, and forget the newest iterator."""
         with self._lock:
             self._next, self._endless = self.recipe.resume(self.next_span(), point), None
             self._newest = Progress()
@@ -74,6 +74,6 @@ class Claims:
             self._next = self.recipe.cut.span(Point(span.end, 0))
 
     def reach(self) -> Point:
-        """Return where the newest iterator stands, or the next would begin."""
+        """Return the place of the newest iterator, or where the next one would begin if there is none."""
         newest = self._newest
         return self.next_span().start if newest.span is None else self.recipe.reach(newest)

@@ -1,7 +1,7 @@
-"""Write a place in a stream as a small JSON dict, and read it back, believing nothing.
+"""Write a place in a stream as a small JSON dict, and read it back with full checks.
 
-The dict is the same on every shard in step. A cursor that is of one shard only (a later stage's
-business) will carry ``shard`` and ``needs``; this version refuses both by name.
+The dict is the same on every shard in step. A cursor of a single shard, which a later stage may need, will
+carry ``shard`` and ``needs``; this version refuses both by name.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,36 +18,36 @@ _LARGEST = 2**63 - 1
 _SEED = "seed"
 _SKIP = "skip_shuffle_at_epoch_end"
 _NUMBERS = ("epoch", "position", "records")
-_RANGES = "skip_ranges"  # only where there are any: other cursors stay as they ever were
+_RANGES = "skip_ranges"  # only if there are any, so that other cursors stay unchanged
 _KEYS = frozenset({"yogadl", *_NUMBERS, "fingerprint", "order", _SEED, _SKIP})
-_VERSION = "version"  # only where it was asked for by a tag, which names another one later
+_VERSION = "version"  # only if requested by a tag, which may name another version later
 _OPEN_THAT = "open the dataset and version that it was saved with"
 _START_ANEW = "use a cursor as state_dict() returned it, or start anew without one"
 
 
 @frozen
 class Identity:
-    """What a cursor must match: the data, and the order that its position counts in."""
+    """The data of a cursor's stream, and the order in which its position counts; a cursor must match both."""
 
     fingerprint: str
-    order: dict[str, Any]  # what the order says of itself: plain JSON
+    order: dict[str, Any]  # the order's description: plain JSON
     seed: int | None
     skip_shuffle_at_epoch_end: bool
     skipped: Skipped
-    change: tuple[int, dict[str, Any]] | None = None  # an epoch in which the order says something else
-    lineage: Lineage | None = None  # which version the data is, if it is one
+    change: tuple[int, dict[str, Any]] | None = None  # an epoch in which the order has another description
+    lineage: Lineage | None = None  # the dataset version, if the data is one
 
     @property
     def records(self) -> int:
-        """How many positions an epoch has, whether they are left out or not."""
+        """The number of positions of an epoch, including those left out."""
         return self.skipped.records
 
     @staticmethod
     def of(state: Mapping[str, Any]) -> "Identity":
-        """Return that of a cursor's own stream.
+        """Return the identity of the stream that a cursor belongs to.
 
         Raises:
-            CursorError: if it is no cursor.
+            CursorError: if `state` is no cursor.
         """
         skipped = read_skipped(state)
         order = {name: value for name, value in state["order"].items() if name != "before"}
@@ -56,12 +56,12 @@ class Identity:
         return Identity(order=order, change=change, skipped=skipped, **others)
 
     def order_in(self, epoch: int) -> dict[str, Any]:
-        """Return what the order says of itself in an epoch: "before", if it is of changed weights."""
+        """Return the order's description in an epoch; it has "before" if the weights changed in the epoch."""
         return dict(self.order if self.change is None or self.change[0] != epoch else self.change[1])
 
 
 def write_cursor(identity: Identity, point: Point) -> dict[str, Any]:
-    """Return the cursor that stands at `point`: plain ints, strings, bools and one dict of them."""
+    """Return the cursor for `point`: plain ints, strings, bools and one dict of them."""
     ranges = identity.skipped.ranges
     return {
         "yogadl": VERSION,
@@ -78,15 +78,16 @@ def write_cursor(identity: Identity, point: Point) -> dict[str, Any]:
 
 
 def read_cursor(identity: Identity, state: Any, rebind: bool = False) -> Point:  # Any: it comes from a file
-    """Return the place that a cursor stands at, after checking that it is one of this stream.
+    """Return the place of a cursor, after a check that the cursor belongs to this stream.
 
     Args:
-        identity: The stream's own.
-        state: What `write_cursor` returned, possibly by way of JSON and other hands.
-        rebind: Accept other data of equal length, by the caller's word.
+        identity: The identity of this stream.
+        state: The result of `write_cursor`, possibly from a JSON file.
+        rebind: Whether to accept other data of equal length.
 
     Raises:
-        CursorError: if it is no cursor, or one of other data or another order; names both sides.
+        CursorError: if it is no cursor, or belongs to other data or another order; the error names both
+            sides.
     """
     skipped = read_skipped(state)
     _check_match(identity, state, skipped, rebind)
@@ -97,7 +98,7 @@ def read_skipped(state: Any) -> Skipped:  # Any: it comes from a file
     """Return the positions that a cursor leaves out.
 
     Raises:
-        CursorError: if it is no cursor.
+        CursorError: if `state` is no cursor.
     """
     _check_form(state)
     try:
@@ -124,7 +125,7 @@ _FORMS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 
 
 def _check_form(state: Any) -> None:
-    """Refuse what is no cursor of this version."""
+    """Refuse a dict that is no cursor of this version."""
     if not isinstance(state, Mapping):
         raise CursorError(f"a cursor is a dict, this is {type(state).__name__}: {_START_ANEW}")
     version = state.get("yogadl")
@@ -156,7 +157,7 @@ def _check_form(state: Any) -> None:
 
 
 def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
-    """Refuse a cursor of a version that the stream's continues: its order is one of fewer records."""
+    """Refuse a cursor of an earlier version that the stream's continues: its order has fewer records."""
     lineage = identity.lineage
     for earlier in reversed(lineage.earlier if lineage else ()):
         if (earlier.fingerprint, earlier.records) == (state["fingerprint"], state["records"]):
@@ -173,7 +174,7 @@ def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
 
 
 def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped, rebind: bool) -> None:
-    """Refuse a cursor of other data or of another order."""
+    """Refuse a cursor that belongs to other data or to another order."""
 
     def refuse(what: str, theirs: Any, ours: Any, mend: str) -> CursorError:
         return CursorError(f"the cursor is of {what} {theirs!r}, the stream has {ours!r}: {mend}")
@@ -182,7 +183,7 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
     mend = "open the stream with the same shuffle; a mix that has other weights, with this cursor"
     other_order = refuse("another order,", their_order, order, mend)
     if their_order != order and their_order.get("name") == order.get("name") == "mix":
-        raise other_order  # how many records it has follows from that
+        raise other_order  # the number of records follows from the order
     if state["fingerprint"] != identity.fingerprint:
         _check_earlier(identity, state)
     that = f"{_OPEN_THAT}, {state[_VERSION]!r}" if _VERSION in state else _OPEN_THAT

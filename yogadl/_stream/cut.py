@@ -1,4 +1,4 @@
-"""Compute how a shard's rows make records or batches, and how far so many of those reach: integers only."""
+"""Compute how a shard's rows form records or batches, and where a number of these ends: integers only."""
 
 import warnings
 from typing import NamedTuple
@@ -10,10 +10,10 @@ from yogadl.errors import ConfigurationError
 
 
 class Span(NamedTuple):
-    """What one iterator reads: from `start` up to the epoch `end`, or for ever.
+    """The range that one iterator reads: from `start` up to the epoch `end`, or for ever.
 
-    `first` is the first epoch that it claimed; a cursor loaded into it may move `start` about between
-    `first` and `end`.
+    `first` is the first epoch that the iterator claimed. Loading a cursor may move `start` between `first`
+    and `end`.
     """
 
     start: Point
@@ -23,19 +23,19 @@ class Span(NamedTuple):
 
 @frozen
 class Cut:
-    """Say how a shard's rows are cut into items (records or batches), and for how many epochs.
+    """The way to cut a shard's rows into items (records or batches), and the number of epochs.
 
     Args:
-        size: How many records make an item.
+        size: The number of records in an item.
         drop_remainder: Whether an epoch's last item is left out if it is short.
-        epochs: How many epochs one iterator reads; None: it never ends.
+        epochs: The number of epochs that one iterator reads; None: without end.
         across_epochs: Whether an epoch's last item is filled from the next epoch.
-        skip_finished_epoch: Whether each iterator goes on where the last one stopped, with the next epoch
-            only if nothing is left of that one. Otherwise each reads the next epoch, and the first after a
-            cursor the rest of one, which may be nothing.
+        skip_finished_epoch: Whether each iterator continues where the last one stopped, and begins the next
+            epoch only if nothing is left of that one. Otherwise each iterator reads the next epoch, and the
+            first one after a cursor reads the rest of the cursor's epoch, which may be empty.
 
     Raises:
-        ConfigurationError: if one of them makes no sense.
+        ConfigurationError: if an argument makes no sense.
     """
 
     size: int = 1
@@ -55,12 +55,12 @@ class Cut:
             object.__setattr__(self, name, value)
 
     def require_items(self, shard: Shard) -> None:
-        """Warn if a shard has records, but no item of them.
+        """Warn if a shard has records, but too few for an item.
 
         Raises:
-            ConfigurationError: if nothing would be yielded for ever.
+            ConfigurationError: if an endless iterator would never yield an item.
         """
-        rows = shard.own(0)  # of a whole epoch: that little is left of the first one is no mistake
+        rows = shard.own(0)  # of a whole epoch: a short rest of the first epoch is no mistake
         if self.epochs is None and not (rows if self.across_epochs else self.items(rows)):
             raise ConfigurationError(
                 f"an epoch of this shard has {rows} records and makes no batch of {self.size}, so "
@@ -69,7 +69,7 @@ class Cut:
             )
         in_all = rows * (self.epochs or 1) if self.across_epochs else rows
         if in_all and not self.items(in_all):
-            # At a place of ours, not the caller's: Python then shows it once a process.
+            # The warning's line is here, not the caller's: Python then shows it once a process.
             warnings.warn(
                 f"there is no batch to read: {in_all} records make none of {self.size}, and short ones are "
                 "left out. Make smaller batches, read fewer shards, or keep the short one",
@@ -83,16 +83,16 @@ class Cut:
         return Span(start, start.epoch, end)
 
     def resume(self, span: Span, point: Point) -> Span:
-        """Return `span` as it goes on from `point`: its end stays if `point` lies within."""
+        """Return `span` continued from `point`: the end stays if `point` lies within."""
         if span.first <= point.epoch and (span.end is None or point.epoch < span.end):
             return Span(point, span.first, span.end)
         return self.span(point)
 
     def past_finished(self, shard: Shard, span: Span) -> Span:
-        """Return `span`, or the one after it if no item is left of it and such are skipped.
+        """Return `span`, or the next span if this one has no item left and finished epochs are skipped.
 
-        An item that any shard has is left: in the last row of an uneven epoch only some have one, and all
-        must skip together or not at all.
+        An item of any shard counts as left: in an uneven epoch only some shards have an item in the last row,
+        and all shards must skip together or not at all.
         """
         if not self.skip_finished_epoch or not self._is_finished(shard, span):
             return span
@@ -100,9 +100,9 @@ class Cut:
         return self.span(Point(span.end, 0))
 
     def warn_if_finished(self, shard: Shard, span: Span) -> None:
-        """Log that a span which resumes within an epoch has no item: a trainer may take that for its end."""
+        """Log that a resumed span is empty: a trainer may take this for the end of the training."""
         if self._is_finished(shard, span):
-            import logging  # loads much, and is seldom needed
+            import logging  # slow to import, and rarely needed
 
             epoch = span.start.epoch
             logging.getLogger("yogadl").warning(
@@ -114,7 +114,7 @@ class Cut:
             )  # fmt: skip
 
     def _is_finished(self, shard: Shard, span: Span) -> bool:
-        """Return whether a span that begins within an epoch has no item, on any shard."""
+        """Return whether a span that begins within an epoch has no item on any shard."""
         if span.end is None or not span.start.position:
             return False
         epoch, position = span.start
@@ -124,11 +124,11 @@ class Cut:
         return not self.items(rows) + more * self.items(full)
 
     def items(self, rows: int) -> int:
-        """Count the items that so many rows of this shard make."""
+        """Return the number of items made of this many rows of the shard."""
         return rows // self.size if self.drop_remainder else -(-rows // self.size)
 
     def count(self, shard: Shard, position: int = 0) -> int | None:
-        """Count the items of `epochs` epochs, the first from a position on; None: without end."""
+        """Return the number of items in `epochs` epochs, the first from a position on; None: without end."""
         if self.epochs is None:
             return None
         first, full, more = shard.own(position), shard.own(0), self.epochs - 1
@@ -139,7 +139,7 @@ class Cut:
         )
 
     def reach(self, shard: Shard, span: Span, items: int) -> Point:
-        """Return where a reader of `span` stands once so many items were delivered."""
+        """Return the place of a reader of `span` after it delivered this many items."""
         epoch, position = span.start
         if self.across_epochs:
             rows = items * self.size
@@ -152,7 +152,7 @@ class Cut:
         return Point(epoch + onward, shard.after(origin, rows))
 
     def records(self, shard: Shard, span: Span, items: int) -> int:
-        """Count the records in the first `items` items of a span, those that pad a shard included."""
+        """Return the number of records in the first `items` items of a span, including padding."""
         first, full = shard.own(span.start.position), shard.own(0)
         if self.across_epochs:
             rows = items * self.size
@@ -162,5 +162,5 @@ class Cut:
         return before + min(full if onward else first, steps * self.size)
 
     def _kept(self, rows: int) -> int:
-        """Count the rows of an epoch that are in items."""
+        """Return the number of an epoch's rows that are in items."""
         return min(rows, self.items(rows) * self.size)

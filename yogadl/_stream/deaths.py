@@ -1,4 +1,4 @@
-"""Say what became of worker processes, in the words of whoever asked for them."""
+"""Describe failures of worker processes, with the names of the caller's arguments."""
 
 import errno
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ _NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class Names(NamedTuple):
-    """What messages call things: as the caller's arguments are called."""
+    """The names in messages, which are those of the caller's arguments."""
 
     called: str = "prefetch"
     begin: str = "worker_init"
@@ -26,17 +26,17 @@ class Names(NamedTuple):
     method: str = "start_method"
 
     def died(self, how: str, where: str) -> WorkerDiedError:
-        """Return the error of a worker that died at some record."""
+        """Return the error for a worker that died at some record."""
         error = WorkerDiedError(f"a worker process of {self.called} died {how}, {where}")
         error.add_note(f"{_DIED}. {_AGAIN}")
         return error
 
     def late(self, timeout_s: float, where: str) -> WorkerTimeoutError:
-        """Return the error of a worker that took too long at some record."""
+        """Return the error for a worker that took too long at some record."""
         return self._late(f"a worker process of {self.called}", timeout_s, where)
 
     def late_to_begin(self, timeout_s: float, number: int) -> WorkerTimeoutError:
-        """Return the error of a worker that took too long at what it calls first."""
+        """Return the error for a worker that took too long in its first function."""
         return self._late(self.begin, timeout_s, f"in worker process {number} of {self.called}")
 
     def _late(self, what: str, timeout_s: float, where: str) -> WorkerTimeoutError:
@@ -45,7 +45,7 @@ class Names(NamedTuple):
         return error
 
     def not_started(self, error: OSError) -> StorageError:
-        """Return the error of a process that can't be started."""
+        """Return the error for a process that can't be started."""
         is_files = error.errno in _NO_MORE_FILES
         hint = "close files, or raise the limit (ulimit -n)" if is_files else "try fewer workers"
         text = f"can't start the worker processes of {self.called}: {error.strerror}; {hint}"

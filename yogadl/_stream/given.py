@@ -1,4 +1,4 @@
-"""Check what adapters were given for a stream."""
+"""Check the streams that callers pass to adapters."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from yogadl._stream.stream import RecordStream
 from yogadl.errors import ConfigurationError
 
 
-def as_stream(given: Any) -> RecordStream:  # Any: it is checked here
-    """Return what was given, if it is a stream of this library.
+def as_stream(given: Any) -> RecordStream:  # Any: the value is checked here
+    """Return the argument, if it is a stream of this library.
 
     Raises:
-        ConfigurationError: if it is anything else; says what to pass instead.
+        ConfigurationError: if it is anything else; the error tells what to pass instead.
     """
     if isinstance(given, RecordStream):
         return given
@@ -35,11 +35,11 @@ def as_stream(given: Any) -> RecordStream:  # Any: it is checked here
     )
 
 
-def as_order(given: Any) -> RecordStream:  # Any: it is checked here
-    """Return a stream of which only the indices are asked for.
+def as_order(given: Any) -> RecordStream:  # Any: the value is checked here
+    """Return the argument, if it is a stream of which only the indices will be used.
 
     Raises:
-        ConfigurationError: if it is none, or has functions, which would never be called.
+        ConfigurationError: if it is no stream, or has functions, which would never be called.
     """
     stream = as_stream(given)
     if stream.run.chain is not None:

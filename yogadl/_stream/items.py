@@ -1,10 +1,10 @@
-"""Read records and make them items: records one by one, or batches cut out of large reads.
+"""Read records and make items of them: single records, or batches cut out of large reads.
 
-What a batch costs beyond the copy is Python, so small records are gathered for many batches at once and
-handed out as slices: disjoint, C-contiguous views that nothing else reads or writes. Large ones are
-gathered batch by batch, because fresh memory of many MB is faulted in page by page. Where several threads
-read, the smallest batches are copied out of what was gathered, which is in the CPU's cache, and others are
-gathered two at a time: one that is kept then keeps no more than twice its bytes.
+The cost of a batch beyond the copy is Python code. Therefore small records are gathered for many batches at
+once, and the batches are slices: disjoint, C-contiguous views that no other code reads or writes. Large
+records are gathered batch by batch, because fresh memory of many MB is faulted in page by page. If several
+threads read, the smallest batches are copied out of the gathered memory, which is in the CPU's cache, and
+others are gathered two at a time: a batch that is kept then keeps at most twice its bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from yogadl._chain import Stage
     from yogadl._stream.block_ahead import BlockAhead
 
-# Of one read, unless a single batch is larger. Chosen by benchmarks/: more no longer helps, and what
-# is gathered here should still be in the CPU's cache when the batch is used.
+# The size of one read, unless a single batch is larger. Chosen by benchmarks/: larger reads don't help any
+# more, and the gathered memory should still be in the CPU's cache when the batch is used.
 MOST_BYTES = 1_500_000
-ALONE_BYTES = 1_000_000  # a batch this large is read by itself
-TOGETHER = 4  # and smaller ones so many at a time at least: a thread hands over reads, not batches
-# Several threads read two batches as large as this together, and one that is kept keeps both; smaller ones
-# are copied out of reads of more.
+ALONE_BYTES = 1_000_000  # a batch at least this large is read by itself
+TOGETHER = 4  # the least number of smaller batches in a read: a thread hands over whole reads
+# Several threads read two batches at least this large together; if one is kept, both are. Smaller batches are
+# copied out of larger reads.
 PAIR_BYTES = 250_000
-UNLOCKED_RECORDS = 512  # so many are gathered without Python's lock, or fewer that are as large as this:
+UNLOCKED_RECORDS = 512  # numpy gathers this many rows, or any of UNLOCKED_BYTES, without Python's lock
 UNLOCKED_BYTES = 4096
 RECORDS_BYTES = 1_000_000
 MOST_RECORDS = 1024
@@ -43,15 +43,15 @@ MOST_RECORDS = 1024
 Finish = Callable[[Any, Flags], Any]
 
 
-# The items of one read: how many, and one after another. What is left to do for each is little.
+# The items of one read: their number, and an iterator that has little left to do for each.
 Read = tuple[int, Iterator[Any]]
-# A read that is still to be made: how many items, and what any thread may call to read them one by one.
+# A read still to be made: the number of its items, and a function that reads them one by one in any thread.
 Pending = tuple[int, Callable[[], Iterator[Any]]]
 
 
 @frozen
 class Records:
-    """Make items that are single records of a run."""
+    """Makes items that are single records of a run."""
 
     run: Run
 
@@ -61,14 +61,14 @@ class Records:
             yield count, read()
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
-        """Yield the reads of these records, to be made in any thread."""
+        """Yield the reads of these records; any thread may make them."""
         for rows, _ in _parts(self.run, cut, start, end, self._sizes()):
             yield len(rows), partial(self._read, rows)
 
     def planned(
         self, cut: Cut, epoch: int, planned: Planned, blocks: "BlockAhead | None" = None
     ) -> Iterator[int]:
-        """Yield how many records each read of an epoch has, and tell `planned` of each; reads nothing."""
+        """Yield the number of records of each read of an epoch, announced to `planned`; reads nothing."""
         for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, self._sizes(), planned, blocks):
             yield len(rows)
 
@@ -81,12 +81,12 @@ class Records:
 
     @property
     def is_plain(self) -> bool:
-        """Whether they are made of their columns by no function of the user's."""
+        """Whether the items are made of their columns without a function of the user's."""
         return True
 
     @property
     def stages(self) -> tuple["Stage", ...]:
-        """Functions that each item is passed through: those of records are of the run."""
+        """The functions that each item passes through: none, since functions of records belong to the run."""
         return ()
 
     def item(self, rows: Rows) -> Any:
@@ -95,22 +95,22 @@ class Records:
         return record
 
     def cut(self, columns: Sequence[Column], flags: Flags, _: int) -> Iterator[Any]:
-        """Make records of their columns."""
+        """Return the records of their columns, one by one."""
         return iter(self.run.spec.records(columns, len(flags)))
 
 
 @frozen
 class Batches:
-    """Make items that are batches of a run's records.
+    """Makes items that are batches of a run's records.
 
     Args:
-        run: Whose records.
-        collate: Called with a batch's list of records instead of stacking.
-        padding_field: The name under which a bool per record says which are padding.
-        stages: Functions that each batch is passed through.
+        run: The run.
+        collate: Called with a batch's list of records, instead of stacking them.
+        padding_field: The name of a field to add: a bool for each record, true for padding.
+        stages: The functions that each batch passes through.
 
     Raises:
-        ConfigurationError: if one of them makes no sense, or the record has no place for the field.
+        ConfigurationError: if an argument makes no sense, or the record has no place for the field.
     """
 
     run: Run
@@ -146,8 +146,8 @@ class Batches:
             elif self.is_plain:
                 yield -(-len(rows) // batch), _cut(columns, flags, batch, finish)
             else:
-                # Functions of the user's run where the reading does, which may be another thread, and
-                # an error comes after the batches before it: so one by one.
+                # The user's functions run in the thread that reads, and an error must come after the batches
+                # before it. Therefore the batches are handed over one by one.
                 for number, item in enumerate(_cut(columns, flags, batch, finish)):
                     yield 1, iter([self._passed(item, rows[number * batch : number * batch + 1])])
                     del item
@@ -156,7 +156,7 @@ class Batches:
     def planned(
         self, cut: Cut, epoch: int, planned: Planned, blocks: "BlockAhead | None" = None
     ) -> Iterator[int]:
-        """Yield how many records each read of an epoch has, and tell `planned` of each; reads nothing."""
+        """Yield the number of records of each read of an epoch, announced to `planned`; reads nothing."""
         sizes = self._sizes(cut.size)
         for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, sizes, planned, blocks):
             yield len(rows)
@@ -167,17 +167,17 @@ class Batches:
         return batch, batch if is_single else batch * max(TOGETHER, MOST_BYTES // alone)
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
-        """Yield the reads of these batches, to be made in any thread. No more than two share memory."""
+        """Yield the reads of these batches; any thread may make them. At most two batches share memory."""
         finish, batch = self.finish(), cut.size
         together = self._in_threads(batch)
         for rows, flags in _parts(self.run, cut, start, end, (batch, batch * together)):
-            is_copied = together > 2 or len(rows) % batch > 0  # a short one would keep a whole one
+            is_copied = together > 2 or len(rows) % batch > 0  # else a short batch holds them all
             yield -(-len(rows) // batch), partial(self._owned, rows, flags, batch, finish, is_copied)
 
     def _in_threads(self, batch: int) -> int:
-        """Return how many batches a thread reads at a time, where there are several threads.
+        """Return the number of batches that a thread reads at a time, if several threads read.
 
-        What holds Python's lock stops the others, so what is gathered with it held is to be little.
+        A gather that holds Python's lock stops the other threads, so it should be small.
         """
         size = self.run.record_bytes
         alone, unlocked = size * batch, 1 if size >= UNLOCKED_BYTES else -(-UNLOCKED_RECORDS // batch)
@@ -188,23 +188,23 @@ class Batches:
         return max(TOGETHER, unlocked, MOST_BYTES // alone)
 
     def _several(self, rows: Rows, batch: int) -> Sequence[Column] | None:
-        """Read rows of several batches; None: of one alone, or they must be read one by one."""
-        if len(rows) <= batch:  # then nothing is to be cut, and nothing kept that the consumer lets go of
+        """Read the rows of several batches; None if there is only one, or they must be read one by one."""
+        if len(rows) <= batch:  # a single batch is not cut, and must not be held here
             return None
         try:
             return self.run.read(rows)
-        except Exception:  # noqa: BLE001  (it comes again, after the batches before it)
+        except Exception:  # noqa: BLE001  (the error is raised again, after the batches before it)
             return None
 
     def _one_by_one(self, rows: Rows, flags: Flags, batch: int, finish: Finish) -> Iterator[Any]:
         for first in range(0, len(rows), batch):
             some, padding = rows[first : first + batch], flags[first : first + batch]
             if self.padding_field is not None:
-                padding = padding.copy()  # or a batch that is kept would keep those of many
+                padding = padding.copy()  # otherwise a batch that is kept would keep the flags of many
             yield self._passed(finish(self.run.read(some), padding), some[:1])
 
     def _owned(self, rows: Rows, flags: Flags, batch: int, finish: Finish, is_copied: bool) -> Iterator[Any]:
-        """Yield the batches of one read, in memory that no more than two share."""
+        """Yield the batches of one read, in memory that at most two of them share."""
         columns = self._several(rows, batch)
         if columns is None:
             return self._one_by_one(rows, flags, batch, finish)
@@ -213,12 +213,12 @@ class Batches:
         return _cut(columns, flags.copy(), batch, finish)
 
     def then(self, function: Callable[..., Any], seed: int | None) -> "Batches":
-        """Return the same with one more function that each batch is passed through."""
+        """Return these batches with one more function that each passes through."""
         return replace(self, stages=self.run.then(self.stages, function, seed))
 
     @property
     def is_plain(self) -> bool:
-        """Whether they are made of their columns by no function of the user's."""
+        """Whether the items are made of their columns without a function of the user's."""
         return self.collate is None and not self.stages
 
     def item(self, rows: Rows) -> Any:
@@ -226,15 +226,15 @@ class Batches:
         return self._passed(self.finish()(self.run.read(rows), rows.padding), rows[:1])
 
     def cut(self, columns: Sequence[Column], flags: Flags, size: int) -> Iterator[Any]:
-        """Make batches of the columns of several, one after another."""
+        """Return the batches of the columns of several, one after another."""
         return _cut(columns, flags, size, self.finish())
 
     def _passed(self, batch: Any, first: Rows) -> Any:
-        """Return what the functions make of the batch that begins with this row."""
+        """Return the functions' result for the batch that begins with this row."""
         return passed(self.stages, batch, first, "the batch that begins with record", self.run.counters)
 
     def finish(self) -> Finish:
-        """Return what makes a batch of its columns and padding flags."""
+        """Return the function that makes a batch of its columns and padding flags."""
         spec, assemble = self.run.spec, self.run.spec.assemble
         collate, name = self.collate, self.padding_field
         if collate is not None:
@@ -262,7 +262,7 @@ class Batches:
 
 
 def passed(stages: "tuple[Stage, ...]", item: Any, first: Rows, what: str, counters: Counters) -> Any:
-    """Return what functions make of the item that begins with this row."""
+    """Return the functions' result for the item that begins with this row."""
     for stage in stages:
         [item] = stage.call([item], first.indices, first.pieces, counters.add, what)
     return item
@@ -277,14 +277,14 @@ def _parts(
     planned: Planned | None = None,
     blocks: "BlockAhead | None" = None,
 ) -> Iterator[tuple[Rows, Flags]]:
-    """Yield the rows of each read and which of them are padding; those that come next are announced.
+    """Yield the rows of each read and their padding flags, and announce the rows that follow.
 
-    The first read is of the first of `sizes`; each is twice as large as the one before, up to the second.
+    The first read has the first size of `sizes`; each next one is twice as large, up to the second size.
     """
     size, most = sizes
     for rows in run.chunks(cut, start, end):
         ahead = Ahead(run, rows, planned, blocks)
-        padding = rows.padding  # of all at once: a small array between large ones breaks up the memory
+        padding = rows.padding  # of all at once: small arrays between large ones fragment the memory
         first, total = 0, len(rows)
         while first < total:
             last = min(total, first + size)
@@ -298,14 +298,14 @@ def _copies(columns: Sequence[Column]) -> list[Column]:
 
 
 def _cut(columns: Sequence[Column], flags: Flags, size: int, finish: Finish) -> Iterator[Any]:
-    """Cut what one read gave into batches."""
+    """Cut the columns of one read into batches."""
     pieces = [_slices(column, size) for column in columns]
     for *parts, padding in zip(*pieces, _slices(flags, size), strict=True):
         yield finish(parts, padding)
 
 
 def _slices(column: Column, size: int) -> Iterator[Any]:
-    """Cut a column into pieces of `size` rows and a short last one."""
+    """Cut a column into pieces of `size` rows and a shorter last one."""
     rows = len(column)
     whole = rows - rows % size
     if isinstance(column, list):

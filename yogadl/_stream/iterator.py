@@ -1,4 +1,4 @@
-"""Iterate over the items of a stream, knowing at any moment where a cursor stands."""
+"""Iterate over the items of a stream; the cursor is known at any moment."""
 
 import contextlib
 import weakref
@@ -22,13 +22,13 @@ _SHOW_EVERY_S: Final = 0.1
 
 
 class Delivered(NamedTuple):
-    """Say which records an item is made of.
+    """The records that an item is made of.
 
     Attributes:
-        epoch: The epoch that it begins in.
-        positions: Where in its epoch each record comes. Where one is less than the one before it, the next
-            epoch begins; one that is no less than the number of records is padding.
-        indices: Which record of the data each is.
+        epoch: The epoch in which the item begins.
+        positions: The position of each record in its epoch. A position less than the one before it begins the
+            next epoch; a position at or beyond the number of records is padding.
+        indices: The index of each record in the data.
     """
 
     epoch: int
@@ -37,11 +37,11 @@ class Delivered(NamedTuple):
 
 
 class StreamIterator(Iterator[Item_co]):
-    """Deliver records or batches one by one.
+    """Delivers records or batches one by one.
 
-    It claims its epochs at the first `next` (an iterator from `at` claims nothing). Not thread-safe: an
-    iterator belongs to one thread, but several iterators may run at the same time. After an error, after
-    `close`, and in a process that was forked, `next` continues with the first item not yet delivered.
+    The iterator claims its epochs at the first `next` (an iterator from `at` claims nothing). Not
+    thread-safe: an iterator belongs to one thread, but several iterators may run at the same time. After an
+    error, after `close`, and in a forked process, `next` continues with the first item not yet delivered.
     """
 
     __slots__ = ("__weakref__", "_claims", "_items", "_progress", "_recipe")
@@ -55,7 +55,7 @@ class StreamIterator(Iterator[Item_co]):
     def __iter__(self) -> "StreamIterator[Item_co]":
         return self
 
-    def __next__(self) -> Item_co:  # benchmarks/: this runs once a batch of 23 us
+    def __next__(self) -> Item_co:  # benchmarks/: this runs once for each batch of 23 us
         try:
             item = next(self._open() if self._items is None else self._items)
             self._progress.items += 1
@@ -68,7 +68,7 @@ class StreamIterator(Iterator[Item_co]):
             self._items = None
             return next(self)
         except BaseException:
-            self._items = None  # a generator that raised is over: the next one starts where we stand
+            self._items = None  # a generator that raised has ended: the next one starts at this place
             end_if_left_behind()
             raise
 
@@ -86,7 +86,7 @@ class StreamIterator(Iterator[Item_co]):
 
     @property
     def last(self) -> Delivered | None:
-        """Which records the last item is made of; ``None`` if there was none since the iterator began."""
+        """The records of the last item; ``None`` if no item was delivered since the iterator began."""
         progress = self._progress
         if progress.span is None or not progress.items:
             return None
@@ -95,14 +95,14 @@ class StreamIterator(Iterator[Item_co]):
         return Delivered(rows.pieces[0][0], positions, rows.indices)
 
     def close(self) -> None:
-        """Let go of what was read ahead, and of the thread that read it; `next` would go on."""
+        """Free the items read ahead, and end the threads that read them; a later `next` continues."""
         items, self._items = self._items, None
         close = getattr(items, "close", None)
         if close is not None:
             close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the cursor: what was delivered so far, the same on every shard in step."""
+        """Return the cursor after the items delivered so far; it is the same on every shard in step."""
         progress = self._progress
         if progress.span is not None:
             point = self._recipe.reach(progress)
@@ -112,18 +112,18 @@ class StreamIterator(Iterator[Item_co]):
         return write_cursor(self._recipe.run.identity(), point)
 
     def load_state_dict(self, state: Mapping[str, Any], rebind: bool = False) -> None:
-        """Go on from a cursor, before or after the first `next`.
+        """Continue from a cursor, before or after the first `next`.
 
-        If the cursor's epoch is one of those that this iterator claimed (or would claim), the iterator still
-        ends with the last of them; otherwise the cursor's epoch counts as the first of them. The next
-        iterator of the same stream or loader reads the epochs after these.
+        If the iterator claimed the cursor's epoch (or would claim it), the iterator still ends with the last
+        epoch that it claimed; otherwise the cursor's epoch counts as the first one claimed. The next iterator
+        of the same stream or loader reads the epochs after these.
 
         Args:
-            state: What `state_dict` returned, in this job or another, on any number of shards.
+            state: The result of `state_dict`, from this job or another, on any number of shards.
             rebind: Whether to accept a cursor of other data of equal length.
 
         Raises:
-            CursorError: if it is no cursor, or one of other data or another order.
+            CursorError: if `state` is no cursor, or belongs to other data or another order.
             ConfigurationError: if shards of unequal length would drift into different epochs.
         """
         recipe = self._recipe
@@ -143,7 +143,7 @@ class StreamIterator(Iterator[Item_co]):
 
 
 class ShownIterator(StreamIterator[Item_co]):
-    """An iterator that shows how far it is: a bar on a terminal, a line now and then elsewhere."""
+    """An iterator that shows its progress: a bar on a terminal, a line now and then elsewhere."""
 
     __slots__ = ("_end", "_show", "_shown_s")
 
@@ -166,7 +166,7 @@ class ShownIterator(StreamIterator[Item_co]):
         progress = self._progress
         assert progress.span is not None
         if self._show is None:
-            from yogadl._progress import shown  # loads much
+            from yogadl._progress import shown  # slow to import
 
             stack = contextlib.ExitStack()
             self._show = stack.enter_context(shown(True, "reading"))
@@ -183,7 +183,7 @@ class ShownIterator(StreamIterator[Item_co]):
             self._end()
 
     def close(self) -> None:
-        """Let go of what was read ahead, and of the bar; `next` would go on."""
+        """Free the items read ahead, and the bar; a later `next` continues."""
         super().close()
         self._finish()
 
@@ -196,16 +196,16 @@ def begin(recipe: Recipe, claims: Claims) -> StreamIterator:
 
 
 class Restartable(Generic[Item_co]):
-    """Hand out iterators that claim one epoch after another, and remember where the newest stands.
+    """Returns iterators that claim one epoch after another, and keeps the place of the newest one.
 
-    What streams and loaders have in common. Thread-safe; pickles with its count of claimed epochs.
+    The common base of streams and loaders. Thread-safe; pickles with its count of claimed epochs.
     """
 
     _recipe: Recipe
     _claims: Claims
 
     def _read_by(self, recipe: Recipe) -> None:
-        """Take up a recipe, from its run's start."""
+        """Use a recipe, beginning at its run's start."""
         self._recipe = recipe
         self._claims = Claims(recipe)
 
@@ -213,15 +213,15 @@ class Restartable(Generic[Item_co]):
         return begin(self._recipe, self._claims)
 
     def at(self, epoch: int, position: int = 0) -> StreamIterator[Item_co]:
-        """Return an iterator that starts anywhere and claims nothing.
+        """Return an iterator that starts at any place and claims nothing.
 
         Args:
-            epoch: The epoch to start in; it reads as many epochs as other iterators of this object.
-            position: How far into the epoch, counted over all shards; the number of records is its end.
+            epoch: The epoch to start in; the iterator reads as many epochs as other iterators of this object.
+            position: The position in the epoch, counted over all shards; the number of records means its end.
 
         Raises:
-            ConfigurationError: if there is no such place, or shards of unequal length would drift
-                into different epochs from there.
+            ConfigurationError: if the place does not exist, or shards of unequal length would drift into
+                different epochs from there.
         """
         skipped = self._recipe.run.identity().skipped
         if whole("position", position) > skipped.records:
@@ -234,16 +234,16 @@ class Restartable(Generic[Item_co]):
         return StreamIterator(self._recipe, progress, None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the cursor of the newest iterator; before there is one, where it would start."""
+        """Return the cursor of the newest iterator; without one, the cursor at which it would start."""
         return write_cursor(self._recipe.run.identity(), self._claims.reach())
 
     def load_state_dict(self, state: Mapping[str, Any], rebind: bool = False) -> None:
-        """Let the next iterator start at a cursor; see `StreamIterator.load_state_dict`.
+        """Have the next iterator start at a cursor; see `StreamIterator.load_state_dict`.
 
-        Iterators that have begun are left alone.
+        Iterators that have begun are not changed.
 
         Raises:
-            CursorError: if it is no cursor, or one of other data or another order.
+            CursorError: if `state` is no cursor, or belongs to other data or another order.
             ConfigurationError: if shards of unequal length would drift into different epochs.
         """
         self._claims.restart(read_cursor(self._recipe.run.identity(), state, rebind))

@@ -1,4 +1,4 @@
-"""Hold what users hold: a loader of a stream's batches."""
+"""The loader of a stream's batches, as users hold it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Loader(Restartable[Item_co]):
-    """Deliver a stream's records in batches, or what later stages make of them.
+    """Delivers a stream's records in batches, or the results of later stages.
 
-    Immutable but for its count of epochs: each `iter` claims the next ones for itself at its first
-    `next`, starting where the stream starts. Thread-safe, though each iterator belongs to one thread;
-    safe to carry across a fork; pickles if its source and its functions do.
+    Immutable except for its count of epochs: each `iter` claims the next epochs at its first `next`, starting
+    where the stream starts. Thread-safe, though each iterator belongs to one thread; safe to use after a
+    fork; pickles if its source and its functions do.
 
     Example:
         >>> import yogadl
@@ -41,7 +41,7 @@ class Loader(Restartable[Item_co]):
         (1, 4)
 
     Attributes:
-        stream: The stream that it reads.
+        stream: The stream that is read.
     """
 
     def __init__(self, stream: "RecordStream", recipe: Recipe) -> None:
@@ -49,10 +49,10 @@ class Loader(Restartable[Item_co]):
         self._read_by(recipe)
 
     def __len__(self) -> int:
-        """Count the batches of whole epochs, however much of the first one a cursor skips.
+        """Return the number of batches in whole epochs, even if a cursor skips a part of the first one.
 
         Raises:
-            TypeError: if it is endless.
+            TypeError: if the loader is endless.
         """
         count = self._recipe.cut.count(self.stream.shard)
         if count is None:
@@ -66,17 +66,17 @@ class Loader(Restartable[Item_co]):
 
     @property
     def batch_size(self) -> int:
-        """How many records a full batch has."""
+        """The number of records in a full batch."""
         return self._recipe.cut.size
 
     @property
     def epochs(self) -> int | None:
-        """How many epochs an iterator reads; None if it never ends."""
+        """The number of epochs that an iterator reads; None if it never ends."""
         return self._recipe.cut.epochs
 
     @explains_names()
     def map(self, fn: Callable[[Item_co], Made]) -> "Loader[Made]":
-        """Return a loader that delivers ``fn(batch)``, whatever that is.
+        """Return a loader that delivers ``fn(batch)``, which may be of any type.
 
         The function is called once for each batch, in order, in the thread that iterates; with `prefetch`, in
         the threads that read ahead. Cursors stay the same. If it raises, the batches before are delivered,
@@ -94,8 +94,8 @@ class Loader(Restartable[Item_co]):
         """Return a loader that delivers ``fn(batch, rng)``; see `map`.
 
         The `numpy.random.Generator` depends on the seed, the epoch and the position of the batch's first
-        record: so it depends on the batch size and the shards, but not on where a job resumed. If it should
-        depend on neither, use `RecordStream.random_map`.
+        record. It therefore depends on the batch size and the shards, but not on the place where a job
+        resumed. Use `RecordStream.random_map` if it must depend on none of these.
 
         Args:
             fn: The function.
@@ -120,8 +120,8 @@ class Loader(Restartable[Item_co]):
     ) -> "Plan":
         """Return what whole epochs read and cost in batches of this size; see `RecordStream.plan`.
 
-        It is for reading in this process with one thread. With several threads or workers, fewer neighbouring
-        records share a request, and each worker holds small caches for itself.
+        The plan is for one thread of this process. With several threads or workers, fewer neighbouring
+        records share a request, and each worker holds small caches of its own.
         """
         from yogadl._stream.plan import plan
 
@@ -131,20 +131,20 @@ class Loader(Restartable[Item_co]):
         """Read one batch again, exactly as it was delivered, random functions included.
 
         Args:
-            step: How many batches come before it, counted from where the stream starts, over all epochs.
-                No epoch is claimed.
+            step: The number of batches before it, counted over all epochs from where the stream starts. The
+                call claims no epoch.
 
         Raises:
             ConfigurationError: if `step` is negative or no whole number.
-            IndexError: if there is no such batch.
+            IndexError: if the batch does not exist.
         """
         found: Item_co = self._recipe.item_at(whole("step", step))
         return found
 
     def stats(self) -> Stats:
-        """Return what the newest iterator did so far: how fast it was, and what it waited for.
+        """Return the newest iterator's statistics so far: its speed, its waits and the time of each stage.
 
-        Counting is always on, and costs almost nothing. Printed, it is one line.
+        The counts are always kept, and cost almost nothing. Printed, the result is one line.
         """
         return self._recipe.stats(self._claims.newest())
 
@@ -160,14 +160,14 @@ class Loader(Restartable[Item_co]):
         start_method: str | None = None,
         worker_threads: int = 1,
     ) -> "Loader[Item_co]":
-        """Return a loader that reads up to `n` batches ahead: in a thread, in several, or in processes.
+        """Return a loader that reads up to `n` batches ahead, in one or several threads, or in processes.
 
-        The batches, their order and every cursor stay the same: a cursor counts what was delivered.
-        Threads start at an iterator's first `next` and end when the iterator is closed or dropped.
-        An error comes after the batches before it, and the next `next` tries again.
+        The batches, their order and every cursor stay the same: a cursor counts delivered batches. Threads
+        start at an iterator's first `next` and end when the iterator is closed or dropped. An error comes
+        after the batches before it, and the next `next` tries again.
 
-        With `threads`, several threads read at the same time, each of them the next piece; so your functions
-        are called in several threads at once, too. At most ``n + threads - 1`` batches are held. Small
+        With `threads`, several threads read at the same time, each of them the next piece; your functions are
+        therefore called in several threads at once, too. At most ``n + threads - 1`` batches are held. Small
         batches (below 1 MB) are read several at a time, in pieces of mostly 1.5 MB; then ``threads + 1``
         pieces are held. If you keep a batch, it takes at most twice its bytes; with one thread, up to 1.5 MB
         if it is smaller.
@@ -175,19 +175,20 @@ class Loader(Restartable[Item_co]):
         With `workers`, all stages before this call run in worker processes, and all after it in this process.
         The workers start at the first `next` and stay for the loader's next iterator; they end when the
         loader and its iterators are dropped. If a worker dies, a `WorkerDiedError` is raised, and the next
-        `next` replaces the worker; if a second one dies at the same batch, it is not tried again.
+        `next` replaces the worker; if a second one dies at the same batch, the batch is not tried again.
 
         Args:
-            n: How many batches to keep ready, at least 1. Each worker holds one more batch that it works on
-                (if batches are small and no function is called, as many as make a megabyte).
-            workers: How many processes read; 0: only threads of this process.
-            threads: How many threads of this process read; not with `workers`.
+            n: The number of batches to keep ready, at least 1. Each worker holds one more batch that it works
+                on (if batches are small and no function is called, as many as make a megabyte).
+            workers: The number of processes that read; 0: only threads of this process.
+            threads: The number of threads of this process that read; not with `workers`.
             worker_init: A function that is called first in each worker, with the worker's number.
-            timeout_s: How long to wait for a batch; then its worker is ended, with a `WorkerTimeoutError`.
-            start_method: How workers start. "forkserver": fast, without a copy of this process. "spawn":
-                slowly, without a copy of this process. "fork": with a copy of it, which is not safe if it has
-                threads.
-            worker_threads: How many threads BLAS and OpenCV may use in each worker.
+            timeout_s: The longest time to wait for a batch; after that, its worker is ended and a
+                `WorkerTimeoutError` raised.
+            start_method: The way to start workers. "forkserver": fast, without a copy of this process.
+                "spawn": slowly, without a copy of this process. "fork": with a copy of it, which is not safe
+                if it has threads.
+            worker_threads: The number of threads that BLAS and OpenCV may use in each worker.
 
         Raises:
             ConfigurationError: if an argument makes no sense.

@@ -1,6 +1,6 @@
-"""Read a stream's batches by number, for frameworks that own the iterator and ask for one after another.
+"""Read a stream's batches by number, for frameworks that own the iterator.
 
-tf.data, Keras, Grain and the worker processes of PyTorch say which batch they want; nothing here keeps count.
+tf.data, Keras, Grain and the worker processes of PyTorch request batches by number; no count is kept here.
 """
 
 from functools import partial
@@ -15,23 +15,23 @@ from yogadl._stream.stream import RecordStream
 
 
 class NumberedBatches:
-    """Read the batches of a stream in any order: the j-th of epoch e, from the stream's start in that epoch.
+    """Reads the batches of a stream in any order: batch j of epoch e, from the stream's start in that epoch.
 
-    Safe to use from any number of threads and after a fork; pickles if the stream does, without what it
-    holds ready. It claims no epochs.
+    Safe to use from any number of threads and after a fork; pickles if the stream does, without the rows that
+    it keeps ready. It claims no epochs.
 
     Args:
-        stream: Whose records.
-        size: How many make a batch.
-        drop_remainder: Leave out an epoch's last batch if it is short.
-        padding_field: The name under which each batch says what is padding, by a bool a record.
-        skip_finished_epoch: Start with the next epoch if no batch is left of the one that the stream starts
-            in.
+        stream: The stream.
+        size: The number of records in a batch.
+        drop_remainder: Whether to leave out an epoch's last batch if it is short.
+        padding_field: The name of a field to add to each batch: a bool for each record, true for padding.
+        skip_finished_epoch: Whether to start with the next epoch if no batch is left of the epoch in which
+            the stream starts.
 
     Attributes:
-        stream: Whose records, from the start on.
-        numbering: Which batches there are.
-        padding_field: The name of the field that says what is padding, if there is one.
+        stream: The stream, from where the batches start.
+        numbering: The numbers of the batches.
+        padding_field: The name of the padding field, if any.
 
     Raises:
         ConfigurationError: if the arguments make no sense.
@@ -67,7 +67,7 @@ class NumberedBatches:
         return make, (self.stream, self.size, self.numbering.cut.drop_remainder)
 
     def count(self, epoch: int) -> int:
-        """Count the batches of an epoch; of the one that the stream starts in, those from there on."""
+        """Return the number of batches in an epoch; in the stream's first epoch, from its start on."""
         return self.numbering.count(epoch)
 
     def batch(self, epoch: int, number: int) -> Any:  # a tree like the record's
@@ -79,7 +79,7 @@ class NumberedBatches:
         return self._finish(*self.read(epoch, number))
 
     def read(self, epoch: int, number: int, memory: Memory | None = None) -> tuple[list[Column], Flags]:
-        """Read one batch, as one column a field, and which of its records are padding.
+        """Read one batch: one column a field, and its padding flags.
 
         Raises:
             IndexError: if the epoch has no such batch.
@@ -88,7 +88,7 @@ class NumberedBatches:
         return list(self._run.read(rows, None, memory)), rows.padding
 
     def rows(self, epoch: int, number: int) -> Rows:
-        """Return the rows of one batch; those to come are announced.
+        """Return the rows of one batch, and announce the rows that follow.
 
         Raises:
             IndexError: if the epoch has no such batch.

@@ -1,7 +1,7 @@
 """Number the items of a shard, records or batches, one after another across epochs: integers only.
 
-What frameworks that ask for items by number need to know: how many there are, which epoch the j-th is of, and
-where a cursor stands once so many were delivered.
+Frameworks that request items by number need the number of items, the epoch of item j, and the cursor after a
+number of delivered items.
 """
 
 from functools import cached_property
@@ -17,16 +17,16 @@ from yogadl._stream.shard import Point, Shard
 class Numbering:
     """The items of a shard, numbered from a start on. Immutable; pickles.
 
-    Behind the last epoch the numbers go on, for callers that repeat.
+    The numbers continue behind the last epoch, for callers that repeat.
 
     Args:
         identity: The data and its order.
-        shard: Whose share.
-        start: Where item 0 is.
-        cut: How many records make an item, all of one epoch, and how many epochs there are.
+        shard: The shard.
+        start: The place of item 0.
+        cut: The number of records in an item, all of one epoch, and the number of epochs.
 
     Raises:
-        ConfigurationError: if there would never be any, or shards of unequal length would drift into
+        ConfigurationError: if there would never be an item, or shards of unequal length would drift into
             different epochs.
 
     Example:
@@ -51,30 +51,31 @@ class Numbering:
 
     @cached_property
     def begun(self) -> int:
-        """How many items the epoch of the start has, from there on."""
+        """The number of items in the first epoch, from the start on."""
         return self.cut.items(self.shard.own(self.start.position))
 
     @cached_property
     def full(self) -> int:
-        """How many a whole epoch has."""
+        """The number of items in a whole epoch."""
         return self.cut.items(self.shard.own(0))
 
     @cached_property
     def length(self) -> int | None:
-        """How many there are; None: without end."""
+        """The number of all items; None: without end."""
         epochs = self.cut.epochs
         return None if epochs is None else self.begun + (epochs - 1) * self.full
 
     def count(self, epoch: int) -> int:
-        """Count the items of an epoch; of the one of the start, those from there on."""
+        """Return the number of items in an epoch; in the first epoch, from the start on."""
         return self.begun if epoch == self.start.epoch else self.full
 
     def locate(self, number: int) -> tuple[int, int]:
-        """Return (epoch, number in it) of an item.
+        """Return the epoch of an item, and its number in the epoch.
 
         Raises:
-            ConfigurationError: if it lies in an epoch that shards of unequal length would not enter together.
-            IndexError: if there is none.
+            ConfigurationError: if the item lies in an epoch that shards of unequal length would not enter
+                together.
+            IndexError: if the item does not exist.
         """
         if number < self.begun:
             return self.start.epoch, number
@@ -90,15 +91,15 @@ class Numbering:
         return origin + inside * self.cut.size * self.shard.ranks + self.shard.rank
 
     def reach(self, delivered: int) -> Point:
-        """Return where a reader stands once so many items were delivered."""
+        """Return the place of a reader after it delivered this many items."""
         return self.cut.reach(self.shard, self.cut.span(self.start), delivered)
 
     def end(self) -> Point:
-        """Return where the last epoch ends, for all shards alike."""
+        """Return the end of the last epoch, which is the same for all shards."""
         assert self.cut.epochs is not None
         last = self.start.epoch + self.cut.epochs - 1
         return self.shard.end(self.start if last == self.start.epoch else Point(last, 0))
 
     def cursor(self, point: Point) -> dict[str, Any]:
-        """Return the cursor that stands at a point."""
+        """Return the cursor for a point."""
         return write_cursor(self.identity, point)

@@ -1,4 +1,4 @@
-"""Open a stream: check what is asked of it, and find where it starts."""
+"""Open a stream: check the arguments, and find the start."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,7 +31,7 @@ def open_stream(
 
     Raises:
         ConfigurationError: if an argument, or two together, make no sense.
-        CursorError: if the cursor is none, or is one of other data or another order.
+        CursorError: if the cursor is no cursor, or belongs to other data or another order.
     """
     asked = shuffle.shuffle if isinstance(shuffle, Mixture) else shuffle
     if not isinstance(asked, bool | np.bool_ | Blocks):
@@ -69,7 +69,7 @@ def _resumed(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
 
 
 def _resumed_mix(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
-    """Return the run that goes on from a cursor, which may be of other weights."""
+    """Return the run that continues from a cursor, which may have other weights."""
     order: Any = run.order
     saved = order.as_saved(cursor)
     shard = replace(run.shard, records=saved.records)
@@ -108,7 +108,7 @@ def open_shard(
     drop_shard_remainder: bool,
     pad_shard_remainder: bool,
 ) -> Shard:
-    """Return a shard of so many records; the other arguments are those of `RecordsRef.stream`.
+    """Return a shard of this many records; the other arguments are those of `RecordsRef.stream`.
 
     Raises:
         ConfigurationError: if an argument, or two together, make no sense.

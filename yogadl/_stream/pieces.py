@@ -1,4 +1,4 @@
-"""Say which rows make which items, so that others can read them in any order: integers only."""
+"""List the rows of each item, so that workers can read them in any order: integers only."""
 
 import itertools
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ class Piece(NamedTuple):
     last: int
 
 
-# The rows of some items that come one after another, epoch by epoch.
+# The rows of some consecutive items, epoch by epoch.
 Pieces = tuple[Piece, ...]
 
 
 def pieces_of(shard: Shard, cut: Cut, start: Point, end: int | None, items: int = 1) -> Iterator[Pieces]:
-    """Yield the rows from `start` to the epoch `end`, of so many items at a time.
+    """Yield the rows from `start` to the epoch `end`, for this many items at a time.
 
-    They are those of `Run.chunks`, cut elsewhere.
+    The rows are the same as those of `Run.chunks`, which cuts them elsewhere.
     """
     size = items * cut.size
     held: list[Piece] = []
@@ -48,7 +48,7 @@ def pieces_of(shard: Shard, cut: Cut, start: Point, end: int | None, items: int 
 
 
 def _without(pieces: list[Piece], rows: int) -> Pieces:
-    """Return the pieces but for so many rows at their end."""
+    """Return the pieces without this many rows at their end."""
     while rows:
         last = pieces.pop()
         kept = max(last.first, last.last - rows)
@@ -59,5 +59,5 @@ def _without(pieces: list[Piece], rows: int) -> Pieces:
 
 
 def count_of(pieces: Pieces) -> int:
-    """Count the rows."""
+    """Return the number of rows."""
     return sum(piece.last - piece.first for piece in pieces)

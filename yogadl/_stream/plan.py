@@ -1,4 +1,4 @@
-"""Say what an epoch reads and costs, before it is read."""
+"""Estimate what an epoch reads and costs, before it is read."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,24 +13,24 @@ from yogadl._stream.items import Batches, Records
 from yogadl._stream.run import INDICES
 from yogadl.errors import ConfigurationError
 
-# Of an epoch of more records, about so many are counted, and the rest taken for like them.
+# In a longer epoch, about this many records are counted, and the rest is assumed to be alike.
 COUNTED: Final = 131_072
 _ABOUT_BLOCKS: Final = "* An estimate: if an order of yogadl.Blocks read each block once."
 
 
 @frozen
 class Way:
-    """What it takes to read in one way.
+    """The cost of one way to read.
 
     Attributes:
-        name: "ranges": each record by range; "mirror": all of it once, to this machine;
-            "blocks": whole blocks ahead. An estimate where the order is not of `yogadl.Blocks`.
-        requests: How many requests get bytes from the store.
-        bytes: How many bytes come.
-        disk_bytes: How much of this machine's disk it takes.
-        requests_per_s: How many requests a second, at the `records_per_s` that was given. Downloading to a
-            mirror does not slow down reading.
-        price: What the store charges.
+        name: "ranges": each record is read by range. "mirror": everything is fetched once to this machine.
+            "blocks": whole blocks are read ahead; an estimate if the order is not of `yogadl.Blocks`.
+        requests: The number of requests that get bytes from the store.
+        bytes: The number of bytes received.
+        disk_bytes: The space taken on this machine's disk.
+        requests_per_s: The number of requests a second, at the given `records_per_s`. Fetching to a mirror
+            does not slow down reading.
+        price: The price that the store charges.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Way:
 
 @frozen
 class Plan:
-    """What a shard reads in whole epochs, before reading anything.
+    """An estimate of what a shard reads in whole epochs, made before reading.
 
     Attributes:
-        records: How many records an epoch has.
-        bytes: About how many bytes, counted as they are in memory; exact where no field varies in length.
-        epochs: For how many epochs the ways are computed.
-        ways: What it takes to read the caches in each way; none if there is no cache.
+        records: The number of records of an epoch.
+        bytes: The approximate number of bytes in memory; exact if no field varies in length.
+        epochs: The number of epochs for which the ways are computed.
+        ways: The cost of each way to read the caches; empty if there is no cache.
         chosen: The way that is taken: "ranges", "blocks" or "mirror"; "here" if nothing must be fetched.
         why: The reason for this way.
         of_blocks: Whether the order is of blocks.
@@ -64,10 +64,10 @@ class Plan:
     of_blocks: bool = False
 
     def way(self, name: str) -> Way:
-        """Return what it takes to read in the way of that name.
+        """Return the cost of the way with a name.
 
         Raises:
-            ConfigurationError: if there is no such way.
+            ConfigurationError: if the plan has no such way.
         """
         for way in self.ways:
             if way.name == name:
@@ -102,8 +102,8 @@ def _row(way: Way, *, is_estimate: bool) -> tuple[str, ...]:
 
 def plan(
     make: Batches | Records, cut: Cut, epochs: Any, records_per_s: Any, prices: Any
-) -> Plan:  # from the user: checked here
-    """Return what so many epochs of a run's shard read, in items that are made and cut so."""
+) -> Plan:  # epochs, records_per_s, prices: from the user, checked here
+    """Return what this many epochs of a run's shard read, for items made and cut in the same way."""
     epochs = whole("epochs", epochs, 1)
     records_per_s = above_zero("records_per_s", records_per_s)
     if not isinstance(prices, Prices | None):
@@ -141,7 +141,7 @@ def plan(
 def _counted(
     make: Batches | Records, cut: Cut, caches: Sequence[Any], *, is_of_blocks: bool
 ) -> tuple[list[Any], float]:
-    """Return what has counted the first records of an epoch, for each cache, and the share that they are."""
+    """Return a planner for each cache, which counted the epoch's first records, and the share of these."""
     planners: dict[Any, Any] = {cache: cache.planner() for cache in caches}
 
     def add(cache: Any, indices: Indices, fields: Sequence[int] | None) -> None:
@@ -155,7 +155,7 @@ def _counted(
     records, counted, together = run.shard.own(0), 0, max(1, INDICES // cut.size) * cut.size
     for count in make.planned(Cut(cut.size, cut.drop_remainder), 0, add, blocks):
         counted += count
-        # At the end of rows that the order gave together: nothing is announced beyond them.
+        # Stop where a chunk of rows from the order ends: nothing was announced beyond it.
         if counted >= COUNTED and not counted % together:
             covered = counted if blocks is None else blocks.records
             return list(planners.values()), min(1.0, covered / records)

@@ -1,4 +1,4 @@
-"""Ask worker processes for rows, several ahead, and deliver what comes back in order."""
+"""Send requests for rows to worker processes, several ahead, and deliver the answers in order."""
 
 import contextlib
 import mmap
@@ -19,42 +19,42 @@ from yogadl._stream.shard import Point
 from yogadl._stream.transport import MOST_SEGMENTS, UnmappedError, Unpacker, shared_memory
 from yogadl._stream.worker import Answer, Request, Task, forked, work
 
-# Requests that a worker has not answered: so many fit into a socket.
+# The most unanswered requests of a worker; this many fit into a socket.
 _MOST_ASKED: Final = 64
 
 
 class Parts(NamedTuple):
-    """What a request gave: parts, and the error that comes after them."""
+    """The answer to a request: parts, and the error that comes after them."""
 
     parts: list[Any]
     error: BaseException | None
 
 
 class _Worker:
-    """One worker process, seen from here."""
+    """One worker process, as the pool sees it."""
 
     def __init__(self, number: int, serial: int, channel: Channel) -> None:
         self.number, self.serial, self.channel = number, serial, channel
         self.unpacker = Unpacker()
-        self.asked: list[int] = []  # requests of this iteration that are not answered
-        self.called_s: float | None = None  # when it called what is to be called first
+        self.asked: list[int] = []  # unanswered requests of this iteration
+        self.called_s: float | None = None  # when its first function was called
         self.begun_s: float | None = None
-        self.iteration = 0  # that it has begun with
-        self.last_asked = 0  # when, counted in requests
+        self.iteration = 0  # the last one that it began with
+        self.last_asked = 0  # when it was last sent a request, in requests
 
 
 class WorkerPool:
     """Worker processes, used by one iterator at a time, in the process that started them.
 
-    They end when the last reference to this object goes away.
+    The processes end when the last reference to this object goes away.
 
     Args:
-        task: What they do.
-        given: The same, pickled; empty for "fork".
-        workers: How many.
-        method: How they are started; see `yogadl._fork_server.Workers`.
-        names: What messages call things.
-        environment: More variables of their environment.
+        task: The work of the processes.
+        given: The pickled task; empty for "fork".
+        workers: The number of processes.
+        method: The way to start them; see `yogadl._fork_server.Workers`.
+        names: The names in messages.
+        environment: Additional variables of their environment.
         preload: Modules that they share.
     """
 
@@ -86,11 +86,11 @@ class WorkerPool:
         self._iteration = 0
         self._poll = select.poll()
         self._poll.register(self._processes.control, select.POLLIN)
-        self._pieces: dict[int, Pieces] = {}  # of what was asked for and is not delivered
+        self._pieces: dict[int, Pieces] = {}  # of requests that are not delivered
         self._ready: dict[int, Parts] = {}
-        self._lost: dict[int, str] = {}  # by which death
-        self._again: list[int] = []  # requests to be made again
-        self._is_copy = False  # since this process can open, or map, no more
+        self._lost: dict[int, str] = {}  # how the worker died, by request
+        self._again: list[int] = []  # requests to send again
+        self._is_copy = False  # whether this process can open, or map, no more
         self._waits_for, self._since_s = -1, 0.0
         self._is_looking = False
         self._requests: Iterator[Pieces] = iter(())
@@ -104,11 +104,11 @@ class WorkerPool:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process started them."""
+        """Whether this process started the pool."""
         return self._processes.pid == os.getpid()
 
     def can_begin(self) -> bool:
-        """Return whether it is of use for one iterator more, after taking note of who died meanwhile."""
+        """Return whether the pool can serve one more iterator, after noting the deaths since the last one."""
         control = self._processes.control.fileno()
         while self.is_ours and not self._is_over and control in dict(self._poll.poll(0)):
             self._bury()
@@ -116,7 +116,7 @@ class WorkerPool:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether an exception from elsewhere, as from a signal's handler, came while it waited."""
+        """Whether an exception from elsewhere, such as a signal's handler, interrupted a wait."""
         return self._is_looking
 
     def end(self) -> None:
@@ -129,14 +129,14 @@ class WorkerPool:
     def answers(
         self, requests: Iterator[Pieces], most: int, timeout_s: float | None, place: tuple[Point, int | None]
     ) -> Iterator[Parts]:
-        """Yield what requests give, in order; at most so many are asked for and not delivered.
+        """Yield the answers to requests, in order; at most `most` requests are undelivered at a time.
 
-        `place` is where they begin, and the epoch that they end before. If this was interrupted there, it
-        goes on.
+        `place` is where the requests begin, and the epoch before which they end. If an earlier call with this
+        place was interrupted, this call continues it.
 
         Raises:
-            WorkerDiedError: if a worker died at what comes next.
-            WorkerTimeoutError: if it takes too long.
+            WorkerDiedError: if a worker died at the next item.
+            WorkerTimeoutError: if the next item takes too long.
         """
         if not (self.was_interrupted and self._place() == place):
             self._end = place[1]
@@ -148,7 +148,7 @@ class WorkerPool:
             if found is not None:
                 yield found
             if not self.is_ours:
-                raise ForkedError  # the iterator then goes on with workers of its own
+                raise ForkedError  # the iterator then continues with workers of its own
             self._count_ready()
             if not self._wait(self._delivered, timeout_s):
                 return
@@ -157,7 +157,7 @@ class WorkerPool:
             self._delivered += 1
 
     def _place(self) -> tuple[Point, int | None] | None:
-        """Return where what comes next begins, if it was asked for, and the epoch that all end before."""
+        """Return where the next undelivered request begins, if it was sent, and the epoch where all end."""
         if self._delivered not in self._pieces:
             return None
         piece = self._pieces[self._delivered][0]
@@ -165,7 +165,7 @@ class WorkerPool:
         return Point(piece.epoch, position), self._end
 
     def _begin(self, requests: Iterator[Pieces], most: int) -> None:
-        """Begin an iteration; what is left of the one before is not waited for."""
+        """Begin an iteration; answers left from the one before are not waited for."""
         self._iteration += 1
         self._requests, self._most = requests, most
         self._asked = self._delivered = 0
@@ -180,7 +180,7 @@ class WorkerPool:
         self._start()
 
     def _start(self) -> None:
-        """Start the processes that there are not."""
+        """Start the missing processes."""
         missing = set(range(self._count)) - {worker.number for worker in self._workers.values()}
         if not missing:
             return
@@ -192,7 +192,7 @@ class WorkerPool:
                 self._serial += 1
                 channel = Channel(self._processes.start(self._serial))
                 self._workers[self._serial] = worker = _Worker(number, self._serial, channel)
-                with contextlib.suppress(OSError):  # it is dead already: we are told
+                with contextlib.suppress(OSError):  # dead already: `control` reports it
                     channel.send(number, descriptors)
                 self._poll.register(worker.channel, select.POLLIN)
         except OSError as error:
@@ -204,7 +204,7 @@ class WorkerPool:
                 _close_all(descriptors)
 
     def _ask(self) -> None:
-        """Ask for as much as may be; those who have begun, and have least to do, in turn."""
+        """Send as many requests as allowed, in turn to the started workers with the fewest requests."""
         share = -(-self._most // self._count)
         while not self._lost and (
             self._again or (not self._is_all and self._asked - self._delivered < self._most)
@@ -232,8 +232,8 @@ class WorkerPool:
                 )
 
     def _wait(self, number: int, timeout_s: float | None) -> bool:
-        """Wait until a request is answered; return False if there is no such request."""
-        if number != self._waits_for:  # not again, after it was interrupted
+        """Wait until a request is answered; return False if the request does not exist."""
+        if number != self._waits_for:  # a wait that was interrupted keeps its start
             self._waits_for, self._since_s = number, time.monotonic()
         while number not in self._ready:
             self._ask()
@@ -245,10 +245,10 @@ class WorkerPool:
         return True
 
     def _left_ms(self, number: int, timeout_s: float) -> float | None:
-        """Return for how long a request may still be waited for.
+        """Return the time left to wait for a request.
 
         Raises:
-            WorkerTimeoutError: if it, or what a worker calls first, has taken too long.
+            WorkerTimeoutError: if the request, or a worker's first function, has taken too long.
         """
         left_ms: list[float] = []
         for worker in list(self._workers.values()):
@@ -269,8 +269,8 @@ class WorkerPool:
         return min(left_ms, default=None)
 
     def _look(self, left_ms: float | None) -> None:
-        """Take what has come, or comes within a while."""
-        self._is_looking = True  # and still is after an exception from elsewhere
+        """Process the messages that have arrived, or that arrive within the time."""
+        self._is_looking = True  # stays true after an exception from elsewhere
         ready = self._poll.poll(left_ms)
         self._is_looking = False
         for descriptor, _ in ready:
@@ -282,7 +282,7 @@ class WorkerPool:
                         self._take(worker)
 
     def _count_ready(self) -> None:
-        """Count the items that are there before they are asked for."""
+        """Count the items that are ready before they are requested by the consumer."""
         self._look(0)
         counters, size, number = self.task.make.run.counters, self.task.cut.size, self._delivered
         counters.asked += 1
@@ -291,11 +291,11 @@ class WorkerPool:
             number += 1
 
     def _take(self, worker: _Worker) -> None:
-        """Take what a worker has sent."""
+        """Process the messages of a worker."""
         try:
             while (arrived := worker.channel.arrived()) is not None:
                 self._keep(worker, *arrived)
-        except EOFError:  # of its death we are told, how it came about
+        except EOFError:  # the control socket reports the death, and how it came about
             with contextlib.suppress(KeyError):
                 self._poll.unregister(worker.channel)
 
@@ -339,19 +339,19 @@ class WorkerPool:
         return error
 
     def _bury(self) -> None:
-        """Take note of a death."""
+        """Process the report of a death."""
         serial, how = self._processes.death()
         died = [one for one in self._workers.values() if serial in (None, one.serial)]
         for worker in died:
             self._take(worker)
             self._remove(worker)
             if worker.asked and worker.iteration != self._iteration and serial is not None:
-                self._again += worker.asked  # it was at something of the iteration before
+                self._again += worker.asked  # it was working for the iteration before
                 self._start()
                 continue
-            # The first is what it was at, and the end of this iteration.
+            # The first lost request is the one that it was working on, which ends this iteration.
             self._lost |= dict.fromkeys(worker.asked, how)
-            # Where it was at nothing, the others do what is left; not if it dies wherever it begins.
+            # If it had no request, the other workers do the rest, unless workers die as soon as they begin.
             if worker.begun_s is None or not self._workers:
                 self._lost.setdefault(self._asked, how)
         if serial is None:
@@ -369,7 +369,7 @@ class WorkerPool:
         del self._workers[worker.serial]
 
     def _where(self, number: int) -> str:
-        # One that died before it was asked would have been.
+        # The worker may have died before it was sent the request.
         piece = (self._pieces.get(number) or next(self._requests))[0]
         rows = self.task.make.run.rows(Point(piece.epoch, piece.origin), piece.first, piece.first + 1)
         [(epoch, [position])] = rows.pieces
@@ -387,7 +387,7 @@ def _close_all(descriptors: list[int]) -> None:
 
 
 def _written(data: bytes) -> int:
-    """Return the descriptor of memory that others can map, with this in it."""
+    """Return the descriptor of memory that other processes can map, filled with these bytes."""
     descriptor = shared_memory(len(data))
     with mmap.mmap(descriptor, len(data)) as memory:
         memory[:] = data

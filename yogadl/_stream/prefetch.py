@@ -1,4 +1,4 @@
-"""Read ahead in threads: a bounded queue between those who read and the consumer."""
+"""Read ahead in threads, with a bounded queue between the threads and the consumer."""
 
 import atexit
 import os
@@ -18,28 +18,28 @@ from yogadl._stream.stats import Waits
 
 _EXIT_TIMEOUT_S = 5.0
 
-# What was read, and the error that came after it.
+# The items of a read, and the error that came after them.
 _Found = tuple[Iterator[Any], BaseException | None]
-# A read that a thread of its own is to make: how many items, and what to call.
+# A read for a thread to make: the number of its items, and the function to call.
 _Job = tuple[int, Callable[[], _Found]]
 
 
 class ForkedError(Exception):
-    """Tell the consumer that it lives in a forked process, where the reader's threads do not."""
+    """Raised in a forked process, which has none of the reader's threads."""
 
 
 class _EndError(Exception):
-    """Stand in the queue after the last item."""
+    """Marks the end of the items in the queue."""
 
 
 @frozen
 class Prefetch:
-    """A stage that keeps `depth` items ready, or those of one read. Ordered, exact, picklable.
+    """A stage that keeps `depth` items ready, or the items of one read. Ordered, exact, picklable.
 
-    With `threads`, so many read at once: each keeps one more item, or the items of one more read.
+    With `threads`, that many threads read at once: each keeps one more item, or the items of one more read.
 
-    The threads start at the first `next`. They end when the items do, when the consumer closes or drops
-    its iterator, or at the interpreter's exit.
+    The threads start at the first `next`. They end with the items, when the consumer closes or drops its
+    iterator, or at the interpreter's exit.
     """
 
     depth: int
@@ -50,15 +50,15 @@ class Prefetch:
         return self.of_reads(((1, iter((item,))) for item in items), Counters(), Waits())
 
     def of_reads(self, reads: Iterator[Read], counters: Counters, waits: Waits) -> Iterator[Any]:
-        """Yield the items of `reads`, made in one thread, with whole reads handed over.
+        """Yield the items of `reads`, made in one thread, which hands over whole reads.
 
-        Small batches are read many at a time, and handing each over would cost more than reading it.
+        Small batches are read many at a time, and handing over each would cost more than reading it.
         """
         jobs = ((count, partial(_as_it_is, items)) for count, items in reads)
         return _delivered(self.depth, 1, jobs, counters, waits)
 
     def of_pending(self, pending: Iterator[Pending], counters: Counters, waits: Waits) -> Iterator[Any]:
-        """Yield the items of reads that are still to be made: each thread makes the next one."""
+        """Yield the items of reads that are still to be made; each thread makes the next one."""
         jobs = ((count, partial(_made, read)) for count, read in pending)
         return _delivered(self.depth, self.threads, jobs, counters, waits)
 
@@ -72,13 +72,13 @@ def _made(read: Callable[[], Iterator[Any]]) -> _Found:
     items: deque[Any] = deque()
     try:
         items.extend(read())
-    except BaseException as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
+    except BaseException as error:  # noqa: BLE001  (the consumer raises it)
         return _popped(items), error
     return _popped(items), None
 
 
 def _popped(items: deque[Any]) -> Iterator[Any]:
-    """Yield items that are the consumer's alone from then on."""
+    """Yield items, each removed from the queue, so that only the consumer holds it."""
     return map(deque.popleft, repeat(items, len(items)))
 
 
@@ -86,7 +86,7 @@ def _delivered(
     depth: int, threads: int, jobs: Iterator[_Job], counters: Counters, waits: Waits
 ) -> Iterator[Any]:
     feed = _Feed(depth, threads, jobs)
-    del jobs  # the threads' alone: they end with them
+    del jobs  # only the threads hold it, so that it ends with them
     try:
         while True:
             counters.asked += 1
@@ -96,21 +96,21 @@ def _delivered(
             waits.waited_s += time.perf_counter() - asked
             yield from items
             if isinstance(error, _EndError):
-                return  # not by `except`, whose name is gone where the interpreter closes this
+                return  # not by `except`: the class may be gone when the interpreter exits
             if error is not None:
                 try:
                     raise error
                 finally:
-                    del error  # or the traceback would hold itself
+                    del error  # otherwise the traceback would refer to itself
     finally:
         feed.stop()
 
 
 class _Slot:
-    """Where one thread leaves what it read, and the consumer waits for it; the next one follows.
+    """The place for the result of one read; the consumer waits for it, and it links to the next place.
 
-    (A lock each, and no condition for all: as soon as three threads share two cores, each moment more in
-    Python's lock costs a switch between them; benchmarks/prefetch.py.)
+    (Each slot has a lock, instead of one condition for all: when three threads share two cores, each
+    additional moment in Python's lock costs a switch between them; benchmarks/prefetch.py.)
     """
 
     __slots__ = ("_done", "_found", "count", "next")
@@ -123,17 +123,17 @@ class _Slot:
         self.next: _Slot | None = None
 
     def put(self, items: Iterator[Any], error: BaseException | None) -> None:
-        """Leave what was read."""
+        """Store the result of the read."""
         self._found = items, error
         self._done.release()
 
     @property
     def is_ready(self) -> bool:
-        """Whether something was left."""
+        """Whether the result is stored."""
         return not self._done.locked()
 
     def take(self) -> _Found:
-        """Wait for what was read."""
+        """Wait for the result, and return it."""
         self._done.acquire()
         found, self._found = self._found, None
         assert found is not None
@@ -143,27 +143,27 @@ class _Slot:
 class _Feed:
     """A bounded queue that threads of its own fill, in the order of the jobs. One consumer.
 
-    The lock is re-entrant: the garbage collector may drop a consumer, and so call `stop`, inside a
-    thread while it holds the lock.
+    The lock is re-entrant: the garbage collector may drop a consumer, and thereby call `stop`, in a thread
+    that holds the lock.
     """
 
     def __init__(self, depth: int, threads: int, jobs: Iterator[_Job]) -> None:
         self._count = threads
         self._depth = depth + threads - 1
-        self._most = self._depth  # items in slots from which on nothing is read
+        self._most = self._depth  # items in slots at which reading stops
         self._taken = 0  # items that threads began to read: counted by the thread whose turn it is
-        self._delivered = 0  # and those of them that the consumer has: counted by the consumer
-        self._first: _Slot | None = _Slot()  # what the consumer takes next
-        self._free: _Slot = self._first  # where the next job goes
+        self._delivered = 0  # items that the consumer took: counted by the consumer
+        self._first: _Slot | None = _Slot()  # the next slot for the consumer
+        self._free: _Slot = self._first  # the slot for the next job
         self._turn = threading.Lock()  # held by the thread that takes the next job: one at a time, in order
         self._room = threading.Condition(threading.RLock())
         self._is_full = False  # whether a thread waits for room
-        self._is_drained = False  # no more jobs are to be taken: the last one was, or an error comes
+        self._is_drained = False  # no more jobs are taken: the last one was taken, or an error comes
         self._is_stopped = self._is_over = False
         self._pid = os.getpid()
         settle_allocator()
-        # Daemon threads that are in the middle of a copy while the interpreter is taken down are asking
-        # for a crash, so at exit they are waited for, also if nobody wants any more what they read.
+        # Daemon threads in the middle of a copy can crash the interpreter while it exits. Therefore the exit
+        # waits for them, even if the items that they read are not needed any more.
         atexit.register(self._exit)
         self._running = threads
         self._threads: list[threading.Thread] = []
@@ -174,13 +174,13 @@ class _Feed:
                 )
                 thread.start()
                 self._threads.append(thread)
-        except BaseException:  # there may be no more threads: those that run must not wait for ever
+        except BaseException:  # no more threads can be started: the others must not wait for ever
             self.stop()
             raise
 
     @property
     def ready(self) -> int:
-        """How many items the consumer would get without waiting."""
+        """The number of items that the consumer can take without waiting."""
         slot, found = self._first, 0
         while slot is not None and slot.is_ready:
             found += slot.count
@@ -188,10 +188,10 @@ class _Feed:
         return found
 
     def take(self) -> _Found:
-        """Return the items of the next read and the error after them, waiting for it.
+        """Wait for the next read; return its items and the error after them.
 
         Raises:
-            ForkedError: if this is not the process that the threads were started in.
+            ForkedError: if this is not the process that started the threads.
         """
         if os.getpid() != self._pid:
             raise ForkedError
@@ -207,9 +207,9 @@ class _Feed:
         return found
 
     def stop(self) -> None:
-        """Tell the threads to end after what they are reading, and forget what they read."""
+        """End the threads after their current reads, and drop the results."""
         if self._is_over or not self._running:
-            return  # by `_exit`, or there are no threads: at the interpreter's exit modules may be gone
+            return  # by `_exit`, or without threads; at the interpreter's exit modules may be gone
         self._is_over = True
         if os.getpid() != self._pid:
             atexit.unregister(self._exit)
@@ -243,17 +243,17 @@ class _Feed:
             with self._turn:
                 self._running -= 1
                 if not self._running:
-                    self._free.put(iter(()), _leaving())  # if the consumer waits in another thread
+                    self._free.put(iter(()), _leaving())  # in case the consumer waits in another thread
                     atexit.unregister(self._exit)
 
     def _next(self, jobs: Iterator[_Job]) -> tuple[_Slot, Callable[[], _Found]] | None:
-        """Wait for room in the queue, and take the next job; None: there is no more to do.
+        """Wait for room in the queue, and take the next job; None: there are no more jobs.
 
-        It is taken only then: `depth` is a promise.
+        A job is taken only when there is room, since `depth` is a promise.
         """
         if self._taken - self._delivered >= self._most:
             with self._room:
-                self._is_full = True  # the consumer looks at this after it has counted what it took
+                self._is_full = True  # the consumer checks this after it has counted the items it took
                 while self._taken - self._delivered >= self._most and not self._is_stopped:
                     self._room.wait()
                 self._is_full = False
@@ -263,13 +263,14 @@ class _Feed:
         slot.next = self._free = _Slot()
         try:
             slot.count, read = next(jobs)
-        except BaseException as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
+        except BaseException as error:  # noqa: BLE001  (the consumer raises it)
             self._is_drained = True
             slot.put(iter(()), _EndError() if isinstance(error, StopIteration) else error)
             return None
         self._taken += slot.count
-        # Beside a read of several items there is room for another: with one alone, a thread waits
-        # for the consumer to wake up, and then the consumer for the thread (benchmarks/prefetch.py).
+        # With a read of several items in the queue there is room for another read. With room for one alone, a
+        # thread waits for the consumer to wake up, and then the consumer for the thread
+        # (benchmarks/prefetch.py).
         self._most = max(self._depth, slot.count * self._count + 1 if slot.count > 1 else 0)
         return slot, read
 

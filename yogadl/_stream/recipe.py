@@ -1,4 +1,4 @@
-"""Say how the rows of a run become items: read, cut, and passed through stages."""
+"""Define how the rows of a run become items: read, cut, and passed through stages."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,11 +20,11 @@ ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 class Make(Protocol):
-    """What makes items of a run: records or batches."""
+    """Makes items, records or batches, of a run."""
 
     @property
     def run(self) -> Run:
-        """Whose records."""
+        """The run of the items."""
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the items from `start` to the epoch `end`, read by read."""
@@ -32,16 +32,16 @@ class Make(Protocol):
 
 @runtime_checkable
 class MakeInThreads(Make, Protocol):
-    """What can make items in several threads at once."""
+    """Makes items in several threads at once."""
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
-        """Yield the reads of the items from `start` to the epoch `end`, to be made in any thread."""
+        """Yield the reads of the items from `start` to the epoch `end`; any thread may make them."""
 
 
 class Progress:
-    """What was delivered of a span; without a span, nothing was claimed yet.
+    """How many items of a span were delivered; without a span, no epoch was claimed yet.
 
-    The consumer's own thread counts here, never a thread that reads ahead.
+    Only the consumer's own thread counts here, never a thread that reads ahead.
     """
 
     __slots__ = ("is_finished", "items", "span", "waits")
@@ -50,7 +50,7 @@ class Progress:
         self.move(span)
 
     def move(self, span: Span | None) -> None:
-        """Begin with a span."""
+        """Begin a span."""
         self.span = span
         self.items = 0
         self.is_finished = False
@@ -59,14 +59,14 @@ class Progress:
 
 @frozen
 class Recipe:
-    """Say how the rows of a run become items: read, cut, and passed through stages.
+    """The way in which the rows of a run become items: read, cut, and passed through stages.
 
-    Reading ahead, if it comes first, does so by whole reads. Each stage turns an iterator of items into
-    another with as many items, in the same order. (Stages that drop or add items will need a cursor of
-    their own shard; see `cursor`.)
+    Reading ahead, if it is the first stage, handles whole reads. Each stage turns an iterator of items into
+    another with as many items, in the same order. (Stages that drop or add items will need a cursor for each
+    shard; see `cursor`.)
 
     Raises:
-        ConfigurationError: if nothing would be yielded for ever.
+        ConfigurationError: if an endless iterator would never yield an item.
     """
 
     make: Make
@@ -79,11 +79,11 @@ class Recipe:
 
     @property
     def run(self) -> Run:
-        """Which records are read."""
+        """The run of the records that are read."""
         return self.make.run
 
     def ahead(self, depth: int, threads: int = 1) -> "Recipe":
-        """Return the recipe with one more stage, which reads ahead.
+        """Return the recipe with an additional stage that reads ahead.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
@@ -96,15 +96,15 @@ class Recipe:
                     f"threads={threads} would read in this process, but this loader's batches are made in "
                     "worker processes: pass one or the other"
                 )
-            # Those that were there before take items one by one, in one thread.
+            # Stages that exist already take items one by one, in one thread.
             stages = (Prefetch(depth, threads), *(stages if self.stages else ()))
         return replace(self, stages=stages)
 
     def in_workers(self, options: WorkerOptions) -> "Recipe":
-        """Return the recipe by which everything so far happens in worker processes.
+        """Return the recipe that does everything so far in worker processes.
 
         Raises:
-            ConfigurationError: if it does already.
+            ConfigurationError: if the recipe has workers already.
         """
         if not isinstance(self.make, Batches | Records):
             made = self.make.options if isinstance(self.make, InWorkers) else options
@@ -114,7 +114,7 @@ class Recipe:
         return replace(self, make=InWorkers(self.make, self.changing, options), stages=())
 
     def prefetch(self, n: int, workers: int, threads: int, *more: Any) -> "Recipe":
-        """Return the recipe that reads ahead as `Loader.prefetch` was told, whose arguments these are.
+        """Return the recipe that reads ahead, by the arguments of `Loader.prefetch`.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
@@ -123,16 +123,16 @@ class Recipe:
         return self.ahead(n, threads) if options is None else self.in_workers(options)
 
     def begun(self) -> "Recipe":
-        """Return the recipe for one iterator more."""
+        """Return the recipe for one more iterator."""
         return replace(self, make=self.make.begun()) if isinstance(self.make, InWorkers) else self
 
     @property
     def changing(self) -> tuple[ItemStage, ...]:
-        """The stages that make other items of those that were made."""
+        """The stages that change items, as opposed to reading ahead."""
         return tuple(stage for stage in self.stages if not isinstance(stage, Prefetch))
 
     def open(self, start: Point, end: int | None, waits: Waits) -> Iterator[Any]:
-        """Return the items from `start` to the epoch `end`; whoever takes them counts what it waits for."""
+        """Return the items from `start` to the epoch `end`; `waits` counts their consumer's waiting time."""
         make, stages = self.make, self.stages
         first = stages[0] if stages else None
         if isinstance(first, Prefetch):
@@ -161,10 +161,10 @@ class Recipe:
         return joined(pieces)
 
     def item_at(self, number: int) -> Any:
-        """Read an item, counted from the run's start on as iterators deliver them, one after another.
+        """Read an item by number, counted from the run's start as iterators deliver items, one after another.
 
         Raises:
-            IndexError: if there is none.
+            IndexError: if the item does not exist.
         """
         cut, shard, start = self.cut, self.run.shard, self.run.start
         span, full = self.span(start), cut.count(shard)
@@ -184,7 +184,7 @@ class Recipe:
         return next(replace(self, stages=self.changing).open(start, span.end, Waits()))
 
     def reach(self, progress: Progress) -> Point:
-        """Return where a cursor of this progress stands."""
+        """Return the place of a cursor for this progress."""
         span = progress.span
         assert span is not None
         if progress.is_finished and span.end is not None:
@@ -192,21 +192,21 @@ class Recipe:
         return self.cut.reach(self.run.shard, span, progress.items)
 
     def stats(self, progress: Progress) -> Stats:
-        """Return what an iterator of this progress did so far."""
+        """Return the statistics of an iterator with this progress."""
         span = progress.span
         records = 0 if span is None else self.cut.records(self.run.shard, span, progress.items)
         size_bytes = records * self.run.record_bytes
         return progress.waits.stats(self.run, progress.items, records, size_bytes)
 
     def total(self, span: Span) -> int | None:
-        """Count the records of a span; None: without end."""
+        """Return the number of records of a span; None: without end."""
         if span.end is None:
             return None
         cut, shard = replace(self.cut, epochs=span.end - span.start.epoch), self.run.shard
         return cut.records(shard, span, cut.count(shard, span.start.position) or 0)
 
     def span(self, point: Point) -> Span:
-        """Return what an iterator reads that begins at `point`.
+        """Return the span of an iterator that begins at `point`.
 
         Raises:
             ConfigurationError: if the shards would drift into different epochs from there.
@@ -214,7 +214,7 @@ class Recipe:
         return self._ready(self.cut.span(point))
 
     def resume(self, span: Span, point: Point) -> Span:
-        """Return `span` as it goes on from `point`.
+        """Return `span` continued from `point`.
 
         Raises:
             ConfigurationError: if the shards would drift into different epochs from there.

@@ -1,4 +1,4 @@
-"""Say which records are to be read, and where in which epoch each comes: what `Run.read` takes."""
+"""The records to read, and their positions in their epochs: the argument of `Run.read`."""
 
 from collections.abc import Sequence
 
@@ -10,20 +10,21 @@ from yogadl._interfaces import Indices
 Flags = NDArray[np.bool_]
 
 
-# Some rows of one epoch, at ascending positions: mostly evenly spaced, so that a range says them.
+# Rows of one epoch at ascending positions, which are mostly evenly spaced and therefore a range.
 Piece = tuple[int, range | Indices]
 
 
 class Rows:
-    """Records in the order in which they are read, and where each comes. Immutable.
+    """Records in the order in which they are read, with their positions. Immutable.
 
-    A slice and `take` are rows, too; a slice copies nothing. (No dataclass: there is one a batch, and such as
-    this are made in half the time.)
+    A slice and the result of `take` are `Rows`, too; a slice copies nothing. (The class is no dataclass: each
+    batch makes one, and a plain class takes half the time.)
 
     Args:
-        indices: Which record each is.
-        pieces: At which position of which epoch it comes, epoch by epoch: as many, in the same order.
-        records: How many an epoch has. What comes after them is padding: a record that repeats another.
+        indices: The index of each record.
+        pieces: The epoch and the positions of the records, epoch by epoch, in the same order as `indices`.
+        records: The number of positions of an epoch. Records at or beyond it are padding, which repeats
+            others.
     """
 
     __slots__ = ("indices", "pieces", "records")
@@ -70,7 +71,7 @@ class Rows:
 
     @property
     def padding(self) -> Flags:
-        """Which of them repeat a record to fill the shard, as a new array: at most the last of each epoch."""
+        """Whether each record is padding, as a new array; at most the last record of each epoch is."""
         flags = np.zeros(len(self.indices), np.bool_)
         end = 0
         for _, positions in self.pieces:
@@ -82,7 +83,7 @@ class Rows:
 
 
 def joined(rows: Sequence[Rows]) -> Rows:
-    """Return the rows of several as one."""
+    """Return several rows as one."""
     if len(rows) == 1:
         return rows[0]
     indices = np.concatenate([some.indices for some in rows])

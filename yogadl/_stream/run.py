@@ -1,4 +1,4 @@
-"""Say which records a shard reads, and read them: source, order, shard and functions together."""
+"""Find the records that a shard reads, and read them: source, order, shard and functions together."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -37,36 +37,37 @@ if TYPE_CHECKING:
     from yogadl._chain import Chain, Stage
     from yogadl._stream.block_ahead import BlockAhead
 
-# The order costs some 30 us a call and some 5 ns an index, so it is asked for many at a time, from the
-# first on: 0.1 ms. (Chunks that begin small and grow were slower on large records: each one's arrays
-# come to lie between two batches' memory, which is then faulted in anew. Measured with benchmarks/.)
+# The order costs some 30 us a call and some 5 ns an index, so many indices are computed at a time, from the
+# first call on: 0.1 ms. (Chunks that begin small and grow were slower with large records: the arrays of each
+# chunk come to lie between the memory of two batches, which is then faulted in anew. Measured with
+# benchmarks/.)
 INDICES = 16384
-# To hold a smaller block costs more than to ask for its records one by one.
+# A smaller block costs more to hold than requests for its records one by one.
 _BLOCK_RECORDS = 4
 
 
 class Counters:
-    """What reading took, by all iterators of one loader. Thread-safe; a pickled one begins anew."""
+    """Times and counts of reading, for all iterators of a loader. Thread-safe; a pickled one begins anew."""
 
     __slots__ = ("_stages", "asked", "ready", "received_bytes", "requests")
 
     def __init__(self) -> None:
-        # By stage and thread: so nobody has to wait for anybody to add to it.
+        # By stage and thread, so that no thread waits for another to add to it.
         self._stages: dict[tuple[str, int], float] = {}
-        self.asked = 0  # how often items were asked for that are read ahead
-        self.ready = 0  # and how many were there then, in all
-        self.requests = self.received_bytes = 0  # what worker processes read by range
+        self.asked = 0  # requests by the consumer for items that are read ahead
+        self.ready = 0  # items that were ready at these requests, in total
+        self.requests = self.received_bytes = 0  # of ranges read by worker processes
 
     def __reduce__(self) -> Any:
         return Counters, ()
 
     def add(self, stage: str, seconds: float) -> None:
-        """Add to the time that a stage took, in whatever thread or process."""
+        """Add to the time of a stage, from any thread or process."""
         key = stage, get_ident()
         self._stages[key] = self._stages.get(key, 0.0) + seconds
 
     def stages(self) -> dict[str, float]:
-        """Return the seconds that each stage took so far."""
+        """Return the seconds of each stage so far."""
         found: dict[str, float] = {}
         for (stage, _), seconds in list(self._stages.items()):
             found[stage] = found.get(stage, 0.0) + seconds
@@ -83,18 +84,18 @@ class Run:
     start: Point
     seed: int | None
     skip_shuffle_at_epoch_end: bool
-    chain: "Chain | None" = None  # what the records are passed through
-    skipped: Skipped | None = None  # positions that neither order nor shard count, if there are any
-    counters: Counters = field(default_factory=Counters, compare=False)  # what reading took
+    chain: "Chain | None" = None  # functions that the records pass through
+    skipped: Skipped | None = None  # positions that neither order nor shard count, if any
+    counters: Counters = field(default_factory=Counters, compare=False)  # times and counts of reading
 
     @property
     def spec(self) -> Spec:
-        """The structure of a record as it is read."""
+        """The structure of a record after the functions."""
         return (self.chain or self.source).spec
 
     @property
     def record_bytes(self) -> int:
-        """About how large a record is, at least 1."""
+        """The approximate size of a record, at least 1."""
         return max(1, (self.chain or self.source).record_bytes)
 
     @property
@@ -103,20 +104,20 @@ class Run:
         return self.chain is not None or any(hasattr(view, "chain") for view in views_of(self.source))
 
     def at_once(self, size_bytes: int, records: int) -> int:
-        """Return how many records to read at a time: of so many bytes, no more than `records`, at least 1.
+        """Return the number of records to read at a time: up to `size_bytes` and `records`, at least 1.
 
-        One by one where a function is called with them: an error comes after the records before it.
+        Records with a function are read one by one, so that an error comes after the records before it.
         """
         return 1 if self.calls_functions else max(1, min(records, size_bytes // self.record_bytes))
 
     def stage_seed(self, given: int | None) -> int:
-        """Return the seed of a random function: what is given, or that of the order."""
+        """Return the seed of a random function: the given one, or that of the order."""
         return (self.seed or 0) if given is None else whole("seed", given, None)
 
     def then(
         self, stages: "tuple[Stage, ...]", function: Callable[..., Any], seed: int | None
     ) -> "tuple[Stage, ...]":
-        """Return functions of batches with one more, numbered after those of records."""
+        """Return the functions of batches with one more, numbered after the functions of records."""
         from yogadl._chain import Stage
 
         before = len(self.chain.stages) if self.chain else 0
@@ -124,7 +125,7 @@ class Run:
 
     def through(self, function: Callable[..., Any], seed: int | None, spec: Any) -> "Run":
         """Return the run whose records are passed through one more function; see `Chain`."""
-        from yogadl._chain import Chain  # who calls no functions needs none of it
+        from yogadl._chain import Chain  # imported only if functions are called
 
         return replace(self, chain=(self.chain or Chain(self.source, ())).then(function, seed, spec))
 
@@ -136,12 +137,12 @@ class Run:
         return replace(self, shard=shard, start=start, skipped=skipped if skipped.ranges else None)
 
     def identity(self) -> Identity:
-        """Return what a cursor of this run must match."""
+        """Return the identity that a cursor of this run must match."""
         return Identity(
             skipped=self.skipped or Skipped((), self.shard.records),
             fingerprint=self.source.fingerprint,
             order=self.order.describe(),
-            seed=getattr(self.order, "seed", None),  # which an order that shuffles nothing does not have
+            seed=getattr(self.order, "seed", None),  # an order without a shuffle has no seed
             skip_shuffle_at_epoch_end=self.skip_shuffle_at_epoch_end,
             change=getattr(self.order, "change", None),
             lineage=self._lineage,
@@ -149,12 +150,12 @@ class Run:
 
     @cached_property
     def _lineage(self) -> Lineage | None:
-        """Which version of a dataset is read, if all records of one are."""
+        """The dataset version that is read, if all records of one are."""
         return lineage_of(self.source)
 
     @cached_property
     def block_ahead(self) -> "BlockAhead | None":
-        """What holds whole blocks of caches that are far away; None where no shard has blocks of its own."""
+        """The reader of whole blocks of remote caches; None if no shard has blocks of its own."""
         blocks = getattr(self.order, "blocks", None)
         ranks = self.shard.ranks
         if blocks is None or blocks.records < _BLOCK_RECORDS or blocks.lanes % ranks:
@@ -168,29 +169,29 @@ class Run:
         return self.planned_blocks(None)
 
     def planned_blocks(self, planned: Planned | None) -> "BlockAhead":
-        """Return the same for what is only planned."""
-        from yogadl._stream.block_ahead import BlockAhead  # other orders need none of it
+        """Return the reader of blocks for a plan."""
+        from yogadl._stream.block_ahead import BlockAhead  # not imported for other orders
 
         return BlockAhead(
             self.source, self.order, self.shard, self.skipped, self.skip_shuffle_at_epoch_end, planned
         )
 
     def received(self) -> tuple[int, int]:
-        """Return how many requests were made for ranges, here and by workers, and how many bytes came."""
+        """Return the number of requests for ranges, here and by workers, and the number of bytes received."""
         requests, received_bytes = received_by(self.source)
         return requests + self.counters.requests, received_bytes + self.counters.received_bytes
 
     def numbering(self, cut: Cut) -> Numbering:
         """Return the items that the rows are cut into, numbered from `start` on."""
-        lineage = self._lineage and replace(self._lineage, earlier=())  # many, which go to other processes
+        lineage = self._lineage and replace(self._lineage, earlier=())  # many, and sent to other processes
         return Numbering(replace(self.identity(), lineage=lineage), self.shard, self.start, cut)
 
     def origin(self, epoch: int) -> int:
-        """Return the position that the rows of an epoch count from: the run's own, or 0."""
+        """Return the position from which the rows of an epoch are counted: the run's own, or 0."""
         return self.start.position if epoch == self.start.epoch else 0
 
     def rows(self, point: Point, first: int, last: int) -> Rows:
-        """Return rows first .. last - 1 of the epoch of `point`, counted from there."""
+        """Return rows `first` to `last - 1` of the epoch of `point`, counted from there."""
         shard = self.shard
         origin, step = point.position + shard.rank, shard.ranks
         positions = range(origin + first * step, origin + last * step, step)
@@ -199,8 +200,8 @@ class Run:
         records = shard.records
         if self.skipped is not None:
             places, records = self.skipped.places(asked), self.skipped.records
-        if len(asked) and positions[-1] >= shard.records:  # only an epoch's last row can stick out
-            begin = getattr(self.order, "start", None)  # of a mix, whose weights may have changed
+        if len(asked) and positions[-1] >= shard.records:  # only an epoch's last row can reach beyond the end
+            begin = getattr(self.order, "start", None)  # of a mix whose weights may have changed
             low = 0 if begin is None else begin(point.epoch)
             low = low if self.skipped is None else self.skipped.before(low)
             asked[-1] = low + (asked[-1] - shard.records) % (shard.records - low)
@@ -210,12 +211,12 @@ class Run:
         return Rows(indices, ((point.epoch, places),), records)
 
     def chunks(self, cut: Cut, start: Point, end: int | None) -> Iterator[Rows]:
-        """Yield all rows from `start` to the epoch `end`, many items' worth at a time.
+        """Yield all rows from `start` to the epoch `end`, in chunks of many items.
 
-        Only the last chunk of an epoch (of all, with `across_epochs`) ends in a short item; where the
-        cut drops that, the chunk goes without.
+        Only the last chunk of an epoch (of all, with `across_epochs`) ends with a short item; if the cut
+        drops short items, the chunk does not contain it.
         """
-        # Tiny epochs: looking a thousand of them ahead to fill a chunk would cost a call each.
+        # In tiny epochs, filling a chunk would take a call for each of a thousand epochs.
         limit = min(INDICES, 16 * self.shard.own(0)) if cut.across_epochs else INDICES
         size = max(1, limit // cut.size) * cut.size
         pieces: list[Rows] = []
@@ -239,10 +240,10 @@ class Run:
     def read(
         self, rows: Rows, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
-        """Read records: one column a field, or for each of `fields`, gathered into `memory` where it can be.
+        """Read records: one column a field, or one for each of `fields`, gathered into `memory` if possible.
 
-        The one door: streams, adapters and worker processes read no record but through it, with rows that
-        know where each record comes.
+        Streams, adapters and worker processes read records only through this method, with rows that hold the
+        position of each record.
         """
         if self.chain is not None:
             found = self.chain.columns(rows.indices, rows.pieces, self.counters.add)

@@ -1,8 +1,8 @@
-"""Compute which positions a shard reads, and where a number of rows leads: integers only.
+"""Compute the positions that a shard reads, and the place after a number of rows: integers only.
 
-A run starts at position g of an epoch of n records. Its row k is the positions g + kR .. g + kR + R - 1
-and shard r of R is column r. A cursor counts rows *asked for*, in step on every shard: after k rows it
-stands at min(n, g + kR), whether or not this shard had a record in the last of them.
+A run starts at position g of an epoch of n records. Its row k consists of the positions
+g + kR .. g + kR + R - 1, and shard r of R is column r. A cursor counts *requested* rows, in step on every
+shard: after k rows it stands at min(n, g + kR), whether or not this shard had a record in the last row.
 """
 
 from typing import Literal, NamedTuple
@@ -21,9 +21,9 @@ class Point(NamedTuple):
 
 
 def walk(first: int, full: int, count: int) -> tuple[int, int]:
-    """Return (epochs onward, steps into that epoch) after `count` steps.
+    """Return the number of epochs passed, and the steps in the last one, after `count` steps.
 
-    The first epoch has `first` steps, each later one `full`. The last step of an epoch stays in it.
+    The first epoch has `first` steps, each later one `full`. The last step of an epoch belongs to that epoch.
     """
     if count <= first:
         return 0, count
@@ -33,7 +33,7 @@ def walk(first: int, full: int, count: int) -> tuple[int, int]:
 
 @frozen
 class Shard:
-    """Say which positions of an epoch are this reader's."""
+    """The share of an epoch's positions that one reader reads."""
 
     records: int
     rank: int
@@ -41,37 +41,37 @@ class Shard:
     remainder: Remainder
 
     def rows(self, position: int) -> int:
-        """Count the rows from `position` to the epoch's end, the same on every shard."""
+        """Return the number of rows from `position` to the epoch's end, the same on every shard."""
         left = self.records - position
         return left // self.ranks if self.remainder == "drop" else -(-left // self.ranks)
 
     def own(self, position: int) -> int:
-        """Count the rows from `position` in which this shard has a record: `rows`, or one less."""
+        """Return the number of rows from `position` in which this shard has a record: `rows`, or one less."""
         if self.remainder == "uneven":
             return max(0, -(-(self.records - position - self.rank) // self.ranks))
         return self.rows(position)
 
     def after(self, position: int, rows: int) -> int:
-        """Return the position that stands after so many rows from `position`."""
+        """Return the position after this many rows from `position`."""
         return min(self.records, position + rows * self.ranks)
 
     def end(self, start: Point) -> Point:
-        """Return where the epoch of `start` ends for all shards alike, read from there on."""
+        """Return where the epoch of `start`, read from there, ends for all shards alike."""
         return Point(start.epoch, self.after(start.position, self.rows(start.position)))
 
     def forward(self, start: Point, rows: int) -> Point:
-        """Return where so many rows from `start` lead, across epochs."""
+        """Return the place after this many rows from `start`, across epochs."""
         onward, steps = walk(self.rows(start.position), self.rows(0), rows)
         return Point(start.epoch + onward, self.after(0 if onward else start.position, steps))
 
     def delivered(self, start: Point, records: int) -> Point:
-        """Return where this shard stands once it has handed out so many of its own records, across epochs.
+        """Return the place of this shard after it delivered this many of its own records, across epochs.
 
-        All that it has in an epoch lead to the epoch's end, also where other shards have one more. One that
-        has none goes along with those.
+        After all of its records in an epoch, the shard is at the epoch's end, even if other shards have one
+        more record. A shard without records moves along with the others.
 
         Raises:
-            ConfigurationError: if no shard has any to get there by.
+            ConfigurationError: if no shard has a record.
         """
         first, full = self.own(start.position), self.own(0)
         if records > first and not full:
@@ -87,7 +87,7 @@ class Shard:
         return Point(start.epoch + onward, self.after(origin, self.rows(origin) if is_all else steps))
 
     def require_step(self, start: Point, end: int | None) -> None:
-        """Refuse to cross an epoch's end with shards of unequal length.
+        """Refuse to read across an epoch's end with shards of unequal length.
 
         Raises:
             ConfigurationError: if more than one epoch is to be read and one of them is uneven.

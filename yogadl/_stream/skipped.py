@@ -1,6 +1,7 @@
-"""Leave positions out of every epoch, and count those that stay: integers only.
+"""Leave positions out of every epoch, and count the kept positions: integers only.
 
-What a cursor says, and a user, counts as if nothing were left out. Shards and items count what stays.
+Positions in cursors and in users' arguments include those left out. Shards and items count kept positions
+only.
 """
 
 from collections.abc import Iterable
@@ -17,11 +18,11 @@ from yogadl.errors import ConfigurationError
 
 @frozen
 class Skipped:
-    """Ranges of positions that are left out, in ascending order, none next to another.
+    """Ranges of positions that are left out, in ascending order, no two of them adjacent.
 
     Args:
-        ranges: Each from its first position up to, not including, its second.
-        records: How many positions an epoch has with them.
+        ranges: The first position of each range, and the position after its last one.
+        records: The number of positions of an epoch, including those left out.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -29,10 +30,10 @@ class Skipped:
 
     @staticmethod
     def of(given: Any, records: int) -> "Skipped":  # Any: from the user, or from a file
-        """Return the ranges that were given, in any order; they may overlap.
+        """Return the given ranges, which may be in any order and overlap.
 
         Raises:
-            ConfigurationError: if they are no ranges, or leave nothing.
+            ConfigurationError: if they are no ranges, or leave no position.
         """
         if isinstance(given, str | bytes) or not isinstance(given, Iterable):
             raise ConfigurationError(f"pass a list of (start, stop), not {given!r:.100}")
@@ -61,25 +62,25 @@ class Skipped:
 
     @property
     def kept(self) -> int:
-        """How many positions stay."""
+        """The number of kept positions."""
         return self.records - sum(stop - start for start, stop in self.ranges)
 
     @cached_property
     def _jumps(self) -> tuple[Indices, Indices]:
-        """Before how many of those that stay each range lies, and how many are left out by then."""
+        """The number of kept positions before each range, and the number left out up to each."""
         bounds = np.array(self.ranges, np.int64).reshape(-1, 2)
         left_out = np.cumsum(bounds[:, 1] - bounds[:, 0])
         return bounds[:, 1] - left_out, np.concatenate([[0], left_out])
 
     def places(self, kept: Indices) -> Indices:
-        """Return the position of each of those that stay, given its number among them."""
+        """Return the position of each kept position, given its number among the kept ones."""
         starts, left_out = self._jumps
         return kept + left_out[np.searchsorted(starts, kept, side="right")]
 
     def place(self, kept: int) -> int:
-        """Return the position of one."""
+        """Return the position of a kept position, given its number."""
         return int(self.places(np.array(kept)))
 
     def before(self, position: int) -> int:
-        """Return how many stay before a position."""
+        """Return the number of kept positions before a position."""
         return position - sum(max(0, min(position, stop) - start) for start, stop in self.ranges)

@@ -1,4 +1,4 @@
-"""Say what an iterator delivered, what it waited for, and where reading spent the time: sums, no traces."""
+"""Report what an iterator delivered, how long the consumer waited, and the time of each stage: sums only."""
 
 from collections.abc import Iterator, Mapping
 from time import perf_counter
@@ -12,20 +12,20 @@ T = TypeVar("T")
 
 @frozen
 class Stats:
-    """What a loader's newest iterator did so far.
+    """Statistics of a loader's newest iterator so far.
 
     Attributes:
-        batches: How many it delivered.
-        records: How many records those have.
-        bytes: About how many bytes, counted as they are in memory; exact where no field varies in length.
-        seconds: From when the first batch was asked for until the iterator ended, or until now.
-        waited_s: How much of that the consumer spent waiting in `next`.
-        stages: The seconds that each stage took: ``read``, and each function by its number and name. Summed
+        batches: The number of batches delivered.
+        records: The number of records in these batches.
+        bytes: The approximate number of bytes in memory; exact if no field varies in length.
+        seconds: The time from the request for the first batch until the iterator ended, or until now.
+        waited_s: The part of this time that the consumer waited in `next`.
+        stages: The seconds of each stage: ``read``, and each function by its number and name. They are summed
             over threads and processes, so together they may be more than `seconds`.
-        ranges: How many requests were made, here and by workers, for bytes that are not on this machine; by
-            all that read the same `DataRef`.
-        range_bytes: How many bytes came by them.
-        ready: How many batches were ready when one was asked for, on average; ``None`` if nothing reads
+        ranges: The number of requests, here and by workers, for bytes that are not on this machine; by all
+            readers of the same `DataRef`.
+        range_bytes: The number of bytes received by them.
+        ready: The average number of batches that were ready when one was requested; ``None`` without reading
             ahead.
     """
 
@@ -41,17 +41,17 @@ class Stats:
 
     @property
     def records_per_s(self) -> float:
-        """Records delivered a second."""
+        """The number of records delivered a second."""
         return self.records / self.seconds if self.seconds else 0.0
 
     @property
     def mb_per_s(self) -> float:
-        """Millions of bytes delivered a second."""
+        """The number of bytes delivered a second, in millions."""
         return self.bytes / 1e6 / self.seconds if self.seconds else 0.0
 
     @property
     def waited_share(self) -> float:
-        """Which share of the time the consumer waited. Near 0, reading keeps up; near 1, it does not."""
+        """The share of the time that the consumer waited. Near 0, reading keeps up; near 1, it does not."""
         return self.waited_s / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
@@ -70,25 +70,25 @@ class Stats:
 
 
 class Waits:
-    """What one consumer waited for. It counts in its own thread; a pickled one begins anew.
+    """The waiting time of one consumer, counted in its own thread; a pickled copy begins anew.
 
     Attributes:
-        waited_s: How long, in all.
+        waited_s: The total time.
     """
 
     __slots__ = ("_before", "_began", "_ended", "waited_s")
 
     def __init__(self) -> None:
-        self._began: float | None = None  # when it asked for the first item
-        self._ended: float | None = None  # when there were no more
+        self._began: float | None = None  # when the first item was requested
+        self._ended: float | None = None  # when the items ended
         self.waited_s = 0.0
-        self._before: Any = ({}, 0, 0, (0, 0))  # what the counters said then
+        self._before: Any = ({}, 0, 0, (0, 0))  # the counters at that time
 
     def __reduce__(self) -> Any:
         return Waits, ()
 
     def begin(self, run: Run) -> None:
-        """Note the first time that an item was asked for."""
+        """Note the time of the first request for an item."""
         self._ended = None
         if self._began is None:
             self._began = perf_counter()
@@ -96,11 +96,11 @@ class Waits:
             self._before = counters.stages(), counters.asked, counters.ready, run.received()
 
     def end(self) -> None:
-        """Note that there are no more."""
+        """Note that the items have ended."""
         self._ended = self._ended or perf_counter()
 
     def each(self, items: Iterator[T]) -> Iterator[T]:
-        """Yield items; the time that each takes is waited for."""
+        """Yield items, and count the time of each as waited."""
         while True:
             asked = perf_counter()
             try:
@@ -113,7 +113,7 @@ class Waits:
             del item
 
     def stats(self, run: Run, items: int, records: int, size_bytes: int) -> Stats:
-        """Return what was done since it began."""
+        """Return the statistics since the beginning."""
         counters = run.counters
         stages, asked, ready, (requests, received_bytes) = self._before
         took = {stage: seconds - stages.get(stage, 0.0) for stage, seconds in counters.stages().items()}

@@ -1,4 +1,4 @@
-"""Hold what users hold: a stream of records."""
+"""The stream of records, as users hold it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class RecordStream(Restartable[Item_co], Stream[Item_co]):
-    """Deliver a shard's records one by one, an epoch at a time; for batches call `batch`.
+    """Delivers a shard's records one by one, an epoch at a time; for batches call `batch`.
 
-    Immutable but for its count of epochs: each `iter` claims the next epoch at its first `next`.
-    Thread-safe, though each iterator belongs to one thread; safe to carry across a fork; pickles if
-    its source does, count included.
+    Immutable except for its count of epochs: each `iter` claims the next epoch at its first `next`.
+    Thread-safe, though each iterator belongs to one thread; safe to use after a fork; pickles if its source
+    does, count included.
 
     Example:
         >>> import yogadl
@@ -46,7 +46,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
     def __init__(self, run: Run, recipe: Recipe | None = None) -> None:
         self._run = run
         self._read_by(recipe or Recipe(Records(run), Cut()))
-        # Not a method of ours: that would be a cycle, and a dropped stream would wait for the collector.
+        # Not a method of this object: the cycle would keep a dropped stream until the garbage collector runs.
         super().__init__(partial(begin, self._recipe, self._claims), run.shard.own(0))
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
 
     @property
     def source(self) -> RandomAccess:
-        """Where the records come from."""
+        """The source of the records."""
         return self._run.source
 
     @property
@@ -69,29 +69,29 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
 
     @property
     def run(self) -> Run:
-        """Which records this stream reads: the source, its order and the shard together."""
+        """The source, its order and the shard of this stream together."""
         return self._run
 
     @property
     def start(self) -> Point:
-        """The epoch and the position in it that the first `iter` starts at."""
+        """The epoch, and the position in it, at which the first `iter` starts."""
         epoch, position = self._run.start
         return Point(epoch, self._run.identity().skipped.place(position))
 
     @property
     def shard(self) -> Shard:
-        """Which share of an epoch this stream reads."""
+        """The share of an epoch that this stream reads."""
         return self._run.shard
 
     @explains_names()
     def map(self, fn: Callable[[Item_co], Made], *, spec: Any = None) -> "RecordStream[Made]":
         """Return a stream of ``fn(record)``, in the same order, with the same cursors, for every framework.
 
-        The function is called wherever records are read: this may be in several threads and processes at
-        once (tf.data's threads, workers of PyTorch and Grain). It returns a tree of arrays, scalars and
-        texts, like any record. If it returns something else, such as an image or a tensor, a batch has a
-        list of those. All results must have the structure of the first record's result; the function is
-        called once for that record to find it out.
+        The function is called wherever records are read: this may be in several threads and processes at once
+        (tf.data's threads, workers of PyTorch and Grain). It returns a tree of arrays, scalars and texts,
+        like any record. If it returns something else, such as an image or a tensor, a batch has a list of
+        those. All results must have the structure of the first record's result; the function is called once
+        for that record in advance to find the structure.
 
         If the function raises, the batches before that record are delivered, and then a `StageError` names
         the record; the next `next` tries it again.
@@ -116,8 +116,8 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
     ) -> "RecordStream[Made]":
         """Return a stream of ``fn(record, rng)``, for random augmentation that can be repeated; see `map`.
 
-        The `numpy.random.Generator` depends only on the seed, the epoch, the record's position in it and how
-        many functions come before: not on batches, shards or workers, nor on where a job resumed.
+        The `numpy.random.Generator` depends only on the seed, the epoch, the record's position in it and the
+        number of functions before this one: not on batches, shards or workers, nor on where a job resumed.
 
         Args:
             fn: Takes a record and a generator, and returns a record.
@@ -149,10 +149,10 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         opened with it has them. A cursor from before this call can be used, too.
 
         Args:
-            ranges: Pairs (start, stop); ``[]`` ends the leaving out.
+            ranges: Pairs (start, stop); ``[]`` leaves out nothing.
 
         Raises:
-            ConfigurationError: if they are no ranges of an epoch's positions, or leave nothing.
+            ConfigurationError: if they are no ranges of an epoch's positions, or leave no position.
 
         Example:
             >>> import yogadl
@@ -176,13 +176,13 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         skip_finished_epoch: bool = False,
         progress: bool = False,
     ) -> Loader[Made]:
-        """Return a loader of batches, which starts where this stream starts and counts for itself.
+        """Return a loader of batches, which starts where this stream starts and has its own count of epochs.
 
         Args:
-            n: Records in a batch.
-            drop_remainder: Leave out an epoch's last batch if it is short.
-            epochs: How many epochs one iterator reads; None: it never ends.
-            across_epochs: Fill an epoch's last batch from the next epoch.
+            n: The number of records in a batch.
+            drop_remainder: Whether to leave out an epoch's last batch if it is short.
+            epochs: The number of epochs that one iterator reads; None: without end.
+            across_epochs: Whether to fill an epoch's last batch from the next epoch.
             collate: Called with the list of a batch's records, instead of stacking them.
             padding_field: The name of a bool field to add to each batch (with `collate`, to each record):
                 true for records that are padding.
@@ -190,12 +190,12 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
                 continues where the last one stopped, even if no cursor was saved; if no batch is left in that
                 epoch, it reads the next one. If ``False``, each iterator reads the next epoch; the first one
                 after a cursor reads the rest of the cursor's epoch, which may be empty.
-            progress: Show the progress of each iterator, its speed, and the share of time that was spent
-                waiting for it: as a bar on a terminal, otherwise as a line from time to time.
+            progress: Whether to show the progress of each iterator, its speed, and the share of time that was
+                spent waiting for it: as a bar on a terminal, otherwise as a line from time to time.
 
         Raises:
-            ConfigurationError: if an argument makes no sense, or if several epochs are asked for and
-                shards of unequal length would drift into different ones.
+            ConfigurationError: if an argument makes no sense, or if several epochs are requested and shards
+                of unequal length would drift into different ones.
         """
         cut = Cut(n, drop_remainder, epochs, across_epochs, skip_finished_epoch)
         made = Batches(replace(self._run, counters=Counters()), collate, padding_field)
@@ -215,9 +215,9 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
     ) -> "RecordStream[Item_co]":
         """Return a stream that reads up to `n` records ahead, in threads or in worker processes.
 
-        The arguments are those of `Loader.prefetch`. Workers are asked for some records at a time.
+        The arguments are those of `Loader.prefetch`. Each request to a worker is for several records.
 
-        If speed matters, call `batch` first: to hand over a single small record takes longer than to read
+        If speed matters, call `batch` first: handing over a single small record takes longer than reading
         it. Batches of the returned stream are not read ahead.
 
         Raises:
@@ -227,12 +227,12 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         return RecordStream(self._run, self._recipe.prefetch(*asked))
 
     def indices(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> Indices:
-        """Return which records this shard reads in an epoch, in order, without reading any.
+        """Return the indices of the records that this shard reads in an epoch, in order, without reading any.
 
         Args:
-            epoch: Which epoch. In the epoch that the stream starts in, rows count from its start.
+            epoch: The epoch. In the epoch that the stream starts in, rows count from its start.
             start: The first row.
-            stop: The row to stop before; None or too large: to the epoch's end.
+            stop: The row to stop before; None or too large: the epoch's end.
 
         Raises:
             ConfigurationError: if an argument is negative or no whole number.
@@ -243,17 +243,17 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         return self._run.rows(point, min(whole("start", start), last), last).indices
 
     def cursor(self, delivered: int, epoch: int | None = None) -> dict[str, Any]:
-        """Return the cursor for the place at which this shard has delivered so many records.
+        """Return the cursor for the place at which this shard has delivered this many records.
 
         Args:
-            delivered: How many of this shard's records were delivered. After all of its records in an
+            delivered: The number of this shard's records that were delivered. After all of its records in an
                 epoch, the cursor is at the end of that epoch, not in the next one. If shards are uneven, a
                 shorter one is there one record earlier.
-            epoch: The epoch in which they are counted, from its start (or from where this stream starts in
-                it); None: counted from where this stream starts, across epochs.
+            epoch: The epoch in which the records are counted, from its start (or from where this stream
+                starts in it); None: counted from where this stream starts, across epochs.
 
         Raises:
-            ConfigurationError: if the epoch has not so many.
+            ConfigurationError: if the epoch has fewer records.
         """
         records, shard = whole("delivered", delivered), self._run.shard
         point = self._run.start
@@ -264,11 +264,11 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
                 raise ConfigurationError(
                     f"{records} can't be delivered: a shard's epoch {epoch} has {most} records"
                 )
-            records = min(records, shard.own(point.position))  # which may be one less: counted by another's
+            records = min(records, shard.own(point.position))  # may be one less than `most`
         return write_cursor(self._run.identity(), shard.delivered(point, records))
 
     def past_finished(self, cut: Cut) -> "RecordStream[Item_co]":
-        """Return the stream that starts where one that is cut so begins to read; see `Cut.past_finished`."""
+        """Return the stream that starts where items with this cut begin; see `Cut.past_finished`."""
         start = cut.past_finished(self._run.shard, cut.span(self._run.start)).start
         return self if start == self._run.start else RecordStream(replace(self._run, start=start))
 
@@ -277,14 +277,15 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
     ) -> "Plan":
         """Return an estimate of what whole epochs of this shard read and cost, before anything is read.
 
-        For caches that are not complete on this machine it says how many requests each way of reading takes,
-        and which way is used. It is computed from the caches' part tables and the order; in longer epochs,
-        from their first 131,072 records. For batches see `Loader.plan`.
+        For caches that are not complete on this machine, the plan gives the number of requests for each way
+        of reading, and the way that is used. It is computed from the caches' part tables and the order; in
+        longer epochs, from their first 131,072 records. For batches see `Loader.plan`.
 
         Args:
-            epochs: For how many epochs.
-            records_per_s: How many records of this shard are read a second; needed for `requests_per_s`.
-            prices: The prices of the store; if not given, those that the storage was opened with.
+            epochs: The number of epochs.
+            records_per_s: The number of this shard's records that are read a second; needed for
+                `requests_per_s`.
+            prices: The prices of the store; by default those with which the storage was opened.
 
         Raises:
             ConfigurationError: if an argument makes no sense.

@@ -1,7 +1,8 @@
-"""Carry batches from a worker process to the one that trains in shared memory, which is used again and again.
+"""Carry batches from a worker process to the consumer in shared memory, which is used again and again.
 
 New memory for every array would be created, faulted in page by page on both sides and passed as a file
-descriptor: several times what gathering the batch costs (benchmarks/torch_loader.py, benchmarks/workers.py).
+descriptor, which costs several times as much as gathering the batch (benchmarks/torch_loader.py,
+benchmarks/workers.py).
 """
 
 import contextlib
@@ -25,34 +26,35 @@ from yogadl._sending import reduced
 
 _ALIGNED: Final = 64
 _PAGES: Final = 16 * 4096
-# Who keeps one array of a batch should not keep the memory of all of it. So arrays up to `_SMALL_BYTES` are
-# pickled with the structure, from which they are copied in some 2 us, and each larger one gets a segment of
-# its own. If there are more than `_MOST_ALONE`, as in a list of arrays, all share one segment.
+# A consumer that keeps one array of a batch should not keep the memory of the whole batch. Therefore arrays
+# up to `_SMALL_BYTES` are pickled with the structure, from which they are copied in some 2 us, and each
+# larger array gets a segment of its own. If there are more than `_MOST_ALONE`, as in a list of arrays, all
+# share one segment.
 _SMALL_BYTES: Final = 16_384
 _MOST_ALONE: Final = 16
-# Each segment is a mapping, of which a process may have some 65,000. Of somebody who keeps so many batches
-# the arrays are copied.
+# Each segment is a mapping, of which a process may have some 65,000. If a consumer keeps so many batches,
+# further arrays are copied.
 MOST_SEGMENTS: Final = 4096
-# So many batches a segment is free before it is given up: batches that were kept may have taken many.
+# A segment is given up after it was free for this many batches: batches that were kept may have taken many.
 _IDLE_BATCHES: Final = 16
-_NO_BUFFER: Final = "VMm"  # kinds of dtypes that numpy exports no buffer of: ml_dtypes' and dates
+_NO_BUFFER: Final = "VMm"  # kinds of dtypes for which numpy exports no buffer: those of ml_dtypes, and dates
 
 Buffers = list[NDArray[np.uint8]]
-# Says how to pickle an object, as `pickle.Pickler.reducer_override` does, given what may be shared.
+# Returns how to pickle an object that may use shared memory, like `pickle.Pickler.reducer_override`.
 Reduce = Callable[[Any], Any]
 
 
 class FilledSegment(NamedTuple):
-    """One segment of shared memory, and where in it the buffers of a batch begin and end."""
+    """One segment of shared memory, and the spans of a batch's buffers in it."""
 
     number: int
     size: int
-    is_new: bool  # then a descriptor to map it with comes along
+    is_new: bool  # then a descriptor to map it is sent along
     spans: list[tuple[int, int]]
 
 
 class SharedBatch(NamedTuple):
-    """A batch in shared memory, as a worker sends it; or, without segments, all of it in the stream."""
+    """A batch in shared memory, as a worker sends it; without segments, the stream holds all of it."""
 
     segments: list[FilledSegment]
     stream: bytes | None  # the pickled structure; None: it is the last buffer
@@ -60,23 +62,23 @@ class SharedBatch(NamedTuple):
 
 
 class UnmappedError(Exception):
-    """Tell that a batch has arrived, but not its memory: this process may open, or map, no more."""
+    """A batch arrived without its memory, since this process may open, or map, no more."""
 
 
 class _Segment(NamedTuple):
     number: int
     memory: NDArray[np.uint8]
-    position: int  # in the batch: the same field has about the same size in each batch
+    position: int  # in the batch: a field has about the same size in each batch
 
 
 class Packer:
-    """Pack batches in a worker. A segment is used again once whoever got it has returned it.
+    """Packs batches in a worker. A segment is used again after the consumer has returned it.
 
-    It is a `Memory`, too: what is gathered into its arrays and then packed is not copied.
+    A packer is also a `Memory`: data gathered into its arrays and then packed is not copied.
 
     Args:
-        reduce: Says how to pickle what has memory and is no array of numpy's.
-        spare: How many free segments are kept for each array of a batch, also if there was no use for them.
+        reduce: Returns how to pickle objects other than numpy arrays that have memory.
+        spare: The number of free segments that are kept for each array of a batch, even if unused.
     """
 
     def __init__(self, reduce: Reduce | None = None, spare: int = 0) -> None:
@@ -85,23 +87,23 @@ class Packer:
         self._made = 0
         self._free: dict[int, list[_Segment]] = {}
         self._sent: dict[int, _Segment] = {}
-        self._gathered: dict[int, _Segment] = {}  # by address: not sent yet
-        self._new: dict[int, int] = {}  # descriptors by number: never sent
-        self._going: dict[int, int] = {}  # those that are sent with the batch
+        self._gathered: dict[int, _Segment] = {}  # by address; not sent yet
+        self._new: dict[int, int] = {}  # descriptors by number; never sent
+        self._going: dict[int, int] = {}  # descriptors sent with the batch
         self._kept: dict[int, int] = {}  # descriptors by number; see `KEEPS_DESCRIPTORS`
         self._dropped: list[int] = []
         self._packed = 0
-        self._idle: dict[int, int] = {}  # how many were free at each of the batches of late
+        self._idle: dict[int, int] = {}  # the fewest free at each of the latest batches
 
     def give_up(self, numbers: Sequence[int]) -> None:
-        """Forget these segments: who got them could not map them."""
+        """Forget these segments, which the consumer could not map."""
         for number in numbers:
             del self._sent[number]
             if number in self._kept:
                 os.close(self._kept.pop(number))
 
     def take_back(self, numbers: Sequence[int]) -> None:
-        """Use these segments again: nobody reads them any more."""
+        """Use these segments again, which the consumer does not read any more."""
         for number in numbers:
             segment = self._sent.pop(number)
             self._free[segment.position].append(segment)
@@ -109,30 +111,30 @@ class Packer:
                 os.close(self._kept.pop(number))
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an array for the batch that is packed next."""
+        """Return an array for the next batch to be packed."""
         size = math.prod(shape) * dtype.itemsize
         position = len(self._gathered)
         if size <= _SMALL_BYTES or position >= _MOST_ALONE or dtype.kind in _NO_BUFFER or dtype.hasobject:
             return np.empty(shape, dtype)
         try:
             segment = self._segment(position, size)
-        except OSError:  # there can be no more: it is copied
+        except OSError:  # no more segments are possible: the array will be copied
             return np.empty(shape, dtype)
         self._gathered[_address(segment.memory)] = segment
         return segment.memory[:size].view(dtype).reshape(shape)
 
     def forget(self) -> None:
-        """Take back the arrays that were given out for a batch that is not packed."""
+        """Take back the arrays that were returned for a batch that is not packed."""
         for segment in self._gathered.values():
             self._free[segment.position].append(segment)
         self._gathered.clear()
 
     def pack(self, batch: Any, is_copy: bool = False) -> tuple[SharedBatch, list[int]]:
-        """Write a batch into segments; return what to send, and the descriptors that go with it.
+        """Write a batch into segments; return the message, and the descriptors to send with it.
 
         Args:
-            batch: Any tree of arrays and of what pickles.
-            is_copy: Leave out the segments, and send all of it.
+            batch: Any tree of arrays and picklable objects.
+            is_copy: Whether to use no segments, and send everything in the message.
         """
         segments: list[FilledSegment] = []
         stream: bytes | None = None
@@ -159,7 +161,7 @@ class Packer:
         return SharedBatch(segments, stream, dropped), list(self._going.values())
 
     def _trim(self) -> None:
-        """Give up segments that no batch has needed for a while."""
+        """Give up segments that no recent batch has needed."""
         for position, free in self._free.items():
             self._idle[position] = min(len(free), self._idle.get(position, len(free)))
         self._packed += 1
@@ -170,14 +172,14 @@ class Packer:
 
     def _drop(self, free: list[_Segment], count: int) -> None:
         for segment in free[:count]:
-            if segment.number in self._new:  # it was never sent
+            if segment.number in self._new:  # never sent
                 os.close(self._new.pop(segment.number))
             else:
                 self._dropped.append(segment.number)
         del free[:count]
 
     def sent(self) -> None:
-        """Let go of the descriptors: they were sent."""
+        """Close the descriptors that were sent."""
         if KEEPS_DESCRIPTORS:
             self._kept |= self._going
         else:
@@ -205,7 +207,7 @@ class Packer:
         return FilledSegment(segment.number, segment.memory.size, is_new, spans)
 
     def _segment(self, position: int, size: int) -> _Segment:
-        """Return a segment that is large enough; drop those too small."""
+        """Return a segment that is large enough; drop free ones that are too small."""
         free = self._free.setdefault(position, [])
         for number, segment in enumerate(free):
             if segment.memory.size >= size:
@@ -225,7 +227,7 @@ class Packer:
 
 
 def shared_memory(size: int) -> int:
-    """Return the descriptor of new memory that other processes can map; it has no name."""
+    """Return the descriptor of new memory, without a name, that other processes can map."""
     if hasattr(os, "memfd_create"):  # not in /dev/shm, which containers keep small
         descriptor = os.memfd_create("yogadl-batches")
     else:
@@ -245,7 +247,7 @@ def _address(array: NDArray[Any]) -> int:
 
 
 class Unpacker:
-    """Unpack the batches that a worker sent: in one thread. Any thread may let go of a batch."""
+    """Unpacks the batches of a worker, in one thread. Any thread may release a batch."""
 
     def __init__(self) -> None:
         self._segments: dict[int, NDArray[np.uint8]] = {}
@@ -253,11 +255,11 @@ class Unpacker:
         self._lost: list[int] = []
 
     def __len__(self) -> int:
-        """Count the segments that are mapped."""
+        """Return the number of mapped segments."""
         return len(self._segments)
 
     def returned(self) -> tuple[int, ...]:
-        """Return the segments that were let go of since the last call."""
+        """Return the segments that were released since the last call."""
         found = []
         with contextlib.suppress(IndexError):
             while True:
@@ -270,15 +272,15 @@ class Unpacker:
         return tuple(found)
 
     def unpack(self, batch: SharedBatch, descriptors: Sequence[int], is_copy: bool = False) -> Any:
-        """Return what was packed, without a copy. A segment is free once every array in it is let go of.
+        """Return a batch without a copy. A segment is free after every array in it is released.
 
         Args:
-            batch: What the worker sent.
-            descriptors: Those that came along; they are closed.
-            is_copy: Copy it, and let go of the segments now.
+            batch: The message of the worker.
+            descriptors: The descriptors sent with it; they are closed.
+            is_copy: Whether to copy the arrays, and release the segments at once.
 
         Raises:
-            UnmappedError: if not all of its memory can be mapped.
+            UnmappedError: if not all of the batch's memory can be mapped.
         """
         for number in batch.dropped:
             self._segments.pop(number, None)
@@ -297,7 +299,7 @@ class Unpacker:
         try:
             for segment, descriptor in zip(new, descriptors, strict=True):
                 found[segment.number] = mapped(descriptor, segment.size)
-        except (ValueError, OSError) as error:  # not all of them came, or there can be no mapping more
+        except (ValueError, OSError) as error:  # descriptors are missing, or no mapping is left
             self._lost += [segment.number for segment in new]
             self._returned += [segment.number for segment in segments if not segment.is_new]
             raise UnmappedError from error
@@ -312,7 +314,7 @@ class Unpacker:
 
 
 class _Borrowed:
-    """The memory of a segment as an array's base: given back when the last view of the array is gone."""
+    """The memory of a segment as an array's base; it is returned when the last view of the array is gone."""
 
     __slots__ = ("__array_interface__", "_give_back", "_memory", "_number")
 
@@ -345,7 +347,7 @@ def _pickled(batch: Any, buffers: Buffers | None, reduce: Reduce | None) -> byte
 
 
 class _Pickler(pickle.Pickler):
-    """Pickle what says how to, and collect the memory of large arrays in `buffers`."""
+    """Pickles objects by their own reduction, and collects the memory of large arrays in `buffers`."""
 
     def __init__(self, stream: io.BytesIO, buffers: Buffers | None, reduce: Reduce | None) -> None:
         def is_in_stream(buffer: pickle.PickleBuffer) -> bool:
@@ -359,7 +361,7 @@ class _Pickler(pickle.Pickler):
         self._reduce = reduce
 
     def reducer_override(self, value: Any) -> Any:
-        """Return how to pickle what would copy its memory into the stream itself."""
+        """Return how to pickle an object whose memory would otherwise be copied into the stream."""
         if type(value) is np.ndarray:
             if value.dtype.kind in _NO_BUFFER and value.dtype.names is None:
                 raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
@@ -373,7 +375,7 @@ class _Pickler(pickle.Pickler):
 
 @functools.cache
 def _by_value() -> Any:
-    """Return what also pickles objects of classes of the user's script."""
+    """Return a pickler that also handles objects of classes in the user's script."""
     import cloudpickle
 
     class ByValue(_Pickler, cloudpickle.Pickler):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Be a worker: read the rows that are asked for, call the functions, and send what comes of it."""
+"""Run in a worker: read the requested rows, call the functions, and send the results."""
 
 import contextlib
 import functools
@@ -27,7 +27,7 @@ from yogadl._stream.rows import Flags, Rows, joined
 from yogadl._stream.transport import Packer, SharedBatch
 from yogadl.errors import ConfigurationError
 
-# By which libraries are told how many threads to have, before they are loaded.
+# Environment variables that set the number of threads of libraries, before these are loaded.
 THREADS: Final = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
     *("VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "OPENCV_FOR_THREADS_NUM"),
@@ -37,16 +37,16 @@ ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 class Task(NamedTuple):
-    """What all workers of a pool do.
+    """The work of all workers of a pool.
 
     Args:
-        make: What makes the items.
-        stages: What the items are passed through.
-        cut: How many records make an item.
+        make: Makes the items.
+        stages: The stages that the items pass through.
+        cut: The number of records in an item.
         begin: Called first, with the worker's number.
-        threads: How many threads numerical libraries may have.
-        maker: What makes the items, for messages.
-        most: How many requests a worker may have to answer.
+        threads: The number of threads of numerical libraries.
+        maker: The name of the function that makes the items, for messages.
+        most: The most requests that a worker may have to answer.
     """
 
     make: Batches | Records
@@ -59,26 +59,26 @@ class Task(NamedTuple):
 
     @property
     def sends_columns(self) -> bool:
-        """Whether columns are sent, of which the items are made where they arrive: no function is called."""
+        """Whether columns are sent, of which the pool's process makes the items: no function is called."""
         return self.make.is_plain and not self.stages
 
 
 class Request(NamedTuple):
-    """Ask for some rows, and return segments; name those that could not be mapped."""
+    """A request for rows, which also returns segments, and names those that could not be mapped."""
 
     iteration: int
     number: int
     pieces: Pieces
     returned: tuple[int, ...]
     lost: tuple[int, ...]
-    is_copy: bool  # sent in no segments
+    is_copy: bool  # the answer must use no segments
 
 
 class Answer(NamedTuple):
-    """What comes back: parts, and perhaps an error at what would have come after those.
+    """An answer to a request: parts, and perhaps an error in place of the next part.
 
-    The number is that of the request; None: that the worker has begun, at first and with each iteration.
-    Without the iteration, too: it calls what is to be called first.
+    The number is that of the request. None means that the worker has begun: at the start, and with each
+    iteration. If the iteration is None, too, the worker calls its first function.
     """
 
     iteration: int | None
@@ -86,22 +86,22 @@ class Answer(NamedTuple):
     parts: SharedBatch | None = None
     failure: Failure | None = None
     took: Mapping[str, float] = {}  # the seconds of each stage
-    received: tuple[int, int] = (0, 0)  # requests for ranges, and bytes
+    received: tuple[int, int] = (0, 0)  # the number of requests for ranges, and of bytes
 
 
 def forked(task: Task) -> Work:
-    """Return what a worker does that is forked from the process that has the task."""
+    """Return the function of a worker that is forked from the process that has the task."""
     return functools.partial(_work, task)
 
 
 def work(connection: socket.socket, _: int) -> None:
-    """Be a worker that was started empty, and is sent its task."""
+    """Run a worker that was started empty, and receives its task."""
     _work(None, connection, 0)
 
 
 def _work(task: Task | None, connection: socket.socket, _: int) -> None:
     channel = Channel(connection)
-    # EOFError or OSError: who asks is gone.
+    # EOFError or OSError: the process that sends requests is gone.
     with contextlib.suppress(EOFError, OSError):
         number, descriptors = channel.receive()
         try:
@@ -109,12 +109,12 @@ def _work(task: Task | None, connection: socket.socket, _: int) -> None:
                 task = _loaded(descriptors[0])
             _limit_threads(task.threads)
             if "numpy.random" in sys.modules:
-                np.random.seed()  # or all workers would draw the same
+                np.random.seed()  # otherwise all workers would draw the same numbers
             if task.begin is not None:
                 channel.send(Answer(None, None))
                 task.begin(number)
             settle_allocator()
-        except BaseException as error:  # noqa: BLE001  (of the user's own: whatever it is, it is sent)
+        except BaseException as error:  # noqa: BLE001  (any error of a user's function is sent)
             channel.send(Answer(0, None, None, Failure.of(error)))
             return
         channel.send(Answer(0, None))
@@ -129,7 +129,7 @@ def _loaded(descriptor: int) -> Task:
 
 
 def _limit_threads(threads: int) -> None:
-    """Tell those libraries that are loaded already, as in a forked process."""
+    """Set the number of threads of libraries that are already loaded, as in a forked process."""
     cv2 = sys.modules.get("cv2")
     if cv2 is not None:
         cv2.setNumThreads(threads)
@@ -141,7 +141,7 @@ def _limit_threads(threads: int) -> None:
 
 
 def _answer(channel: Channel, reader: "_Reader") -> None:
-    """Answer requests, in order; those of an iteration that is over are left out."""
+    """Answer requests in order; skip those of an iteration that is over."""
     waiting: deque[Request] = deque()
     iteration = 0
     while True:
@@ -167,7 +167,7 @@ def _answer(channel: Channel, reader: "_Reader") -> None:
 
 
 class _Reader:
-    """Read rows, and make of them what is sent."""
+    """Reads rows, and makes the messages with them."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -180,13 +180,13 @@ class _Reader:
         self.packer = Packer(getattr(task.make, "reduce", None), task.most + 1)
 
     def announce(self, pieces: Pieces) -> None:
-        """Say that these rows will be read soon: other workers read what comes between."""
-        with contextlib.suppress(Exception):  # reading them raises it
+        """Announce these rows; other workers read the rows between them."""
+        with contextlib.suppress(Exception):  # reading the rows raises it
             for piece in pieces:
                 expect(self._run, self._blocks.rows(*piece))
 
     def packed(self, pieces: Pieces, is_copy: bool) -> tuple[SharedBatch | None, list[int], Failure | None]:
-        """Return the parts that some rows make, what maps them, and the error that came after them."""
+        """Return the parts made of some rows, the descriptors that map them, and the error after them."""
         parts, error = self._parts(pieces)
         shared: SharedBatch | None = None
         descriptors: list[int] = []
@@ -207,12 +207,12 @@ class _Reader:
         return shared, descriptors, None if error is None else Failure.of(error)
 
     def took(self) -> dict[str, float]:
-        """Return the seconds that each stage took since the last call."""
+        """Return the seconds of each stage since the last call."""
         before, self._counted = self._counted, self._run.counters.stages()
         return {stage: seconds - before.get(stage, 0.0) for stage, seconds in self._counted.items()}
 
     def received(self) -> tuple[int, int]:
-        """Return how many requests were made for ranges since the last call, and how many bytes came."""
+        """Return the number of requests for ranges since the last call, and the number of bytes received."""
         (requests, size_bytes), self._received = self._received, received_by(self._run.source)
         return self._received[0] - requests, self._received[1] - size_bytes
 
@@ -221,7 +221,7 @@ class _Reader:
             rows = joined([self._blocks.rows(*piece) for piece in pieces])
             if not self._task.sends_columns:
                 return [self._item(rows)], None
-        except BaseException as error:  # noqa: BLE001  (the consumer raises it, whatever it is)
+        except BaseException as error:  # noqa: BLE001  (the consumer raises it)
             return [], error
         try:
             return [self._columns(rows)], None
@@ -229,7 +229,7 @@ class _Reader:
             self.packer.forget()
             if count_of(pieces) <= self._size:
                 return [], error
-        # One item after another: those before the one that fails are delivered.
+        # One item after another, so that the items before the failing one are delivered.
         parts: list[Any] = []
         try:
             for first in range(0, len(rows), self._size):

@@ -1,4 +1,4 @@
-"""Make items in worker processes: the same, in the same order, as in this one."""
+"""Make items in worker processes: the same items in the same order as in this process."""
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import field, replace
@@ -20,34 +20,35 @@ if TYPE_CHECKING:
     from yogadl._stream.pool import WorkerPool
     from yogadl._stream.worker import ItemStage, Task
 
-# Small batches are sent in chunks of about this size, since sending costs some 0.1 ms, whatever is sent
+# Small batches are sent in chunks of about this size, since sending costs some 0.1 ms for any size
 # (benchmarks/torch_loader.py).
 _CHUNK_BYTES: Final = 1_000_000
-_CHUNKS: Final = 4  # the least number of chunks of an epoch for each worker, if there are as many batches
-_CALLED_RECORDS: Final = 16  # at a time, of those that a function is called with
-_MOST_DEATHS: Final = 2  # at the same item: the first may be somebody else's accident
+_CHUNKS: Final = 4  # the least number of an epoch's chunks for each worker, if there are enough batches
+_CALLED_RECORDS: Final = 16  # records in a request, if a function is called with each
+_MOST_DEATHS: Final = 2  # at the same item: the first death may have had another cause
 
 
 @frozen
 class WorkerOptions:
-    """How worker processes are started, and what they are given.
+    """The way in which worker processes are started, and their settings.
 
     Args:
-        workers: How many.
-        ahead: How many items are kept ready, beside what the workers are at.
-        begin: Called first in each, with its number.
-        timeout_s: How long an item may take.
-        method: How they are started; see `yogadl._fork_server.Workers`.
-        threads: How many threads numerical libraries may have in each.
-        is_persistent: Whether they stay for the next iterator.
-        factor: Instead of `ahead`: how many requests there are for each worker.
-        is_begun_by_pool: Whether `begin` is called here for each pool, and returns what is called there.
+        workers: The number of processes.
+        ahead: The number of items that are kept ready, besides those that the workers are making.
+        begin: Called first in each worker, with its number.
+        timeout_s: The longest time that an item may take.
+        method: The way to start the workers; see `yogadl._fork_server.Workers`.
+        threads: The number of threads of numerical libraries in each worker.
+        is_persistent: Whether the workers stay for the next iterator.
+        factor: The number of requests for each worker, instead of `ahead`.
+        is_begun_by_pool: Whether `begin` is called here for each pool, and returns the function that the
+            workers call.
         named: Functions by the names of the user's arguments, for messages.
-        preload: Modules that they share.
-        names: What messages call things.
+        preload: Modules that the workers share.
+        names: The names in messages.
 
     Raises:
-        ConfigurationError: if one of them makes no sense.
+        ConfigurationError: if an argument makes no sense.
     """
 
     workers: int
@@ -83,7 +84,7 @@ class WorkerOptions:
         whole("worker_threads", self.threads, 1)
 
     def most(self, each: int) -> int:
-        """Return how many requests there are at a time, of so many items each."""
+        """Return the number of requests at a time, of `each` items."""
         if self.factor is not None:
             return self.factor * self.workers
         return self.workers + -(-self.ahead // each)
@@ -98,7 +99,7 @@ def given_workers(
     start_method: Any,
     worker_threads: Any,
 ) -> WorkerOptions | None:
-    """Return what `prefetch` was told about worker processes; ``None`` if there are to be none.
+    """Return the options of worker processes, from the arguments of `prefetch`; ``None`` without workers.
 
     Raises:
         ConfigurationError: if an argument makes no sense.
@@ -122,21 +123,21 @@ def given_workers(
 
 
 class _Attempts:
-    """What an iterator remembers of workers that died: at the same item they do so only so often."""
+    """The deaths of workers that an iterator has seen: an item is tried only a limited number of times."""
 
     def __init__(self) -> None:
         self.deaths = 0  # since an item was delivered
         self._final: tuple[Point, WorkerDiedError] | None = None
-        self.interrupted: list[WorkerPool] = []  # which goes on, if workers are not for several iterators
+        self.interrupted: list[WorkerPool] = []  # the pool to continue with, unless shared
 
     def check(self, start: Point) -> None:
-        """Raise what is not to be tried again."""
+        """Raise the error of an item that is not tried again."""
         if self._final is not None and self._final[0] == start:
             raise self._final[1].with_traceback(None)
         self._final = None
 
     def failed(self, start: Point, error: WorkerDiedError) -> None:
-        """Note a death at the item that comes next."""
+        """Note a death at the next item."""
         if isinstance(error, TimeoutError):
             return
         self.deaths += 1
@@ -147,13 +148,13 @@ class _Attempts:
 
 @frozen
 class InWorkers:
-    """Make items in worker processes. Pickles without them; of no cost until it is iterated over.
+    """Makes items in worker processes. Pickles without them; costs nothing before the first iteration.
 
     Args:
-        make: What makes the items.
-        item_stages: What they are passed through in the workers.
-        options: Which workers.
-        after: Functions that each item is passed through in this process.
+        make: Makes the items.
+        item_stages: The stages that they pass through in the workers.
+        options: The options of the workers.
+        after: Functions that each item passes through in this process.
     """
 
     make: Batches | Records
@@ -168,12 +169,12 @@ class InWorkers:
 
     @property
     def run(self) -> Run:
-        """Whose records."""
+        """The run of the items."""
         return self.make.run
 
     @property
     def stages(self) -> "tuple[Stage, ...]":
-        """Functions that each item is passed through, there and here."""
+        """The functions that each item passes through, in the workers and here."""
         return (*self.make.stages, *self.after)
 
     def then(self, function: Callable[..., Any], seed: int | None) -> "InWorkers":
@@ -182,7 +183,7 @@ class InWorkers:
         return InWorkers(self.make, self.item_stages, self.options, (*self.after, more))
 
     def begun(self) -> "InWorkers":
-        """Return the same for another iterator."""
+        """Return a copy for another iterator."""
         return replace(self, _attempts=_Attempts())
 
     def here(self, cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
@@ -193,7 +194,7 @@ class InWorkers:
         return self._passed(items, cut, start, end)
 
     def _passed(self, items: Iterator[Any], cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
-        """Pass items through the functions that come after."""
+        """Pass items through the functions that are called in this process."""
         if not self.after:
             return items
         what = "the batch that begins with record" if isinstance(self.make, Batches) else "record"
@@ -205,7 +206,7 @@ class InWorkers:
         return map(called, items, first)
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
-        """Yield the items from `start` to the epoch `end`, as they come back from the workers."""
+        """Yield the items from `start` to the epoch `end`, as the workers return them."""
         made = self._reads(cut, start, end)
         if not self.after:
             yield from made
@@ -214,7 +215,7 @@ class InWorkers:
             for item in self._passed((item for _, items in made for item in items), cut, start, end):
                 yield 1, iter((item,))
         finally:
-            made.close()  # not when an error's traceback is let go of
+            made.close()  # now, not when an error's traceback is freed
 
     def _reads(self, cut: Cut, start: Point, end: int | None) -> Generator[Read, None, None]:
         attempts, options, make = self._attempts, self.options, self.make
@@ -238,7 +239,7 @@ class InWorkers:
                     raise error
             is_reusable = True
         except GeneratorExit:
-            is_reusable = True  # the iterator was closed, nothing failed
+            is_reusable = True  # the iterator was closed without an error
             raise
         except WorkerDiedError as error:
             is_reusable = True
@@ -247,7 +248,7 @@ class InWorkers:
         finally:
             is_reusable = (is_reusable and options.is_persistent) or pool.was_interrupted
             if pool.has_ended:
-                pass  # at the interpreter's exit, too, when modules may be gone
+                pass  # at the interpreter's exit modules may be gone
             elif is_reusable and pool.can_begin():
                 self._idle_pools[:] = [pool]
             else:
@@ -258,7 +259,7 @@ class InWorkers:
         return self._idle if self.options.is_persistent else self._attempts.interrupted
 
     def _each(self, cut: Cut) -> int:
-        """Return how many items are asked for at a time."""
+        """Return the number of items in a request."""
         run, size = self.run, cut.size
         if isinstance(self.make, Records):
             most = max(1, min(MOST_RECORDS, RECORDS_BYTES // run.record_bytes))
@@ -269,11 +270,11 @@ class InWorkers:
         return max(1, min(_CHUNK_BYTES // (run.record_bytes * size), spread))
 
     def _pool(self, cut: Cut) -> "WorkerPool":
-        """Return the processes that are idle, or new ones."""
-        from yogadl._stream.pool import WorkerPool  # loads what only those need who have workers
+        """Return an idle pool, or a new one."""
+        from yogadl._stream.pool import WorkerPool  # imported only if there are workers
         from yogadl._stream.worker import THREADS, Task
 
-        while self._idle_pools:  # `pop`, so that two iterators never share one pool
+        while self._idle_pools:  # `pop`, so that two iterators never share a pool
             pool = self._idle_pools.pop()
             if pool.can_begin():
                 return pool
@@ -294,10 +295,10 @@ class InWorkers:
         )
 
     def _sent(self, task: "Task") -> bytes:
-        """Return the task, pickled.
+        """Return the pickled task.
 
         Raises:
-            ConfigurationError: if something of it can't be; says what.
+            ConfigurationError: if a part of it can't be pickled; the error names the part.
         """
         from yogadl._sending import pickled
 
@@ -310,7 +311,7 @@ class InWorkers:
             raise
 
     def _maker(self) -> str:
-        """Return what makes the items, for messages."""
+        """Return the name of the function that makes the items, for messages."""
         chain = self.run.chain
         collate = getattr(self.make, "collate", None)
         if self.item_stages:
@@ -339,7 +340,7 @@ def _row(piece: Piece) -> tuple[Point, int, int]:
 
 
 def _modules() -> tuple[str, ...]:
-    """Return what this process has loaded of what reads: each worker will need it, too."""
+    """Return the modules for reading that this process has loaded, which each worker needs, too."""
     import sys
 
     ours = [name for name in sys.modules if name.startswith("yogadl.") and ".adapters" not in name]

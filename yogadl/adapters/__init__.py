@@ -1,7 +1,7 @@
-"""Hold a package for each framework: its data as a source, a stream as its loader.
+"""Adapters, one package for each framework: its data as a source, a stream as its loader.
 
-Nothing is imported here, so that a framework is loaded only by its own adapter, when that is first asked for:
-`yogadl.adapters.torch` is there after ``import yogadl``.
+This package imports no adapter by itself, so that a framework is loaded only when its own adapter is first
+used: `yogadl.adapters.torch` is available after ``import yogadl``.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ _ADAPTERS: Final = frozenset({
 })  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:  # a module, whose names mypy could not know without its framework
+def __getattr__(name: str) -> Any:  # a module; mypy can't know its names without its framework
     if name not in _ADAPTERS:
         raise AttributeError(f"module 'yogadl.adapters' has no attribute {name!r}")
     return import_module(f"yogadl.adapters.{name}")

@@ -1,4 +1,4 @@
-"""Make the checks that several adapters share: of frameworks, of batch arguments, of ranks without shards."""
+"""Checks that several adapters share: of frameworks, of batch arguments, of ranks without shards."""
 
 import importlib
 import sys
@@ -31,10 +31,10 @@ def cut_of(
     *,
     skip_finished_epoch: bool = False,
 ) -> Cut:
-    """Return how a stream is cut into batches; into single records if `batch_size` is None.
+    """Return how to cut a stream into batches; into single records if `batch_size` is None.
 
     Raises:
-        ConfigurationError: if an argument makes no sense.
+        ConfigurationError: if an argument is invalid.
     """
     if batch_size is None and drop_remainder:
         raise ConfigurationError("drop_remainder needs batch_size: without one, single records are delivered")
@@ -43,10 +43,10 @@ def cut_of(
 
 
 def ahead_of(prefetch: int, threads: int) -> tuple[int, int]:
-    """Return how many batches are read ahead, and in how many threads.
+    """Return the number of batches to read ahead, and the number of threads that read them.
 
     Raises:
-        ConfigurationError: if an argument makes no sense.
+        ConfigurationError: if an argument is invalid.
     """
     depth, threads = whole("prefetch", prefetch), whole("threads", threads, 1)
     if threads > 1 and not depth:
@@ -55,9 +55,10 @@ def ahead_of(prefetch: int, threads: int) -> tuple[int, int]:
 
 
 def ranks_of(framework: str) -> int:
-    """Return how many ranks have found each other by ``torch.distributed`` or ``jax.distributed``.
+    """Return the number of ranks that ``torch.distributed`` or ``jax.distributed`` connects.
 
-    It imports and initializes nothing: where the framework is not loaded, or not initialized, there is one.
+    The function imports and initializes nothing: if the framework is not loaded or not initialized, it
+    returns 1.
     """
     module: Any = sys.modules.get(framework)
     is_initialized = getattr(getattr(module, "distributed", None), "is_initialized", None)
@@ -67,11 +68,11 @@ def ranks_of(framework: str) -> int:
 
 
 def warn_if_unsharded(stream: RecordStream, ranks: int, mend: str) -> None:
-    """Warn if each of several ranks would read every record of the stream; `mend` says what to do."""
+    """Warn if each of several ranks would read every record of the stream; `mend` is the advice to print."""
     if ranks > 1 and stream.shard.ranks == 1:
         warnings.warn(
             f"the stream is unsharded, so each of the {ranks} ranks reads every record: {mend}. If that is "
             "what you want, ignore this",
             UserWarning,
-            stacklevel=1,  # a line of this file, not of the caller: Python then shows it once a process
+            stacklevel=1,  # this file's line, not the caller's: Python then warns once a process
         )

@@ -1,4 +1,4 @@
-"""Walk the trees of dicts, lists, tuples and namedtuples that frameworks' records and batches are."""
+"""Trees of dicts, lists, tuples and namedtuples: the records and batches of frameworks."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -6,9 +6,9 @@ from typing import Any, Final
 from yogadl._leaf import Leaf
 from yogadl._spec import DictNode, Spec
 
-RECORD_COLUMN: Final = "record"  # in tables, that of records that are a single value
+RECORD_COLUMN: Final = "record"  # the name of the column in tables whose records are single values
 
-Path = tuple[object, ...]  # the keys and positions from the root down
+Path = tuple[object, ...]  # the keys and positions from the root to a node
 
 
 def map_leaves(function: Callable[[Any, Path], Any], tree: Any, path: Path = ()) -> Any:
@@ -24,7 +24,7 @@ def map_leaves(function: Callable[[Any, Path], Any], tree: Any, path: Path = ())
 
 
 def with_padding(spec: Spec, padding_field: str | None) -> Spec:
-    """Return the structure of a batch: the record's, with a last field for what is padding."""
+    """Return the structure of a batch: the record's, with a last field that marks padding."""
     if padding_field is None:
         return spec
     assert isinstance(spec.tree, DictNode)

@@ -1,7 +1,7 @@
 """Write records as Arrow: one Parquet file, or one file of Arrow's own format.
 
-Each field of a record is a column; nested dicts, tuples and lists are structs. docs/howto/export.md says what
-becomes of each dtype.
+Each field of a record is a column; nested dicts, tuples and lists are structs. docs/howto/export.md lists the
+Arrow type of each dtype.
 """
 
 import json
@@ -28,7 +28,7 @@ except ImportError as error:
 
 # pyarrow has no annotations, so `Any` stands for its arrays, types and fields throughout.
 
-# One array of lists or strings has offsets of 31 bits.
+# The offsets within one array of lists or strings have 31 bits.
 _MAX_BYTES: Final = 2**30
 _UNITS: Final = frozenset({"s", "ms", "us", "ns"})
 
@@ -37,13 +37,13 @@ class ArrowWriter:
     """Write ``records.parquet`` or ``records.arrow``, a row group or record batch at a time.
 
     Args:
-        folder: Where the file is made.
+        folder: The folder of the file.
         format: "parquet", or "arrow": Arrow's own format.
         spec: The structure of a record.
-        fingerprint: That of the data, kept in the file's metadata with the spec.
+        fingerprint: The data's fingerprint, kept in the file's metadata with the spec.
 
     Raises:
-        UnsupportedDataError: if two fields would be one column.
+        UnsupportedDataError: if two fields would get the same column.
     """
 
     def __init__(self, folder: Path, format: str, spec: Spec, fingerprint: str) -> None:
@@ -56,10 +56,10 @@ class ArrowWriter:
         self._writer = open_file(folder / f"records.{format}", self._schema)
 
     def write(self, columns: Sequence[Column], first_record: int) -> None:
-        """Write the records that follow.
+        """Append records; `first_record` is the number of the first one.
 
         Raises:
-            UnsupportedDataError: if a text is no Unicode; names field and record.
+            UnsupportedDataError: if a text is no valid Unicode; names field and record.
         """
         count = len(columns[0])
         if count > 1 and any(_bytes_of(column) > _MAX_BYTES for column in columns):
@@ -81,7 +81,7 @@ class ArrowWriter:
 
 
 def _columns_of(spec: Spec, rest: Iterator[Any]) -> list[Any]:
-    """Return the columns of a table: a pa.field for each child of the record."""
+    """Return the columns of a table: a pa.field for each child of the record's root."""
     if isinstance(spec.tree, Leaf):
         return [next(rest).with_name(RECORD_COLUMN)]
     return _fields_below(spec.tree, rest, "")
@@ -92,7 +92,7 @@ def _fields_below(node: Any, rest: Iterator[Any], path: str) -> list[Any]:  # an
     for key, child in zip(node.keys, node.children, strict=True):
         if isinstance(child, Leaf):
             found.append(next(rest).with_name(str(key)))
-        elif fields := _fields_below(child, rest, f"{path}/{key}"):  # Parquet has no struct of nothing
+        elif fields := _fields_below(child, rest, f"{path}/{key}"):  # Parquet has no empty struct
             found.append(pa.field(str(key), pa.struct(fields), nullable=False))
     names = [field.name for field in found]
     for name in names:
@@ -103,7 +103,7 @@ def _fields_below(node: Any, rest: Iterator[Any], path: str) -> list[Any]:  # an
     return found
 
 
-def _arrays_below(node: Any, rest: Iterator[Any], fields: Iterable[Any]) -> list[Any]:  # see above
+def _arrays_below(node: Any, rest: Iterator[Any], fields: Iterable[Any]) -> list[Any]:  # any node but a leaf
     known = {field.name: field for field in fields}
     found = []
     for key, child in zip(node.keys, node.children, strict=True):
@@ -116,7 +116,7 @@ def _arrays_below(node: Any, rest: Iterator[Any], fields: Iterable[Any]) -> list
 
 
 def _field_of(leaf: Leaf) -> Any:
-    """Return the column of a leaf, still without a name; its dtype is noted where Arrow has none like it."""
+    """Return the column of a leaf, without a name; its metadata has the dtype if Arrow has no such type."""
     value = _value_type(leaf)
     noted = {} if _is_plain(leaf) else {"yogadl.dtype": leaf.dtype}
     if leaf.shape is None:
@@ -127,7 +127,7 @@ def _field_of(leaf: Leaf) -> Any:
         made = value
         for size in reversed(leaf.shape):
             made = _list(made, size)
-    # Only dates can be missing: numpy's NaT is Arrow's null.
+    # Only dates can be missing: NaT of numpy is null in Arrow.
     return pa.field(
         "", made, nullable=leaf.dtype.startswith(("datetime64", "timedelta64")), metadata=noted or None
     )
@@ -138,7 +138,7 @@ def _item(name: str, kind: Any) -> Any:
 
 
 def _list(kind: Any, size: int | None) -> Any:
-    """Return the type of a dimension; one of no size at all can't be read back from Parquet but as a list."""
+    """Return the type of a dimension; for size 0 a plain list, as Parquet can't read a fixed-size one."""
     return pa.list_(kind, size) if size else pa.list_(kind)
 
 
@@ -167,12 +167,12 @@ def _value_type(leaf: Leaf) -> Any:
         return pa.from_numpy_dtype(dtype)
     if dtype.kind == "c":
         return pa.list_(pa.from_numpy_dtype(f"f{dtype.itemsize // 2}"), 2)
-    # Times in units of hours and the like, and the small floats of ml_dtypes: their bits.
+    # Times in units that Arrow lacks, such as hours, and the small floats of ml_dtypes are kept as bits.
     return pa.int64() if dtype.kind in "mM" else pa.from_numpy_dtype(f"u{dtype.itemsize}")
 
 
 def _array_of(field: Field, column: Column, first_record: int) -> Any:
-    """Return a column as Arrow has it."""
+    """Return a column as an Arrow array."""
     leaf = field.leaf
     kind = _field_of(leaf).type
     if leaf.shape == () and not leaf.is_numeric:
@@ -213,7 +213,7 @@ def _values(leaf: Leaf, array: NDArray[Any]) -> Any:
 
 
 def _texts(field: Field, texts: Sequence[Any] | NDArray[Any], records: Sequence[int] | NDArray[Any]) -> Any:
-    """Return texts or bytes; `records` are the numbers of the records that they are of."""
+    """Return texts or bytes; `records` has the number of the record of each."""
     try:
         return pa.array(list(texts), _value_type(field.leaf))
     except UnicodeEncodeError:
@@ -231,7 +231,7 @@ def _nested(values: Any, shapes: NDArray[np.int64], kind: Any) -> Any:
         kinds.append(kind)
         kind = kind.value_type
     for axis in reversed(range(shapes.shape[1])):
-        # So many lists there are at this level in each record, all of one length.
+        # The number of lists at this level in each record; all of a record's lists have the same length.
         outer = np.prod(shapes[:, :axis], axis=1, dtype=np.int64)
         values = _lists(values, np.repeat(shapes[:, axis], outer), kinds[axis])
     return values
@@ -248,5 +248,5 @@ def _lists(values: Any, lengths: NDArray[np.int64], kind: Any) -> Any:
 def _bytes_of(column: Column) -> int:
     if isinstance(column, np.ndarray):
         return column.nbytes
-    # A text's bytes are at most four for each character.
+    # UTF-8 takes at most four bytes for each character.
     return sum(value.nbytes if hasattr(value, "nbytes") else 4 * len(value) for value in column)

@@ -1,4 +1,4 @@
-"""Read TensorPack's DataFlow: `reset_state` first, then one datapoint after another."""
+"""Read TensorPack's DataFlow: call `reset_state`, then read one datapoint after another."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from yogadl._sources import IterableSource, Source
 __all__ = ["source"]
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a DataFlow of whatever package
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a DataFlow of any package
     """Return the source in a DataFlow, or ``None`` if `data` is none.
 
-    Its datapoints are the records; they are read once, in order. `reset_state` is called in the process that
-    reads, as TensorPack requires.
+    Each datapoint is a record. The datapoints are read once, in order. `reset_state` is called in the process
+    that reads, as TensorPack requires.
 
     Args:
-        data: Anything with ``reset_state`` and ``__iter__``; it must end.
+        data: Any object with ``reset_state`` and ``__iter__``; the iteration must end.
         allow_pickle: Whether values without a stored form may be pickled.
 
     Raises:
@@ -23,5 +23,5 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a DataFlo
     if not hasattr(data, "reset_state") or not hasattr(data, "__iter__"):
         return None
     data.reset_state()
-    # Its length is not used: a DataFlow may not know it, or only estimate it (MapData drops datapoints).
+    # Its length is not used: a DataFlow may lack one, or only estimate it (MapData drops datapoints).
     return IterableSource(iter(data), allow_pickle=allow_pickle)

@@ -1,4 +1,4 @@
-"""Read what a database answers: a DB-API cursor, by rows in chunks."""
+"""Read the result of a database query from a DB-API cursor, in chunks of rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -16,7 +16,7 @@ _CHUNK_RECORDS: Final = 8 * 1024
 _CHUNK_BYTES: Final = 8 * 2**20
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a cursor of whatever database
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a cursor of any database
     """Return the source in `data`, or ``None`` if it is no DB-API cursor.
 
     Args:
@@ -31,15 +31,15 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a cursor 
     return RowsSource(data, None, allow_pickle=allow_pickle)
 
 
-def rows(cursor: Any, names: Sequence[str] | None = None) -> Source:  # a cursor of whatever database
+def rows(cursor: Any, names: Sequence[str] | None = None) -> Source:  # a cursor of any database
     """Return a source of the remaining rows of a cursor: dicts whose keys are the names of the columns.
 
-    A few thousand rows are fetched at a time. The order is that of the query; without ORDER BY, the database
-    decides.
+    A few thousand rows are fetched at a time. The rows keep the order of the query; without ORDER BY, the
+    database decides the order.
 
     Args:
         cursor: A DB-API cursor that has executed a SELECT.
-        names: The names of the columns, in order; if not given, those of the query.
+        names: The names of the columns, in order; if not given, the query's column names.
 
     Raises:
         UnsupportedDataError: if there are no rows or a value can't be stored; names field and record.
@@ -87,7 +87,7 @@ class RowsSource:
         self.spec = Spec(DictNode(tuple(self._names), tuple(leaves)))
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
-        """Yield the rows from `start` on; those before are fetched, too."""
+        """Yield the rows from `start` on; the rows before `start` are fetched and dropped."""
         first, fetched, self._first = 0, self._first, []
         while fetched:
             columns = self._columns(fetched, first)
@@ -110,5 +110,5 @@ class RowsSource:
 
 
 def _values(row: Any) -> Sequence[Any]:
-    """Return the values of a row: a tuple, or a mapping as some cursors give, in the query's order."""
+    """Return the values of a row, in the query's order; some cursors return mappings in place of tuples."""
     return tuple(row.values()) if isinstance(row, Mapping) else row

@@ -1,6 +1,6 @@
-"""Read data sources of TensorFlow Datasets (`tfds.data_source`): examples as their features describe them.
+"""Read data sources of TensorFlow Datasets (`tfds.data_source`), with the dtypes of their features.
 
-It imports nothing of TFDS. What TFDS gives as a `tf.data.Dataset` is the TensorFlow adapter's.
+This module imports nothing of TFDS. For a `tf.data.Dataset` of TFDS use the TensorFlow adapter.
 """
 
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from yogadl.errors import UnsupportedDataError
 
 __all__ = ["source"]
 
-# A tree like that of features: shape and dtype of a leaf, a dict of them, or None if it is not described.
+# A tree of the features' structure: (shape, dtype) for a leaf, a dict, or None for a feature without them.
 Features = Any
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of TFDS's
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of TFDS
     """Return the source in a data source of TFDS, or ``None`` if `data` is none.
 
-    Examples are read by position, many at a time. Sequences, which TFDS gives as lists, become arrays, and
-    numbers have the dtype that the features say.
+    Examples are read by position, many at a time. Sequences, which TFDS returns as lists, become arrays, and
+    numbers get the dtype of their feature.
 
     Args:
-        data: What `tfds.data_source` or ``builder.as_data_source`` returned.
+        data: The result of `tfds.data_source` or ``builder.as_data_source``.
         allow_pickle: Whether values without a stored form may be pickled.
 
     Raises:
-        UnsupportedDataError: if there are no examples or a value can't be stored; names it.
+        UnsupportedDataError: if there are no examples or a value can't be stored; names the value.
     """
     if not has_random_access(data) or not hasattr(data, "dataset_info"):
         return None
@@ -36,7 +36,7 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
 
 
 class Examples:
-    """The examples of a data source, as trees that have a stored form. Pickles if the data source does."""
+    """The examples of a data source, as trees that have a stored form. Picklable if the data source is."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -61,7 +61,7 @@ def _features_of(info: Any) -> Features:  # a tree of TFDS's TensorInfo
 
 
 def _stored(value: Any, features: Features, path: str) -> Any:
-    """Return a value with arrays for lists; what the features do not describe stays (decoders may add it)."""
+    """Return a value with arrays in place of lists; values without features, as of decoders, stay as is."""
     if isinstance(value, dict) and isinstance(features, dict):
         return {
             key: _stored(item, features.get(key), f"{path}/{key}" if path else str(key))
@@ -78,9 +78,10 @@ def _stored(value: Any, features: Features, path: str) -> Any:
 
 
 def _array(values: list[Any], shape: tuple[int | None, ...], dtype: np.dtype[Any], path: str) -> Any:
-    """Return a sequence as an array, also if it is empty."""
+    """Return a sequence as an array; an empty sequence too gets the dtype and rank of its feature."""
     if not values:
-        empty = np.dtype("S1") if dtype.kind == "O" else dtype  # of bytes, not of nothing in particular
+        # The feature's dtype for bytes is object, from which an empty array gets no stored dtype.
+        empty = np.dtype("S1") if dtype.kind == "O" else dtype
         return np.empty((0, *(size or 0 for size in shape[1:])), empty)
     try:
         return np.array(values, dtype)

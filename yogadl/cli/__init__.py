@@ -1,8 +1,8 @@
 """Run the `yogadl` command: find the sub-command, and turn errors into one line and an exit code.
 
-A sub-command is a file of its own beside this one: its docstring's first line is its help, and it has
-`add_arguments(parser)` and `run(arguments)`, which returns the exit code. `COMMANDS` lists them all; a file
-is imported only when its command is run.
+A sub-command is a module of this package. The first line of its docstring is the sub-command's help. The
+module defines `add_arguments(parser)` and `run(arguments)`; `run` returns the exit code. `COMMANDS` lists all
+sub-commands. A module is imported only when its sub-command runs.
 """
 
 import argparse
@@ -24,11 +24,12 @@ from yogadl.cli._paths import mistaken_path
 from yogadl.errors import YogaError
 
 _FAILED: Final = 1
-_NONSENSE: Final = 2  # as argparse
+_NONSENSE: Final = 2  # as argparse exits
 _INTERRUPTED: Final = 128 + 2  # as shells report a process that was ended by Ctrl-C
 
 
-# The docstrings' first lines again, so that `yogadl --help` imports none of them; a test compares.
+# These lines repeat the first lines of the docstrings, so that `yogadl --help` imports none of the modules.
+# A test compares them.
 _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "See what there is": {
         "ls": "List the datasets and their versions.",
@@ -67,7 +68,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     name: line for group in _GROUPS.values() for name, line in group.items()
 }
 
-# They show no progress of their own.
+# Sub-commands that show no progress bar; `wait` shows a line in its place.
 _SILENT: Final = frozenset(
     ("ls", "info", "head", "explain", "log", "tags", "plan", "report", "tag", "untag", "rm", "undelete")
 )
@@ -86,19 +87,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a sub-command and return the exit code.
 
     Args:
-        argv: The arguments after the command's name; those of this process if not given.
+        argv: The arguments after the command's name; by default the arguments of this process.
 
     Raises:
         SystemExit: after ``--help`` and ``--version``, with 0.
     """
-    if sys.stdout is None:  # closed by who called us
+    if sys.stdout is None:  # the caller closed it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the end)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a name that this terminal can't show is no error
+            stream.reconfigure(errors="backslashreplace")  # the terminal may be unable to show a name
     words = sys.argv[1:] if argv is None else argv
     try:
-        if "_ARGCOMPLETE" in os.environ:  # a shell asks how a line may go on
+        if "_ARGCOMPLETE" in os.environ:  # argcomplete of the shell calls the command to complete a line
             _complete()
         arguments = _parsed(words)
         if arguments.command in _SILENT:
@@ -111,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         note(str(error), "red")
         return _NONSENSE
     except BrokenPipeError:
-        # Whatever read our output has closed it. Writing the rest at exit must not fail once more.
+        # The reader of stdout has closed the pipe. The flush of the rest at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except (YogaError, OSError) as error:
@@ -125,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complete() -> None:
-    """Answer the shell, and leave."""
+    """Print the completions for the shell, and exit."""
     from yogadl.cli._completion import complete
 
     complete(_parser(os.environ.get("COMP_LINE", "").split()[1:]))
@@ -137,7 +138,7 @@ def command_named(name: str) -> ModuleType:
 
 
 class _NonsenseError(Exception):
-    """The arguments make no sense; `positionals` are those that the command takes."""
+    """Invalid arguments; `positionals` are the names of the positional arguments that the command takes."""
 
     def __init__(self, message: str, positionals: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -145,7 +146,7 @@ class _NonsenseError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Leave it to the caller to say, in one line, which arguments are wrong."""
+    """A parser that raises `_NonsenseError` where argparse would print the usage and exit."""
 
     def error(self, message: str) -> NoReturn:
         raise _NonsenseError(f"{message}; `{self.prog} -h` says more", _positionals(self))
@@ -156,11 +157,11 @@ def _positionals(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    """Return the arguments.
+    """Return the parsed arguments.
 
     Raises:
-        _NonsenseError: if they make no sense; names the command that was meant where a path is in the
-            place of an id.
+        _NonsenseError: if the arguments are invalid; where a path stands in the place of an id, the message
+            names the command that is likely meant.
     """
     try:
         arguments, unknown = _parser(words).parse_known_args(words)
@@ -168,7 +169,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
         command = _command_of(words)
         if command is not None and command not in COMMANDS:
             raise _NonsenseError(_unknown(command)) from None
-        _refuse_path(_guessed(words, error.positionals))  # of `rm caches/squares/1`, VERSION is missing
+        _refuse_path(_guessed(words, error.positionals))  # `rm caches/squares/1` lacks VERSION, for example
         raise
     _refuse_path(arguments)
     if unknown:
@@ -187,7 +188,7 @@ def _unknown(command: str) -> str:
 
 
 def _guessed(words: Sequence[str], positionals: Sequence[str]) -> argparse.Namespace:
-    """Return what can be told of the arguments of a command that was given too little."""
+    """Return the arguments of a command line that lacks some, as far as they can be assigned."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-s", "--storage", nargs="?")
     parser.add_argument("command", nargs="?")
@@ -198,13 +199,13 @@ def _guessed(words: Sequence[str], positionals: Sequence[str]) -> argparse.Names
 
 
 def _refuse_path(arguments: argparse.Namespace) -> None:
-    """Refuse a path where an id belongs."""
+    """Raise a `_NonsenseError` where a path stands in the place of an id."""
     if (said := mistaken_path(arguments)) is not None:
         raise _NonsenseError(said)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser, with the arguments of only the sub-command that is called."""
+    """Return the parser; of the sub-commands, only the one that is called gets its arguments."""
     parser = _Parser(
         prog="yogadl",
         usage="yogadl COMMAND ...",
@@ -254,7 +255,7 @@ def _listed() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Show warnings of this library as its errors are shown; those of other code keep their form."""
+    """Show warnings of this library in one line, as its errors; warnings of other code keep their form."""
     here = str(Path(__file__).parents[1])
 
     def show(

@@ -2,8 +2,8 @@
 
 The new version has all records of BASE, followed by those that the function returns. Only the new records
 are read and written: the files of BASE become files of the new version, too. If the version exists already,
-nothing is built. A warning then says if other code or arguments built it, or if it does not continue BASE.
---replace builds it again. All options are as for `yogadl build`.
+nothing is built. A warning appears if other code or arguments built the version, or if the version does
+not continue BASE. --replace builds it again. All options are as for `yogadl build`.
 
 Example:
   yogadl append data.py:squares squares 2 1 --arg first=1000 -s /data/caches
@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    new_key(arguments.id, arguments.version)  # none that is worked out: the base has no part in that
+    # Refuses `auto`: a name made from code and arguments would not depend on the base.
+    new_key(arguments.id, arguments.version)
     return make(arguments, open_existing(arguments), _append)
 
 
@@ -41,7 +42,7 @@ def _append(
     call: Call,
     arguments: argparse.Namespace,
 ) -> bool:
-    """Return whether the version was built just now: it may be there already."""
+    """Return whether this call built the version; False if the version exists already."""
     base, options = DatasetKey(key.id, arguments.base), BuildOptions(**options_of(arguments))
     published = storage._backend.catalogue.find(key)
     if published is not None and key != base and not arguments.replace:

@@ -1,4 +1,4 @@
-"""Say what the sub-commands' arguments look like, once for all of them."""
+"""Arguments that several sub-commands share, and their parsers."""
 
 import argparse
 import math
@@ -12,17 +12,17 @@ _BATCH: Final = 256
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
-    """Add the two arguments that name a version that is made or thrown away."""
+    """Add the two arguments that name a version to build or delete."""
     parser.add_argument("id", metavar="ID", help="the name of the dataset")
     parser.add_argument("version", metavar="VERSION", help="the name of the version")
 
 
 def add_tagged(parser: argparse.ArgumentParser, **others: str) -> None:
-    """Add the arguments that name a version to be read: ID VERSION, or ID@TAG, and those that follow.
+    """Add the arguments that name a version to read: ID VERSION, or ID@TAG; and further arguments after them.
 
     Args:
-        parser: The command's.
-        others: What each further argument is, by its name.
+        parser: The command's parser.
+        others: The help of each further argument, by the argument's name.
     """
     parser.add_argument("id", metavar="ID", help="the name of the dataset; or ID@TAG, or ID@VERSION")
     parser.add_argument("version", metavar="VERSION", nargs="?", help="the name of the version, or a tag")
@@ -31,7 +31,7 @@ def add_tagged(parser: argparse.ArgumentParser, **others: str) -> None:
 
 
 def add_storage(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add the options that say which storage; `names` are further names of the first."""
+    """Add the options that select a storage; `names` are further option names for `--storage`."""
     parser.add_argument(
         "-s",
         "--storage",
@@ -74,7 +74,7 @@ def add_storage(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def add_batch(parser: argparse.ArgumentParser) -> None:
-    """Let the user say how many records a batch has."""
+    """Add the option `--batch`: the number of records in a batch."""
     parser.add_argument(
         "--batch",
         metavar="RECORDS",
@@ -85,7 +85,7 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
 
 
 def add_target_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the bucket that is copied to, where they are not those of the other one."""
+    """Add the options of the target bucket, for when they differ from those of the source bucket."""
     group = parser.add_argument_group(
         "the bucket to copy to, if it needs other options than the bucket that is read"
     )
@@ -96,12 +96,12 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option for scripts."""
+    """Add the option `--json`."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def number_of(what: str, kind: type[int | float] = int, least: float = 1) -> Callable[[str], float]:
-    """Return a parser of numbers of that kind, finite and not below the least."""
+    """Return a parser for finite numbers of type `kind` that are `least` or more."""
 
     def parse(text: str) -> float:
         try:

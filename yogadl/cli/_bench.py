@@ -1,8 +1,8 @@
 """Compare the speed of reading a version with numpy arrays in RAM.
 
 Three ways are measured, each for --seconds: batches of the cache, shuffled; batches of the cache, in order;
-and batches that numpy gathers from a sample of the same records in RAM. The column `from disk` says how many
-bytes came from the disk, because they were not in the machine's memory (the page cache). The first run on a
+and batches that numpy gathers from a sample of the same records in RAM. The column `from disk` shows how many
+bytes came from the disk because the machine's memory (the page cache) did not hold them. The first run on a
 large cache is therefore slower than the next one. A cache that is larger than the memory stays slow.
 
 Example:
@@ -27,7 +27,7 @@ from yogadl.cli._output import Bar, counted, say, say_json, say_table, size, tab
 
 _SECONDS: Final = 5.0
 _SAMPLE_BYTES: Final = 256 * 2**20
-_BLOCK_BYTES: Final = 512  # what Linux counts blocks in, whatever the disk has
+_BLOCK_BYTES: Final = 512  # the unit of `ru_inblock` on Linux, whatever the disk's block size is
 _COLD_SHARE: Final = 0.01
 _SHOW_S: Final = 0.5
 _TITLES: Final = {
@@ -37,14 +37,14 @@ _TITLES: Final = {
     "in_order": "in order",
     "ram": "numpy in RAM, shuffled",
 }
-_AHEAD: Final = 2  # batches ready for each thread or worker
+_AHEAD: Final = 2  # batches that are read ahead for each thread or worker
 
 Column = NDArray[Any] | list[Any]
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """The result of one way of reading."""
+    """The measurement of one way of reading."""
 
     records: int
     elapsed_s: float
@@ -57,7 +57,7 @@ class _Measured:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Some of the records, in RAM: an array a field, or a list where the length varies."""
+    """Some of the records, in RAM: one array for each field, or a list if the field's length varies."""
 
     columns: Sequence[Column]
     records: int
@@ -67,7 +67,7 @@ class _Sample:
         return sum(map(_size_of, self.columns)) / self.records
 
     def batches(self, batch: int) -> Iterator[list[Column]]:
-        """Yield shuffled batches for ever; every value in them is a copy, as a cache's is."""
+        """Yield shuffled batches without end; every value in them is a copy, as in a cache's batch."""
         random = np.random.default_rng(0)
         while True:
             order = random.permutation(self.records)
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     storage = open_version(arguments)
     ref = fetch(storage, arguments, allow_pickle=arguments.allow_pickle)
     batch, seconds = arguments.batch, arguments.seconds
-    # The cache first, as it was found: the sample would bring some of it into memory.
+    # Measure the cache before the sample is taken: taking the sample brings records into memory.
     ways = _ways(ref, batch, arguments.threads, arguments.workers)
     with Bar("measuring", (len(ways) + 1) * seconds, "s") as bar:
         found = {}
@@ -139,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _ways(ref: RecordsRef, batch: int, threads: int | None, workers: int | None) -> dict[str, Any]:
-    """Return what yields the cache's batches for ever, in each way that is measured."""
+    """Return an endless iterator over the cache's batches for each way that is measured."""
     shuffled = ref.stream(shuffle=True).batch(batch, epochs=None)
     found = {"shuffled": shuffled}
     if threads is not None:
@@ -151,9 +151,12 @@ def _ways(ref: RecordsRef, batch: int, threads: int | None, workers: int | None)
 
 
 def _measure(batches: Iterator[Any], records: int, batch: int, seconds: float, bar: Bar) -> _Measured:
-    """Read batches, of so many records an epoch, for that long, once the first is there."""
+    """Measure the reading of batches for `seconds`; `records` is the number of records in an epoch.
+
+    The first batch is not measured, because threads and processes start during it.
+    """
     count, disk_before = 0, _read_blocks()
-    next(batches)  # for which threads and processes are started
+    next(batches)
     started = shown = time.perf_counter()
     until = started + seconds
     for _ in batches:
@@ -161,7 +164,7 @@ def _measure(batches: Iterator[Any], records: int, batch: int, seconds: float, b
         now = time.perf_counter()
         if now >= until:
             break
-        if now >= shown + _SHOW_S:  # rarely, so that drawing the bar is not measured
+        if now >= shown + _SHOW_S:  # redraw rarely, so that the drawing does not slow the measured loop
             bar.add(now - shown)
             shown = now
     bar.add(until - shown)
@@ -172,18 +175,18 @@ def _measure(batches: Iterator[Any], records: int, batch: int, seconds: float, b
 
 
 def _delivered(batches: int, records: int, batch: int) -> int:
-    """Count the records of the first batches: an epoch's last one is short."""
+    """Return the number of records in the first `batches` batches; the last batch of an epoch is short."""
     epochs, rest = divmod(batches, -(-records // batch))
     return epochs * records + rest * batch
 
 
 def _read_blocks() -> int:
-    """Return how many blocks were fetched from the disk for this process so far."""
+    """Return the number of blocks that this process has read from the disk so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_inblock
 
 
 def _take_sample(ref: RecordsRef) -> _Sample:
-    """Read the first records, as many as the sample may hold."""
+    """Read the first records, at most `_SAMPLE_BYTES` of them."""
     count = min(len(ref), max(1, _SAMPLE_BYTES // ref.record_bytes))
     return _Sample(ref.columns(np.arange(count, dtype=np.int64)), count)
 
@@ -195,7 +198,7 @@ def _gathered(column: Column, chosen: NDArray[np.int64]) -> Column:
     return [_copied(column[number]) for number in chosen.tolist()]
 
 
-def _copied(value: Any) -> Any:  # bytes, str or an array; anything if it was pickled
+def _copied(value: Any) -> Any:  # bytes, str or an array; any object in a pickled field
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, bytes):
@@ -211,7 +214,7 @@ def _size_of(column: Column) -> int:
     return sum(
         value.nbytes if isinstance(value, np.ndarray) else len(value)
         for value in column
-        if isinstance(value, np.ndarray | bytes | str)  # of a pickled object the size is not known
+        if isinstance(value, np.ndarray | bytes | str)  # the size of a pickled object is unknown
     )
 
 

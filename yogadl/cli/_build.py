@@ -1,16 +1,17 @@
 """Build a version from a function in a Python file.
 
-The function yields the records, or returns them: an iterable, arrays, or anything with __len__ and
-__getitem__. If the version exists already, nothing is built, and a warning says if other code or arguments
+The function yields the records or returns them as an iterable, as arrays, or as an object with __len__ and
+__getitem__. If the version exists already, nothing is built. A warning appears if other code or arguments
 built it. --replace builds it again; programs that read the old version keep reading it.
 
 If VERSION is auto, the version's name is made from the code and the arguments: a change of either builds a
 new version. The value of --arg is read as JSON, and as a string if it is no JSON: count=1000, split=train,
-sizes='[32, 64]', year='"2024"'. What the function prints goes to stderr.
+sizes='[32, 64]', year='"2024"'. The function's own output goes to stderr.
 
-Many tasks, such as those of a job array, can build one version together. Each task runs with --task K/N, in
-any order; a task can be repeated. When all are done, one call with --commit publishes the version. For this
-the function returns a source with random access, or one in partitions (yogadl.partitioned).
+Many tasks, such as those of a job array, can build one version together. Each task runs with --task K/N.
+Tasks run in any order, and a task can be repeated. When all tasks are done, one call with --commit publishes
+the version. For this the function returns a source with random access, or a partitioned source
+(yogadl.partitioned).
 
 Example:
   yogadl build data.py:squares squares 1 --arg count=1000 -s /data/caches
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say what returns records, and which version they become."""
+    """Add the arguments that name the function and the version."""
     parser.add_argument(
         "target",
         metavar="FILE.py:FUNCTION",
@@ -61,7 +62,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of all that makes a version from a function."""
+    """Add the options that `build` and `append` share."""
     add_storage(parser)
     parser.add_argument(
         "--arg",
@@ -101,13 +102,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def make(
     arguments: argparse.Namespace, storage: CacheStorage, how: Callable[..., bool | _tasks.Written]
 ) -> int:
-    """Make a version from the function that was asked for, and return the exit code.
+    """Make a version from the function that the arguments name, and return the exit code.
 
     Args:
-        arguments: Those of the command.
-        storage: Where.
+        arguments: The command's arguments.
+        storage: The storage that gets the version.
         how: Called with storage, key, function, its arguments, a description of that call and `arguments`;
-            returns whether the version was built just now, or what a task has written.
+            returns whether this call built the version, or what a task has written.
     """
     target: Target = arguments.target
     values = dict(arguments.arg)
@@ -137,7 +138,7 @@ def make(
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return how a version is built."""
+    """Return the build options of the command line, by the names of the library's arguments."""
     return {
         "workers": arguments.workers,
         "part_bytes": arguments.part_bytes,
@@ -154,7 +155,7 @@ def _build(
     call: Call,
     arguments: argparse.Namespace,
 ) -> bool:
-    """Return whether the version was built just now: it may be there already."""
+    """Return whether this call built the version; False if the version exists already."""
     is_new: bool = arguments.replace
     with shown(None, f"building {key}") as show:
 
@@ -188,7 +189,7 @@ def _say(info: DatasetInfo, was_built: bool, elapsed_s: float, run_name: str | N
 
 @contextlib.contextmanager
 def _logged() -> Iterator[None]:
-    """Show what the library has to say of a long build, such as where it goes on and how large it will be."""
+    """Show the library's log messages, such as where a build continues and how large it will be."""
     logger = logging.getLogger("yogadl")
     handler, level = _Handler(), logger.level
     logger.addHandler(handler)
@@ -201,10 +202,10 @@ def _logged() -> Iterator[None]:
 
 
 class _Handler(logging.Handler):
-    """Print log messages on stderr, which begin with the command's name already."""
+    """Print log messages on stderr without their prefix "yogadl: ", which `note` prints itself."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one, without breaking the progress bar."""
+        """Print one message, without breaking the progress bar."""
         from tqdm import tqdm
 
         with tqdm.external_write_mode(file=sys.stderr):

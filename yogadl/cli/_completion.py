@@ -1,6 +1,6 @@
 """Print the code that lets your shell complete commands and names.
 
-Put the line for your shell, see below, into its start-up file. It needs argcomplete:
+Put the line for your shell, see below, into the shell's start-up file. Completion needs argcomplete:
 pip install 'yogadl[completion]'.
 
 Example:
@@ -27,10 +27,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer a shell that asks how a line may go on, and leave."""
+    """Print the completions for the shell, and exit."""
     for action in _actions(parser):
         if action.dest in ("id", "version"):
-            action.completer = _names  # type: ignore[attr-defined]  # argcomplete's way
+            action.completer = _names  # type: ignore[attr-defined]  # argcomplete reads this attribute
     _argcomplete().autocomplete(parser)
 
 
@@ -44,7 +44,7 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _names(prefix: str, action: argparse.Action, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """Return ids, or versions and tags of the id; of folders alone, since a shell can't wait for a bucket."""
+    """Return ids, or versions and tags of the id; only for a folder, because a bucket answers too slowly."""
     from yogadl.cli._location import open_existing
 
     location = getattr(parsed_args, "storage", None)

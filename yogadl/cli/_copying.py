@@ -1,4 +1,4 @@
-"""Copy a version to another storage, and say so: what `pull` and `push` share."""
+"""Copy a version to another storage: the common part of `pull` and `push`."""
 
 import argparse
 
@@ -8,7 +8,7 @@ from yogadl.storage._copy import copy
 
 
 def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> int:
-    """Copy the version that was asked for to the storage at a location; `names` are as for `open_version`."""
+    """Copy the version that the arguments name to `location`; `names` are as for `open_version`."""
     refuse_needless_for_target(arguments, location)
     storage = open_version(arguments, *names, others=(location,))
     target = open_at(location, _for_target(storage.location, location, arguments))
@@ -30,7 +30,7 @@ def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> int:
 
 
 def refuse_needless_for_target(arguments: argparse.Namespace, target: str | None) -> None:
-    """Leave with the usage where an option of the target's bucket was given, and it is no such bucket."""
+    """Print the usage and exit if an option of the target's bucket is given, but the target is no bucket."""
     if target is not None and "://" in target and not target.startswith("file://"):
         return
     names = ("to_endpoint_url", "to_region", "to_profile", "to_anonymous")
@@ -43,12 +43,13 @@ def refuse_needless_for_target(arguments: argparse.Namespace, target: str | None
 def _for_target(source: str, target: str, arguments: argparse.Namespace) -> argparse.Namespace:
     """Return the arguments with the options of the target's bucket in place of the source's.
 
-    If the source is a folder or a bucket of the same kind, what has no "to-" option is that of the source.
+    If the source is a folder or a bucket of the same kind, an option that is not given with "to-" has the
+    source's value.
     """
     own = {name: getattr(arguments, f"to_{name}") for name in ("endpoint_url", "region", "profile")}
     others = "://" in source and source.partition("://")[0] != target.partition("://")[0]
     if not others:
         own = {name: value or getattr(arguments, name) for name, value in own.items()}
-    # A public bucket that is read without credentials can rarely be written to without them.
+    # Writing to a public bucket mostly needs credentials, even where reading needs none.
     anonymous = arguments.to_anonymous or (arguments.anonymous and "://" not in source)
     return argparse.Namespace(**(vars(arguments) | own | {"anonymous": anonymous}))

@@ -35,15 +35,15 @@ _WIDTH: Final = 76
 
 
 class GeneratedImages:
-    """Make small images of stripes, with labels: a source like those that users have, without a download.
+    """A source of small generated images of stripes, with labels: like a user's source, without a download.
 
-    The same on every machine and with every numpy, since it is integer arithmetic.
+    The images are the same on every machine and with every numpy, because integer arithmetic makes them.
     """
 
     def __init__(self, records: int) -> None:
         self._records = records
         rows, columns = np.mgrid[0:32, 0:32].astype(np.uint8)
-        # A label is a direction of the stripes.
+        # The label is the direction of the stripes.
         self._stripes = [
             8 * rows * np.uint8(label % 5) + 8 * columns * np.uint8(label // 5 + 1) for label in range(10)
         ]
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show everything, and return 0 if all of it held."""
+    """Run all steps of the demo, and return 0 if every comparison held."""
     started = time.perf_counter()
     folder = (arguments.dir or _default_folder()).expanduser().absolute()
     _say(f"yogadl demo: {arguments.records:,} generated images of 32 x 32 pixels, with labels")
@@ -227,7 +227,7 @@ def _ids(batches: Iterator[dict[str, NDArray[Any]]]) -> NDArray[np.int64]:
 
 
 def _say_exact(what: str, read: list[NDArray[np.int64]], records: int) -> bool:
-    """Say how often each record came, and return whether that was once."""
+    """Print how often each record was read, and return whether each was read exactly once."""
     seen = np.bincount(np.concatenate(read), minlength=records)
     missing, repeated = int((seen == 0).sum()), int((seen > 1).sum())
     is_exact = len(seen) == records and missing == repeated == 0
@@ -237,7 +237,7 @@ def _say_exact(what: str, read: list[NDArray[np.int64]], records: int) -> bool:
 
 
 def _medians(*readers: Callable[[], Iterator[Any]]) -> list[float]:
-    """Return the median seconds of an epoch of each reader, which take turns."""
+    """Return for each reader the median seconds of an epoch; the readers take turns."""
     times: list[list[float]] = [[] for _ in readers]
     for _ in range(_ROUNDS):
         for reader, elapsed in zip(readers, times, strict=True):
@@ -250,7 +250,7 @@ def _medians(*readers: Callable[[], Iterator[Any]]) -> list[float]:
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Callable[[int, int | None, int], None]]:
-    """Give what draws a progress bar, from its first call on."""
+    """Provide a function that draws a progress bar from its first call on."""
     from tqdm import tqdm
 
     shape = "{percentage:4.0f}% {bar} {n_fmt} of {total_fmt} records, {rate_fmt}{postfix}"
@@ -273,7 +273,7 @@ def _version(records: int) -> str:
 
 
 def _default_folder() -> Path:
-    """Return a folder in the user's cache folder, or in the temporary one where there is none to write to."""
+    """Return a folder in the user's cache folder, or in the temporary folder if that is not writable."""
     cache = Path(
         "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     )
@@ -282,7 +282,7 @@ def _default_folder() -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         if os.access(cache, os.W_OK | os.X_OK):
             return cache / "yogadl" / "demo"
-    except (OSError, RuntimeError):  # a read-only home, or none
+    except (OSError, RuntimeError):  # a read-only home folder, or none
         pass
     return Path(tempfile.gettempdir()) / f"yogadl-demo-{os.getuid()}"
 
@@ -306,5 +306,5 @@ def _title(text: str) -> None:
 
 
 def _say(text: str = "") -> None:
-    # At once, so that it keeps its place beside the progress bar, which is on stderr.
+    # Flushed at once, so that the line keeps its place beside the progress bar, which is on stderr.
     print(text, flush=True)

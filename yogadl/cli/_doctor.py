@@ -1,10 +1,10 @@
 """Check that a storage can be used; say how to solve each problem.
 
-In a bucket it checks the credentials, the region and the endpoint, the permissions to list, read and write,
-whether the store keeps two builders apart, and the clock. On this machine it checks the mirror's folder, its
-free space, whether locks work there, and the limits of this process. It writes a few objects below .yogadl/
-in the bucket, and removes all of them but a small one; with --read-only it writes nothing. The exit code is 1
-if there is a problem.
+In a bucket the command checks the credentials, the region and the endpoint, the permissions to list, read and
+write, whether the store keeps two builders apart, and the clock. On this machine the command checks the
+mirror's folder, the folder's free space, whether locks work there, and the limits of this process. The
+command writes a few objects below .yogadl/ in the bucket, and removes all of them but a small one; with
+--read-only it writes nothing. The exit code is 1 if there is a problem.
 
 Example:
   yogadl doctor s3://bucket/caches
@@ -35,7 +35,7 @@ from yogadl.storage._doctor import (
 from yogadl.storage._mirror.mirror import Mirror
 
 _COLORS: Final = {Outcome.PROBLEM: "red"}
-# A person waits for the answer.
+# The user waits for the result, so retries end early.
 _PATIENCE: Final = RetryPolicy(silence_s=10.0, total_s=20.0)
 
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check it, and return 1 if there is a problem."""
+    """Check the storage, and return 1 if there is a problem."""
     if arguments.where is not None and arguments.storage is not None:
         arguments.refuse("give the storage only once: as an argument, or with -s")
     arguments.storage = arguments.where if arguments.where is not None else arguments.storage

@@ -1,8 +1,8 @@
 """Say what differs in how two versions of a dataset were built.
 
-Of a function it shows the lines that changed, of a value or an argument the old and the new value. Lines in
-parentheses have no influence on the version, but may explain a difference: another version of a library, for
-example.
+For a function the command shows the lines that changed, for a value or an argument the old and the new value.
+Lines in parentheses have no influence on the version, but may explain a difference: another version of a
+library, for example.
 
 Example:
   yogadl explain squares 1 2 -s /data/caches

@@ -1,8 +1,8 @@
 """Write a version to files that other programs read.
 
-npy writes a .npy file for each field, and a spec.json that says which file has which field. The fields must
-not vary in length. parquet and arrow write one file with a column for each field, and need pyarrow. Either
-everything is written or nothing: the folder appears at the end.
+npy writes a .npy file for each field, and a spec.json that names the file of each field. The fields must not
+vary in length. parquet and arrow write one file with a column for each field, and need pyarrow. The export is
+atomic: the folder appears at the end, with everything in it.
 
 Example:
   yogadl export squares 1 out -s /data/caches
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     storage = open_version(arguments, "folder")
-    # Allowed, but not used: pickled fields are refused before anything is read.
+    # `fetch` allows pickled fields here, but `export` refuses them before it reads anything.
     ref = fetch(storage, arguments)
     if arguments.field:
         ref = ref.fields(*arguments.field)

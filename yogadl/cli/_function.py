@@ -20,7 +20,7 @@ from yogadl.errors import ConfigurationError, YogaError
 
 @dataclass(frozen=True)
 class Target:
-    """Name a function in a file; with dots, one inside of a class."""
+    """The name of a function in a file; a name with dots is inside of a class."""
 
     path: Path
     name: str
@@ -40,7 +40,7 @@ class Target:
 
 
 def parse_argument(text: str) -> tuple[str, Any]:
-    """Return name and value in a text such as ``count=1000``: JSON, or a string where it is none."""
+    """Return name and value of a text such as ``count=1000``; a value that is no JSON stays a string."""
     name, separator, value = text.partition("=")
     if not separator or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"give name=value, as in count=1000, not {text!r}")
@@ -55,7 +55,7 @@ def load(target: Target) -> Callable[..., Any]:
 
     Raises:
         ConfigurationError: if there is no such file or function.
-        Exception: whatever the file raises.
+        Exception: any error that the file raises.
     """
     path = target.path.absolute()
     if not path.is_file():
@@ -78,11 +78,11 @@ def load(target: Target) -> Callable[..., Any]:
 
 
 def check_arguments(target: Target, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """Raise a `ConfigurationError` that says what a function takes if it does not take these arguments."""
+    """Raise a `ConfigurationError` that shows the function's signature if these arguments do not fit it."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # it has none: the call itself will fail if they do not fit
+        return  # a callable without a signature: the call itself fails if the arguments do not fit
     try:
         signature.bind(**arguments)
     except TypeError as error:
@@ -93,10 +93,10 @@ def check_arguments(target: Target, function: Callable[..., Any], arguments: dic
 
 @contextlib.contextmanager
 def told_in_one_line(path: Path, shows_traceback: bool = False) -> Iterator[None]:
-    """Turn whatever the user's code raises into one line, with where in the file it was.
+    """Turn any error of the user's code into a `YogaError` of one line that names the line of the file.
 
     Raises:
-        YogaError: in its place.
+        YogaError: in place of the error.
     """
     try:
         yield
@@ -124,7 +124,7 @@ def _told(error: BaseException, path: Path) -> str:
 
 
 class _FreshLoader(importlib.machinery.SourceFileLoader):
-    """Compile a file as it is now: Python's cache misses a change in the same second of the same size."""
+    """Load a file without the bytecode cache, which misses a change in the same second to the same size."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -136,7 +136,8 @@ def _module(path: Path) -> ModuleType:
     is_taken = name in sys.stdlib_module_names or (
         other is not None and getattr(other, "__file__", None) != str(path)
     )
-    # So that it can import its neighbours, and workers can import it; last where another module has its name.
+    # The file can import its neighbours, and workers can import the file. Where another module has the file's
+    # name, the folder comes last, so that it does not hide that module.
     sys.path.insert(len(sys.path) if is_taken else 0, str(path.parent))
     if is_taken:
         name = f"_yogadl_build_{name}"
@@ -144,7 +145,7 @@ def _module(path: Path) -> ModuleType:
         raise ConfigurationError(f"{path} is no Python file; its name must end in .py")
     loader = _FreshLoader(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    assert spec is not None  # since there is a loader
+    assert spec is not None  # because the loader is given
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -1,7 +1,8 @@
 """Show the first records of a version.
 
-Scalars are shown as they are. Of an array you see the dtype, the shape, the smallest and the largest value.
-The names of nested fields are joined by slashes. Pickled fields are not opened, since unpickling runs code.
+Scalars are shown as they are. For an array the table shows the dtype, the shape, the smallest and the largest
+value. The names of nested fields are joined by slashes. Pickled fields are not opened, since unpickling runs
+code.
 
 Example:
   yogadl head squares 1 -n 3 -s /data/caches
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     storage = open_version(arguments)
-    # Allowed, but not used: the pickled fields are the ones that are not read.
+    # `fetch` allows pickled fields here, but `_rows` does not read them.
     ref = fetch(storage, arguments)
     count = min(arguments.records, len(ref))
     fields = ref.spec.fields
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _rows(ref: RecordsRef, count: int) -> Iterator[list[Any]]:
-    """Yield the values of one record after another, None for those that are pickled."""
+    """Yield the values of one record after another; the value of a pickled field is None."""
     fields = ref.spec.fields
     readable = [number for number, field in enumerate(fields) if field.leaf.dtype != OBJECT]
     step = max(1, min(1024, _READ_BYTES // ref.record_bytes))
@@ -80,7 +81,7 @@ def _rows(ref: RecordsRef, count: int) -> Iterator[list[Any]]:
 
 
 def _show(spec: Spec, fully: list[list[str]], briefly: list[list[str]]) -> None:
-    """Print a table with a column a field if that fits; else, record by record, a line a field."""
+    """Print a table with one column for each field; if that is too wide, print one line for each field."""
     names = names_of(spec)
     scalars = [field.leaf.is_numeric and field.leaf.shape == () for field in spec.fields]
     right = {0, *(number for number, is_scalar in enumerate(scalars, 1) if is_scalar)}

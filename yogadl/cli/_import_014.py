@@ -1,10 +1,10 @@
 """Turn a cache of yogadl 0.1.4 into a new one.
 
 PATH is the old cache.mdb, or its folder, STORAGE/ID/VERSION. The dataset and the version get the names of
-those folders; --id and --version give other names. The old cache stays as it is.
+those folders; --id and --version give other names. The old cache is not changed.
 
-Old caches hold pickled records. Unpickling a file runs any code that its author put there, with your rights.
-So --trust-pickle is required: give it only for files that you made, or people whom you trust. The new cache
+Old caches hold pickled records. Unpickling a file runs any code of its author, with your rights. Therefore
+--trust-pickle is required: give it only for files that you made, or whose authors you trust. The new cache
 holds no pickles.
 
 Example:

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def info_to_json(info: DatasetInfo) -> dict[str, Any]:
-    """Return what is known of a version, as JSON."""
+    """Return all facts about a version, as JSON."""
     return {
         "id": info.id,
         "version": info.version,
@@ -81,8 +81,8 @@ def _builder_to_json(builder: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _finite(value: Any) -> Any:  # any JSON
-    """Return JSON in which a number is a number: a manifest may say NaN, which JSON has no word for."""
+def _finite(value: Any) -> Any:  # any JSON value
+    """Return JSON with None for NaN and infinity, which a manifest may hold and JSON can't express."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -118,5 +118,5 @@ def _lines(info: DatasetInfo) -> list[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
-    """Return a value as text, cut if it is long: a manifest may hold anything."""
+    """Return a value as text, cut if it is long, because a manifest may hold any value."""
     return printable(f"{value!s:.1000}")

@@ -1,4 +1,4 @@
-"""Say which storage a command works on, and open it."""
+"""Find the storage that a command works on, and open it."""
 
 import argparse
 import itertools
@@ -19,7 +19,7 @@ from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.opening import open_bucket
 from yogadl.storage._folder import Folder, folder_at
 
-# In a home folder, a search without limit would take minutes.
+# A search of a home folder without a limit would take minutes.
 _MOST_FOLDERS: Final = 2_000
 _MOST_MANIFESTS: Final = 10
 _OF_MIRROR: Final = ("mirror", "mirror_limit", "mirror_fill", "verify")
@@ -28,10 +28,10 @@ _OF_FOLDER: Final = ("shared",)
 
 
 def open_existing(arguments: argparse.Namespace, *others: str) -> CacheStorage:
-    """Open as `open_or_make` does, but make no folder: it may be misspelt.
+    """Open a storage as `open_or_make` does, but make no folder: the name may be misspelt.
 
     Raises:
-        ConfigurationError: if there is none.
+        ConfigurationError: if there is no such folder.
     """
     location: str | None = arguments.storage
     refuse_needless(arguments, location or str(Path.cwd()), *others)
@@ -47,12 +47,12 @@ def open_existing(arguments: argparse.Namespace, *others: str) -> CacheStorage:
 def open_version(arguments: argparse.Namespace, *names: str, others: Sequence[str] = ()) -> CacheStorage:
     """Open as `open_existing` does, and complete the arguments that name a version: ID VERSION, or ID@TAG.
 
-    An ``@`` splits only what is no dataset's id, and only where an argument is missing.
+    An ``@`` separates id and tag only where no dataset has the whole as its id, and one argument is missing.
 
     Args:
-        arguments: Those of the command.
-        names: What its further arguments are called, all of which it must have.
-        others: Further locations that its options may be for.
+        arguments: The command's arguments.
+        names: The names of the command's further arguments, all of which are required.
+        others: Further locations whose options the command accepts.
     """
     wanted = ("version", *names)
     given = [value for name in wanted if (value := getattr(arguments, name)) is not None]
@@ -75,7 +75,7 @@ def open_version(arguments: argparse.Namespace, *names: str, others: Sequence[st
 
 
 def fetch(storage: CacheStorage, arguments: argparse.Namespace, *, allow_pickle: bool = True) -> RecordsRef:
-    """Return the version that the arguments name; if by a tag, they name the version itself from then on."""
+    """Fetch the version that the arguments name, and replace a tag in the arguments by the version's name."""
     ref = storage.fetch(arguments.id, arguments.version, allow_pickle=allow_pickle)
     if ref.lineage is not None:
         arguments.version = ref.lineage.version
@@ -83,14 +83,14 @@ def fetch(storage: CacheStorage, arguments: argparse.Namespace, *, allow_pickle:
 
 
 def open_or_make(arguments: argparse.Namespace, *others: str) -> CacheStorage:
-    """Open the storage that was asked for, making its folder if missing, or that of the current folder.
+    """Open the storage of --storage, making a missing folder; without --storage, that of the current folder.
 
     Args:
-        arguments: Those of the command.
-        others: Further locations that its options may be for.
+        arguments: The command's arguments.
+        others: Further locations whose options the command accepts.
 
     Raises:
-        ConfigurationError: if none was asked for and the current folder has no caches.
+        ConfigurationError: if --storage is not given and the current folder has no caches.
     """
     location: str | None = arguments.storage
     here = Path.cwd()
@@ -112,18 +112,18 @@ def open_or_make(arguments: argparse.Namespace, *others: str) -> CacheStorage:
 
 
 def open_at(location: str, arguments: argparse.Namespace) -> CacheStorage:
-    """Open a storage with those of the options given that are for its kind."""
+    """Open the storage at a location with the given options that apply to its kind."""
     return open_storage(location, **_options(location, arguments))
 
 
 def bucket_at(url: str, arguments: argparse.Namespace, **more: Any) -> Bucket:
-    """Open just a bucket, with the options that were given for it."""
+    """Open a bucket without a storage, with the given options that apply to buckets."""
     options = _options(url, arguments)
     return open_bucket(url, **{name: options[name] for name in options if name not in _OF_MIRROR}, **more)
 
 
 def refuse_needless(arguments: argparse.Namespace, *locations: str) -> None:
-    """Leave with the usage where an option was given that is for none of these locations."""
+    """Print the usage and exit if an option is given that applies to none of these locations."""
     known = set().union(*map(_names_for, locations))
     given = {name for name in (*_OF_FOLDER, *_OF_MIRROR, *_OF_BUCKET) if getattr(arguments, name)}
     needless = ", ".join(option_of(name) for name in sorted(given - known))
@@ -132,19 +132,19 @@ def refuse_needless(arguments: argparse.Namespace, *locations: str) -> None:
 
 
 def option_of(name: str) -> str:
-    """Return how an argument is typed."""
+    """Return the option as the user types it."""
     return f"--{name.replace('_', '-')}"
 
 
 def _names_for(location: str) -> tuple[str, ...]:
-    """Return the options for storages of this kind."""
+    """Return the names of the options that apply to a storage at this location."""
     if "://" not in location:
         return _OF_FOLDER
     return _OF_MIRROR if location.startswith("file://") else (*_OF_MIRROR, *_OF_BUCKET)
 
 
 def _options(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return those of the options given that are for storages of this kind."""
+    """Return the given options that apply to a storage at this location."""
     found = {name: value for name in _names_for(location) if (value := getattr(arguments, name))}
     if found.get("mirror") == "none":
         found["mirror"] = None
@@ -153,7 +153,7 @@ def _options(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def option_for(storage: CacheStorage, arguments: argparse.Namespace) -> str:
-    """Return the options that name a storage, as one would type them."""
+    """Return the options that select a storage, quoted for a shell."""
     options = ["-s", storage.location]
     for name in ("endpoint_url", "region", "profile"):
         value = getattr(arguments, name)
@@ -162,7 +162,7 @@ def option_for(storage: CacheStorage, arguments: argparse.Namespace) -> str:
 
 
 def storage_below(start: Path) -> Path | None:
-    """Return the folder at or below this one that the caches found first say they were built in."""
+    """Return the root of the first storage found at or below this folder, or None."""
     waiting = deque([start])
     for _ in range(_MOST_FOLDERS):
         if not waiting:
@@ -172,7 +172,7 @@ def storage_below(start: Path) -> Path | None:
             with os.scandir(folder) as entries:
                 inside = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError:
-            continue  # it may not be read
+            continue  # the folder may be unreadable
         if {path.name for path in inside} & {"versions", "trash"}:
             root = _root_of(folder)
             if root is not None and root.is_relative_to(start):
@@ -182,7 +182,7 @@ def storage_below(start: Path) -> Path | None:
 
 
 def _root_of(folder: Path) -> Path | None:
-    """Return the root of the storage in which a folder is that of a dataset, if it is."""
+    """Return the root of the storage that has this folder as a dataset's folder, or None."""
     files = itertools.chain(folder.glob("versions/**/*.json"), folder.glob("trash/**/*.json"))
     for file in itertools.islice(files, _MOST_MANIFESTS):
         try:

@@ -1,8 +1,8 @@
 """Show the history of a dataset: its versions and its tags.
 
-Each version is shown with what it adds to the one before, and each move of a tag with the version that it
-named from then on. The oldest comes first. Files that two versions share are on the disk only once: see
-`storage.append`.
+Each version is listed with the changes since the previous version, and each move of a tag with the version
+that the tag named afterwards. The oldest entry comes first. Files that two versions share are on the disk
+only once: see `storage.append`.
 
 Example:
   yogadl log squares -s /data/caches
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Say it, and return 1 if a manifest is damaged."""
+    """Print the history, and return 1 if a manifest is damaged."""
     storage = open_existing(arguments)
     log = storage.log(arguments.id)
     for version, problem in log.damaged.items():
@@ -52,7 +52,7 @@ def _lines(one: LoggedVersion) -> Iterator[str]:
         yield f"    {what}, {size(one.added_bytes)}"
         return
     yield f"    {what}; {size(one.added_bytes)} added, {size(one.shared_bytes)} shared with {one.before}"
-    assert one.explanation is not None  # as there is one before
+    assert one.explanation is not None  # an entry with a previous version has an explanation
     for line in str(one.explanation).splitlines()[1:]:
         yield f"  {line}"
 

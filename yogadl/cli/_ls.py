@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Version:
-    """One version, with what is known of it or why nothing is."""
+    """One version, with its info, or with the error that reading its manifest raised."""
 
     id: str
     version: str
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List what there is, and return 1 if a manifest is damaged."""
+    """List the datasets, and return 1 if a manifest is damaged."""
     storage = open_existing(arguments)
     problems: list[str] = []
     found = _find(storage, arguments.id, problems)
@@ -106,7 +106,7 @@ def _find(storage: CacheStorage, dataset_id: str | None, problems: list[str]) ->
         for version in storage.versions(name):
             tags = [tag for tag, its in named.items() if its == version]
             try:
-                # What built it is not shown, and may be long.
+                # The description of the builder is not shown, and may be long.
                 found.append(_Version(name, version, replace(storage.info(name, version), builder={}), tags))
             except CacheFormatError as error:
                 problems.append(error_line(error))
@@ -117,10 +117,10 @@ def _find(storage: CacheStorage, dataset_id: str | None, problems: list[str]) ->
 
 
 def _counted_once(storage: CacheStorage, found: list[_Version], problems: list[str]) -> list[_Version]:
-    """Note how many bytes of a version belong to earlier ones of its dataset, too: those it continues."""
+    """Note for each version how many bytes belong to earlier versions of its dataset, too."""
     continued = {one.id for one in found if one.info is not None and one.info.earlier}
     catalogue = storage._backend.catalogue
-    holders: dict[tuple[str, str], str] = {}  # of each part, by dataset: the first version that has it
+    holders: dict[tuple[str, str], str] = {}  # (id, sha256 of a part) -> the first version that has the part
     shared: dict[tuple[str, str], _Version] = {}
     for one in sorted(found, key=lambda one: one.info.created if one.info else 0.0):
         if one.info is None or one.id not in continued:

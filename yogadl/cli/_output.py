@@ -1,4 +1,4 @@
-"""Write for people and for scripts: tables, sizes, times, JSON, progress."""
+"""Output of the command: tables, sizes, times and messages for people, JSON for scripts, progress bars."""
 
 import json
 import math
@@ -19,59 +19,59 @@ _GAP: Final = "  "
 _DELAY_S: Final = 2.0
 _COLORS: Final = {"bold": "1", "red": "1;31", "yellow": "33"}
 
-size = in_words  # of bytes
+size = in_words  # `size(5000)`: a number of bytes as text
 
 
-# What shows that the command is at work, until it says something.
+# The line on the terminal that shows how long the command has run; None before `wait`.
 _waiting: Waiting | None = None
 
 
 def wait(title: str) -> None:
-    """Show from now on how long it takes, until something is said."""
+    """Show how long the command has run, until the first output."""
     global _waiting  # noqa: PLW0603 (a process has one terminal)
     _waiting = Waiting(title)
     _waiting.begin()
 
 
 def stop_waiting() -> None:
-    """Show no longer that the command is at work."""
+    """Remove the line that shows how long the command has run."""
     if _waiting is not None:
         _waiting.end()
 
 
 def say(text: str = "", color: str = "") -> None:
-    """Print a line for people, in which nothing can steer a terminal."""
+    """Print a line for people, with the control characters of a terminal escaped."""
     stop_waiting()
     print(_colored(printable(text), color, sys.stdout))
 
 
 def note(text: str, color: str = "") -> None:
-    """Print a line on stderr, where scripts do not read it; `color` is that of our name before it."""
+    """Print a line on stderr, which scripts do not read; `color` is the colour of the prefix "yogadl:"."""
     stop_waiting()
     print(f"{_colored('yogadl:', color, sys.stderr)} {printable(text)}", file=sys.stderr)
 
 
 def say_table(lines: Sequence[str]) -> None:
-    """Print what `table` returned."""
+    """Print the lines of `table`, the header in bold."""
     for number, line in enumerate(lines):
         say(line, "" if number else "bold")
 
 
-def say_json(**document: Any) -> None:  # whatever json takes
+def say_json(**document: Any) -> None:  # any value that json can write
     """Print one JSON document with these keys, in this order."""
     stop_waiting()
     print(json.dumps(document, indent=1, allow_nan=False))
 
 
 def _colored(text: str, color: str, stream: TextIO) -> str:
-    """Return a text in a colour, on a terminal; https://no-color.org says what NO_COLOR means."""
+    """Return a text in a colour if the stream is a terminal and NO_COLOR (https://no-color.org) is unset."""
     if not color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
         return text
     return f"\x1b[{_COLORS[color]}m{text}\x1b[0m"
 
 
 def error_line(error: BaseException) -> str:
-    """Return an error's message as one line, without the number that an OSError puts before it."""
+    """Return an error's message as one line, without the number at the start of an OSError's message."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
@@ -79,7 +79,7 @@ def error_line(error: BaseException) -> str:
 
 
 def width() -> int:
-    """Return how many columns a line may have."""
+    """Return the number of columns of a line."""
     return max(40, shutil.get_terminal_size((80, 24)).columns)
 
 
@@ -98,7 +98,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Container
 
 
 def columns_of(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the number of terminal columns that a text takes."""
     if text.isascii():
         return len(text)
     return sum(
@@ -107,7 +107,7 @@ def columns_of(text: str) -> int:
 
 
 def cut(text: str, columns: int) -> str:
-    """Return the text, or its beginning and three dots if it takes more columns than that."""
+    """Return the text, or its beginning and three dots if the text takes more columns than `columns`."""
     if columns_of(text) <= columns:
         return text
     kept: list[str] = []
@@ -121,22 +121,22 @@ def cut(text: str, columns: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number and what it counts."""
+    """Return a number with its noun, which gets an s unless the number is 1."""
     return f"{count:,} {noun}" + "s" * (count != 1)
 
 
-def contents(found: Any) -> str:  # as `stored`
-    """Return how many records a version holds, and in what files."""
+def contents(found: Any) -> str:  # as in `stored`
+    """Return a version's number of records, its size and its number of files."""
     return f"{counted(found.records, 'record')}, {stored(found)}"
 
 
-def stored(found: Any) -> str:  # an info or a manifest: the help must not load their modules
-    """Return how large a version is, and in how many files."""
+def stored(found: Any) -> str:  # a DatasetInfo or a Manifest: the help must not import their modules
+    """Return a version's size and its number of files."""
     return f"{size(found.size_bytes)} in {counted(found.parts, 'file')}"
 
 
 def mended(names: Sequence[str]) -> str:
-    """Say what became of the files that were compared in a mirror."""
+    """Return the result of checking files in a mirror: all sound, or the names of those that were damaged."""
     if not names:
         return "all sound"
     was = "was" if len(names) == 1 else "were"
@@ -144,13 +144,13 @@ def mended(names: Sequence[str]) -> str:
 
 
 def moment(seconds: float | None) -> str | None:
-    """Return a time as ISO 8601 in UTC; None for one that is no time, as in a damaged file."""
+    """Return a time as ISO 8601 in UTC, or None for an invalid time, as in a damaged file."""
     found = _utc(seconds)
     return None if found is None else found.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def day_and_time(seconds: float | None) -> str:
-    """Return a time as people say it, in UTC."""
+    """Return a time as date, hour and minute in UTC."""
     found = _utc(seconds)
     return "?" if found is None else found.strftime("%Y-%m-%d %H:%M")
 
@@ -163,7 +163,7 @@ def _utc(seconds: float | None) -> datetime | None:
 
 
 def ago(seconds: float, now: float | None = None) -> str:
-    """Return how long ago a time was."""
+    """Return how long ago a time was, in its largest unit."""
     if _utc(seconds) is None:
         return "at an unknown time"
     elapsed_s = (time.time() if now is None else now) - seconds
@@ -174,12 +174,12 @@ def ago(seconds: float, now: float | None = None) -> str:
 
 
 def duration(elapsed_s: float) -> str:
-    """Return how long something took."""
+    """Return a duration in seconds."""
     return f"{elapsed_s:.2f} s" if elapsed_s < 10 else f"{elapsed_s:,.0f} s"
 
 
 class Bar:
-    """Show how much is done: on stderr, if that is a terminal, and only after two seconds."""
+    """A progress bar on stderr; it appears after two seconds, and only if stderr is a terminal."""
 
     def __init__(self, title: str, total: float | None, unit: str = "B") -> None:
         from tqdm import tqdm
@@ -194,14 +194,14 @@ class Bar:
         self._bar.close()
 
     def show(self, done: float) -> None:
-        """Move to where so much is done."""
+        """Move the bar to `done`."""
         self.add(done - self._bar.n)
 
     def add(self, done: float) -> None:
-        """Move on by so much, but not beyond the end: a sum of seconds may pass it by a rounding error."""
+        """Advance the bar by `done`, but not beyond the end: a sum of seconds may exceed it by rounding."""
         total = self._bar.total
         self._bar.update(done if total is None else min(done, total - self._bar.n))
 
     def clear(self) -> None:
-        """Make room for a line of text; the bar comes back when it moves."""
+        """Clear the bar's line for a line of text; the next move draws the bar again."""
         self._bar.clear()

@@ -1,4 +1,4 @@
-"""Recognise a path that was given where an id belongs, and say which command was meant."""
+"""Recognise a path in the place of a dataset's id, and suggest the command that is likely meant."""
 
 import argparse
 import shlex
@@ -10,12 +10,12 @@ from yogadl._key import is_dataset_id
 
 _VERSIONS: Final = "versions"
 _SUFFIX: Final = ".json"
-# The climb from a file of a cache to its dataset's folder is short; versions may have slashes.
+# The search for a dataset's folder goes up this many levels at most; versions may contain slashes.
 _MOST_LEVELS: Final = 8
 
 
 def mistaken_path(arguments: argparse.Namespace) -> str | None:
-    """Return what to say where the id is a path or a URL; None where it is neither."""
+    """Return the error message if the id is a path or a URL, else None."""
     name: str | None = getattr(arguments, "id", None)
     if not name:
         return None
@@ -23,7 +23,7 @@ def mistaken_path(arguments: argparse.Namespace) -> str | None:
         return _with_storage(arguments.command, name, f"{name} is the place of a storage, not a dataset's id")
     try:
         return _mistaken(name, arguments)
-    except OSError:  # longer than a path can be, or in a folder that may not be listed
+    except OSError:  # the path is too long, or the folder can't be listed
         return None
 
 
@@ -40,7 +40,7 @@ def _mistaken(name: str, arguments: argparse.Namespace) -> str | None:
         return None
     if dataset is None:
         if not is_storage and "/" not in name and name.strip("."):
-            return None  # no path, and no id: what is wrong with it is said where it is used
+            return None  # neither a path nor an id: the code that uses the id reports the error
         what = f"{name} is a path, not a dataset's id"
         return _with_storage(command, name if is_storage else "FOLDER", what)
     meant = shlex.join(["yogadl", command, *_meant(arguments, *dataset), "-s", str(dataset[0].parent)])
@@ -48,7 +48,7 @@ def _mistaken(name: str, arguments: argparse.Namespace) -> str | None:
 
 
 def _meant(arguments: argparse.Namespace, folder: Path, version: str | None) -> Iterator[str]:
-    """Yield the arguments that were meant, where a path stands for the id and maybe for the version."""
+    """Yield the arguments likely meant where a path replaces the id, and maybe the version."""
     names = [name for name in arguments.positionals if name != "id"]
     given = [str(value) for name in names if (value := getattr(arguments, name, None)) is not None]
     if len(given) == len(names) and "version" in names:
@@ -77,7 +77,7 @@ def _is_storage(folder: Path) -> bool:
 
 
 def _dataset_at(path: Path) -> tuple[Path, str | None] | None:
-    """Return the dataset's folder that a path is or is below, and the version if the path says one."""
+    """Return the dataset's folder at or above a path, and the version if the path is one of its manifests."""
     absolute = path.absolute()
     for folder in [absolute, *absolute.parents][:_MOST_LEVELS]:
         if (folder / _VERSIONS).is_dir():
@@ -88,7 +88,7 @@ def _dataset_at(path: Path) -> tuple[Path, str | None] | None:
 
 
 def _only_version(folder: Path) -> str | None:
-    """Return the version of a dataset, if it has just one."""
+    """Return the version of a dataset that has exactly one; else None."""
     found = sorted((folder / _VERSIONS).rglob(f"*{_SUFFIX}"))
     if len(found) != 1:
         return None

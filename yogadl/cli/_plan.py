@@ -1,9 +1,9 @@
 """Estimate what reading a version takes and costs, in advance.
 
-For a cache in a bucket it compares two ways to read it: each record by range, or all of it downloaded to this
-machine. For each way it shows the requests, the bytes, the disk space and the price for one process, and it
-says which way is taken. Only the part table is read for this; but a cache of up to 64 MiB is downloaded at
-once, as always when it is opened.
+For a cache in a bucket the command compares two ways to read it: each record by range, or a download of all
+of it to this machine. For each way the plan shows the requests, the bytes, the disk space and the price for
+one process, and the plan names the way that yogadl takes. Only the part table is read for this. A cache of up
+to 64 MiB is downloaded at once, as whenever such a cache is opened.
 
 Example:
   yogadl plan squares 1 --shards 8 --records-per-s 20000 -s s3://bucket/caches

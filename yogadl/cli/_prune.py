@@ -1,8 +1,8 @@
 """Remove for good what has been in the trash for a while.
 
-It removes versions that were deleted or replaced more than --grace days ago, and files of that age that no
-version uses, such as those of a killed build. With a grace of 0 days the trash is emptied now; a job that
-still reads a version in the trash then fails.
+The command removes versions that were deleted or replaced more than --grace days ago, and files of that age
+that no version uses, such as those of a killed build. With a grace of 0 days the trash is emptied now; a job
+that still reads a version in the trash then fails.
 
 --unfinished removes only the files of builds that were killed or failed, and removes them at once.
 

@@ -1,8 +1,9 @@
 """Download a version from a bucket to this machine.
 
-Without --to it fills this machine's mirror, which `fetch` reads from: a job that starts later need not wait.
-Files that are there already are compared with their checksums, and downloaded again if they are damaged. With
---to the version is copied into another storage, such as a folder of caches; the copy has the same digest.
+Without --to the command fills this machine's mirror, from which `fetch` reads: a job that starts later need
+not wait. Files that are in the mirror already are compared with their checksums, and downloaded again if they
+are damaged. With --to the version is copied into another storage, such as a folder of caches; the copy has
+the same digest.
 
 Example:
   yogadl pull squares 1 --from s3://bucket/caches --mirror /nvme/mirror

@@ -1,8 +1,8 @@
 """Copy a version to a bucket, or to any other storage.
 
-Every part is compared with its checksum before it is sent. The copy can be read only when it is complete, and
-has the same digest. Parts that are there already are not sent again: after an interruption, run the same
-command again.
+Every part is compared with its checksum before it is sent. The copy can be read only when it is complete; the
+copy has the same digest. Parts that are in the target already are not sent again: after an interruption, run
+the same command again.
 
 Example:
   yogadl push squares 1 s3://bucket/caches -s /data/caches
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    location = arguments.to or arguments.target or arguments.version  # the last word, after ID@TAG
+    location = arguments.to or arguments.target or arguments.version  # VERSION holds the target after ID@TAG
     if location is None or None not in (arguments.target, arguments.to):
         arguments.refuse("give one target: yogadl push ID VERSION TARGET, or ID@TAG TARGET")
     return copy_to(location, arguments, *(() if arguments.to is not None else ("target",)))

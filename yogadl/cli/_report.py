@@ -1,9 +1,8 @@
 """Write a page about a version: what its records are like, how it is stored, how it was built.
 
 The page is one HTML file: it loads nothing, runs no script, and can be mailed or printed. Values are
-described from a sample, the records that come first in a shuffle; so a large version takes no longer than a
-small one.
-Pickled fields are not opened, since unpickling runs code.
+described from a sample, the records that come first in a shuffle. A large version takes no longer than a
+small one. Pickled fields are not opened, since unpickling runs code.
 
 Example:
   yogadl report squares 1 -o squares.html -s /data/caches
@@ -47,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write it, and return 1 if something of the dataset's other versions or tags can't be read."""
+    """Write the page, and return 1 if other versions or the tags of the dataset can't be read."""
     if arguments.json and arguments.output == _STDOUT:
         arguments.refuse("--json says on stdout what was written: give -o a file")
     path = None if arguments.output == _STDOUT else Path(arguments.output).expanduser().absolute()
@@ -76,15 +75,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _subject(storage: CacheStorage, arguments: argparse.Namespace) -> Subject:
     info = storage.info(arguments.id, arguments.version)
-    arguments.version = info.version  # if it was named by a tag
-    # Allowed, but not used: the pickled fields are the ones that are not read.
+    arguments.version = info.version  # the arguments may name the version by a tag
+    # `fetch` allows pickled fields here, but the page does not read them.
     ref = storage.fetch(info.id, info.version, digest=info.digest, allow_pickle=True)
-    cache: Any = ref._records  # whose part table was read for the reference, and may be far away
+    cache: Any = ref._records  # the cache has its part table in memory since `fetch`, and may be in a bucket
     return Subject(info, storage.location, ref, cache.table, _log(storage, info.id), arguments.seed)
 
 
 def _log(storage: CacheStorage, dataset_id: str) -> Log | str:
-    """Return what there is beside the version, or why that can't be told: the page is about this one."""
+    """Return the dataset's history, or the error that reading it raised: the page does without it."""
     try:
         return storage.log(dataset_id)
     except (CacheFormatError, StorageError) as error:

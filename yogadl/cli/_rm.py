@@ -1,7 +1,7 @@
 """Move a version to the trash.
 
-It does not ask first, since `yogadl undelete` restores the version. After 30 days `yogadl prune` frees the
-disk.
+The command asks for no confirmation, since `yogadl undelete` restores the version. After 30 days
+`yogadl prune` frees the disk space.
 
 Example:
   yogadl rm squares 1 -s /data/caches

@@ -1,7 +1,7 @@
 """Give a version a name that can be moved to another version later.
 
-A command that reads a version takes a tag instead of VERSION, or ID@TAG. `yogadl log` shows which versions
-the tag named before.
+A command that reads a version accepts a tag in the place of VERSION, or ID@TAG. `yogadl log` shows which
+versions the tag named before.
 
 Example:
   yogadl tag squares stable 2 -s /data/caches

@@ -1,4 +1,4 @@
-"""Build one version by tasks that know nothing of each other, such as those of a job array."""
+"""Build one version by tasks that do not communicate, such as those of a job array."""
 
 import argparse
 import re
@@ -19,7 +19,7 @@ from yogadl.storage._partitions import Partitions
 
 @dataclass(frozen=True)
 class Written:
-    """What a task has written, or found written."""
+    """The partitions that a task has written, or has found written already."""
 
     id: str
     version: str
@@ -31,7 +31,7 @@ class Written:
     records: int
 
     def say(self, as_json: bool) -> None:
-        """Print it."""
+        """Print the numbers, for people or as JSON."""
         if as_json:
             say_json(**asdict(self))
             return
@@ -41,11 +41,11 @@ class Written:
 
 @dataclass(frozen=True)
 class Task:
-    """Which task of how many this is.
+    """The number of a task, and the number of tasks.
 
     Args:
-        number: From 1.
-        count: How many there are.
+        number: The task's number, from 1.
+        count: The number of tasks.
     """
 
     number: int
@@ -67,7 +67,7 @@ class Task:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `build` that are for tasks."""
+    """Add the options of `build` for builds by many tasks."""
     group = parser.add_argument_group("builds by many tasks, such as those of a job array")
     which = group.add_mutually_exclusive_group()
     which.add_argument(
@@ -88,14 +88,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> bool:
-    """Return whether the options are those of a task, having refused what makes no sense together."""
+    """Return whether the options are those of a task, after refusing invalid combinations."""
     is_one = arguments.task is not None or arguments.commit
     if arguments.run_name is not None and not is_one:
         arguments.refuse("--run goes with --task or --commit")
     if is_one and arguments.workers > 1:
         arguments.refuse("a task reads in one process: leave out --workers, and have more tasks")
     if is_one and arguments.replace and arguments.run_name is None:
-        # Else a task that is repeated after the commit would begin to build once more.
+        # Without a run's name, a task that is repeated after the commit would start a new build.
         arguments.refuse("--replace by tasks needs --run, the same for all of them: the job's id, say")
     return is_one
 
@@ -108,10 +108,10 @@ def run_task(
     call: Call,
     arguments: argparse.Namespace,
 ) -> "bool | Written":
-    """Write a task's partitions, or publish what all have written.
+    """Write the partitions of one task, or publish the version from the partitions of all tasks.
 
     Returns:
-        Whether the version was published just now, or what the task has written.
+        Whether this call published the version; or the partitions that the task has written.
     """
     new_key(key.id, key.version)
     if not arguments.replace:
@@ -130,7 +130,7 @@ def run_task(
         allow_pickle=arguments.allow_pickle,
         origin=origin,
     )
-    if build._all.is_published():  # by this run, which an earlier commit of it has ended
+    if build._all.is_published():  # an earlier commit of this run has published the version
         warn_if_stale(storage._backend.catalogue.published(key).manifest, call.builder.to_json(), set())
         return False
     if arguments.commit:
@@ -140,7 +140,7 @@ def run_task(
 
 
 def _write(build: Partitions, arguments: argparse.Namespace) -> "Written":
-    """Write what is this task's: every N-th partition, so that a long stretch of slow ones is shared."""
+    """Write the task's partitions: every N-th one, so that tasks share a long stretch of slow partitions."""
     task: Task = arguments.task
     others = build.others()
     if others:

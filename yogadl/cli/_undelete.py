@@ -1,6 +1,6 @@
 """Restore a version that was deleted or replaced.
 
-If a version of that name exists now, it is moved to the trash. The same command again undoes this.
+If a version of that name exists now, that version is moved to the trash. The same command again undoes this.
 
 Example:
   yogadl undelete squares 1 -s /data/caches

@@ -10,21 +10,21 @@ from yogadl._leaf import OBJECT, Leaf
 from yogadl._spec import Spec
 from yogadl.cli._output import counted
 
-# What is longer is cut: in a line for people, and in JSON.
+# The limits of what is shown of a string or of bytes: in text, in brief text, and in JSON.
 _SHOWN: Final = 40
 _SHOWN_BRIEFLY: Final = 12
 _SHOWN_JSON: Final = 200
 
 
 def names_of(spec: Spec) -> list[str]:
-    """Return the fields' names as they are shown: a record that is one value has none, a key may be empty."""
+    """Return the fields' names to show: a record of a single value has no name, and a key may be empty."""
     if isinstance(spec.tree, Leaf):
         return ["(the record)"]
     return [field.name or '""' for field in spec.fields]
 
 
 def row_of_field(name: str, leaf: Leaf) -> list[str]:
-    """Return a field's name as it is shown, dtype and shape, as a row of a table has them."""
+    """Return a field's name, dtype and shape as a row of a table."""
     if leaf.shape is None:
         shape = "varies"
     else:
@@ -32,8 +32,8 @@ def row_of_field(name: str, leaf: Leaf) -> list[str]:
     return [name, "pickled" if leaf.dtype == OBJECT else leaf.dtype, shape]
 
 
-def text_of(leaf: Leaf, value: Any, is_brief: bool = False) -> str:  # as a batch has it
-    """Return a value in a few words: a scalar as it is, an array by dtype, shape, least and greatest."""
+def text_of(leaf: Leaf, value: Any, is_brief: bool = False) -> str:  # any value of a batch
+    """Return a value in a few words: a scalar as it is, an array as dtype, shape, least and greatest."""
     if leaf.dtype == OBJECT:
         return "pickled"
     if isinstance(value, np.ndarray) and value.ndim:
@@ -50,17 +50,17 @@ def _cut(value: str | bytes, is_brief: bool) -> str:
     most = _SHOWN_BRIEFLY if is_brief else _SHOWN
     kept = value[:most]
     if len(repr(kept)) > most + len("b''"):
-        kept = value[: most // 4]  # most of it is escaped, by four characters and more
+        kept = value[: most // 4]  # most characters are escaped, each by four characters or more
     if len(kept) == len(value):
         return repr(value)
     count = counted(len(value), "byte" if isinstance(value, bytes) else "character")
     return f"{kept!r}..." if is_brief else f"{count}: {kept!r}..."
 
 
-def json_of(leaf: Leaf, value: Any) -> dict[str, Any]:  # as `text_of`
-    """Return a value as JSON that has the same keys whatever the value is.
+def json_of(leaf: Leaf, value: Any) -> dict[str, Any]:  # any value of a batch
+    """Return a value as JSON; the keys are the same for every value.
 
-    `value` is there for scalars, strings and bytes (in hexadecimal), `min` and `max` for arrays of numbers,
+    `value` is set for scalars, strings and bytes (in hexadecimal), `min` and `max` for arrays of numbers,
     `length` for strings and bytes, of which `value` may be just the beginning.
     """
     found: dict[str, Any] = {
@@ -79,11 +79,11 @@ def json_of(leaf: Leaf, value: Any) -> dict[str, Any]:  # as `text_of`
 
 
 def _bounds(array: NDArray[Any]) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value, NaN and NaT left aside; None where there is no such thing."""
+    """Return the least and the greatest value, without NaN and NaT, or None without values or an order."""
     if array.dtype.kind in "Oc" or not array.size:
         return None
     if array.dtype.kind not in "biufmM":
-        array = array.astype(np.float64)  # bfloat16 and its like
+        array = array.astype(np.float64)  # bfloat16 and other dtypes of ml_dtypes
     if array.dtype.kind in "fmM":
         array = array[~np.isnan(array)]
         if not array.size:
@@ -91,8 +91,8 @@ def _bounds(array: NDArray[Any]) -> tuple[Any, Any] | None:
     return _plain(array.min()), _plain(array.max())
 
 
-def _plain(value: Any) -> Any:  # a numpy scalar, or an array of no dimension
-    """Return Python's own number for a number, and text for a date."""
+def _plain(value: Any) -> Any:  # a numpy scalar, or an array without dimensions
+    """Return a number as a Python number, and a date as text."""
     kinds = {"m": str, "M": str, "b": bool, "i": int, "u": int, "c": complex}
     return kinds.get(np.asarray(value).dtype.kind, float)(value)
 

@@ -3,8 +3,8 @@
 If the version is in a bucket, the copies in this machine's mirror are compared, too. A damaged copy is
 downloaded again.
 
-If there is damage, it names the dataset, the field and the records, and the exit code is 1. With --all the
-other versions are still checked.
+If there is damage, the command names the dataset, the field and the records, and the exit code is 1. With
+--all the other versions are still checked.
 
 Example:
   yogadl verify squares 1 -s /data/caches
@@ -26,7 +26,7 @@ from yogadl.storage import CacheStorage, Verified
 
 @dataclass
 class _Checked:
-    """The result of checking one version: what was verified, or an error."""
+    """The result of checking one version: the verified contents, or an error."""
 
     id: str
     version: str
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check them, and return 1 if one is damaged."""
+    """Check the versions, and return 1 if one is damaged."""
     is_named = arguments.version is not None or "@" in (arguments.id or "")
     if arguments.version is not None if arguments.all else not is_named:
         arguments.refuse("give ID and VERSION, or --all, or ID --all")
@@ -89,8 +89,8 @@ def _keys(storage: CacheStorage, dataset_id: str | None) -> list[tuple[str, str]
 
 
 def _version(storage: CacheStorage, dataset_id: str, version: str) -> tuple[str, str]:
-    """Return a version, or that which a tag of this name names."""
-    with contextlib.suppress(YogaError):  # reported when it is checked
+    """Return a version, with a tag replaced by the version that it names."""
+    with contextlib.suppress(YogaError):  # the check reports the error
         return dataset_id, storage.info(dataset_id, version).version
     return dataset_id, version
 
@@ -99,7 +99,7 @@ def _size(storage: CacheStorage, dataset_id: str, version: str) -> int:
     try:
         return storage.info(dataset_id, version).size_bytes
     except YogaError:
-        return 0  # reported when it is checked
+        return 0  # the check reports the error
 
 
 def _progress(show: Callable[[float], None], before_bytes: int, own_bytes: int) -> Callable[[int, int], None]:

@@ -1,4 +1,4 @@
-"""Show that a command is at work, where it has nothing else to show."""
+"""Show on the terminal that a command is at work, while it has no other output."""
 
 import sys
 import threading
@@ -11,10 +11,10 @@ _CLEAR: Final = "\r\x1b[K"
 
 
 class Waiting:
-    """Say on the terminal how long a command has been at work: from two seconds on, until it says something.
+    """A line on the terminal that shows how long a command has run, after two seconds, until it prints.
 
     Args:
-        title: What is at work.
+        title: The text before the seconds.
     """
 
     def __init__(self, title: str) -> None:
@@ -26,13 +26,13 @@ class Waiting:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Begin to wait, if a person looks."""
+        """Start to show the line, if stderr is a terminal."""
         if sys.stderr.isatty():
             self._thread = threading.Thread(target=self._tick, daemon=True)
             self._thread.start()
 
     def end(self) -> None:
-        """Leave the line to what comes."""
+        """Stop, and clear the line for the next output."""
         with self._lock:
             self._over.set()
             if self._is_shown:

@@ -1,4 +1,4 @@
-"""Where caches are kept."""
+"""Storages: the places where caches are kept. `open_storage` opens one."""
 
 import os
 import re
@@ -66,7 +66,7 @@ __all__ = [
     "open_storage",
 ]
 
-# Loaded when first asked for: who reads a local folder needs none of it.
+# These names are loaded at their first use: a process that reads a local folder needs none of them.
 _LAZY: Final = {
     "Difference": "_explain",
     "Explanation": "_explain",
@@ -90,7 +90,8 @@ _LAZY: Final = {
     "export": "_export",
 }
 
-# Of a bucket, but mistyped: else a folder called "s3:" would be made. Who has one writes "./s3:".
+# A mistyped bucket URL, refused because it would create a folder called "s3:". A folder of that name can be
+# given as "./s3:".
 _NEAR_URL: Final = re.compile(r"(?!(?:s3|gs)://)([sS]3[an]?|[gG][cC]?[sS]):/*(?=[^/])")
 
 
@@ -117,43 +118,44 @@ def open_storage(
     """Open the storage at a location, with a warning for a folder on a network that is not `shared`.
 
     Args:
-        location: A folder, made when something is first written; a read-only one can be read. Or a bucket's
-            URL, ``s3://bucket/prefix`` or ``gs://bucket/prefix``; no request is made yet.
-        shared: Whether several machines build in this folder: then leases keep them apart, not file locks.
+        location: A folder, made at the first write; a read-only folder can be read. Or a bucket's URL,
+            ``s3://bucket/prefix`` or ``gs://bucket/prefix``; opening it makes no request.
+        shared: Whether several machines build in this folder; leases then replace file locks.
         mirror: The folder on a local disk where this machine keeps copies of a bucket's caches; made if
             missing. ``"auto"``: a folder in local temporary storage, if that has room. ``None``: no folder;
             records are read by range, and use no disk.
-        mirror_limit: The largest size of the mirror, in bytes or as ``"200GB"``. What has no room in it is
+        mirror_limit: The largest size of the mirror, in bytes or as ``"200GB"``. Parts that do not fit are
             read by range.
-        mirror_fill: When a bucket's cache is downloaded to the mirror; until it is there, records are read by
-            range. ``"auto"``: if the cache is small (`fetch` then waits), or if streams of this machine
-            read at least half of it each epoch; ``"always"``: whenever a stream reads it; ``"never"``.
+        mirror_fill: When a bucket's cache is downloaded to the mirror; until then, records are read by range.
+            ``"auto"``: if the cache is small (`fetch` then waits), or if streams of this machine read at
+            least half of it each epoch; ``"always"``: whenever a stream reads it; ``"never"``.
         verify: ``"block"`` reads whole blocks when it reads by range, and compares them with their checksums;
-            a block with other bytes is a `CacheFormatError`. If not given, only the sizes and ETags of
-            objects are compared. What is in the mirror was compared when it was downloaded.
-        max_requests: How many requests each process may make to read by range; more are a `SpendingError`.
+            a block whose checksum differs is a `CacheFormatError`. If not given, only the sizes and ETags of
+            objects are compared. Files in the mirror were compared when they were downloaded.
+        max_requests: How many requests for ranges each process may make; more are a `SpendingError`.
         max_requests_per_s: How many such requests each process may make a second.
         max_price: How much these requests and the bytes received may cost; more is a `SpendingError`.
         prices: The prices of the store. If not given, those of S3 and Google Cloud Storage for the standard
             class in the same region; the prices of other stores are not known.
-        lease_ttl_s: A builder on another machine that gave no sign of life for so long is considered dead.
-            Only for buckets and `shared` folders.
+        lease_ttl_s: A builder on another machine is considered dead after this many seconds without a
+            heartbeat. Only for buckets and `shared` folders.
         wait_s: How long to wait for a builder that is alive, before a `LeaseError`; ``None``: for ever. Only
-            for buckets and `shared` folders; in other folders, a builder is waited for as long as its process
-            lives.
-        patience_s: How long each operation on a bucket goes on while less than 64 KiB of it arrives or is
+            for buckets and `shared` folders; in other folders, the wait ends when the builder's process ends.
+        patience_s: How long each operation on a bucket continues while less than 64 KiB of it arrives or is
             sent; 120 s if not given. A store that has never answered, such as one with a mistyped endpoint,
             is an error within 10 s in any case.
         exclusive: Whether to refuse to build in a store that can't keep two builders apart. If ``False``, you
             must make sure that only one machine builds at a time.
-        mapped: Whether files may be memory-mapped, which is the fastest way to read. If a mapped file is cut
-            short, or its disk fails, the process is killed; without mapping, it is an error.
+        mapped: Whether files may be memory-mapped, which is the fastest way to read. If a mapped file is
+            truncated, or its disk fails, the process is killed; without mapping, either is an error.
         offline: Whether never to contact the bucket's store: only versions that are complete in this
             machine's mirror can be read, and everything else is an error at once.
-        options: Of the bucket: ``endpoint_url``, ``profile``, ``anonymous`` ...; see `S3Bucket`, `GCSBucket`.
+        options: Options of the bucket: ``endpoint_url``, ``profile``, ``anonymous`` ...; see `S3Bucket`,
+            `GCSBucket`.
 
     Raises:
-        ConfigurationError: if it is no such location, or an option makes no sense there.
+        ConfigurationError: if the location is neither a folder nor a bucket's URL, or does not take an
+            option.
         StorageError: if the folder can't be opened.
 
     Example:
@@ -163,7 +165,7 @@ def open_storage(
         >>> storage.fetch("numbers", "1").gather([2, 0])
         array([3, 1])
     """
-    text: Any = os.fspath(location)  # whatever the caller took for a path
+    text: Any = os.fspath(location)  # may be bytes
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigurationError(
             f"the location of a storage is a folder's path or a bucket's URL, not {text!r}"
@@ -215,13 +217,13 @@ def _bucket_at(url: str, options: dict[str, Any], patience_s: float | None, *, o
         raise ConfigurationError("there is no option patience: give patience_s, a number of seconds")
     if patience_s is not None:
         retry = RetryPolicy(total_s=patience_s)
-        options |= {} if url.startswith("file://") else {"patience": retry}  # a folder needs none
+        options |= {} if url.startswith("file://") else {"patience": retry}  # a folder has no retries
     others = [name for name in names_of(open_storage) if name not in ("location", "shared")]
     bucket = open_bucket(url, others, **options)
     return OfflineBucket(bucket) if offline else bucket
 
 
-def __getattr__(name: str) -> Any:  # whatever was asked for
+def __getattr__(name: str) -> Any:  # any name of the module
     from importlib import import_module
 
     if name not in _LAZY:

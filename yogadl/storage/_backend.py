@@ -1,4 +1,4 @@
-"""Say what a storage is made of."""
+"""The catalogue and the build coordinator that a storage is made of."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
 
 
 class BuildCoordinator(Protocol):
-    """Decide which process may build, and which may remove. Picklable."""
+    """Decide which process may build and which may remove. Picklable."""
 
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
     ) -> AbstractContextManager["BuildExclusion | None"]:
-        """Exclude other builders of this version, waiting for one that builds it or prunes the dataset.
+        """Exclude other builders of this version; wait for one that builds it or prunes the dataset.
 
         Args:
             key: The version.
-            unless: Called while waiting, and once more at its end. Once it returns true, ``None`` is given
-                and nothing is held.
+            unless: Called while waiting, and once more at its end. Once it returns true, the context manager
+                gives ``None`` and holds nothing.
 
         Raises:
-            LeaseError: if it takes longer than this storage waits.
+            LeaseError: if the wait takes longer than this storage allows.
         """
 
     def pruning(self, dataset_id: str) -> AbstractContextManager["BuildExclusion | None"]:
-        """Exclude builders of a dataset, to remove files of it.
+        """Exclude builders of a dataset while files of it are removed.
 
-        Does not wait: gives ``None`` if one builds or prunes now.
+        Does not wait: gives ``None`` if another process builds or prunes the dataset now.
         """
 
     def wait_for_pruning(self, dataset_id: str) -> None:
-        """Wait until nobody prunes a dataset who began before this call.
+        """Wait for the prunings of a dataset that began before this call.
 
         Raises:
-            LeaseError: if it takes longer than this storage waits.
+            LeaseError: if the wait takes longer than this storage allows.
         """
 
     def has_builder(self, dataset_id: str) -> bool:
@@ -49,12 +49,12 @@ class BuildCoordinator(Protocol):
 
 @frozen
 class Backend:
-    """What a storage is made of. Picklable; safe to use from threads and after a fork.
+    """The parts of a storage. Picklable; safe to use from threads and after a fork.
 
     Args:
-        catalogue: Where caches lie, and what opens them.
-        coordinator: Decides which process may build there.
-        part_bytes: How large a part gets unless a build says otherwise; ``None`` lets it grow up to 1 GiB.
+        catalogue: Finds and opens caches.
+        coordinator: Decides which process may build.
+        part_bytes: The largest size of a part unless a build gives one; ``None`` lets parts grow up to 1 GiB.
     """
 
     catalogue: Catalogue
@@ -63,5 +63,5 @@ class Backend:
 
     @property
     def root(self) -> Root:
-        """Where its files lie."""
+        """The root below which the files lie."""
         return self.catalogue.root

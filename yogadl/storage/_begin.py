@@ -1,4 +1,4 @@
-"""Begin builds of a source in partitions: for one process that has them written, or for any tasks."""
+"""Begin builds of a source in partitions, for one process that holds the right to build, or for any tasks."""
 
 import hashlib
 import json
@@ -21,16 +21,16 @@ from yogadl.storage._tags import refuse_tag
 
 _log = logging.getLogger("yogadl")
 
-_DIGITS: Final = 24  # of a hash in a name
+_DIGITS: Final = 24  # of the hash that names a run
 
 
 class PartitionedBuild:
     """A build in progress, to be handed to tasks: small and picklable; its calls can be repeated.
 
     Attributes:
-        key: What is built.
-        partitions: How many there are.
-        run: The name that tells this build from other builds of the same key.
+        key: The version to build.
+        partitions: The number of partitions.
+        run: The name that distinguishes this build from other builds of the same key.
     """
 
     def __init__(self, every: Partitions) -> None:
@@ -46,12 +46,13 @@ class PartitionedBuild:
         allow_pickle: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        """Write the records of one partition. If several tasks write it, the first that finishes counts.
+        """Write the records of one partition. If several tasks write it, the first to finish is used.
 
         Args:
-            partition: Its number, from 0.
-            records: Any source, also one without records; left out where `begin` was given the source of all.
-            part_bytes: How large one file may get; ``None`` is the storage's own choice.
+            partition: The number of the partition, from 0.
+            records: Any source, also one without records; left out if `begin` was given the source of all
+                partitions.
+            part_bytes: The largest size of a part; ``None`` is the storage's own choice.
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: Called with records so far, records in all or ``None``, and bytes so far.
 
@@ -69,7 +70,7 @@ class PartitionedBuild:
                 else "begin was given the source of all partitions: leave the records out"
             )
         if self._all.is_published():
-            return  # what a task writes late would be named by nothing
+            return  # no manifest would name parts that are written now
         part_bytes = part_bytes or self._all.backend.part_bytes
         if records is None:
             self._all.write_share(partition, part_bytes, progress)
@@ -95,15 +96,15 @@ def shared_out(
     part_bytes: int | None,
     token: str,
 ) -> Partitions:
-    """Begin a build of a source, or go on with one that was killed; the caller holds the right to build.
+    """Begin a build of a source, or continue one that was killed; the caller holds the right to build.
 
     Args:
-        backend: Where.
+        backend: The storage.
         key: The version.
-        source: One with random access, or in partitions.
-        sha256: Returns a hash of what the source was made from.
+        source: A source with random access, or in partitions.
+        sha256: Returns a hash of the code and values that the source was made from.
         part_bytes: As for the build.
-        token: What tells this attempt from others.
+        token: A name of this attempt alone.
 
     Raises:
         ConfigurationError: if the source can only be read in order.
@@ -135,13 +136,13 @@ def begun(
     """Begin a build of partitions: see `CacheStorage.begin`.
 
     Args:
-        backend: Where.
+        backend: The storage.
         key: The version.
-        partitions: How many there are.
-        run: What tells this build from others.
-        data: What all of them read, or ``None``.
+        partitions: The number of partitions.
+        run: The name that distinguishes this build from other builds of the same key.
+        data: The source of all partitions, or ``None``.
         allow_pickle: Whether objects without a stored form may be pickled.
-        origin: The hash of what `data` was made from, if that is known.
+        origin: The hash of the code and values that `data` was made from, if it is known.
     """
     refuse_tag(backend.root, key)
     if run is not None and (type(run) is not str or not is_version(run) or "/" in run):
@@ -149,7 +150,7 @@ def begun(
     if partitions is not None and (type(partitions) is not int or partitions < 1):
         raise ConfigurationError(f"partitions must be a positive integer, not {partitions!r}")
     if data is None:
-        # Nothing is known of the data: a stable name would mix the partitions of two attempts.
+        # Without a source, a name made from the arguments would mix the partitions of two attempts.
         if partitions is None:
             raise ConfigurationError(
                 "partitions must be a positive integer, not None; or give the source of all of them"
@@ -158,7 +159,7 @@ def begun(
     source = open_source(data, allow_pickle=allow_pickle)
     shares = shares_of(source, partitions)
 
-    def known(strict: bool = isinstance(data, DataRef)) -> str:  # of records that may only be sampled
+    def known(strict: bool = isinstance(data, DataRef)) -> str:  # if not strict, the hash may be of samples
         return origin or sha256_of_data(getattr(source, "origin", data), strict=strict)
 
     try:
@@ -177,9 +178,10 @@ def begun(
 
 
 def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, **terms: Any) -> str:
-    """Return the name that all have in common who build the same from the same source.
+    """Return the name that all builds of the same key from the same source and terms share.
 
-    Not who builds it once more, after it was published: what was written before may be of older data.
+    A build that begins after such a build was published gets another name, because partitions that are left
+    from before may hold older data.
     """
     terms |= {
         "shares": shares.terms(),

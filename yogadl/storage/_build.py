@@ -1,4 +1,4 @@
-"""Drive a build: from a source to sealed parts with receipts, to a published manifest."""
+"""Write the parts of a cache, each with a receipt, and join the receipts into the content to publish."""
 
 import contextlib
 import errno
@@ -37,12 +37,12 @@ from yogadl.storage._trash import trashed_names
 
 _log = logging.getLogger("yogadl")
 
-# A build that takes longer says how large it will be.
+# After this time, a build logs its expected size.
 _SAY_AFTER_S: Final = 10.0
 
 
 def note_version(root: Root, key: DatasetKey) -> None:
-    """Note which version is built in the folder of its builds, whose name does not say it."""
+    """Write the version's name into the folder of its builds, since the folder's name does not contain it."""
     note = _names.version_note(_names.builds(key))
     if root.size(note) is None:
         root.write(note, key.version.encode())
@@ -50,18 +50,18 @@ def note_version(root: Root, key: DatasetKey) -> None:
 
 @dataclass(frozen=True)
 class Build:
-    """Turn one source into parts below a storage's root, going on where a killed build stopped.
+    """Turn one source into parts below a storage's root, continuing where a killed build stopped.
 
     Args:
-        root: Where the parts go.
-        key: What is built.
+        root: The root below which the parts are written.
+        key: The version to build.
         part_bytes: Parts are sealed before they hold more; ``None`` lets them grow up to 1 GiB.
         progress: Called with records so far, records in all if known, bytes so far.
-        exclusion: Of this key; held by the caller.
+        exclusion: The right to build this key; held by the caller.
         origin_sha256: Returns a hash of the code and the values that the source was made from, if they are
             known.
-        say_level: The level of the log that says it: a warning where nothing else would be seen.
-        noted: Called when a part was noted, before it is put in its place.
+        say_level: The log level of the message about size and time: a warning if no progress bar shows them.
+        noted: Called when a part's receipt is written, before the part is moved to its place.
     """
 
     root: Root
@@ -94,7 +94,7 @@ class Build:
             kept.keep(path, receipt, self.noted)
             receipts.append(receipt)
 
-        from yogadl._format.writer import CacheWriter  # loads lmdb, which reading does not need
+        from yogadl._format.writer import CacheWriter  # imports lmdb, which reading does not need
 
         with self.root.workplace(where) as work:
             writer = CacheWriter(
@@ -121,20 +121,21 @@ class Build:
                 f"the source said that it has {source.length} records, but gave {writer.records}: "
                 "a wrong __len__, or a source read before"
             )
-        # The last part's spec is the widest: it was widened as shapes turned out to vary.
+        # The writer's spec is the widest: it is widened whenever a shape turns out to vary.
         receipts[-1] = replace(receipts[-1], spec=writer.spec)
         return receipts
 
     def _make_room(self, written_bytes: int, columns: Columns) -> None:
-        """Make room in the mirror for a chunk and for what is still to be written of those before it.
+        """Make room in the mirror for a chunk and for the records before it that are not written yet.
 
-        That is a part at most. Twice: LMDB writes whole pages, and the part before is sealed meanwhile.
+        The records before fill one part at most. Their size is counted twice, because LMDB writes whole pages
+        and the part before is sealed at the same time.
         """
         held_bytes = min(written_bytes, self.part_bytes or written_bytes)
         self.root.make_room(CHUNK_BYTES + 2 * (held_bytes + sum(map(_bytes_of, columns))))
 
     def _terms(self, source: Source) -> dict[str, Any]:
-        """Return what an earlier build must have had in common with this one for its parts to be used."""
+        """Return the values that an earlier build must share with this one for its parts to be used."""
         return {
             "length": source.length,
             "part_bytes": self.part_bytes,
@@ -142,7 +143,7 @@ class Build:
         }
 
     def _origin(self, source: Source) -> str:
-        """Return the hash of what decides a source's records; nothing if it need not be known."""
+        """Return the hash of all that decides a source's records; empty if all records are compared."""
         if not (source.can_start_anywhere and getattr(source, "is_costly", False)):
             return ""
         known = {"provenance": getattr(source, "provenance", {}), "sha256": self.origin_sha256()}
@@ -150,9 +151,10 @@ class Build:
 
 
 def digest_replaced(root: Root, key: DatasetKey) -> str | None:
-    """Return the digest of the manifest that a build of this version replaces, or that was thrown away last.
+    """Return the digest of the manifest that a build of this version replaces, or of the newest in the trash.
 
-    A build that was killed right after it had published would lend its parts to its own replacement else.
+    Without it, the replacement of a version would reuse the parts of a build that was killed right after it
+    had published that version.
     """
     trashed = trashed_names(root, key)
     before = root.read(_names.manifest(key)) or (root.read(trashed[-1]) if trashed else None)
@@ -160,7 +162,7 @@ def digest_replaced(root: Root, key: DatasetKey) -> str | None:
 
 
 def _bytes_of(column: Any) -> int:
-    """Return about how many bytes a column of a source takes, which may be as it is to be stored."""
+    """Return about how many bytes a column of a source takes; the column may be in its stored form."""
     if isinstance(column, np.ndarray | list):
         return size_of(column)
     sizes = column.sizes()
@@ -168,15 +170,15 @@ def _bytes_of(column: Any) -> int:
 
 
 def _clear_unfinished(work: Path) -> None:
-    """Remove what a failed build has not finished: on a full disk it is in everybody's way."""
-    with contextlib.suppress(OSError):  # what made the build fail is told, not what came of it
+    """Remove the unfinished files of a failed build, which would fill up a full disk."""
+    with contextlib.suppress(OSError):  # the error that failed the build is raised, not one of this cleanup
         for path in work.iterdir():
             if path.is_file() and path.suffix not in (".json", STATE):
                 path.unlink(missing_ok=True)
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return which software builds a cache."""
+    """Return the versions of the software that builds a cache, and the time."""
     return {
         "yogadl": library_version(),
         "numpy": np.__version__,
@@ -187,7 +189,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 class _Sizes:
-    """Say after a while how large the cache will be, and whether it may be too large."""
+    """Report progress, and log after a while the expected size and whether the disk may be too small."""
 
     def __init__(self, build: Build, length: int | None, work: Path) -> None:
         self._build = build
@@ -229,7 +231,7 @@ class _Sizes:
 
 
 def content_of(receipts: Iterable[Receipt]) -> Content:
-    """Join the receipts of all parts, in order.
+    """Join the receipts of all parts, in order, into the content to publish.
 
     Raises:
         UnsupportedDataError: if parts have different structures.
@@ -248,12 +250,12 @@ def content_of(receipts: Iterable[Receipt]) -> Content:
 
 @dataclass(frozen=True)
 class Planned:
-    """What is to be built, where that is more than the records of a source.
+    """A source to build, with a check of it and a change of the content that is published.
 
     Args:
         data: The source.
-        check: Called with it once it is open, to refuse it by raising.
-        content: Makes of the receipts of its parts what is published.
+        check: Called with the open source; raises to refuse it.
+        content: Turns the receipts of the parts into the content that is published.
     """
 
     data: Any
@@ -262,10 +264,16 @@ class Planned:
 
 
 def require_like(before: Spec, spec: Spec, what: str, remedy: str = "") -> None:
-    """Refuse records that `what`, a sentence's beginning, says to have another structure than those before.
+    """Refuse records whose structure differs from that of the records before.
+
+    Args:
+        before: The structure of the records before.
+        spec: The structure of the records.
+        what: The beginning of the message: the records, and "has" or "have".
+        remedy: The end of the message.
 
     Raises:
-        UnsupportedDataError: if they have.
+        UnsupportedDataError: if the structures differ.
     """
     if not spec.is_like(before):
         now, then = _fields_of(spec), _fields_of(before)
@@ -282,7 +290,7 @@ def _fields_of(spec: Spec) -> str:
 
 
 def _union(ours: Any, theirs: Any) -> Any:
-    """Return the leaf that admits the shapes of both."""
+    """Return the leaf that admits the shapes of both leaves."""
     if ours.shape is None or theirs.shape is None:
         return ours if ours.shape is None else theirs
     return widen(ours, theirs.shape)

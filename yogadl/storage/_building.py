@@ -1,4 +1,4 @@
-"""Build versions: what `submit` and `cacheable` do, over a root and its locks or leases."""
+"""Build versions for `submit` and `cacheable`, under the lock or lease of a storage."""
 
 import contextlib
 import errno
@@ -46,7 +46,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How a cache is built; none of it changes what is in it.
+    """The options of a build that do not change its records.
 
     Args:
         workers: How many processes read the source; more than one needs random access, or partitions.
@@ -54,9 +54,9 @@ class BuildOptions:
         allow_pickle: Whether objects without a stored form may be pickled.
         progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
             function of (records so far, records in all or None, bytes so far).
-        check_space: Whether to refuse what certainly needs more than the disk has room for.
-        engine: What runs the tasks that read the source, in place of workers of our own: any executor, or the
-            name of one of ours.
+        check_space: Whether to refuse a build that certainly needs more space than the disk has.
+        engine: Any executor, or the name of one in `ENGINES`, whose tasks read the source in place of worker
+            processes.
     """
 
     workers: int = 1
@@ -95,17 +95,17 @@ def replace_version(
     options: BuildOptions,
     call: Call | None = None,
 ) -> None:
-    """Build a version, whether or not there is one.
+    """Build a version, whether or not one exists.
 
     Args:
-        backend: Where.
+        backend: The storage.
         key: The version.
-        data: Returns the records, or what else is `Planned`, once no other process builds.
-        options: How.
-        call: The call that they come from, if it is to be described.
+        data: Returns the source, or a `Planned`; called once no other process builds.
+        options: The options of the build.
+        call: The call that returned the source, if the manifest is to describe it.
 
     Raises:
-        ConfigurationError: if the name is none for a new version.
+        ConfigurationError: if the name is not allowed for a new version.
     """
     with _attempt(backend, key) as token, exclusive_build(backend, key) as exclusion:
         _build(backend, key, data(), options, call, token=token, exclusion=exclusion, replaces=True)
@@ -119,7 +119,7 @@ def cached(
     check: bool,
     function: Callable[P, Any],
 ) -> Callable[P, RecordsRef]:
-    """Return a function that has this one's result built once, and returns a reference to it."""
+    """Return a function that builds the result of `function` once, and returns a reference to it."""
     is_auto = dataset_version == AUTO
     describer = Describer(function, thorough=is_auto)
     catalogue = backend.catalogue
@@ -143,7 +143,7 @@ def cached(
             warn_if_stale(published.manifest, call.builder.to_json(), warned)
         return catalogue.ref(key, published, allow_pickle=options.allow_pickle, check=check)
 
-    # What stands for it in the version of another builder that calls it.
+    # The identity under which another builder that calls this function hashes it.
     setattr(build_once, HOOK, function if is_auto else (dataset_id, dataset_version))
     return build_once
 
@@ -151,7 +151,7 @@ def cached(
 def _build_once(
     backend: Backend, key: DatasetKey, data: Callable[[], Any], options: BuildOptions, call: Call
 ) -> None:
-    """Build a version that is not there, unless another process does meanwhile."""
+    """Build a version that does not exist, unless another process builds it first."""
 
     def is_there() -> bool:
         return backend.catalogue.find(key) is not None
@@ -168,10 +168,10 @@ def _build_once(
 
 @contextlib.contextmanager
 def _attempt(backend: Backend, key: DatasetKey) -> Iterator[str]:
-    """Give a token for an attempt to build; however it ends, clear what no build can go on with.
+    """Give a token for an attempt to build; at the end, remove files that no build can continue with.
 
     Raises:
-        ConfigurationError: if the name is none for a new version.
+        ConfigurationError: if the name is not allowed for a new version.
     """
     new_key(key.id, key.version)
     token = secrets.token_hex(8)
@@ -243,18 +243,18 @@ def _build(
 
 
 def _say_level(options: BuildOptions) -> int:
-    """Return the level of the log that says how large a build will be: where nothing shows it, a warning."""
+    """Return the log level of the message about a build's size: a warning if no progress bar shows it."""
     return logging.INFO if is_shown(options.progress) else logging.WARNING
 
 
 def _check_space(root: Root, key: DatasetKey, source: Source, where: str) -> None:
-    """Refuse to build what certainly needs more than the disk has room for.
+    """Refuse to build a version that certainly needs more space than the disk has.
 
-    Certain is only what a source says of its records before they are read. What some of them took says
-    nothing: the first ones may be the largest by far.
+    Only sizes that a source states before its records are read are certain. The sizes of the first records
+    are no measure, because the first records may be by far the largest.
 
     Raises:
-        StorageError: if it does.
+        StorageError: if the version does not fit.
     """
     if source.length is None or root.bucket is not None or not getattr(source, "has_final_spec", False):
         return
@@ -264,7 +264,7 @@ def _check_space(root: Root, key: DatasetKey, source: Source, where: str) -> Non
         free_bytes = shutil.disk_usage(work).free
     if least_bytes <= free_bytes:
         return
-    # Parts of an earlier build are gone on with, and those of another version may be the same.
+    # Parts of an earlier build are continued, and parts of another version may have the same content.
     parts_bytes = sum(entry.size_bytes for entry in root.entries(f"{key.id}/parts"))
     if least_bytes > free_bytes + parts_bytes:
         raise StorageError(
@@ -277,12 +277,12 @@ def _check_space(root: Root, key: DatasetKey, source: Source, where: str) -> Non
 
 
 def warn_if_stale(manifest: Manifest, builder: dict[str, Any], warned: set[str]) -> None:
-    """Warn that a version which is served was built by something else, unless that was said before.
+    """Warn that the version returned was built by other code or arguments, once for each difference.
 
     Args:
-        manifest: Of the version.
-        builder: What would build it now.
-        warned: What was said before.
+        manifest: The manifest of the version.
+        builder: The description of the code and arguments that would build it now.
+        warned: The differences that warnings were given for.
     """
     changed = difference(manifest.builder, builder)
     if changed and changed not in warned:
@@ -296,9 +296,9 @@ def warn_if_stale(manifest: Manifest, builder: dict[str, Any], warned: set[str])
 
 
 def _log_why(backend: Backend, key: DatasetKey, builder: Builder) -> None:
-    """Say what has changed since the newest version that was worked out, too."""
+    """Log the differences between this build and the newest version that was named automatically."""
     newest: Manifest | None = None
-    with contextlib.suppress(StorageError):  # a list that can't be had is no reason not to build
+    with contextlib.suppress(StorageError):  # a build must not fail because versions can't be listed
         for version in backend.catalogue.versions(key.id):
             if version.startswith(f"{AUTO}-"):
                 with contextlib.suppress(CacheFormatError, DatasetNotFoundError):

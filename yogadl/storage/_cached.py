@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from yogadl._format.selection import Selection
     from yogadl._format.table import PartTable
     from yogadl._format.window import Window
-    from yogadl.storage._catalogue import Catalogue  # which makes these
+    from yogadl.storage._catalogue import Catalogue  # makes `CachedRecords`
     from yogadl.storage._planning import Planner
 
-# What to do about damage where there is no second copy.
+# The advice about damage if there is no second copy.
 REMEDY: Final = "build the dataset again, or restore the file"
 
 
 @frozen
 class Published:
-    """A manifest as it was read, the digest of its bytes, and these."""
+    """A manifest, the digest of its bytes, and the bytes."""
 
     manifest: Manifest
     digest: str
@@ -46,18 +46,18 @@ class Published:
 
 
 class CachedRecords:
-    """Records of a cache, opened when first needed.
+    """The records of a cache, which is opened at the first use.
 
-    Pickles as the storage's location, the key and the digest, so that what is unpickled reads the very same
-    bytes even if the version has been replaced since. Safe to use from threads and after a fork.
+    Pickles as the storage's location, the key and the digest, so the unpickled object reads the same bytes
+    even if the version has been replaced since. Safe to use from threads and after a fork.
 
     Args:
-        storage: Where the cache lies.
-        key: Which it is.
+        storage: The catalogue that has the cache.
+        key: The version.
         digest: The digest that its manifest must have.
         allow_pickle: Whether pickled fields may be read.
-        check: Whether each block is compared with its checksum before it is first read from.
-        tag: By which tag it was asked for, if by one.
+        check: Whether each block is compared with its checksum before the first read from it.
+        tag: The tag that the cache was fetched by, if any.
         published: The manifest of that digest, if it was read just now.
     """
 
@@ -80,7 +80,7 @@ class CachedRecords:
         self._tag = tag
         self._published = published
         self._lock = ProcessLock()
-        self._selections: dict[str, Selection] = {}  # which can't be kept in the storage
+        self._selections: dict[str, Selection] = {}  # selections that can't be written to the storage
         self._opened: tuple[Manifest, AnyReader] | None = None
 
     def __reduce__(self) -> Any:
@@ -88,11 +88,11 @@ class CachedRecords:
         return made, (self._storage, self._key, self._digest, self._allow_pickle)
 
     def open(self) -> tuple[Manifest, AnyReader]:
-        """Return manifest and reader, reading the part table the first time.
+        """Return manifest and reader; the first call reads the part table.
 
         Raises:
             CacheFormatError: if the cache is damaged.
-            DatasetNotFoundError: if it is gone.
+            DatasetNotFoundError: if the cache does not exist any more.
         """
         opened = self._opened
         if opened is None:
@@ -111,7 +111,7 @@ class CachedRecords:
         try:
             reader = self._storage.opener.reader(published, check=self._is_checked)
         except CacheFormatError:
-            self._storage.published(self._key, self._digest)  # which says so if it was pruned meanwhile
+            self._storage.published(self._key, self._digest)  # raises if the version was pruned meanwhile
             raise
         if manifest.table_bytes >= LARGE_TABLE_BYTES:
             trim_allocator()
@@ -124,17 +124,17 @@ class CachedRecords:
 
     @property
     def fingerprint(self) -> str:
-        """The content's hash, the same on every machine."""
+        """The hash of the records, the same on every machine."""
         return self.open()[0].fingerprint
 
     @property
     def lineage(self) -> Lineage:
-        """Which version it is, and which ones it begins with."""
+        """The name of the version, and the versions that it begins with."""
         return Lineage(self._key.id, self._key.version, self._tag, self.open()[0].earlier)
 
     @property
     def record_bytes(self) -> int:
-        """About how large a record is."""
+        """The approximate size of a record."""
         return max(1, self.open()[1].record_bytes)
 
     def __len__(self) -> int:
@@ -143,50 +143,50 @@ class CachedRecords:
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
-        """Read records, in the order asked for."""
+        """Read records, in the order of the indices."""
         opened = self._opened or self.open()
         return opened[1].columns(indices, fields, memory)
 
     def lengths(self, indices: Indices, number: int) -> Indices:
-        """Return how long values are along their first axis, which alone varies, without reading them."""
+        """Return the lengths of values along their first axis, which alone varies; reads no values."""
         return self.open()[1].lengths(indices, number)
 
     def stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> Column:
-        """Return values from `starts` to `stops` of that axis, back to back."""
+        """Return the elements `starts` to `stops` of the first axis of values, back to back."""
         return self.open()[1].stretches(indices, number, starts, stops)
 
     def mapped(self, records: int) -> "Window | None":
-        """Return the memory that this is mapped to, to read so many records from; None if it is not."""
+        """Return the memory that the parts are mapped to, to read this many records, or None."""
         reader = self.open()[1]
         return reader.mapped(records) if isinstance(reader, Reader) else None
 
     def blocks(self, number: int) -> "Blocks | None":
-        """Return where the blocks of a field lie in that memory, unless their rows differ in size."""
+        """Return where the blocks of a field lie in that memory, or None if its rows differ in size."""
         reader = self.open()[1]
         return reader.blocks(number) if isinstance(reader, Reader) else None
 
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
     ) -> int:
-        """Say that these records will be read soon; see `announce`."""
+        """Announce that these records will be read soon; see `announce`."""
         if planned is not None:
             planned(self, indices, fields)
             return 0
         return self.open()[1].will_need(indices, fields)
 
     def will_need_stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> bool:
-        """Say that these stretches will be read soon; return whether some of them are not on this machine."""
+        """Announce that these stretches will be read soon; return whether some are not on this machine."""
         reader = self.open()[1]
         return reader.will_need_stretches(indices, number, starts, stops)
 
     def will_read(self, records: int, *, held_bytes: int | None) -> None:
-        """Say that a stream of this process is going to read so many records an epoch; see `AwayParts`."""
+        """Announce that a stream of this process will read this many records an epoch; see `AwayParts`."""
         away = self.open()[1].parts.away
         if away is not None:
             away.will_read(records, held_bytes=held_bytes)
 
     def block_store(self, key: str, records: int, held_bytes: int, *, is_shared: bool) -> Any:
-        """Return where a stream that reads so many records an epoch is to hold blocks; None if nowhere."""
+        """Return a store for the blocks of a stream that reads this many records an epoch, or None."""
         reader = self.open()[1]
         away = reader.parts.away if isinstance(reader, Reader) else None
         if away is None:
@@ -196,9 +196,10 @@ class CachedRecords:
     def hold(
         self, indices: Indices, fields: Sequence[int] | None, held: "HeldRows", *, entries: bool
     ) -> None:
-        """Begin to read what of these records is not on this machine, and let `held` keep it.
+        """Begin to read those of these records that are not on this machine, and let `held` keep them.
 
-        First what says where values lie (`entries`), and then the values, which waits for that.
+        The first call reads the entries of values (`entries`); the second reads the values and waits for the
+        entries.
         """
         reader = self.open()[1]
         assert isinstance(reader, Reader)
@@ -206,32 +207,32 @@ class CachedRecords:
 
     @property
     def received(self) -> tuple[int, int]:
-        """How many requests this process made for ranges, and how many bytes came."""
+        """The number of requests that this process made for ranges, and the number of bytes received."""
         away = None if self._opened is None else self._opened[1].parts.away
         return (0, 0) if away is None else away.received
 
     @property
     def table(self) -> "PartTable":
-        """How its parts lie."""
+        """The part table."""
         return self.open()[1].parts.table
 
     @property
     def locality(self) -> Locality:
-        """Where its bytes are."""
+        """The numbers of parts and bytes in all and on this machine."""
         parts = self.open()[1].parts
         sizes = parts.table.size_bytes
         here = sizes if parts.away is None else sizes[~parts.away.are_away]
         return Locality(len(sizes), len(here), int(sizes.sum()), int(here.sum()), *self.received)
 
     def planner(self) -> "Planner":
-        """Return what counts the requests that reading this by range takes."""
+        """Return a planner that counts the requests for reading this cache by range."""
         from yogadl.storage._planning import Planner
 
         return Planner(self.open()[1].parts, self._storage)
 
     def selection(self, name: str, records: int) -> Indices | None:
-        """Return which of so many records were selected, if that was kept under this name."""
-        from yogadl.storage._selections import find_selection  # who only reads needs none of it
+        """Return the selection kept under this name, of a view of this many records, or None."""
+        from yogadl.storage._selections import find_selection  # most readers do not need it
 
         found = self._selections.get(name)
         if found is None:
@@ -239,12 +240,12 @@ class CachedRecords:
         return None if found is None else found.indices
 
     def keep_selection(self, name: str, records: int, indices: Indices) -> None:
-        """Keep which of so many records were selected, in the storage or, where that can't be, in here.
+        """Keep a selection, in the storage or, if it can't be written there, in this object.
 
         Args:
-            name: What was selected, and from what: a hash of 64 digits.
-            records: From how many records: those of the cache, or of a view of it.
-            indices: Which of them.
+            name: A hash of the filter and of the records it was applied to, 64 digits.
+            records: The number of records that were selected from: of the cache, or of a view of it.
+            indices: The indices of the selected records.
         """
         from yogadl._format.selection import Selection
         from yogadl.storage._selections import write_selection
@@ -255,12 +256,12 @@ class CachedRecords:
 
 
 def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool) -> AnyReader:
-    """Return a reader of a cache, whose parts are all there and of their size.
+    """Return a reader of a cache, after a check that all its parts exist and have their sizes.
 
     Args:
-        folder: Where it lies.
+        folder: The folder of the cache.
         manifest: The cache.
-        check: Whether each block is compared with its checksum before it is first read from.
+        check: Whether each block is compared with its checksum before the first read from it.
         mapped: Whether files may be mapped.
 
     Raises:
@@ -289,15 +290,15 @@ def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool
 def checksums(
     manifest: Manifest, table: "PartTable", index_of: "Callable[[int], PartIndex]", remedy: str
 ) -> "Checksums":
-    """Return what the blocks of a cache must hash to; `remedy` says what to do where one does not."""
-    from yogadl._format.checks import Checksums  # what reading without it does not need
+    """Return the checksums of a cache's blocks; `remedy` is the advice if a block differs."""
+    from yogadl._format.checks import Checksums  # only checked reading needs it
 
     names = [field.name for field in manifest.spec.fields]
     return Checksums(table, names, index_of, str(manifest.key), remedy)
 
 
 def checked(reader: Reader, sums: "Checksums") -> AnyReader:
-    """Return a reader that compares each block with its checksum before it first reads from it."""
+    """Return a reader that compares each block with its checksum before the first read from it."""
     from yogadl._format.checks import CheckedReader
 
     return CheckedReader(reader, sums)
@@ -306,7 +307,7 @@ def checked(reader: Reader, sums: "Checksums") -> AnyReader:
 def can_map(folder: Folder) -> bool:
     """Return whether files of a folder can be mapped: not on a network file system.
 
-    There a file that another machine truncates, or a server that goes away, would kill the process instead of
-    being an error.
+    If another machine truncates a mapped file there, or the server stops, the process is killed instead of
+    getting an error.
     """
     return network_file_system(folder.root) is None

@@ -1,4 +1,4 @@
-"""Find published caches below a root, say what there is, and hand out references to them."""
+"""Find published caches below a root, list them, and return references to them."""
 
 import contextlib
 import errno
@@ -19,24 +19,25 @@ from yogadl.storage._folder import folder_at
 from yogadl.storage._root import Root
 from yogadl.storage._trash import trashed_names
 
-# To say what there is, so many files are looked at, as many as stores list at once, and so many ids named.
+# An error about a missing dataset lists at most 20 ids, found among the first 1,000 files (a page of a
+# store's list).
 _MOST_LOOKED_AT: Final = 1000
 _MOST_NAMED: Final = 20
 
 
 class Opener(Protocol):
-    """Open caches: where they are, or after they were brought here. Picklable."""
+    """Open caches: in place, or after a download. Picklable."""
 
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         """Return the manifest of a version as it is now, or ``None`` if there is none.
 
         Args:
             key: The version.
-            digest: Which one is wanted, if one is; it may have another.
+            digest: The digest of the manifest that the caller wants, if any; the result may have another.
         """
 
     def here(self, key: DatasetKey, digest: str) -> Published | None:
-        """Return this very manifest if it can be had, and all that it names, without asking anybody."""
+        """Return this manifest if it, and all files that it names, are on this machine, else ``None``."""
         return None
 
     def reader(self, published: Published, *, check: bool = False) -> AnyReader:
@@ -44,38 +45,39 @@ class Opener(Protocol):
 
         Args:
             published: The cache.
-            check: Whether each block is compared with its checksum before it is first read from.
+            check: Whether each block is compared with its checksum before the first read from it.
 
         Raises:
             CacheFormatError: if a file is missing or truncated.
         """
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
-        """Return a file of which any copy is as good as another, or ``None`` if there is none.
+        """Return the content of a file that is the same in every copy, or ``None`` if there is none.
 
         Raises:
-            CacheFormatError: if it is larger than that, or no file at all.
+            CacheFormatError: if it is larger than `most_bytes`, or not a file.
         """
 
     def write(self, name: str, content: bytes) -> None:
-        """Put such a file in place of any other of that name."""
+        """Write such a file; a file of that name is replaced."""
 
     def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
-        """Return which version a tag names, ``None`` if there is no such tag.
+        """Return the version that a tag names, ``None`` if there is no such tag.
 
         Args:
             key: The tag, in place of a version.
-            is_away: Whether the storage can't be asked, so that what this machine remembers must do.
+            is_away: Whether the storage can't be reached, so that only this machine's own notes of tags
+                count.
         """
 
     def opened(self, published: Published) -> None:
-        """Note that this was handed out as the newest of its version."""
+        """Note that this manifest was returned as the newest of its version."""
 
     def mend(self, published: Published) -> tuple[int, list[str]]:
-        """Compare this machine's copies of a cache's files with their checksums; bring damaged ones anew.
+        """Compare this machine's copies of a cache's files with their checksums; download damaged ones again.
 
         Returns:
-            How many copies there are, and the names of those that were damaged.
+            The number of copies, and the names of the damaged ones.
         """
         return 0, []
 
@@ -96,7 +98,7 @@ class Catalogue:
         check: bool = False,
         tag: str | None = None,
     ) -> RecordsRef:
-        """Return a reference to a cache, which is open then."""
+        """Return a reference to a cache, after opening the cache."""
         records = CachedRecords(
             self, key, published.digest, allow_pickle, check=check, tag=tag, published=published
         )
@@ -105,10 +107,10 @@ class Catalogue:
         return RecordsRef(records)
 
     def published(self, key: DatasetKey, digest: str | None = None) -> Published:
-        """Return the manifest of a version; with a digest that very one, from the trash if need be.
+        """Return the manifest of a version; the one with the digest, even from the trash, if one is given.
 
         Raises:
-            DatasetNotFoundError: if there is none.
+            DatasetNotFoundError: if there is no such manifest.
         """
         if digest is None:
             found = self.find(key)
@@ -127,15 +129,15 @@ class Catalogue:
         )
 
     def named(self, key: DatasetKey, digest: str | None = None) -> tuple[DatasetKey, Published]:
-        """Return the version of this name, or that which a tag of this name names.
+        """Return the version of this name, or else the version that a tag of this name names.
 
         Args:
             key: The version, or the tag in place of one.
             digest: As for `find`.
 
         Raises:
-            DatasetNotFoundError: if there is neither.
-            CacheFormatError: if it is damaged, or has another digest.
+            DatasetNotFoundError: if there is neither a version nor a tag of this name.
+            CacheFormatError: if the manifest is damaged, or has another digest.
         """
         try:
             published = self.find(key, digest)
@@ -158,16 +160,16 @@ class Catalogue:
         return target, published
 
     def _manifest_names(self, key: DatasetKey) -> Iterator[str]:
-        """Yield where manifests of a version may be: in its place, then in the trash."""
+        """Yield the names that manifests of a version may have: its own, then those in the trash."""
         yield _names.manifest(key)
         yield from trashed_names(self.root, key)
-        yield _names.manifest(key)  # once more: it may have come back from the trash just now
+        yield _names.manifest(key)  # once more: it may have been restored from the trash meanwhile
 
     def find(self, key: DatasetKey, digest: str | None = None) -> Published | None:
-        """Return the manifest of a version, if there is one; of another digest than that, it is not parsed.
+        """Return the manifest of a version, if there is one; a manifest with another digest is not parsed.
 
         Raises:
-            CacheFormatError: if it is damaged, or has another digest.
+            CacheFormatError: if the manifest is damaged, or has another digest.
         """
         content = self.opener.manifest(key, digest)
         if content is None:
@@ -181,11 +183,11 @@ class Catalogue:
         return Published(read_manifest(content, key, where), found, content)
 
     def not_found(self, key: DatasetKey) -> DatasetNotFoundError:
-        """Return the error of a version that is not there, which says what is."""
+        """Return the error for a version that does not exist; its message lists versions that do."""
         what = f"there is no {key} in {self.root.location}"
         if not self.is_there():
             return DatasetNotFoundError(f"{what}, which is not there itself: is it misspelt?")
-        # What can't be listed or read is not to hide what is known.
+        # A part of the storage that can't be listed or read must not suppress the rest of the message.
         with contextlib.suppress(StorageError, CacheFormatError):
             versions = self.versions(key.id)
             what += f"; there are the versions {versions}" if versions else f"; {self.what_there_is()}"
@@ -194,21 +196,21 @@ class Catalogue:
         return DatasetNotFoundError(what)
 
     def no_dataset(self, dataset_id: str) -> DatasetNotFoundError:
-        """Return the error of a dataset that is not there, which says what is."""
+        """Return the error for a dataset that does not exist; its message lists datasets that do."""
         what = f"there is no dataset {dataset_id!r} in {self.root.location}"
         if not self.is_there():
             return DatasetNotFoundError(f"{what}, which is not there itself: is it misspelt?")
         return DatasetNotFoundError(f"{what}; {self.what_there_is()}")
 
     def is_there(self) -> bool:
-        """Return whether there is such a folder; a bucket would have to be asked, and counts as there."""
+        """Return whether the folder exists; true for a bucket, since finding out would need a request."""
         folder = folder_at(self.root.location)
         return folder is None or os.path.lexists(folder)
 
     def what_there_is(self) -> str:
-        """Say which datasets there are, for who has asked for one that is not there.
+        """Return a phrase that lists datasets, for the error about a dataset that does not exist.
 
-        A bucket may hold millions of objects of others: only the first ones are looked at.
+        Only the first files are looked at, because a bucket may hold millions of other objects.
         """
         found, is_all = self.root.folders_with("versions", most_files=_MOST_LOOKED_AT)
         ids = sorted(filter(is_dataset_id, found))
@@ -222,10 +224,10 @@ class Catalogue:
         return f"it has, among others, the datasets {named}; `yogadl ls` looks at all"
 
     def datasets(self, below: str = "") -> list[str]:
-        """Return the ids of all datasets that have a version, and that this user may list.
+        """Return the ids of all datasets that have a version and that this user may list.
 
         Args:
-            below: Just the dataset of this id, and those below it, as if it were a folder.
+            below: Return only the dataset of this id, and those below it, as if it were a folder.
         """
         found = self.ids_with("versions", below=below)
         return [dataset_id for dataset_id in found if self._has_version(dataset_id)]
@@ -239,12 +241,12 @@ class Catalogue:
             raise
 
     def ids_with(self, *names: str, below: str = "") -> list[str]:
-        """Return the ids that have one of these folders; a root may hold folders of others, too."""
+        """Return the ids that have one of these folders; a root may hold unrelated folders, too."""
         return sorted(filter(is_dataset_id, self.root.folders_with(*names, below=below)[0]))
 
     def tags(self, dataset_id: str) -> dict[str, str]:
-        """Return which version each tag of a dataset names."""
-        from yogadl.storage._tags import current_tags  # who only reads needs none of it
+        """Return the tags of a dataset, each with the version that it names."""
+        from yogadl.storage._tags import current_tags  # most readers do not need it
 
         DatasetKey(dataset_id, "any")
         return current_tags(self.root, dataset_id)
@@ -255,4 +257,4 @@ class Catalogue:
         below = f"{dataset_id}/versions"
         names = self.root.names(below, _names.MANIFEST_SUFFIX)
         found = (name[len(below) + 1 : -len(_names.MANIFEST_SUFFIX)] for name in names)
-        return sorted(filter(is_version, found))  # any other file is not ours
+        return sorted(filter(is_version, found))  # ignores files that yogadl did not write

@@ -17,26 +17,26 @@ from yogadl.storage._ranges import Ranges
 
 Int64s = NDArray[np.int64]
 
-# Blocks are kept up to this, those that were used last: the next batches may need them, too.
+# The bytes of compared blocks that are kept for the next batches; the least recently used are dropped first.
 MOST_CHECKED_BYTES: Final = 64 * 2**20
-# However many a batch needs, so many bytes of them are in its hands at a time.
+# The bytes of blocks that one read holds at a time, however many blocks the batch needs.
 _AT_ONCE_BYTES: Final = 32 * 2**20
-# So much is asked for ahead of what is read, of all fields together. A stream announces 32 MB of records, but
-# if each lies in another block, those blocks may be a hundred times as large.
+# The bytes of blocks that are requested ahead of reading, of all fields together. A stream announces 32 MB of
+# records, but if each lies in another block, those blocks may be a hundred times as large.
 AHEAD_BYTES: Final = 32 * 2**20
-# Blocks that are announced one after the other, up to this size, are asked for together.
+# Blocks announced one after the other are requested together, up to this size.
 TOGETHER_BYTES: Final = 8 * 2**20
-# How many announced blocks are remembered; the oldest are forgotten first.
+# The number of announced blocks that are remembered; the oldest are forgotten first.
 _MOST_ANNOUNCED: Final = 2**16
-_MOST_TIMES: Final = 8  # that each of them is
+_MOST_TIMES: Final = 8  # the announcements that are remembered of each block
 
 
 class _Block:
-    """A block on its way, or here and found sound.
+    """A block that is being read, or was read and compared.
 
     Attributes:
-        content: Its bytes; ``None`` until they were compared, and for ever if that came to nothing.
-        done: Set once it is decided.
+        content: The bytes of the block; ``None`` until they were compared, and for ever if reading failed.
+        done: Set once the block was read and compared, or reading failed.
     """
 
     __slots__ = ("content", "done")
@@ -47,15 +47,16 @@ class _Block:
 
 
 class _Chunk:
-    """Some blocks that are asked for together.
+    """Some announced blocks that are requested together.
 
     Attributes:
-        blocks: Which.
-        size_bytes: How large they are together.
-        is_wanted: Whether a read of one of them brings the next ones, too: once it was asked for, or where
-            reading may begin. Others may have been left by who stopped early, and would be asked for in vain.
-        is_asked: Whether they were asked for.
-        next: What was announced after them.
+        blocks: The numbers of the blocks.
+        size_bytes: The size of all of them.
+        is_wanted: Whether a read of one of these blocks triggers the requests for this chunk and the next
+            ones: true for the first chunk of an announcement, and for chunks that were requested. Other
+            chunks may be left over from a reader that stopped early, and requests for them would be wasted.
+        is_asked: Whether the blocks were requested.
+        next: The chunk that was announced after this one.
     """
 
     __slots__ = ("blocks", "is_asked", "is_wanted", "next", "size_bytes")
@@ -69,21 +70,21 @@ class _Chunk:
 
 
 class Announced:
-    """Say which of the blocks that are announced, of one field, will not be here from a little before.
+    """Group announced blocks of one field into chunks, leaving out blocks announced a little before.
 
     Attributes:
-        last: What was announced last.
+        last: The chunk that was announced last.
     """
 
     def __init__(self) -> None:
         self.last: _Chunk | None = None
-        self._recent: dict[int, int] = {}  # how large each is, the one that was announced last at the end
+        self._recent: dict[int, int] = {}  # sizes by block, in order of the last announcement
         self._recent_bytes = 0
 
     def together(self, blocks: Int64s, lengths: Int64s, fields: int) -> Iterator[tuple[list[int], int]]:
-        """Yield them in the same order, those that are asked for together, and how large they are.
+        """Yield groups of blocks to request together, in the same order, each with its size.
 
-        `fields` says how many share the room for what is kept.
+        `fields` is the number of fields that share the room for kept blocks.
         """
         changes = np.flatnonzero(np.diff(blocks, prepend=-1))  # rows of one block mostly follow each other
         some, size_bytes = list[int](), 0
@@ -106,15 +107,15 @@ class Announced:
 
 
 class BlockPlaces:
-    """Say in which block what is read lies.
+    """The blocks of a cache by position, to find the block that a range lies in.
 
     Args:
-        sums: Of the cache.
+        sums: The checksums of the cache.
     """
 
     def __init__(self, sums: Checksums) -> None:
         self._sums = sums
-        self._first = before(sums.table.size_bytes)  # where each part begins, were all one after the other
+        self._first = before(sums.table.size_bytes)  # the start of each part if all parts were joined
         keys = self._first[sums.part] + sums.position
         full = np.flatnonzero(sums.length)
         self._blocks = full[np.argsort(keys[full])]
@@ -124,7 +125,7 @@ class BlockPlaces:
         """Return the block of each of these ranges, which are not empty.
 
         Raises:
-            CacheFormatError: if one lies in no block, or in several.
+            CacheFormatError: if a range lies in no block, or in several.
         """
         sums, blocks = self._sums, self.before(parts, positions)
         ends = sums.position[blocks] + sums.length[blocks]
@@ -140,15 +141,15 @@ class BlockPlaces:
 
 
 class CheckedRanges:
-    """Read ranges as `Ranges` does, but out of whole blocks, each of which is as it was written.
+    """Read ranges as `Ranges` does, but from whole blocks, each compared with its checksum.
 
-    The bytes that are given are those that were compared. A block that several rows of a batch lie in, or
-    several threads ask for, is requested once; it is kept for the next batches as long as there is room. Safe
+    The bytes returned are the bytes that were compared. A block that several rows of a batch lie in, or that
+    several threads need, is requested once; it is kept for the next batches as long as there is room. Safe
     to use from several threads, and after a fork; not picklable.
 
     Args:
         ranges: Reads the blocks.
-        sums: What they must hash to.
+        sums: The checksums of the blocks.
     """
 
     def __init__(self, ranges: Ranges, sums: Checksums) -> None:
@@ -159,16 +160,19 @@ class CheckedRanges:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Forget all: at first, and in a forked process, where nobody brings what was on its way."""
+        """Reset the state: at the start, and after a fork, which leaves the threads of requests behind."""
         self._pid = os.getpid()
-        self._kept: dict[int, _Block] = {}  # those of small fields
-        self._held: dict[int, _Block] = {}  # others, the one that was used last at the end
+        self._kept: dict[int, _Block] = {}  # blocks of small fields
+        self._held: dict[int, _Block] = {}  # other blocks, the most recently used at the end
         self._held_bytes = 0
-        self._chunks: dict[int, deque[_Chunk]] = {}  # by block: where it was announced, and not read yet
+        self._chunks: dict[int, deque[_Chunk]] = {}  # by block: the chunks announced with it and not read yet
         self._announced: dict[int, Announced] = {}  # by field, its rows and its heap apart
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
-        """Say what will soon be read, in this order; see `AwayParts`. It is asked for as reading goes on."""
+        """Announce ranges that will be read soon, in this order; reading triggers requests for them.
+
+        See `AwayParts`.
+        """
         full = lengths > 0
         blocks = self._places.find(parts[full], positions[full], lengths[full])
         if not len(blocks):
@@ -198,12 +202,12 @@ class CheckedRanges:
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of these ranges, waiting for those that are not here; see `AwayParts`.
 
-        Blocks are held whichever read `takes`.
+        Blocks stay held whatever `takes` is.
 
         Raises:
-            CacheFormatError: if a block has other bytes than were written, or the store has none.
-            StorageError: if it does not answer.
-            SpendingError: if enough was spent.
+            CacheFormatError: if a block has other bytes than were written, or the store has no such object.
+            StorageError: if the store does not answer.
+            SpendingError: if a limit on spending is reached.
         """
         found: list[bytes | memoryview] = [b""] * len(parts)
         full = np.flatnonzero(lengths)
@@ -216,12 +220,12 @@ class CheckedRanges:
                 base = int(self._sums.position[block])
                 for number in members[block]:
                     start = int(positions[number]) - base
-                    # A copy, lest one row keeps all of its block in memory.
+                    # A copy, because a view of one row would keep the whole block in memory.
                     found[number] = content[start : start + int(lengths[number])]
         return found
 
     def _at_once(self, blocks: Iterable[int]) -> Iterator[list[int]]:
-        """Yield some of these blocks at a time."""
+        """Yield these blocks in groups of a bounded size."""
         some, size_bytes = list[int](), 0
         for block in blocks:
             size_bytes += int(self._sums.length[block])
@@ -262,7 +266,7 @@ class CheckedRanges:
         one.done.wait()
         if one.content is not None:
             return one.content
-        [(_, content)] = self._checked([block], keeps=keeps)  # whose it was has failed: so may this one
+        [(_, content)] = self._checked([block], keeps=keeps)  # another reader's request failed; try it here
         return content
 
     def _fill(self, blocks: dict[int, _Block]) -> None:
@@ -272,7 +276,7 @@ class CheckedRanges:
         where = sums.part[numbers], sums.position[numbers], sums.length[numbers]
         received = self._ranges.read(*where, keeps=False)
         for (block, one), content in zip(blocks.items(), received, strict=True):
-            whole = bytes(content)  # what was received may be more than this
+            whole = bytes(content)  # a copy: the buffer received may be larger than this block
             sums.compare(block, whole)
             one.content = whole
 
@@ -291,7 +295,7 @@ class CheckedRanges:
             self._held_bytes -= int(self._sums.length[block])
 
     def _renew(self, blocks: list[int]) -> None:
-        """Hold these blocks longer than the others, and no more than there is room for."""
+        """Mark these blocks as used last, and drop the least recently used ones beyond the room."""
         for block in blocks:
             if block in self._held:
                 self._held[block] = self._held.pop(block)
@@ -299,7 +303,7 @@ class CheckedRanges:
             self._drop(*next(iter(self._held.items())))
 
     def _ask_ahead(self, blocks: list[int]) -> None:
-        """Ask for what was announced together with these blocks, and after them."""
+        """Request the blocks that were announced together with these blocks and after them."""
         most_bytes = AHEAD_BYTES // max(1, len(self._announced))
         for block in blocks:
             chunks = self._chunks.get(block, ())

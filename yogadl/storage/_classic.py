@@ -1,4 +1,4 @@
-"""Open storages as yogadl 0.1.4 did, by its classes and configurations; `open_storage` needs none of them."""
+"""Open storages by the classes and configurations of yogadl 0.1.4; new code calls `open_storage`."""
 
 import os
 import warnings
@@ -16,12 +16,12 @@ from yogadl.storage._mirror.mirror import Mirror
 from yogadl.storage._remote_opening import Verify, remote_backend
 from yogadl.storage._storage import CacheStorage
 
-# What 0.1.4 took when nothing was said.
+# The default mirror folder of 0.1.4.
 _OLD_CACHE_DIR: Final = "/tmp/"
 
 
 class LFSConfigurations:
-    """Say where a local storage lies.
+    """The location of a local storage.
 
     Args:
         storage_dir_path: The folder.
@@ -35,7 +35,7 @@ class LFSStorage(CacheStorage):
     """A storage in a folder on a local disk, opened as yogadl 0.1.4 did; see `yogadl.open_storage` for more.
 
     Args:
-        configurations: Where the folder is.
+        configurations: The location.
         tensorflow_config: Accepted for 0.1.4's sake; does nothing.
         mapped: Whether files may be mapped to be read.
     """
@@ -52,19 +52,19 @@ class LFSStorage(CacheStorage):
 
 
 class S3Configurations:
-    """Say where a storage in S3 lies, in the words of yogadl 0.1.4.
+    """The location of a storage in S3, with the argument names of yogadl 0.1.4.
 
     Args:
         bucket: The bucket's name.
         bucket_directory_path: The folder in it.
-        url: Of 0.1.4's lock server, which is needed no more; does nothing.
-        access_key: If not given, boto3 looks where it always does.
-        secret_key: The same.
-        endpoint_url: Where the store answers, if it is not AWS.
+        url: The URL of 0.1.4's lock server, which is not needed any more; does nothing.
+        access_key: If not given, boto3 finds credentials in its usual places.
+        secret_key: If not given, as for `access_key`.
+        endpoint_url: The URL of the store, if it is not AWS.
         local_cache_dir: The mirror's folder; the default is the mirror's own.
-        skip_verify: Of the lock server; does nothing.
-        coordinator_cert_file: Of the lock server; does nothing.
-        coordinator_cert_name: Of the lock server; does nothing.
+        skip_verify: An option of the lock server; does nothing.
+        coordinator_cert_file: An option of the lock server; does nothing.
+        coordinator_cert_name: An option of the lock server; does nothing.
     """
 
     def __init__(
@@ -90,16 +90,16 @@ class S3Configurations:
 
 
 class GCSConfigurations:
-    """Say where a storage in Google Cloud Storage lies, in the words of yogadl 0.1.4.
+    """The location of a storage in Google Cloud Storage, with the argument names of yogadl 0.1.4.
 
     Args:
         bucket: The bucket's name.
         bucket_directory_path: The folder in it.
-        url: Of 0.1.4's lock server, which is needed no more; does nothing.
+        url: The URL of 0.1.4's lock server, which is not needed any more; does nothing.
         local_cache_dir: The mirror's folder; the default is the mirror's own.
-        skip_verify: Of the lock server; does nothing.
-        coordinator_cert_file: Of the lock server; does nothing.
-        coordinator_cert_name: Of the lock server; does nothing.
+        skip_verify: An option of the lock server; does nothing.
+        coordinator_cert_file: An option of the lock server; does nothing.
+        coordinator_cert_name: An option of the lock server; does nothing.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class S3Storage(CacheStorage):
     """A storage in S3, opened as yogadl 0.1.4 did; see `yogadl.open_storage` for more.
 
     Args:
-        configurations: Where it lies.
+        configurations: The location.
         tensorflow_config: Accepted for 0.1.4's sake; does nothing.
-        verify: ``"block"`` compares what is read by range with its checksums.
+        verify: ``"block"`` compares blocks that are read by range with their checksums.
     """
 
     def __init__(
@@ -152,9 +152,9 @@ class GCSStorage(CacheStorage):
     """A storage in Google Cloud Storage, opened as yogadl 0.1.4 did; see `yogadl.open_storage` for more.
 
     Args:
-        configurations: Where it lies.
+        configurations: The location.
         tensorflow_config: Accepted for 0.1.4's sake; does nothing.
-        verify: ``"block"`` compares what is read by range with its checksums.
+        verify: ``"block"`` compares blocks that are read by range with their checksums.
     """
 
     def __init__(
@@ -174,13 +174,13 @@ def _prefix(path: str | os.PathLike[str]) -> str:
 
 
 def _backend(bucket: Bucket, folder: Path, verify: Verify) -> Backend:
-    # A folder of its own in the one given, which is not ours alone.
+    # A folder of its own within the given one, which may hold other files.
     mirror = Mirror(bucket, None if folder == Path(_OLD_CACHE_DIR) else folder / "yogadl")
     return remote_backend(bucket, mirror, LeasePolicy(), verify=verify)
 
 
-def _warn_of_tensorflow(config: Any) -> None:  # whatever 0.1.4 took
-    """Say to who makes a storage that a TensorFlow configuration does nothing."""
+def _warn_of_tensorflow(config: Any) -> None:  # any value that 0.1.4 took
+    """Warn the caller of a storage's class that a TensorFlow configuration does nothing."""
     if config is not None:
         _warn("tensorflow_config does nothing any more: no TensorFlow session is needed; leave it out")
 

@@ -1,7 +1,7 @@
 """Copy a published cache from one storage to another, part by part, the manifest last.
 
-The copy has the same bytes, so the same digest. What the other storage has of it already stays; nothing can
-be read there before all of it is there.
+The copy has the same bytes, so the same digest. Files that the target storage already has are not copied
+again; the version can't be read there before all its files are there.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ from yogadl.storage._root import MAX_READ_BYTES, Root
 from yogadl.storage._selections import missing_selections
 from yogadl.storage._storage import CacheStorage
 
-# Each hashes and sends a part.
+# The number of files sent at once; each thread hashes and sends one.
 _AT_ONCE: Final = 4
 
 
@@ -57,24 +57,24 @@ def copy(
     """Copy a version to another storage.
 
     Args:
-        source: Where it is.
-        target: Where to.
-        dataset_id: What the dataset is called.
-        dataset_version: Which version, or a tag of it; the version is copied, not the tag.
+        source: The storage that has the version.
+        target: The storage to copy it to.
+        dataset_id: The dataset's id.
+        dataset_version: The version's name, or a tag of it; the version is copied, not the tag.
         replaces: Whether to replace another version of that name, which is moved to the trash.
         progress: Called with bytes copied and bytes to copy.
 
     Returns:
-        Whether there was something to do. False if all of it is there already.
+        Whether anything was copied. False if the target has all of it already.
 
     Raises:
-        DatasetNotFoundError: if there is no such version.
-        ConfigurationError: if the target has another one, and `replaces` is not given.
-        CacheFormatError: if a file of it is damaged: only what is sound is copied.
+        DatasetNotFoundError: if the version does not exist.
+        ConfigurationError: if the target has another version of that name, and `replaces` is not given.
+        CacheFormatError: if a file of the version is damaged: only sound files are copied.
     """
     root, backend = source._backend.root, target._backend
     key, content = _content_of(source._backend, DatasetKey(dataset_id, dataset_version))
-    is_new = _is_new(backend.root, key, content, replaces)  # before anybody is waited for
+    is_new = _is_new(backend.root, key, content, replaces)  # before waiting for another builder
     manifest = read_manifest(content, key, root.where(_names.manifest(key)))
     name = _names.table(key.id, manifest.table_sha256)
     files = _Files(root, backend.root, key, open_table(root, manifest))
@@ -92,7 +92,7 @@ def copy(
         else:
             exclusion.check()
             if is_new and not backend.root.write_if_absent(_names.manifest(key), content):
-                _is_new(backend.root, key, content, replaces)  # which refuses another one
+                _is_new(backend.root, key, content, replaces)  # raises if another version is there
         clear_attempt(backend.root, key, f"{_names.builds(key)}/copy")
     clear_spent(backend, key.id, published=key)
     _copy_selections(root, backend.root, manifest)
@@ -100,7 +100,7 @@ def copy(
 
 
 def _copy_selections(source: Root, target: Root, manifest: Manifest) -> bool:
-    """Copy what was selected of these records; return whether there was any that the target had not."""
+    """Copy the selections kept of these records; return whether the target lacked any."""
     is_any = False
     for name, content in missing_selections(source, target, manifest):
         target.write(name, content)
@@ -109,10 +109,10 @@ def _copy_selections(source: Root, target: Root, manifest: Manifest) -> bool:
 
 
 def _content_of(source: Backend, key: DatasetKey) -> tuple[DatasetKey, bytes]:
-    """Return the bytes of the manifest of a version, or of what a tag names; and which version that is."""
+    """Return the version of this name, or that a tag of this name names, and the bytes of its manifest."""
     content = source.root.read(_names.manifest(key))
     if content is None:
-        key, _ = source.catalogue.named(key)  # which says what there is
+        key, _ = source.catalogue.named(key)  # raises an error that lists versions, if there is no tag either
         content = source.root.read(_names.manifest(key))
     if content is None:
         raise StorageError(errno.ESTALE, f"{key} in {source.root.location} was changed just now; try again")
@@ -127,22 +127,22 @@ def _checked_bytes(root: Root, name: str, manifest: Manifest) -> bytes:
 
 
 def _shared_with(root: Root, manifest: Manifest) -> set[str]:
-    """Return the files of the newest version there that this one begins with: no prune can take them.
+    """Return the files of the newest version in the target that this version begins with.
 
-    Not while another process builds a version of the dataset, as the caller does.
+    No prune can remove them while the caller holds the right to build a version of the dataset.
     """
     for earlier in reversed(manifest.earlier):
         key = DatasetKey(manifest.key.id, earlier.version)
         content = root.read(_names.manifest(key))
         if content is not None:
-            with contextlib.suppress(CacheFormatError):  # damaged: then all is copied
+            with contextlib.suppress(CacheFormatError):  # a damaged manifest: all files are copied
                 found = read_manifest(content, key, root.where(_names.manifest(key)))
                 return set(part_files(key.id, open_table(root, found)))
     return set()
 
 
 def _is_new(root: Root, key: DatasetKey, content: bytes, replaces: bool) -> bool:
-    """Return whether the target has not this very version."""
+    """Return whether the target lacks this very version."""
     found = root.read(_names.manifest(key))
     if found == content:
         return False
@@ -156,13 +156,13 @@ def _is_new(root: Root, key: DatasetKey, content: bytes, replaces: bool) -> bool
 
 @dataclass(frozen=True)
 class _File:
-    """A part or an index to be copied.
+    """A part or an index to copy.
 
     Args:
-        name: What it is called in the target.
-        source_name: What it is called in the source.
-        sha256: The sum of its bytes.
-        size_bytes: Its size, where a part table says it.
+        name: Its name in the target.
+        source_name: Its name in the source.
+        sha256: The hash of its bytes.
+        size_bytes: Its size, if a part table states it.
     """
 
     name: str
@@ -181,10 +181,11 @@ class _Files:
     table: PartTable
 
     def missing(self, named: set[str] | None) -> list[_File]:
-        """Return the files that the target has not; of two that are equal, one. Indexes come first.
+        """Return the files that the target lacks, one of several equal ones, indexes first.
 
         Args:
-            named: Those that a manifest names there, so that no prune can take them; ``None`` if all are.
+            named: The files that a manifest in the target names, so that no prune can remove them; ``None``
+                if a manifest names all of them.
         """
         root, table, dataset_id = self.target, self.table, self.key.id
         theirs = {entry.name for entry in self.source.entries(f"{dataset_id}/parts")}
@@ -204,7 +205,7 @@ class _Files:
         return [*indexes.values(), *parts.values()]
 
     def copy(self, files: list[_File], exclusion: BuildExclusion, progress: Progress | None) -> None:
-        """Copy files, begun in this order, as long as no other builder takes over."""
+        """Copy files, starting them in this order; stop if another builder takes over."""
         bucket = self.source.bucket
         with ExitStack() as stack:
             work = Path()
@@ -255,11 +256,11 @@ class _Files:
 
     @contextlib.contextmanager
     def _checked(self, file: _File) -> Iterator[Path]:
-        """Give the path of a file of the source, whose bytes are what they should be."""
+        """Give the path of a file of the source, after comparing its bytes with their hash."""
         with self.source.local(file.source_name) as path:
             most_bytes = MAX_READ_BYTES if file.size_bytes is None else file.size_bytes
             with path.open("rb") as content:
-                is_small = os.fstat(content.fileno()).st_size <= most_bytes  # else hashing it may take days
+                is_small = os.fstat(content.fileno()).st_size <= most_bytes  # hashing may take days
                 found = hashlib.file_digest(content, "sha256").hexdigest() if is_small else ""
             if found != file.sha256:
                 raise CacheFormatError(
@@ -269,7 +270,7 @@ class _Files:
             yield path
 
     def _take(self, name: str, path: Path) -> None:
-        """Bring a file to its place in the target."""
+        """Move a file to its place in the target."""
         if self.target.bucket is None:
             self.target.adopt({name: path})
         else:
@@ -277,7 +278,7 @@ class _Files:
 
 
 def _copied(path: Path, work: Path) -> Path:
-    """Return a copy of a file in a folder, of its own: what happens to one must not happen to the other."""
+    """Return a copy of a file in the folder `work`, so that later changes of one do not affect the other."""
     target = work / path.name
     with translated(f"can't copy {path} to {target}"):
         shutil.copyfile(path, target)

@@ -1,6 +1,6 @@
 """Check whether a storage works from this machine, and advise on problems.
 
-Each check makes real requests: it lists, reads, writes, locks. It removes what it writes.
+Each check makes real requests: it lists, reads, writes, locks. It removes the files that it writes.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _SKEW_NOTED_S: Final = 5.0
 _SKEW_WRONG_S: Final = 300.0
 _LITTLE_ROOM_BYTES: Final = 10**9
 _FEW_DESCRIPTORS: Final = 1024
-# What Linux gives by default; a cache of more parts than that is partly read without being mapped.
+# Linux's default limit; in a cache of more parts than the limit, some parts are read without being mapped.
 _FEW_MAPPINGS: Final = 65_530
 
 _MENDS: Final = {
@@ -53,7 +53,7 @@ _ALLOW_TO_WRITE: Final = (
 
 
 class Outcome(StrEnum):
-    """How a check ended."""
+    """The result of a check."""
 
     OK = "ok"
     NOTE = "note"
@@ -62,13 +62,13 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """The finding of one check.
 
     Args:
-        what: What was checked, in a word or two.
-        state: How it ended.
-        text: What was found.
-        mend: What to do about it; may be empty.
+        what: The subject of the check, in a word or two.
+        state: The result.
+        text: A sentence about the result.
+        mend: Advice; may be empty.
     """
 
     what: str
@@ -90,7 +90,7 @@ def examine_bucket(bucket: Bucket, *, writes: bool = True) -> Iterator[Finding]:
     except StorageError as error:
         if error.errno != errno.EACCES or isinstance(error, CredentialsError):
             yield _trouble("access", error, "correct the URL or the options")
-            return  # nothing else can work
+            return  # every other check would fail, too
         yield _trouble(
             "list", error, "allow to list: s3:ListBucket on the bucket; in GCS storage.objects.list"
         )
@@ -110,7 +110,7 @@ def examine_bucket(bucket: Bucket, *, writes: bool = True) -> Iterator[Finding]:
 
 
 def _read(bucket: Bucket, first: Object | None) -> Finding:
-    """Read a byte of an object, or ask for one that is not there."""
+    """Read a byte of an object, or request an object that does not exist."""
     name = ".yogadl/absent" if first is None else first.name
     times = []
     try:
@@ -158,7 +158,7 @@ def _read_back(bucket: Bucket, name: str, content: bytes) -> Finding:
 
 
 def _clock(modified: float, before: float, after: float) -> Finding:
-    # The dates of HTTP are whole seconds.
+    # HTTP dates are whole seconds.
     skew_s = max(0.0, before - (modified + 1), modified - after)
     text = f"this machine's and the store's are {skew_s:.0f} s apart"
     if skew_s < _SKEW_NOTED_S:
@@ -188,7 +188,7 @@ def _conditions(bucket: Bucket, name: str) -> Finding:
 
 
 def _trouble(what: str, error: StorageError, mend: str) -> Finding:
-    """Make the finding of a store's error; `mend` is the advice if it forbids something."""
+    """Return the finding of a store's error; `mend` is the advice if the store denies access."""
     if isinstance(error, CredentialsError):
         mend = "give other credentials, by --profile or the environment; --anonymous for a public bucket"
     elif error.errno == errno.EACCES:
@@ -201,7 +201,7 @@ def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
 
     Args:
         mirror: The mirror.
-        writes: Whether to make it, if it is not there, and to try locks in it.
+        writes: Whether to make the folder, if it is missing, and to try locks in it.
     """
     try:
         location = mirror.location if writes else mirror.location_if_made()
@@ -220,9 +220,9 @@ def examine_folder(what: str, folder: Path, said: str, *, writes: bool = True) -
     """Check the file system that a folder is on, its room, and whether locks work there.
 
     Args:
-        what: What the folder is.
-        folder: Where it is.
-        said: What is known of it.
+        what: The name of the folder in the findings.
+        folder: The folder.
+        said: The beginning of the finding about its file system.
         writes: Whether to try locks in it.
     """
     kind = file_system(folder)
@@ -249,7 +249,7 @@ def examine_folder(what: str, folder: Path, said: str, *, writes: bool = True) -
 
 
 def _locks(what: str, folder: Path) -> Finding:
-    """Lock a file, and see that it can't be locked again."""
+    """Lock a file, and check that it can't be locked again."""
     what, path = f"{what}: locks", folder / f".yogadl-doctor-{secrets.token_hex(8)}"
     mend = "choose a folder on a local disk"
     opened: list[int] = []
@@ -263,7 +263,7 @@ def _locks(what: str, folder: Path) -> Finding:
     finally:
         for descriptor in opened:
             os.close(descriptor)
-        with contextlib.suppress(OSError):  # on a read-only disk even if there is none
+        with contextlib.suppress(OSError):  # a read-only disk raises even if the file does not exist
             path.unlink()
     if not first or second:
         return Finding(what, Outcome.PROBLEM, f"two could lock one file in {folder}", mend)
@@ -273,7 +273,7 @@ def _locks(what: str, folder: Path) -> Finding:
 def examine_process() -> Iterator[Finding]:
     """Check the limits that this process runs under."""
     yield _limit("open files", resource.RLIMIT_NOFILE, _FEW_DESCRIPTORS, Outcome.PROBLEM, "ulimit -n 65536")
-    # Caches are mapped: all of them together count.
+    # All mapped caches together count against this limit.
     yield _limit("address space", resource.RLIMIT_AS, sys.maxsize, Outcome.NOTE, "ulimit -v unlimited")
     yield _limit("size of files", resource.RLIMIT_FSIZE, 2**30, Outcome.PROBLEM, "ulimit -f unlimited")
     try:

@@ -1,4 +1,4 @@
-"""Have the partitions of a build written: by worker processes of this one, or by any executor's tasks."""
+"""Have the partitions of a build written by worker processes of this one, or by tasks of any executor."""
 
 import concurrent.futures
 import functools
@@ -19,14 +19,15 @@ from yogadl.storage._partitions import Partitions
 from yogadl.storage._publish import put_aside
 from yogadl.storage._receipts import Receipt
 
-# Executors of our own, by name: the module of each, and its class.
+# The executors of yogadl, by name: the module and class of each.
 ENGINES: Final = {"ray": ("yogadl.adapters.ray", "RayExecutor")}
-# So often it is told how far the build is.
+# The interval between reports of progress.
 _TELL_EVERY_S: Final = 0.5
-# Larger than a share of a source with random access: it becomes one file.
+# The largest size of a part; larger than a share of a source with random access, so each share is one part.
 _PART_BYTES: Final = 2**29
-# An executor keeps in memory what it is given. So few tasks wait in it at least that none of its slots is
-# idle for long, more where it does not tell which ones run; so many at most, if little is sent to each.
+# An executor keeps the arguments of waiting tasks in memory. _LEAST_WAITING tasks wait in any case, so that
+# no slot is idle for long; _LEAST_UNTOLD, if the executor does not report which tasks run. Up to
+# _MOST_WAITING tasks wait as long as their arguments take less than _WAITING_BYTES.
 _LEAST_WAITING: Final = 4
 _LEAST_UNTOLD: Final = 32
 _MOST_WAITING: Final = 4096
@@ -34,7 +35,7 @@ _WAITING_BYTES: Final = 2**30
 
 
 class _Sent(NamedTuple):
-    """A task that was submitted, for which partition, and how much it was sent."""
+    """A submitted task, its partition, and the size of its arguments."""
 
     task: "concurrent.futures.Future[Written]"
     partition: int
@@ -42,7 +43,7 @@ class _Sent(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a task says of its partition."""
+    """The result of a task: the records and bytes of its partition."""
 
     records: int
     size_bytes: int
@@ -56,18 +57,18 @@ def write_all(
     tally: Tally,
     exclusion: BuildExclusion,
 ) -> None:
-    """Have all partitions written that are not yet.
+    """Have all partitions written that are not written yet.
 
     Args:
-        build: Whose.
-        workers: How many processes read; with one, and no engine, it is this one.
+        build: The build.
+        workers: The number of processes that read; with one, and no engine, this process reads.
         engine: An executor whose tasks read, in place of workers, or the name of one in `ENGINES`.
-        part_bytes: How large one file may get; ``None`` is as large as a share.
-        tally: Told how far it is.
-        exclusion: Of the version; held by the caller.
+        part_bytes: The largest size of a part; ``None`` makes one part of a share.
+        tally: Counts the progress.
+        exclusion: The right to build the version; held by the caller.
 
     Raises:
-        WorkerDiedError: if workers died again and again at the same partition; names it.
+        WorkerDiedError: if workers died repeatedly at the same partition; the error names it.
     """
     part_bytes = part_bytes or _PART_BYTES
     if engine is not None:
@@ -95,7 +96,7 @@ def _executor(engine: concurrent.futures.Executor | str) -> concurrent.futures.E
 
 
 def _submitted(engine: concurrent.futures.Executor, given: bytes) -> concurrent.futures.Future[Written]:
-    task: object = engine.submit(write_partition, given)  # of an engine of the user's: may return anything
+    task: object = engine.submit(write_partition, given)  # an engine of the user's may return anything
     if not isinstance(task, concurrent.futures.Future):
         raise ConfigurationError(
             f"the engine must be a concurrent.futures.Executor, but submit of this {type(engine).__name__} "
@@ -107,9 +108,9 @@ def _submitted(engine: concurrent.futures.Executor, given: bytes) -> concurrent.
 def written_by_itself(
     source: Any, build: Partitions, part_bytes: int | None, allow_pickle: bool, aside: str
 ) -> Partitions:
-    """Have a source written by tasks that know it; return the build, with as many partitions as it had.
+    """Let a source write its records by its own tasks; return the build with their number of partitions.
 
-    Nobody can go on with one that fails: what there is of it goes to the folder `aside`.
+    A failed build of this kind can't be continued: its files are moved to the folder `aside`.
     """
     try:
         count = source.write_partitions(functools.partial(_write_found, build, part_bytes, allow_pickle))
@@ -127,7 +128,7 @@ def _write_found(
 
 
 def _task(build: Partitions, partition: int, part_bytes: int) -> bytes:
-    """Return what an executor's task is sent: no more of the source than it reads."""
+    """Return the arguments of an executor's task, with only the part of the source that the task reads."""
     return pickled((build.only(partition), partition, part_bytes), stays_here=False)
 
 
@@ -149,7 +150,7 @@ def _drive(
     exclusion: BuildExclusion,
     submit: Callable[[int], _Sent],
 ) -> None:
-    """Submit a task for each partition, in order, and wait for all; at the first error, for none."""
+    """Submit a task for each partition, in order, and wait for all; at the first error cancel the rest."""
     pending: dict[concurrent.futures.Future[Written], _Sent] = {}
     submitted = 0
     try:
@@ -175,7 +176,7 @@ def _drive(
 
 
 def _has_room(waiting: Sequence[int], least: int) -> bool:
-    """Return whether one more task may wait beside those that do, of which each was sent so many bytes."""
+    """Return whether one more task may wait beside those whose argument sizes are in `waiting`."""
     return len(waiting) < least or (len(waiting) < _MOST_WAITING and sum(waiting) < _WAITING_BYTES)
 
 
@@ -187,7 +188,7 @@ def _result(build: Partitions, sent: _Sent) -> Written:
 
 
 def write_partition(given: bytes) -> Written:
-    """Write one partition: what an executor's task does."""
+    """Write one partition; runs as an executor's task."""
     build, partition, part_bytes = pickle.loads(given)
     return _written(build.write_share(partition, part_bytes))
 
@@ -206,7 +207,7 @@ def _write_given(partition: int) -> Written:
     return _written(build.write_share(partition, part_bytes, progress))
 
 
-@functools.cache  # of a process that is a worker and nothing else
+@functools.cache  # one value a process: a worker process serves one build
 def _given() -> Any:
     return pickle.loads(given_to_worker())
 

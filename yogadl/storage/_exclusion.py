@@ -1,4 +1,4 @@
-"""Declare what a builder holds while it excludes all others: a lock in a folder, a lease in a bucket."""
+"""Declare the right to build that a builder holds: a lock in a folder, a lease in a bucket."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,29 +13,29 @@ class LeaseLostError(LeaseError):
 
 
 class BuildExclusion(Protocol):
-    """The exclusive build of one version, from when it was granted to the end of the ``with`` block."""
+    """The exclusive right to build one version, from when it was granted to the end of the ``with`` block."""
 
     @property
     def term(self) -> int | None:
-        """Which build of this version this is, where builds are counted: the lease's term."""
+        """The lease's term, which counts the builds of this version, or ``None`` for a lock."""
 
     @property
     def report(self) -> Progress | None:
-        """What tells waiting processes how far the build is, cheaply; ``None`` if it can't."""
+        """A cheap function that reports the progress to waiting processes, or ``None`` if there is no way."""
 
     def check(self) -> None:
-        """Make sure that no other builder has taken over.
+        """Check that no other builder has taken over.
 
         Raises:
-            LeaseLostError: if one has.
+            LeaseLostError: if another builder has taken over.
         """
 
 
 @contextlib.contextmanager
 def reporting_loss(exclusion: BuildExclusion) -> Iterator[None]:
-    """Raise `LeaseLostError`, if the build was lost, in place of an error that this has caused.
+    """Raise `LeaseLostError` in place of a storage error that followed from the loss of the build.
 
-    A builder that takes over removes the files of the one before.
+    A builder that takes over removes the files of the builder before it, which then fails to find them.
     """
     try:
         yield

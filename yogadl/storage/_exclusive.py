@@ -1,4 +1,4 @@
-"""Exclude other builders of a version, and make a builder that asks for its own result fail at once."""
+"""Exclude other builders of a version, and fail at once if a builder waits for itself."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -15,14 +15,14 @@ from yogadl.storage._tags import refuse_tag
 
 @dataclass(eq=False)
 class _Running:
-    """A build in progress, as the code that runs inside it sees it."""
+    """A build in progress, recorded for the code that runs inside it."""
 
     location: str
     key: DatasetKey
-    is_over: bool = False  # a context may outlive the build that it was copied in
+    is_over: bool = False  # a copied context may outlive the build
 
 
-# What this context is building, so that a builder that asks for itself fails instead of waiting.
+# The builds of this context, so that a builder that requests its own result fails instead of waiting.
 _building: ContextVar[tuple[_Running, ...]] = ContextVar("building", default=())
 
 
@@ -33,13 +33,15 @@ def exclusive_build_unless(
     """Exclude other builders of a version, waiting for the one that builds it now.
 
     Args:
-        backend: Where.
+        backend: The storage.
         key: The version.
-        unless: Called while waiting; once it returns true, ``None`` is given and nothing is held.
+        unless: Called while waiting; once it returns true, the context manager gives ``None`` and holds
+            nothing.
 
     Raises:
-        ConfigurationError: if this very context builds it, or it is a tag, or a worker imports its script.
-        LeaseError: if it takes longer than the storage waits.
+        ConfigurationError: if this context builds the version already, the name is a tag, or a worker process
+            is importing its script.
+        LeaseError: if the wait takes longer than the storage allows.
     """
     refuse_starting_worker()
     outer, location = _building.get(), backend.root.location
@@ -60,7 +62,7 @@ def exclusive_build_unless(
 
 @contextlib.contextmanager
 def exclusive_build(backend: Backend, key: DatasetKey) -> Iterator[BuildExclusion]:
-    """Exclude other builders of a version, even if it is there by then; see `exclusive_build_unless`."""
+    """Exclude other builders of a version, whether or not it exists; see `exclusive_build_unless`."""
     with exclusive_build_unless(backend, key) as exclusion:
-        assert exclusion is not None  # which only `unless` makes it
+        assert exclusion is not None  # it is None only if `unless` returned true
         yield exclusion

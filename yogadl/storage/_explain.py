@@ -1,4 +1,4 @@
-"""Say why two versions of a dataset are not the same."""
+"""Find the reasons why two versions of a dataset differ."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from yogadl._provenance.difference import Difference, differences, ingredients_i
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why two versions of a dataset are not the same. As a string, a line for each reason.
+    """The reasons why two versions of a dataset differ. As a string, a line for each reason.
 
     Args:
         id: The dataset.
         version: The first version.
         other: The second.
-        differences: The differences that influence what is built.
+        differences: The differences that decide the records.
         notes: Other differences that may be of interest, such as versions of libraries.
     """
 
@@ -42,7 +42,7 @@ def _of_records(first: Manifest, second: Manifest) -> str:
 
 
 def explain(first: Manifest, second: Manifest) -> Explanation:
-    """Say what differs between what two versions of a dataset were built from."""
+    """Return the differences between the code, values and arguments that two versions were built from."""
     then, now = ingredients_in(first.builder), ingredients_in(second.builder)
     notes = [
         f"version {manifest.key.version!r} was not built by storage.cacheable or the command, "
@@ -54,7 +54,7 @@ def explain(first: Manifest, second: Manifest) -> Explanation:
     if not notes and not found:
         notes.append("both were built by the same code with the same arguments")
     notes.append(_of_records(first, second))
-    # Decide no version, and may yet be the reason.
+    # These decide no version, but may change the records.
     for name in ("python", "numpy", "yogadl", "system"):
         before, after = first.builder.get(name), second.builder.get(name)
         if before != after:

@@ -21,7 +21,7 @@ from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 from yogadl.storage._folder import storage_error, sync_folder
 
-# Of `yogadl.adapters`, by name, since imports run downward only; loaded when it is asked for.
+# The modules in `yogadl.adapters`, imported by name at the first use: imports run downward only.
 _ADAPTERS: Final = {"parquet": "arrow_export", "arrow": "arrow_export"}
 NPY: Final = "npy"
 FORMATS: Final = (NPY, *_ADAPTERS)
@@ -34,25 +34,25 @@ class Writer(Protocol):
     """Write the records of one dataset into a folder, in order."""
 
     def write(self, columns: Sequence[Column], first_record: int) -> None:
-        """Write the records that follow, a column a field.
+        """Write the records that follow, a column for each field.
 
         Raises:
-            UnsupportedDataError: if a value has no form there; names field and record.
+            UnsupportedDataError: if a value has no form in this format; the error names field and record.
         """
 
     def close(self) -> None:
-        """Finish the files. Called once, after an error, too."""
+        """Finish the files. Called once, also after an error."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote.
+    """The result of an export.
 
     Args:
-        folder: Where.
+        folder: The folder that was written.
         files: The names of the files in it.
-        records: How many records they hold.
-        size_bytes: How large they are together.
+        records: The number of records in them.
+        size_bytes: The size of all of them.
     """
 
     folder: Path
@@ -71,9 +71,9 @@ def export(
     """Write records to files that other programs read, all or none: the folder appears at the end.
 
     ``"npy"`` writes a ``.npy`` file for each field, which must not vary in length, and a ``spec.json`` that
-    says which is which. ``"parquet"`` and ``"arrow"`` (the IPC file format) write one file, a column for each
-    field; they need pyarrow. How each kind of field is written: docs/howto/export.md. It uses some tens of MB
-    of memory, however large the dataset.
+    lists them. ``"parquet"`` and ``"arrow"`` (the IPC file format) write one file, a column for each field;
+    they need pyarrow. The form of each kind of field: docs/howto/export.md. An export uses some tens of MB of
+    memory, however large the dataset.
 
     Args:
         ref: The records: a dataset, or some of it (``ref[:1000]``, ``ref.fields("image")``).
@@ -82,9 +82,9 @@ def export(
         progress: Called with records written and records in all.
 
     Raises:
-        ConfigurationError: if there is no such format, or the folder is not empty.
-        UnsupportedDataError: if a field has no form in that format; names it, and what to do.
-        MissingDependencyError: if pyarrow is not installed, and is needed.
+        ConfigurationError: if the format is unknown, or the folder is not empty.
+        UnsupportedDataError: if a field has no form in that format; the error names the field and a remedy.
+        MissingDependencyError: if the format needs pyarrow, and it is not installed.
         StorageError: if the disk fails or is full.
 
     Example:
@@ -113,7 +113,7 @@ def export(
         try:
             _write_all(_open_writer(format, work, ref), ref, progress)
             files = _sync(work)
-            work.replace(target)  # in place of an empty folder, too
+            work.replace(target)  # replaces an empty folder, too
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
@@ -163,7 +163,7 @@ def _write_all(writer: Writer, ref: RecordsRef, progress: Callable[[int, int], N
             end = min(len(ref), first + max(1, _CHUNK_BYTES // max(1, record_bytes)))
             columns = ref.columns(np.arange(first, end, dtype=np.int64))
             writer.write(columns, first)
-            # Records may be larger here than they are on average.
+            # The next records may be larger than the average.
             record_bytes = max(ref.record_bytes, sum(map(size_of, columns)) // (end - first))
             first = end
             if progress is not None:
@@ -186,10 +186,10 @@ def _sync(folder: Path) -> dict[str, int]:
 class NpyWriter:
     """Write a ``.npy`` file for each field.
 
-    Written, not mapped: on a full disk a mapped file is not an error but the end of the process.
+    Files are written, not mapped: on a full disk, writing to a mapped file kills the process.
 
     Raises:
-        UnsupportedDataError: if a field varies in length; names it.
+        UnsupportedDataError: if a field varies in length; the error names it.
     """
 
     def __init__(self, folder: Path, ref: RecordsRef) -> None:
@@ -224,9 +224,9 @@ class NpyWriter:
         (folder / "spec.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
 
     def write(self, columns: Sequence[Column], first_record: int) -> None:
-        """Append to every file; none is kept open, since there may be thousands."""
+        """Append to every file; no file is kept open, since there may be thousands."""
         for path, column in zip(self._paths, columns, strict=True):
-            # As bytes, since datetimes give no buffer. Any: mypy knows of no array that does.
+            # As bytes, since datetimes have no buffer. Any: mypy has no array type with one.
             content: Any = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
             with path.open("ab") as file:
                 file.write(content)
@@ -236,13 +236,13 @@ class NpyWriter:
 
 
 def stored_dtype(leaf: Leaf) -> "np.dtype[Any]":
-    """Return the dtype of numpy's own that holds a field: its bits, for those of ml_dtypes."""
+    """Return the dtype of numpy that stores a field: unsigned integers for dtypes of ml_dtypes."""
     dtype = leaf.numpy_dtype
     return dtype if dtype.type.__module__ == "numpy" else np.dtype(f"<u{dtype.itemsize}")
 
 
 def file_names(names: Sequence[str]) -> list[str]:
-    """Return a file's name, without ending, for each field: unique, whatever the file system."""
+    """Return a file name without suffix for each field, unique on any file system."""
     found: list[str] = []
     taken = {"spec"}
     for name in names:
@@ -251,7 +251,7 @@ def file_names(names: Sequence[str]) -> list[str]:
             safe.lstrip(".").encode("utf-8", "replace")[:_MAX_NAME].decode("utf-8", "ignore") or "records"
         )
         number = 1
-        while made.lower() in taken:  # some file systems see no difference between a and A
+        while made.lower() in taken:  # some file systems do not distinguish a and A
             number += 1
             made = f"{base}-{number}"
         taken.add(made.lower())

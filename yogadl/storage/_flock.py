@@ -1,7 +1,7 @@
-"""Hold locks on files that go with the process that holds them, however it ends.
+"""Hold locks on files; a lock is released when the process that holds it ends, for whatever reason.
 
-flock, since its locks are shared with forked children, unlike POSIX locks: a lock is free once the last
-process that inherited it has closed its descriptor. Descriptors are closed on exec.
+The locks are those of flock, since forked children share them, unlike POSIX locks: a lock is free once the
+last process that inherited it has closed its descriptor. Descriptors are closed on exec.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _FIRST_POLL_S: Final = 0.002
 _LAST_POLL_S: Final = 0.1
 _READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 _BUSY: Final = (errno.EWOULDBLOCK, errno.EACCES)
-# How often the holder of a claim touches its lock file.
+# The interval at which the holder of a claim touches its lock file.
 _TOUCH_EVERY_S: Final = 1.0
 
 
@@ -29,10 +29,10 @@ def open_lock(path: Path, *, reads: bool = False) -> int:
 
     Args:
         path: The file.
-        reads: Whether the lock will be shared alone, for which a file that may only be read is good, too.
+        reads: Whether the lock will only be shared; then a file that may only be read suffices.
 
     Raises:
-        StorageError: if it can't be made.
+        StorageError: if the file can't be made.
     """
     with translated(f"can't make the lock {path}"):
         try:
@@ -51,7 +51,7 @@ def try_lock(descriptor: int, path: Path, *, exclusive: bool) -> bool:
     """Take a lock if it is free; return whether this call did.
 
     Raises:
-        StorageError: if there are no locks on that file system.
+        StorageError: if the file system has no locks.
     """
     kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
     try:
@@ -70,7 +70,7 @@ def wait_for_lock(descriptor: int, path: Path, *, exclusive: bool, limit_s: floa
     """Take a lock, waiting until it is free.
 
     Raises:
-        StorageError: if it is not within the limit.
+        StorageError: if the lock is not free within the limit.
     """
     for _ in polls(limit_s):
         if try_lock(descriptor, path, exclusive=exclusive):
@@ -103,7 +103,7 @@ def is_free(path: Path) -> bool:
     except FileNotFoundError:
         return True
     except OSError:
-        return False  # it can't be known
+        return False  # unknown, so not free
     try:
         return try_lock(descriptor, path, exclusive=True)
     finally:
@@ -111,18 +111,18 @@ def is_free(path: Path) -> bool:
 
 
 def remove_free_lock(path: Path) -> bool:
-    """Remove a lock's file unless a process holds it; return whether this call did.
+    """Remove a lock's file unless a process holds the lock; return whether this call did.
 
-    The lock is held meanwhile. So a process that opened the file before, and locks it afterwards, finds
-    that it has no name, and must take the lock anew.
+    This call holds the lock while it removes the file. A process that opened the file before, and locks it
+    afterwards, finds that its file has no name any more, and must take the lock anew.
 
     Raises:
-        StorageError: if it can't be removed.
+        StorageError: if the file can't be removed.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return False  # it is gone, or no lock
+        return False  # the file is gone, or not a lock
     try:
         if not (try_lock(descriptor, path, exclusive=True) and is_at(descriptor, path)):
             return False
@@ -134,7 +134,7 @@ def remove_free_lock(path: Path) -> bool:
 
 
 class Claim:
-    """Lets one process at a time download a file, as long as it makes progress."""
+    """A claim that lets one process at a time download a file, as long as it makes progress."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -152,8 +152,8 @@ class Claim:
     def take(self, is_made: Callable[[], bool], stall_s: float) -> bool:
         """Wait for the claim, or until another process has the file; return whether to download it.
 
-        A holder without progress for `stall_s` is not waited for any longer: then the file is downloaded
-        twice, which does no harm.
+        After `stall_s` without progress of the holder, the wait ends, and the file is downloaded twice, which
+        does no harm.
         """
         seen, since = -1, time.monotonic()
         for _ in polls(None):
@@ -176,7 +176,8 @@ class Claim:
         """Release the claim."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            # Unlinked before unlocking: a process that waits for this lock then finds that it has no name.
+            # Unlink before unlocking: a process that waits for this lock then finds that its file has no
+            # name.
             if is_at(descriptor, self.lock_path):
                 self.lock_path.unlink(missing_ok=True)
             fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -202,7 +203,7 @@ class Claim:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Return whether an open file is still the one of that name."""
+    """Return whether an open file is still the file of that name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -210,7 +211,7 @@ def is_at(descriptor: int, path: Path) -> bool:
 
 
 def polls(limit_s: float | None) -> Iterator[None]:
-    """Yield again and again, ever more slowly, until the limit."""
+    """Yield repeatedly until the limit, with growing pauses."""
     started = time.monotonic()
     pause_s = _FIRST_POLL_S
     while True:

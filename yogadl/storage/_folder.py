@@ -1,4 +1,4 @@
-"""Keep files below one folder: written whole or not at all, and found again by name."""
+"""A folder of files with names: a write is complete or leaves nothing."""
 
 import contextlib
 import errno
@@ -14,29 +14,29 @@ from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._links import checked_path, files_below, open_file, stat_file
 from yogadl.storage._root import MAX_READ_BYTES, Entry, Root, too_large
 
-# How a full disk, or a quota that is used up, is said.
+# The errors of a full disk, and of a quota that is used up.
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-# A folder that somebody else clears away in that moment is made again, so many times.
+# The number of times that a folder is made which another process removes at the same time.
 _TRIES: Final = 100
 
 
 def folder_at(location: str) -> Path | None:
-    """Return the folder that a path or a ``file://`` URL names; ``None`` of any other URL."""
+    """Return the folder that a path or a ``file://`` URL names, or ``None`` for any other URL."""
     if "://" not in location:
         return Path(location)
     host, _, path = location.removeprefix("file://").partition("/")
     if not location.startswith("file://") or host not in ("", "localhost"):
         return None
-    from urllib.parse import unquote  # who only reads a folder needs none of it
+    from urllib.parse import unquote  # most readers do not need it
 
     return Path("/" + unquote(path))
 
 
 class Folder(Root):
-    """Keep files by name, written atomically and durably. Safe for processes and threads.
+    """A folder of files, written atomically and durably. Safe for processes and threads.
 
     Args:
-        root: The folder; made when something is first written.
+        root: The folder; made at the first write.
     """
 
     def __init__(self, root: Path) -> None:
@@ -47,7 +47,7 @@ class Folder(Root):
         return str(self.root)
 
     def path(self, name: str) -> Path:
-        """Return where the file of that name lies."""
+        """Return the path of the file of that name."""
         return self.root / name
 
     def where(self, name: str) -> str:
@@ -84,7 +84,7 @@ class Folder(Root):
             raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
 
     def sizes(self, below: str, files: Iterable[str]) -> Iterator[int]:
-        """Yield the size of each of these files of a folder, -1 if there is none; faster than `size`."""
+        """Yield the size of each of these files of a folder, -1 for a missing one; faster than `size`."""
         with self._open_folder(below) as folder:
             for file in files:
                 try:
@@ -94,7 +94,7 @@ class Folder(Root):
                 yield found.st_size if found is not None and stat.S_ISREG(found.st_mode) else -1
 
     def exist(self, below: str, files: Iterable[str]) -> Iterator[bool]:
-        """Yield whether a folder has anything of each of these names; half of the time of `sizes`."""
+        """Yield for each of these names whether a folder has it; takes half the time of `sizes`."""
         with self._open_folder(below) as folder:
             for file in files:
                 yield folder is not None and os.access(file, os.F_OK, dir_fd=folder, follow_symlinks=False)
@@ -115,7 +115,7 @@ class Folder(Root):
                 os.close(folder)
 
     def write(self, name: str, content: bytes) -> None:
-        """Put a file in place of any other of that name: readers see the old one or the new one."""
+        """Write a file, replacing any of that name: readers see the old content or the new."""
         with self.written(name, content) as temporary:
             temporary.replace(self.path(name))
 
@@ -131,14 +131,14 @@ class Folder(Root):
 
     @contextlib.contextmanager
     def written(self, name: str, content: bytes | Path) -> Iterator[Path]:
-        """Give a finished temporary file with this content, or a file's, beside where it is to go."""
+        """Give a temporary file with this content, or a copy of a file, in the folder of `name`; durable."""
         path = Path(checked_path(self.root, name))
         temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
         with translated(f"can't write {path}"):
             try:
                 with _opened(temporary) as file:
                     if isinstance(content, Path):
-                        import shutil  # who only reads needs none of it
+                        import shutil  # most readers do not need it
 
                         with content.open("rb") as source:
                             shutil.copyfileobj(source, file, 2**20)
@@ -167,7 +167,7 @@ class Folder(Root):
     def rename(self, name: str, new_name: str, check: Callable[[], None] = lambda: None) -> bool:
         path, target = Path(checked_path(self.root, name)), Path(checked_path(self.root, new_name))
         if not os.path.lexists(path):
-            return False  # else the new name's folder would be made for nothing
+            return False  # without a useless folder for the new name
         check()
         is_moved = False
         with translated(f"can't move {self.path(name)}", unless=FileNotFoundError):
@@ -191,9 +191,9 @@ class Folder(Root):
     def folders_with(
         self, *names: str, most_files: int | None = None, below: str = ""
     ) -> tuple[list[str], bool]:
-        """Return every folder that has a folder of one of these names inside, and whether all was looked at.
+        """Return every folder that has a folder of one of these names inside, and whether all were looked at.
 
-        What this user may not list is left out: others may keep folders here, too.
+        Folders that this user may not list are left out: these may belong to other users.
         """
         found, count = [], 0
         top = checked_path(self.root, f"{below}/") if below else self.root
@@ -206,18 +206,18 @@ class Folder(Root):
         return sorted(found), True
 
     def now(self) -> float:
-        """Return the time by this machine's clock, which the disk goes by."""
+        """Return the time by this machine's clock, which the disk's file times follow."""
         return time.time()
 
     def age_s(self, name: str, now: float) -> float:
-        """Return how long ago a file or folder was last changed; 0 if it is gone."""
+        """Return the time since a file or folder was last changed; 0 if it does not exist."""
         try:
             return now - changed(self.path(name).stat())
         except OSError:
             return 0.0
 
     def keep(self, name: str) -> bool:
-        """Make a file young again, so that pruning leaves it alone; ``False`` if it is gone."""
+        """Renew a file's time, so that pruning leaves it alone; ``False`` if it does not exist."""
         try:
             os.utime(self.path(name))
         except OSError:
@@ -225,12 +225,12 @@ class Folder(Root):
         return True
 
     def with_room(self, dry_run: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Do nothing: what goes is renamed or removed in its place."""
+        """Do nothing: on a local disk, renaming and removing take no room."""
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
-        """Give the folder itself: a build there has locked out all others."""
+        """Give the folder itself: a build holds the right to build, so no other build uses it."""
         yield made_folder(Path(checked_path(self.root, f"{below}/")))
 
     @contextlib.contextmanager
@@ -255,7 +255,7 @@ class Folder(Root):
 
 
 def refuse_unlisted(error: OSError) -> None:
-    """Raise the error of a folder that can't be listed: what it holds must not be taken for absent."""
+    """Raise the error of a folder that can't be listed, since its files must not be taken for missing."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise storage_error(error, f"can't list {error.filename}", reads=True) from error
 
@@ -273,9 +273,10 @@ def made_folder(path: Path) -> Path:
 
 
 def changed(found: os.stat_result) -> float:
-    """Return when a file came to be as it is here.
+    """Return the time when a file got its current content or place in this folder.
 
-    Copies may bring the time of the original with them, but the time of its inode is this folder's own.
+    The modification time may be that of an original that was copied; the time of the inode is this folder's
+    own.
     """
     return max(found.st_mtime, found.st_ctime)
 
@@ -291,11 +292,11 @@ def sync_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def translated(what: str, *, unless: type[OSError] | tuple[()] = ()) -> Iterator[None]:
-    """Raise errors of the file system as those of a storage, but `unless`, at which the block just ends."""
+    """Raise errors of the file system as a `StorageError`, except `unless`, which end the block silently."""
     try:
         yield
     except StorageError:
-        raise  # which says all
+        raise  # it is translated already
     except unless:
         pass
     except OSError as error:
@@ -303,7 +304,7 @@ def translated(what: str, *, unless: type[OSError] | tuple[()] = ()) -> Iterator
 
 
 def storage_error(error: OSError, what: str, *, reads: bool = False) -> StorageError:
-    """Translate an error of the file system, met when something was read or, else, written."""
+    """Translate an error of the file system; `reads` tells whether reading or writing failed."""
     hint = ""
     if error.errno in FULL:
         hint = "; the disk is full: make room and try again"
@@ -313,7 +314,7 @@ def storage_error(error: OSError, what: str, *, reads: bool = False) -> StorageE
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a new file for writing; its folder is made, again if it is removed meanwhile, being empty."""
+    """Open a new file for writing; make its folder, again if another process removes it while it is empty."""
     for left in reversed(range(_TRIES)):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Make a version that begins with the parts of another, or that has its records in fewer and larger parts.
+"""Build a version that begins with the parts of another, or one that has its records in fewer, larger parts.
 
-The other version is read once this process alone builds the new one. From then until it is done nothing of
-the dataset is pruned, so its parts stay, whatever becomes of that version meanwhile.
+The other version is read once this process alone builds the new one. From then to the end of the build
+nothing of the dataset is pruned, so its parts stay, even if that version is deleted.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ from yogadl.storage._root import Root
 
 _log = logging.getLogger("yogadl")
 
-# Each reads the small index of a part, which in a bucket takes as long as an answer does.
+# The threads that read indexes of parts; in a bucket each small read takes a round trip.
 _AT_ONCE: Final = 16
 
 
@@ -62,12 +62,12 @@ def append(
     """Build a version of another's parts and those of a source: see `CacheStorage.append`.
 
     Args:
-        backend: Where.
-        key: The version.
-        data: Returns the new records, once no other process builds and the base is known to be there.
-        base: What it begins with.
-        options: How.
-        call: The call that the records come from, if it is to be described.
+        backend: The storage.
+        key: The version to build.
+        data: Returns the new records, once no other process builds and the base is known to exist.
+        base: The version that it begins with.
+        options: The options of the build.
+        call: The call that the records come from, if the manifest is to describe it.
     """
     if key == base:
         raise ConfigurationError(
@@ -111,23 +111,23 @@ def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callabl
 
 
 def earlier_of(base: Manifest) -> tuple[Earlier, ...]:
-    """Return the versions that a version begins with which continues this one, the oldest first."""
+    """Return the `earlier` entry of a version that continues this one, the oldest version first."""
     this = Earlier(base.key.version, base.records, base.fingerprint)
     return (*base.earlier, this)[-MOST_EARLIER:]
 
 
 def _has(base: Manifest, key: DatasetKey, built: Manifest | None) -> bool:
-    """Return whether a base has in it what is appended to make this version: the call is a repeated one.
+    """Return whether a base already contains the records to append, because the call is a repetition.
 
     Args:
-        base: What the version is to begin with.
-        key: The version.
-        built: What is there of it.
+        base: The version to begin with.
+        key: The version to build.
+        built: The manifest that this version has now, if any.
     """
     chain = earlier_of(base)
     if any(each.version == key.version for each in chain):
         return True
-    # By another name, too: it may have been compacted since.
+    # The same records may have another name: a version may have been compacted since.
     return built is not None and built.earlier != () and any(_is(each, built) for each in chain)
 
 
@@ -136,18 +136,18 @@ def _is(earlier: Earlier, manifest: Manifest) -> bool:
 
 
 def warn_if_other_base(catalogue: Catalogue, built: Manifest, base: DatasetKey) -> None:
-    """Warn that a version which is served continues another one than it is asked for with.
+    """Warn that the version returned continues another version than the base that the call names.
 
     Args:
-        catalogue: Where both are.
-        built: The version.
-        base: What it is asked for with: a version, or a tag of one.
+        catalogue: The catalogue of both.
+        built: The version returned.
+        base: The base that the call names: a version, or a tag of one.
     """
     last = built.earlier[-1] if built.earlier else None
     given = base.version
     try:
         found = _newest(catalogue, base).manifest
-    except DatasetNotFoundError:  # deleted since, perhaps
+    except DatasetNotFoundError:  # it may have been deleted since
         is_same = last is not None and last.version == given
     else:
         given = found.key.version
@@ -165,10 +165,10 @@ def warn_if_other_base(catalogue: Catalogue, built: Manifest, base: DatasetKey) 
 
 
 def _newest(catalogue: Catalogue, key: DatasetKey) -> Published:
-    """Return a version, or what a tag names, as it is in the storage now, whatever this machine's mirror has.
+    """Return a version, or the one that a tag names, as the storage has it now, ignoring the mirror.
 
     Raises:
-        DatasetNotFoundError: if there is none.
+        DatasetNotFoundError: if there is no such version.
     """
     found = _read(catalogue.root, key)
     if found is None:
@@ -186,7 +186,7 @@ def _read(root: Root, key: DatasetKey) -> Published | None:
 
 
 def _built(root: Root, key: DatasetKey) -> Manifest | None:
-    """Return what is there of a version that is to be built; nothing if that is damaged, and mended so."""
+    """Return the manifest of the version to build; nothing if it is damaged, since the build replaces it."""
     with contextlib.suppress(CacheFormatError):
         found = _read(root, key)
         return None if found is None else found.manifest
@@ -194,10 +194,10 @@ def _built(root: Root, key: DatasetKey) -> Manifest | None:
 
 
 def _receipts(backend: Backend, manifest: Manifest) -> list[Receipt]:
-    """Return what is known of each part of a version.
+    """Return the receipt of each part of a version.
 
     Raises:
-        CacheFormatError: if a file of it is missing or damaged.
+        CacheFormatError: if a file of the version is missing or damaged.
     """
     table = open_table(backend.root, manifest)
     first = table.first_record.tolist()
@@ -213,12 +213,12 @@ def _receipts(backend: Backend, manifest: Manifest) -> list[Receipt]:
 
 
 def _check_like(base: Manifest, source: Source) -> None:
-    """Refuse a source whose records have another structure or dtype, before any is read.
+    """Refuse a source whose records have another structure or dtype, before any record is read.
 
-    Shapes may differ: how a field is stored is said part by part, so old parts are read as they were.
+    Shapes may differ: each part has its own form of each field, so old parts stay readable.
 
     Raises:
-        UnsupportedDataError: if it has; names the field.
+        UnsupportedDataError: if structure or dtype differ; the error names the field.
     """
     if source.spec.is_like(base.spec):
         return
@@ -251,7 +251,7 @@ def _named(spec: Spec) -> str:
 
 
 def _tell_what_varies(base: Manifest, spec: Spec) -> None:
-    """Warn where batches of a field were arrays, and now are lists."""
+    """Warn about fields whose batches were arrays and are now lists."""
     for before, now in zip(base.spec.fields, spec.fields, strict=True):
         if before.leaf.is_fixed and not now.leaf.is_fixed:
             name = repr(before.name) if before.name else "the record"
@@ -278,9 +278,9 @@ def _compacted(catalogue: Catalogue, base: DatasetKey) -> Planned:
 
 
 class _Stored:
-    """The records of a version as a source, as they are stored: what was pickled is not unpickled.
+    """The stored records of a version as a source; pickled values are not unpickled.
 
-    All of it is compared with its checksums. Picklable: each worker opens the version itself.
+    All blocks are compared with their checksums. Picklable: each worker opens the version itself.
     """
 
     can_start_anywhere = True
@@ -292,7 +292,7 @@ class _Stored:
         self._reader: AnyReader | None = None
         self.spec = published.manifest.spec
         self.length = published.manifest.records
-        # What a cache was built by is still known once it is compacted.
+        # The compacted cache keeps the provenance of its base.
         self.provenance = _without_machine(published.manifest.builder)
         self.provenance["compacts"] = published.manifest.key.version
         if not self.length:

@@ -1,4 +1,4 @@
-"""Hold whole ranges of a cache for the time that a stream reads from them: in files, or in memory."""
+"""Hold whole ranges of a cache for as long as a stream reads from them: in files, or in memory."""
 
 import os
 import weakref
@@ -16,14 +16,14 @@ from yogadl.storage._threads import DaemonThreads
 
 Int64s = NDArray[np.int64]
 
-# What lies between two of the format's blocks: a block's header may take a page of its own.
+# The gap between two of the format's blocks: a block's header may take a page of its own.
 HELD_GAP_BYTES: Final = 2 * 4096
-# How much is held in memory, where there is no mirror.
+# The bytes held in memory, if there is no mirror.
 MOST_IN_MEMORY_BYTES: Final = 256 * 2**20
 
 
 class GoneError(Exception):
-    """What was held is no longer: it is to be read by range."""
+    """The bytes are not held any more, and must be read by range."""
 
 
 class HeldFiles(Protocol):
@@ -33,7 +33,7 @@ class HeldFiles(Protocol):
     is_lost: bool
 
     def bring(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
-        """Write what `fetch` returns to a file, unless it is there.
+        """Write the result of `fetch` to a file, unless the file exists.
 
         Raises:
             GoneError: if there is no room.
@@ -43,20 +43,20 @@ class HeldFiles(Protocol):
         """Read from a file.
 
         Raises:
-            GoneError: if it is not there.
+            GoneError: if the file does not exist.
         """
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
 
 
 class Tally:
-    """What a `Held` has.
+    """The files and bytes of one `Held`.
 
     Attributes:
-        names: Of its files.
-        size_bytes: How much that is.
-        is_over: Whether it is gone: then nothing is kept for it any more.
+        names: The names of its files.
+        size_bytes: The size of its ranges.
+        is_over: Whether the `Held` is gone; ranges that arrive later are not kept.
     """
 
     def __init__(self) -> None:
@@ -66,10 +66,10 @@ class Tally:
 
 
 class HeldRange(Range):
-    """Bytes of one part that are kept until nobody holds them.
+    """Bytes of one part that are kept for as long as a `Held` holds them.
 
     Attributes:
-        name: What its file is called.
+        name: The name of its file.
     """
 
     __slots__ = ("_files", "_tally", "name")
@@ -83,19 +83,19 @@ class HeldRange(Range):
         self.name = f"{label}-{part}-{start}-{stop}"
 
     def content(self, fetch: Callable[[], bytes | memoryview]) -> bytes | memoryview:
-        """Return what is to be kept in memory of what `fetch` returns."""
+        """Return the bytes to keep in memory: the result of `fetch`, or no bytes if they go to a file."""
         if self._files is None:
             return fetch()
         self._files.bring(self.name, fetch)
-        if self._tally.is_over:  # its file was to go before it had come
+        if self._tally.is_over:  # the range was released before it arrived
             self._files.remove(self.name)
         return b""
 
     def slice(self, start: int, length: int) -> bytes | memoryview:
-        """Return bytes from a position of the part on, waiting for them.
+        """Return bytes from a position of the part on, waiting for them to arrive.
 
         Raises:
-            GoneError: if they are no longer held.
+            GoneError: if they are not held any more.
         """
         if self._files is None:
             return super().slice(start, length)
@@ -111,18 +111,18 @@ class Held:
         self._holder = store.holder
         self._files = store.files
         self._found: list[HeldRange] = []
-        self._starts: list[int] = []  # of each, were all parts one after the other
+        self._starts: list[int] = []  # the start of each range, if all parts were joined
         self._coming: list[HeldRange] = []
         self._tally = Tally()
         store.tallies.add(self._tally)
         weakref.finalize(self, _let_go, os.getpid(), self._files, store.tallies, self._tally)
 
     def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
-        """Begin to read these, as few ranges, each whole."""
+        """Begin to read these ranges, merged into as few as possible, each read whole."""
         self._holder.add(self, parts, positions, lengths)
 
     def make(self, part: int, start: int, stop: int, key: int) -> HeldRange:
-        """Return a new range, found from now on; the caller has the holder's lock."""
+        """Return a new range, which `find` finds from now on; the caller has the holder's lock."""
         one = HeldRange(part, start, stop, self._files, self._label, self._tally)
         place = bisect_right(self._starts, key)
         self._starts.insert(place, key)
@@ -133,12 +133,12 @@ class Held:
         return one
 
     def coming_bytes(self) -> int:
-        """Return how much of it was asked for, and is not here yet."""
+        """Return the number of bytes that were requested and have not arrived."""
         self._coming = coming = [one for one in self._coming if not one.is_done]
         return sum(one.size_bytes for one in coming)
 
     def find(self, key: int, part: int, stop: int) -> HeldRange | None:
-        """Return what has the bytes from there up to a position of their part; the caller has the lock."""
+        """Return the range that has the bytes from `key` to `stop` of a part; the caller has the lock."""
         place = bisect_right(self._starts, key) - 1
         one = self._found[place] if place >= 0 else None
         is_whole = one is not None and one.part == part and stop <= one.stop and not one.has_failed
@@ -146,7 +146,7 @@ class Held:
 
 
 class Holder:
-    """Read what is held of a cache's parts from there, and the rest by range. Thread-safe; fork-safe."""
+    """Read ranges of a cache's parts, from held ranges if possible. Thread-safe; fork-safe."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
@@ -155,7 +155,7 @@ class Holder:
         self._all: list[weakref.ref[Held]] = []
 
     def add(self, held: Held, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
-        """Begin to read these; see `Held`."""
+        """Begin to read these ranges; see `Held`."""
         some = np.flatnonzero(lengths)
         keys = self._ranges.keys(parts[some], positions[some])
         with self._lock:
@@ -176,7 +176,7 @@ class Holder:
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of these ranges; see `AwayParts`."""
         if os.getpid() != self._pid:
-            self._pid, self._all = os.getpid(), []  # the threads that bring them are not in this process
+            self._pid, self._all = os.getpid(), []  # a fork leaves the threads that read them behind
         windows = [held for known in self._all if (held := known()) is not None]
         if not windows:
             return self._ranges.read(parts, positions, lengths, keeps=False, takes=takes)
@@ -210,14 +210,14 @@ class Holder:
 
 
 class BlockStore:
-    """Where a stream keeps the blocks of a cache that it reads from; see `Held`.
+    """Keep the blocks of a cache that a stream reads from; see `Held`.
 
     Args:
-        holder: What reads them.
-        files: Where they are kept; None for memory.
+        holder: Reads the blocks.
+        files: The files that hold them, or None for memory.
 
     Attributes:
-        tallies: Of each `Held` that lives.
+        tallies: The tally of each `Held` that lives.
     """
 
     def __init__(self, holder: Holder, files: HeldFiles | None) -> None:
@@ -228,26 +228,26 @@ class BlockStore:
 
     @property
     def is_lost(self) -> bool:
-        """Whether somebody removed where it keeps what it has."""
+        """Whether the folder of the files was removed by others."""
         return self.files is not None and self.files.is_lost
 
     def free_bytes(self) -> int:
-        """Return how much more it may keep."""
+        """Return the number of bytes that there is still room for."""
         most_bytes = MOST_IN_MEMORY_BYTES if self.files is None else self.files.most_bytes
         return most_bytes - sum(tally.size_bytes for tally in self.tallies.copy())
 
     def window(self, label: str) -> Held:
-        """Return what keeps some blocks together, of which there are none yet; another label for others."""
+        """Return a new, empty `Held` for blocks that are kept together; each needs a label of its own."""
         return Held(self, label)
 
     def later(self, work: Callable[[], None]) -> None:
-        """Do something in a thread, one after the other."""
+        """Run a function in a thread, one function after the other."""
         self._threads.put(work, lambda: None)
 
 
 def _let_go(pid: int, files: HeldFiles | None, tallies: set[Tally], tally: Tally) -> None:
-    """Forget what was kept. Takes no lock: it runs wherever the last reference went."""
-    if os.getpid() == pid:  # else it is the parent's
+    """Release the ranges of a `Held`. Takes no lock: it may run in any thread, as a finalizer."""
+    if os.getpid() == pid:  # in a forked child, they belong to the parent
         tallies.discard(tally)
         tally.is_over = True
         if files is not None:

@@ -1,4 +1,4 @@
-"""Keep a storage in order: throw versions away, bring them back, remove what is not needed."""
+"""Delete and restore versions, and remove files that are not needed."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -20,20 +20,20 @@ _log = logging.getLogger("yogadl")
 
 
 def delete(backend: Backend, key: DatasetKey) -> None:
-    """Throw a version away: see `CacheStorage.delete`."""
+    """Move a version to the trash: see `CacheStorage.delete`."""
     root, name = backend.root, _names.manifest(key)
     if root.size(name) is None:
         refuse_tag(root, key)
-        raise backend.catalogue.not_found(key)  # before anything is made for it
+        raise backend.catalogue.not_found(key)  # before locks and folders are made for it
     refuse_tagged(root, key)
     with root.with_room(), exclusive_build(backend, key) as exclusion:
-        refuse_tagged(root, key)  # once more: a builder may have been waited for
+        refuse_tagged(root, key)  # again: this call may have waited for a builder
         if not root.rename(name, new_trashed_name(root, key), exclusion.check):
             raise backend.catalogue.not_found(key)
 
 
 def undelete(backend: Backend, key: DatasetKey) -> None:
-    """Bring back what was deleted or replaced last: see `CacheStorage.undelete`."""
+    """Restore the version that was deleted or replaced last: see `CacheStorage.undelete`."""
     root = backend.root
     if not trashed_names(root, key):
         refuse_tag(root, key)
@@ -45,14 +45,14 @@ def undelete(backend: Backend, key: DatasetKey) -> None:
             raise DatasetNotFoundError(f"the trash of {root.location} has no {key} any more")
         if root.size(_names.manifest(key)) is None:
             exclusion.check()
-            root.rename(names[-1], _names.manifest(key))  # on a local disk, this takes no room
+            root.rename(names[-1], _names.manifest(key))  # a rename takes no room on a local disk
             return
         replace(root, key, content, exclusion)
         root.remove(names[-1])
 
 
 def unfinished(backend: Backend, dataset_id: str | None) -> list[Unfinished]:
-    """Return what builds hold that are not finished: see `CacheStorage.unfinished`."""
+    """Return the unfinished builds and the sizes of their files: see `CacheStorage.unfinished`."""
     catalogue, root = backend.catalogue, backend.root
     found: list[Unfinished] = []
     for name in catalogue.ids_with("builds") if dataset_id is None else [dataset_id]:
@@ -61,7 +61,7 @@ def unfinished(backend: Backend, dataset_id: str | None) -> list[Unfinished]:
             kept: set[str] = set()
             try:
                 kept = Pruning(root, name, 0.0, 0.0).named(catalogue.versions(name))
-            except (CacheFormatError, StorageError) as error:  # a bad manifest hides none of them
+            except (CacheFormatError, StorageError) as error:  # a bad manifest must hide no build
                 _log.warning(
                     "yogadl: the sizes of unfinished builds of %r may include files that its versions use: "
                     "%s",
@@ -80,8 +80,8 @@ def prune(
     unfinished: bool,
     progress: Callable[[int, int], None] | None,
 ) -> Pruned:
-    """Remove what no manifest names: see `CacheStorage.prune`."""
-    given: object = grace_s  # from the user: may be anything
+    """Remove files that no manifest names: see `CacheStorage.prune`."""
+    given: object = grace_s  # a value from the user may have any type
     if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
         raise ConfigurationError(f"grace_s must be a number of seconds, at least 0, not {given!r:.100}")
     root, catalogue = backend.root, backend.catalogue
@@ -118,10 +118,10 @@ def _pruned(
     dataset_id: str,
     dry_run: bool,
 ) -> Iterator[Entry]:
-    """Yield what is removed, or would be, of a dataset."""
+    """Yield the files of a dataset that are removed, or would be."""
     found = doomed(backend.catalogue.versions(dataset_id))
     if not found:
-        return  # so that no process waits for nothing
+        return  # without taking the right to prune, so that no builder waits
     if dry_run:
         yield from () if backend.coordinator.has_builder(dataset_id) else found
         return
@@ -135,13 +135,13 @@ def _pruned(
 def clear_spent(
     backend: Backend, dataset_id: str, own: str | None = None, published: DatasetKey | None = None
 ) -> None:
-    """Remove what builds hold that none can go on with, unless one runs: then that one does.
+    """Remove files of builds that no build can continue, unless a build runs: then that build does it.
 
     Args:
-        backend: Where.
+        backend: The storage.
         dataset_id: The dataset.
-        own: The folder of an attempt of this call, which is over.
-        published: A version that is there by now, so that no attempt to build it is gone on with.
+        own: The folder of an attempt of this call, which has ended.
+        published: A version that exists by now, so that no attempt to build it is continued.
     """
     root = backend.root
     try:
@@ -155,6 +155,6 @@ def clear_spent(
                 for _ in pruning.remove(spent, exclusion):
                     pass
     except OfflineError:
-        pass  # nothing was begun, as its own error says
+        pass  # offline, nothing was begun, and the call raises its own error
     except (StorageError, LeaseError, CacheFormatError) as error:
         _log.warning("yogadl: what unfinished builds of %r hold is not removed: %s", dataset_id, error)

@@ -1,8 +1,8 @@
-"""Open the files of a dataset and nothing else: follow no link out of it, and open nothing but files.
+"""Open the regular files of a dataset, and refuse links, pipes and devices in its folder.
 
-A storage's folder and the whole folder of a dataset may be links. The content of a dataset's folder may come
-from anybody: a link there would be read as if its target were in the storage, and pruned as if nobody else
-needed that; a pipe would block for ever. docs/explanation/format.md says so to users.
+A storage's folder and the whole folder of a dataset may be links. The files in a dataset's folder may come
+from any user: a link there would make yogadl read its target as a file of the storage, and prune it although
+others need it; a pipe would block for ever. docs/explanation/format.md tells users about this.
 """
 
 import errno
@@ -24,16 +24,16 @@ def checked_path(root: Path, name: str) -> str:
 
     Args:
         root: The storage's folder.
-        name: The file's name; with a slash at its end the folder's, which must be no link either.
+        name: The file's name; with a slash at its end, a folder's name, which must not be a link either.
 
     Raises:
-        CacheFormatError: if one is.
+        CacheFormatError: if one of these is a link.
     """
     return _path(root, name)[0]
 
 
 def _path(root: Path, name: str) -> tuple[str, bool]:
-    """Return the path of a file, and whether that is inside a dataset."""
+    """Return the path of a file, and whether it is inside a dataset."""
     folders = _folders_inside(name)
     for folder in folders:
         if os.path.islink(f"{root}/{folder}"):
@@ -46,7 +46,7 @@ def open_file(root: Path, name: str) -> BinaryIO:
 
     Raises:
         CacheFormatError: if it is a link inside a dataset, a pipe, a device or a socket.
-        OSError: if it is a folder, or there is none.
+        OSError: if it is a folder, or does not exist.
     """
     path, is_inside = _path(root, name)
     try:
@@ -71,22 +71,22 @@ def stat_file(root: Path, name: str) -> os.stat_result:
 
 
 def stat_any(root: Path, name: str) -> os.stat_result:
-    """Return the status of anything of that name; inside a dataset, of a link itself."""
+    """Return the status of a path; inside a dataset, that of a link itself."""
     path, is_inside = _path(root, name)
     return os.lstat(path) if is_inside else os.stat(path)
 
 
 def files_below(root: Path, below: str, onerror: Callable[[OSError], object] | None = None) -> Iterator[str]:
-    """Yield the names of all files below a folder; nothing if there is none.
+    """Yield the names of all files below a folder; none if the folder does not exist.
 
     Args:
         root: The storage's folder.
-        below: The folder's name, or nothing for all.
+        below: The folder's name; empty for the storage's folder.
         onerror: Called with the error of a folder that can't be listed.
 
     Raises:
-        CacheFormatError: if a folder inside a dataset is a link: what it leads to must neither be listed
-            nor count as absent. Other links are not followed.
+        CacheFormatError: if a folder inside a dataset is a link: its files must neither be listed nor count
+            as absent. Other links are not followed.
     """
     top, is_inside = _path(root, f"{below}/")
     for path, folders, files in os.walk(top, onerror=onerror):
@@ -98,7 +98,7 @@ def files_below(root: Path, below: str, onerror: Callable[[OSError], object] | N
 
 
 def _link(path: str) -> CacheFormatError:
-    """Return the error of a link where none may be."""
+    """Return the error about a link inside a dataset."""
     return CacheFormatError(
         f"{path} is a link, and links inside a dataset's folder are not followed: replace it by a copy of "
         "what it leads to (cp -RL); only the whole folder of a dataset may be a link"
@@ -121,9 +121,9 @@ def _no_file(path: str) -> CacheFormatError:
 
 
 def _folders_inside(name: str) -> list[str]:
-    """Return the folders on the way to a file that lie inside a dataset's own, outermost first."""
+    """Return the folders of a file's path that lie inside a dataset's folder, outermost first."""
     segments = name.split("/")
     for first, segment in enumerate(segments):
-        if segment in RESERVED_NAMES:  # no dataset's id has one
+        if segment in RESERVED_NAMES:  # no segment of a dataset's id is one of these
             return ["/".join(segments[: end + 1]) for end in range(first, len(segments) - 1)]
     return []

@@ -1,4 +1,4 @@
-"""Keep caches in a folder: of one machine, or shared by several."""
+"""Make the backend of a storage in a folder: of one machine, or shared by several."""
 
 import os
 import stat
@@ -23,12 +23,12 @@ from yogadl.storage._root import Root
 
 @frozen
 class FolderOpener(Opener):
-    """Open caches where they lie, in a folder; there are no copies, and to look is as quick.
+    """Open caches in place, in a folder. `here` returns ``None``, since reading the folder is as quick.
 
     Args:
-        root: What reads the folder's small files.
+        root: Reads and writes the folder's small files.
         folder: The folder.
-        mapped: Whether files may be mapped to be read.
+        mapped: Whether files may be mapped.
     """
 
     root: Root
@@ -48,7 +48,7 @@ class FolderOpener(Opener):
         self.root.write(name, content)
 
     def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
-        from yogadl.storage._tags import version_of  # who fetches by version needs none of it
+        from yogadl.storage._tags import version_of  # fetching by version does not need it
 
         return None if is_away else version_of(self.root, key)
 
@@ -57,17 +57,17 @@ class FolderOpener(Opener):
 
 
 def local_backend(path: Path, mapped: bool = True) -> Backend:
-    """Return a storage's backend in a folder of this machine; on a network file system it gets a warning."""
+    """Return the backend of a storage in a folder of this machine; warn about a network file system."""
     folder = _folder_at(path)
     _warn_of_network(folder.root)
     return Backend(Catalogue(folder, FolderOpener(folder, folder, mapped)), FileLocks(folder))
 
 
 def shared_backend(path: Path, policy: LeasePolicy, mapped: bool = True) -> Backend:
-    """Return a storage's backend in a folder that several machines share, one builder at a time by lease.
+    """Return the backend of a storage in a folder that several machines share; leases exclude builders.
 
-    The file locks of a network file system may not hold between machines. Caches lie as in a local folder,
-    and each can be opened as the other, as long as nobody builds.
+    The file locks of a network file system may not hold between machines. Files lie as in a local folder, and
+    each kind of storage can be opened as the other, as long as no process builds.
     """
     from yogadl.storage._buckets.local import LocalBucket
     from yogadl.storage._leases.coordinator import LeaseCoordinator
@@ -81,7 +81,7 @@ def shared_backend(path: Path, policy: LeasePolicy, mapped: bool = True) -> Back
 
 
 def _folder_at(path: Path) -> Folder:
-    """Return a storage's folder, which is made when something is first written there.
+    """Return a storage's folder, which is made at the first write.
 
     Raises:
         ConfigurationError: if it is a file.

@@ -30,7 +30,7 @@ _SAY_EVERY_S: Final = 60.0
 
 
 class BuildLock:
-    """An exclusive build by file lock, which lasts as long as its process. Implements `BuildExclusion`."""
+    """The right to build by file lock, which lasts as long as its process. Implements `BuildExclusion`."""
 
     term = None
     report = None
@@ -43,7 +43,7 @@ class BuildLock:
 class FileLocks:
     """Exclude other builders in a folder of one machine. Implements `BuildCoordinator`.
 
-    A lock ends with its process, however that ends.
+    A lock is released when its process ends, for whatever reason.
     """
 
     folder: Folder
@@ -58,19 +58,20 @@ class FileLocks:
                 return
             try:
                 self._prepare(key)
-                # Checked while holding our lock, which a later prune finds held.
+                # Checked while this process holds its own lock: a prune that begins later sees that lock.
                 self.wait_for_pruning(key.id)
                 yield BuildLock()
             finally:
                 self.folder.remove(_names.holder(key))
 
     def _prepare(self, key: DatasetKey) -> None:
-        """Note which process builds, and make the folder of the trash while there is room for it.
+        """Record the process that builds, and make the folder of the trash while there is room for it.
 
-        On a full disk neither is done: what frees it holds this lock, too.
+        On a full disk neither is done and no error is raised, since calls that free room, such as `delete`,
+        hold this lock, too.
         """
         trash = Path(checked_path(self.folder.root, _names.trashed(key, 0))).parent
-        with contextlib.suppress(OSError):  # reported when it is needed
+        with contextlib.suppress(OSError):  # the call that needs the folder reports it
             trash.mkdir(parents=True, exist_ok=True)
         this = {"pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
         try:
@@ -93,7 +94,7 @@ class FileLocks:
         except OSError as error:
             raise _not_writable(error, self.folder.root) from error
         try:
-            # Checked while holding our lock, for which later builders wait.
+            # Checked while this process holds its own lock: builders that begin later wait for it.
             yield None if self.has_builder(dataset_id) else BuildLock()
         finally:
             lock.release()
@@ -110,8 +111,8 @@ class FileLocks:
             if name == _names.lock(_names.WholeDataset(dataset_id)):
                 continue
             path = self.folder.path(name)
-            with contextlib.suppress(StorageError):  # without flock
-                if is_free(path):  # some versions of filelock would make the file young, by which prune goes
+            with contextlib.suppress(StorageError):  # the file system has no flock
+                if is_free(path):  # some versions of filelock renew the file's time, which prune compares
                     continue
             lock = _file_lock(path)
             try:
@@ -134,13 +135,13 @@ class FileLocks:
 
     @contextlib.contextmanager
     def _locked(self, name: str, what: Callable[[], str], turn: str | None = None) -> Iterator[None]:
-        """Hold a lock, waiting for its holder and logging what for.
+        """Hold a lock; log a message while waiting for its holder.
 
         Args:
-            name: The lock's.
-            what: Returns what is waited for.
-            turn: The lock that the next in turn holds meanwhile, so that the last holder, coming back at
-                once, can't overtake those that wait.
+            name: The lock's name.
+            what: Returns a phrase for the message.
+            turn: The lock that the next in turn holds while it waits. A process that released the lock, and
+                requests it again at once, can't overtake that one.
         """
         lock = self._lock(name)
         with contextlib.nullcontext() if turn is None else self._locked(turn, what):
@@ -181,19 +182,19 @@ class FileLocks:
 
 
 def _file_lock(path: Path) -> "FileLock":
-    """Return a lock that takes its file anew if `prune` has removed that since it was opened.
+    """Return a lock that takes its file anew if `prune` has removed the file since it was opened.
 
-    filelock sees to it: it takes no lock on a file that has no name any more.
+    filelock ensures this: it takes no lock on a file that has no name any more.
     """
     from filelock import FileLock
 
     return FileLock(path, is_singleton=False)
 
 
-def _say_if_soft(lock: object) -> None:  # a FileLock, whose class changes when it finds no flock
-    """Say how to clear a lock that is a file's mere existence, as filelock has it where there is no flock.
+def _say_if_soft(lock: object) -> None:  # a FileLock; its class changes if there is no flock
+    """Log how to clear a lock that consists of a file's existence, filelock's way if there is no flock.
 
-    That of a dead process is taken over only on that process's own host.
+    filelock takes over the lock of a dead process only on that process's own host.
     """
     from filelock import SoftFileLock
 

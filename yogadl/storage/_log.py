@@ -1,4 +1,4 @@
-"""Say how a dataset came to be what it is: its versions, what each adds to the one before, and its tags."""
+"""Read the history of a dataset: its versions, each compared with the one before, and its tags."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,20 +15,22 @@ from yogadl.storage._tags import TagMove, current_tags, moves_of_tags
 
 @dataclass(frozen=True)
 class LoggedVersion:
-    """One version of a dataset, beside the one before.
+    """One version of a dataset, compared with the one before.
 
     Attributes:
-        version: What it is called.
-        created: When it was built, in seconds since 1970.
-        records: How many it has.
-        parts: How many files they are in.
-        fingerprint: The hash of its content.
+        version: The version's name.
+        created: The time of its build, in seconds since 1970.
+        records: The number of its records.
+        parts: The number of its parts.
+        fingerprint: The hash of its records.
         tags: The tags that name it now.
-        before: The version that it is compared with: which it continues, or else the one built before it.
-        earlier: The versions that it begins with, the oldest first; some of them may be gone.
-        shared_bytes: How much of it is in files that the one before has, too.
-        added_bytes: How much of it is in files of its own.
-        explanation: What differs between what built the two; ``None`` for the first.
+        before: The version that it is compared with: the one that it continues, or else the one built before
+            it.
+        earlier: The versions that it begins with, the oldest first; some of them may be deleted.
+        shared_bytes: The size of its files that the one before has, too.
+        added_bytes: The size of its other files.
+        explanation: The differences between the code, values and arguments that built the two, or ``None``
+            for the first.
     """
 
     version: str
@@ -46,13 +48,13 @@ class LoggedVersion:
 
 @dataclass(frozen=True)
 class Log:
-    """How a dataset came to be what it is.
+    """The history of a dataset.
 
     Attributes:
-        id: What the dataset is called.
-        versions: Those that it has, the oldest first.
-        moves: What its tags were made to name, the oldest first.
-        damaged: The versions that can't be read, and why.
+        id: The dataset's id.
+        versions: Its versions, the oldest first.
+        moves: The versions that its tags named, the oldest first.
+        damaged: The versions that can't be read, each with the reason.
     """
 
     id: str
@@ -62,7 +64,7 @@ class Log:
 
 
 def log_of(catalogue: Catalogue, dataset_id: str) -> Log:
-    """Return how a dataset came to be what it is: see `CacheStorage.log`."""
+    """Return the history of a dataset: see `CacheStorage.log`."""
     manifests: list[Manifest] = []
     sizes: dict[str, dict[str, int]] = {}
     damaged: dict[str, str] = {}
@@ -72,7 +74,7 @@ def log_of(catalogue: Catalogue, dataset_id: str) -> Log:
             sizes[version] = dict(part_sizes(dataset_id, open_table(catalogue.root, manifest)))
             manifests.append(manifest)
         except DatasetNotFoundError:
-            pass  # deleted just now
+            pass  # it was deleted meanwhile
         except CacheFormatError as error:
             damaged[version] = str(error)
     if not manifests and not damaged:
@@ -106,7 +108,7 @@ def _logged(
 
 
 def _before(manifest: Manifest, older: list[Manifest], every: list[Manifest]) -> Manifest | None:
-    """Return the version that one continues, if it is there as it was then, or else the one built before."""
+    """Return the version that `manifest` continues, if unchanged since, or else the one built before it."""
     by_version = {one.key.version: one for one in every}
     for earlier in reversed(manifest.earlier):
         found = by_version.get(earlier.version)

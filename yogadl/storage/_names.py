@@ -1,4 +1,4 @@
-"""Say where the files of a dataset lie below the root of a storage."""
+"""Give the files of a dataset their names below the root of a storage."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ from yogadl._frozen import frozen
 from yogadl._key import DatasetKey, is_hash
 from yogadl.errors import CacheFormatError
 
-# Compiled when they are first used: who only reads needs none of them.
+# Not compiled here: a process that only reads does not need these.
 _OURS: Final = (
     r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.(parts|pins)|builds/[0-9a-f]{24}/.*"
     r"|tables/[0-9a-f]{32}/[0-9a-f]{24}\.selection"
@@ -19,7 +19,7 @@ _OURS: Final = (
 _OF_LOCKS: Final = r"locks/[0-9a-f]{24}\.(lock|turn|holder)"
 _UNFINISHED: Final = r"(?:.*/)?\.[0-9a-f]{16}\.tmp"
 _LEASE: Final = r"([0-9]{10})(\.beat|\.end|\.wait)?"
-MAX_NUMBER: Final = 10**10 - 1  # of what is numbered in names: leases and tags
+MAX_NUMBER: Final = 10**10 - 1  # the largest number in the name of a lease or a tag
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
 SELECTION_SUFFIX: Final = ".selection"
@@ -31,14 +31,14 @@ WAIT: Final = ".wait"
 
 @frozen
 class WholeDataset:
-    """Stand for all of a dataset where otherwise one version does: it is pruned as one.
+    """A stand-in for the key of a version, which names the lease or lock on a whole dataset for pruning.
 
     Args:
-        id: What the dataset is called.
+        id: The dataset's id.
     """
 
     id: str
-    version: str = field(default="", init=False)  # no version can be called so
+    version: str = field(default="", init=False)  # no version can have this name
 
     def __str__(self) -> str:
         return f"dataset {self.id!r}"
@@ -65,12 +65,12 @@ def part_file(sha256: str) -> str:
 
 
 def index(dataset_id: str, index_sha256: str) -> str:
-    """Return the name of a part's index: by its own bytes, since parts of equal bytes may lie differently."""
+    """Return the name of a part's index: its own hash, since parts of equal bytes may differ in layout."""
     return f"{dataset_id}/parts/{_checked(index_sha256)}.idx"
 
 
 def indexes(dataset_id: str, sha256: str, index_sha256: str) -> tuple[str, str]:
-    """Return where a part's index may be: under its name, or, in caches of old, under that of the part."""
+    """Return the names that a part's index may have: its own, or the part's, as in old caches."""
     return index(dataset_id, index_sha256), f"{dataset_id}/parts/{_checked(sha256)}.idx"
 
 
@@ -80,33 +80,33 @@ def table(dataset_id: str, sha256: str) -> str:
 
 
 def pins(dataset_id: str, table_sha256: str) -> str:
-    """Return the name of what is known of the objects of the parts that a part table names."""
+    """Return the name of the file that holds the pins of a part table's parts."""
     return f"{dataset_id}/tables/{_checked(table_sha256)}.pins"
 
 
 def selections(dataset_id: str, fingerprint: str) -> str:
-    """Return the folder of what was selected of records with this fingerprint, in whichever version."""
+    """Return the folder of the selections of records with this fingerprint, in any version."""
     return f"{dataset_id}/tables/{fingerprint}"
 
 
 def selection(dataset_id: str, fingerprint: str, name: str) -> str:
-    """Return the name of the file of a selection, which itself says its whole name."""
-    # No longer than the name of a part table, so that every dataset can have it.
+    """Return the name of the file of a selection; the file contains the selection's full name."""
+    # No longer than the name of a part table, so that it fits for every dataset.
     return f"{selections(dataset_id, fingerprint)}/{name[:24]}{SELECTION_SUFFIX}"
 
 
 def tags(dataset_id: str) -> str:
-    """Return the folder of what was tagged."""
+    """Return the folder of the tags."""
     return f"{dataset_id}/tags"
 
 
 def tag(dataset_id: str, name: str, number: int) -> str:
-    """Return the name of what a tag was made to name for that time: the first is 1."""
+    """Return the name of the file that records a tag's move of this number; the first is 1."""
     return f"{tags(dataset_id)}/{name}/{number:010d}{TAG_SUFFIX}"
 
 
 def trashed(key: DatasetKey, nanoseconds: int) -> str:
-    """Return the name of a manifest thrown away at that time."""
+    """Return the name of a manifest that was moved to the trash at that time."""
     return f"{key.id}/trash/{key.version}@{nanoseconds:020d}{MANIFEST_SUFFIX}"
 
 
@@ -114,7 +114,7 @@ def split_trashed(name: str) -> tuple[str, int]:
     """Return version and time in the name of a trashed manifest, taken from below ``trash/``.
 
     Raises:
-        ValueError: if it is no such name.
+        ValueError: if the name has another form.
     """
     version, _, stamp = name.removesuffix(MANIFEST_SUFFIX).rpartition("@")
     if re.fullmatch("[0-9]{1,20}", stamp) is None or int(stamp) >= 2**63:
@@ -123,22 +123,22 @@ def split_trashed(name: str) -> tuple[str, int]:
 
 
 def builds(key: DatasetKey) -> str:
-    """Return the folder of everything unfinished of this version.
+    """Return the folder of all unfinished files of this version.
 
-    Named by a hash, since the folders of version ``a`` must not hold those of ``a/b``.
+    Its name is a hash, since the folder of version ``a`` must not contain that of ``a/b``.
     """
     return f"{key.id}/builds/{_short(key.version)}"
 
 
 def resumable(key: DatasetKey) -> str:
-    """Return the folder of the attempt that the next builder may go on with."""
+    """Return the folder of the attempt that the next builder may continue."""
     return f"{builds(key)}/one"
 
 
 def unresumable(key: DatasetKey, token: str) -> str:
     """Return the folder of an attempt that only the builder of this token can finish.
 
-    It is needed only while the version is being built.
+    The folder is needed only while the version is being built.
     """
     return f"{builds(key)}/one-{token}"
 
@@ -149,20 +149,20 @@ def partitioned(key: DatasetKey, run: str, partitions: int) -> str:
 
 
 def shared_out(key: DatasetKey, run: str) -> str:
-    """Return the folder of an attempt whose partitions others write for one builder, which holds the right.
+    """Return the folder of an attempt whose partitions are written for one builder, which holds the right.
 
-    The next builder may go on with it.
+    The next builder may continue it.
     """
     return f"{builds(key)}/many-{run}"
 
 
 def is_shared_out(attempt: str) -> bool:
-    """Return whether an attempt of that name is one whose partitions others write for one builder."""
+    """Return whether an attempt of that name is one whose partitions are written for one builder."""
     return attempt.startswith("many-")
 
 
 def is_spent(attempt: str) -> bool:
-    """Return whether an attempt of that name is of no use once its version is not being built."""
+    """Return whether an attempt of that name is useless once its version is not being built."""
     return attempt.startswith("one-")
 
 
@@ -182,7 +182,7 @@ def split_attempt(dataset_id: str, name: str) -> tuple[str, str]:
 
 
 def version_note(builds: str) -> str:
-    """Return the name of the file that says which version the folder of its builds is of."""
+    """Return the name of the file that contains the version's name, in the folder of its builds."""
     return f"{builds}/version"
 
 
@@ -197,7 +197,7 @@ def turn(key: DatasetKey) -> str:
 
 
 def holder(key: DatasetKey) -> str:
-    """Return the name of the file that says which process builds this version."""
+    """Return the name of the file that describes the process that builds this version."""
     return f"{key.id}/locks/{_short(key.version)}.holder"
 
 
@@ -208,7 +208,7 @@ def is_lock(dataset_id: str, name: str) -> bool:
 
 
 def hashed(name: str) -> str:
-    """Return the hash that stands for a version in the name of its lock, or of the folder of its builds."""
+    """Return the hash of a version from the name of its lock, or of the folder of its builds."""
     return name.rpartition("/")[2].partition(".")[0]
 
 
@@ -229,14 +229,14 @@ def split_lease(name: str) -> tuple[int, str] | None:
 
 
 def is_unfinished(name: str) -> bool:
-    """Return whether a file is one that was not written to its end, and may never be."""
+    """Return whether a file is a temporary file, whose write has not ended and may never end."""
     return re.fullmatch(_UNFINISHED, name) is not None
 
 
 def is_ours(dataset_id: str, name: str) -> bool:
-    """Return whether a file below a dataset is named as only a file of a cache is, and so may be removed.
+    """Return whether a file below a dataset has the form of a cache's file, and so may be removed.
 
-    The lease on pruning is not among them: it is cleared by the next.
+    The lease on pruning is excluded: the next prune clears it.
     """
     if is_unfinished(name):
         return True
@@ -250,7 +250,7 @@ def _short(version: str) -> str:
 
 
 def _checked(sha256: str) -> str:
-    # Names in a manifest are data; one that is not a hash must never become a path.
+    # Names in a manifest are untrusted data; only a hash may become a part of a path.
     if not is_hash(sha256, 64):
         raise CacheFormatError(f"not the name of a part: {sha256!r:.80}")
     return sha256

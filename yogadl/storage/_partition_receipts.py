@@ -1,4 +1,4 @@
-"""The receipts that tasks leave of their partitions: what each says, and which a commit can't use."""
+"""The receipts that tasks leave of their partitions, and the receipts that a commit can't use."""
 
 import json
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ class WrittenPartition:
     """The receipt of one partition.
 
     Args:
-        made_by: The hash of code, arguments and values that it was written by; empty if that is not known.
-        stamp: What its share said of itself.
-        receipts: Those of its parts.
+        made_by: The hash of the code, arguments and values that it was written by; empty if unknown.
+        stamp: The stamp of its share when it was written.
+        receipts: The receipts of its parts.
     """
 
     made_by: str
@@ -35,17 +35,17 @@ class WrittenPartition:
 
     @staticmethod
     def from_bytes(content: bytes, root: Root, dataset_id: str, origin: str) -> "WrittenPartition":
-        """Return what a receipt's file says, after a look at the parts that it names.
+        """Return the receipt in a file, after a check that its parts exist.
 
         Args:
-            content: Of the file.
-            root: Where the parts are.
-            dataset_id: What the dataset is called.
-            origin: The hash of what decides the records, for the receipts of the parts.
+            content: The content of the file.
+            root: The root that the parts are below.
+            dataset_id: The dataset's id.
+            origin: The hash of all that decides the records, for the receipts of the parts.
 
         Raises:
-            ValueError: if it is damaged.
-            CacheFormatError: if a part is, or is gone.
+            ValueError: if the receipt is damaged.
+            CacheFormatError: if a part is damaged or missing.
         """
         document = parse_json(content, most_digits=MANY_DIGITS)
         try:
@@ -65,12 +65,12 @@ class WrittenPartition:
 def missing_and_foreign(
     written: Sequence[WrittenPartition | None], made_by: str
 ) -> tuple[list[int], list[int]]:
-    """Return which partitions are not written, and which by other code, arguments or values.
+    """Return the partitions that are not written, and those written by other code, arguments or values.
 
     Args:
         written: The receipt of each partition.
-        made_by: The hash of those that commit; empty if it is not known: then that of the first partition
-            that has one counts.
+        made_by: The hash of the code, arguments and values of the commit; empty if unknown: then the hash of
+            the first receipt that has one is used.
     """
     missing = [number for number, one in enumerate(written) if one is None]
     there = [(number, one.made_by) for number, one in enumerate(written) if one is not None]
@@ -81,13 +81,13 @@ def missing_and_foreign(
 
 
 def not_complete(count: int, missing: Sequence[int], foreign: Sequence[int], named: str, others: str) -> str:
-    """Return what to say of partitions that are missing or foreign.
+    """Return the message about partitions that are missing or foreign.
 
     Args:
-        count: How many partitions there are.
-        missing: Those that are not written.
-        foreign: Those that were written by other code, arguments or values.
-        named: What to run, or to write, again.
+        count: The number of partitions.
+        missing: The partitions that are not written.
+        foreign: The partitions that were written by other code, arguments or values.
+        named: A phrase that names the partitions or tasks to run again.
         others: The names of other runs of the version.
     """
     how = {

@@ -34,25 +34,25 @@ from yogadl.storage._shares import Only, Shares
 
 _log = logging.getLogger("yogadl")
 
-# Receipts are read so many at a time from a bucket, where each takes a few round trips.
+# The threads that read receipts from a bucket, where each receipt takes a few round trips.
 _READERS: Final = 16
-_DIGITS: Final = 32  # of a hash in a receipt
+_DIGITS: Final = 32  # of the hash in a receipt
 
 
 @dataclass(frozen=True)
 class Partitions:
-    """The partitions of a build. Picklable, if what they are read from is; writing one again does no harm.
+    """The partitions of a build. Picklable, if their source is; writing a partition again does no harm.
 
     Args:
-        backend: Where the cache will be.
-        key: Which it will be.
-        count: How many there are.
-        run: What tells this build from others of the same key.
-        shares: What to read, if that is known: a share for each partition.
-        origin: The hash of what decides the records of those; empty where that has to be compared.
-        is_shared_out: Whether all are written for one process, which holds the right to build. Then what was
-            written of other records is written anew.
-        is_named: Whether the run was named by who begins it, not after what the source is.
+        backend: The storage of the cache.
+        key: The version to build.
+        count: The number of partitions.
+        run: The name that distinguishes this build from other builds of the same key.
+        shares: A share of the source for each partition, if there is one source.
+        origin: The hash of all that decides the records of the source; empty if records must be compared.
+        is_shared_out: Whether all partitions are written for one process, which holds the right to build. A
+            partition that was written from other records is then written again, instead of being an error.
+        is_named: Whether the caller named the run; otherwise its name is made from the source.
     """
 
     backend: Backend
@@ -66,7 +66,7 @@ class Partitions:
 
     @property
     def where(self) -> str:
-        """The folder of their receipts, by name."""
+        """The name of the folder of their receipts."""
         if self.is_shared_out:
             return _names.shared_out(self.key, self.run)
         return _names.partitioned(self.key, self.run, self.count)
@@ -81,10 +81,10 @@ class Partitions:
     def write_share(
         self, partition: int, part_bytes: int | None, progress: Progress | None = None
     ) -> list[Receipt]:
-        """Write a partition's share of the source, unless that is written; return the receipts of its parts.
+        """Write a partition's share of the source, unless it is written; return the receipts of its parts.
 
         Raises:
-            ConfigurationError: if it was written from other records than the source has.
+            ConfigurationError: if the partition was written from other records than the source has.
         """
         assert self.shares is not None
         share = self.shares[partition]
@@ -106,14 +106,14 @@ class Partitions:
                 )
             self.backend.root.remove(self._receipt(partition))
         try:
-            stamp = share.stamp  # before it is opened: whoever changes it meanwhile is found out
+            stamp = share.stamp  # before the share is opened, so that a change during the read is detected
             return self.write(partition, share.source(), stamp, part_bytes, progress, replaces=is_other)
         except Exception as error:
             error.add_note(f"in {self.described(partition)}")
             raise
 
     def described(self, partition: int) -> str:
-        """Return what a person would call a partition's share."""
+        """Return a description of a partition and its share for messages."""
         what = str(self.shares[partition]) if self.shares is not None else ""
         return f"partition {partition} of {self.count}" + (f" ({what})" if what else "")
 
@@ -135,15 +135,15 @@ class Partitions:
         *,
         replaces: bool = False,
     ) -> list[Receipt]:
-        """Write a partition, whatever is there; the first to end counts.
+        """Write a partition, whether or not it is written; the first receipt counts.
 
         Args:
             partition: Its number.
-            source: What to read; ``None`` for no records.
-            stamp: What its share says of itself.
-            part_bytes: How large one file may get.
+            source: The source, or ``None`` for no records.
+            stamp: The stamp of its share.
+            part_bytes: The largest size of a part.
             progress: As for a build.
-            replaces: Whether its receipt takes the place of one that is there.
+            replaces: Whether its receipt replaces an existing one.
         """
         receipts: list[Receipt] = []
         root = self.backend.root
@@ -155,14 +155,15 @@ class Partitions:
         put = root.write if replaces else root.write_if_absent
         put(self._receipt(partition), WrittenPartition(self._made_by, stamp, receipts).to_bytes())
         if source is not None:
-            root.remove_folder(where)  # only now: what no receipt names would never be found
+            root.remove_folder(where)  # last, because without any receipt the parts would never be found
         return receipts
 
     def _noted(self) -> None:
-        """See to it that nobody prunes the part that was noted just now, and is to be put in its place.
+        """Wait for a prune that may remove the part that is about to be moved to its place.
 
-        A task holds no right. Who prunes later sees the note; who prunes now may have seen a part of the same
-        bytes, which nothing named. One process that has all partitions written excludes both.
+        A task holds no right to build. A prune that begins later sees the part's receipt. A prune that runs
+        now may have listed an old part of the same bytes, which nothing named then. If one process has all
+        partitions written, its right to build excludes prunes.
         """
         if not self.is_shared_out:
             self.backend.coordinator.wait_for_pruning(self.key.id)
@@ -171,10 +172,10 @@ class Partitions:
         """Return the receipts of all parts, in order.
 
         Args:
-            stamps: What the shares say of themselves now, where that is compared.
+            stamps: The stamps of the shares now; empty if they are not compared.
 
         Raises:
-            ConfigurationError: if a partition is not written yet, or its parts are gone by now.
+            ConfigurationError: if a partition is not written yet, or its parts do not exist any more.
         """
         if self.backend.root.bucket is None:
             written = list(map(self._read, range(self.count)))
@@ -196,7 +197,7 @@ class Partitions:
         """Refuse to publish without a partition, or with one of other code, arguments or values.
 
         Raises:
-            ConfigurationError: names what has to be written again.
+            ConfigurationError: if there is such a partition; the error names the partitions to write again.
         """
         missing, foreign = missing_and_foreign(written, self._made_by)
         if not missing and not foreign:
@@ -207,9 +208,9 @@ class Partitions:
 
     @property
     def _made_by(self) -> str:
-        """The hash of what decides the records, where the run's name does not tell; empty if it is not known.
+        """The hash of all that decides the records; empty if unknown, or if the run's name contains it.
 
-        With the bounds of the shares: they are other ones once the source has another length.
+        It includes the bounds of the shares, which change if the length of the source changes.
         """
         if not self.is_named or self.shares is None or isinstance(self.shares, Only):
             return ""
@@ -217,7 +218,7 @@ class Partitions:
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:_DIGITS]
 
     def note_tasks(self, count: int) -> None:
-        """Note that so many tasks write every so-manieth partition each, for who is told what is missing."""
+        """Record the number of tasks, which write every `count`-th partition each, for error messages."""
         note_version(self.backend.root, self.key)
         self.backend.root.write(self._tasks, str(count).encode())
 
@@ -226,7 +227,7 @@ class Partitions:
         return f"{self.where}/tasks"
 
     def _by_name(self, partitions: Sequence[int]) -> str:
-        """Name partitions, or the tasks that write them, if it is known how many there are."""
+        """Name partitions, or the tasks that write them, if the number of tasks is known."""
         found = re.fullmatch(rb"[1-9][0-9]{0,9}", self.backend.root.read(self._tasks) or b"")
         names = list(map(str, partitions))
         if found:
@@ -236,10 +237,10 @@ class Partitions:
         return f"run the tasks {shown}" if found else f"[{shown}]"
 
     def _check(self, written: Sequence[WrittenPartition | None], stamps: Sequence[str]) -> None:
-        """Refuse partitions that do not fit together, or whose files have changed since.
+        """Refuse partitions that do not fit together, or whose shares have changed since they were written.
 
         Raises:
-            ConfigurationError: if a file has changed.
+            ConfigurationError: if a share has changed.
             UnsupportedDataError: if structures or dtypes differ.
         """
         anew = "" if self.is_shared_out else "; with another run all partitions are written again"
@@ -255,7 +256,7 @@ class Partitions:
                 require_like(first, receipt.spec, what, anew)
 
     def others(self) -> str:
-        """Name other runs of this version, if there are any: a task may have been one of those."""
+        """Name other runs of this version, if any: a task may have written for one of them."""
         below = _names.builds(self.key)
         names = self.backend.root.names(below, ".json")
         receipts = [name for name in names if name.count("/") == below.count("/") + 2]
@@ -264,7 +265,7 @@ class Partitions:
         return ", ".join(others[:3])
 
     def _read(self, partition: int) -> WrittenPartition | None:
-        """Return the receipt of a partition; ``None`` if it is to be written, or written anew."""
+        """Return the receipt of a partition, or ``None`` if the partition must be written (again)."""
         root, name = self.backend.root, self._receipt(partition)
         content = root.read(name)
         if content is None:
@@ -272,17 +273,18 @@ class Partitions:
         try:
             return WrittenPartition.from_bytes(content, root, self.key.id, self.origin)
         except (ValueError, CacheFormatError) as error:
-            # A prune with a short grace may have taken them; with the receipt, none would be written again.
+            # A prune with a short grace may have removed the parts; the receipt would prevent writing them
+            # again.
             _log.warning("yogadl: %s: partition %d must be written again: %s", self.key, partition, error)
             root.remove(name)
             return None
 
     def commit(self, builder: dict[str, Any], *, replaces: bool = True) -> bool:
-        """Publish the cache, and say what built it; return whether this call did.
+        """Publish the cache with a description of its builder; return whether this call did.
 
         Args:
-            builder: What a manifest is to say of that, beside run and machine.
-            replaces: Whether it takes the place of a version that is there.
+            builder: Entries of the manifest's description of the builder, beside run and machine.
+            replaces: Whether the cache replaces an existing version.
 
         Raises:
             ConfigurationError: if a partition is not written yet.
@@ -297,8 +299,8 @@ class Partitions:
             try:
                 receipts = self.receipts(stamps)
             except ConfigurationError:
-                # Once published, the receipts are cleared away, and a run that is named after the source has
-                # another name. One that was named by the user is no other, whatever that was made of.
+                # A published run's receipts are removed. A run that was named after the source has another
+                # name after that; a run that the user named keeps its name, so its name alone is compared.
                 if self.is_published("" if self.is_named else made_of):
                     return False
                 raise
@@ -313,7 +315,7 @@ class Partitions:
         return {"partitions": self.count, "run": self.run}
 
     def is_published(self, made_of: str = "") -> bool:
-        """Return whether this run has become the version, or another one that was made of the same."""
+        """Return whether this run, or another one that was made of the same, is the published version."""
         try:
             builder = self.backend.catalogue.published(self.key).manifest.builder
         except (DatasetNotFoundError, CacheFormatError):
@@ -322,13 +324,13 @@ class Partitions:
         return is_same or builder.items() >= self._named.items()
 
     def _stamps(self) -> list[str]:
-        """Return what each share says of itself now; nothing if they are not known."""
+        """Return the stamps of the shares now; empty if there is no source."""
         if self.shares is None or isinstance(self.shares, Only):
             return []
         return [self.shares[number].stamp for number in range(self.count)]
 
     def _made_of(self, stamps: Sequence[str]) -> str:
-        """Return the hash of what the partitions are read from, as it is now; empty if that is not known."""
+        """Return the hash of all that decides the partitions' records now; empty if unknown."""
         if not self.origin or self.shares is None or isinstance(self.shares, Only):
             return ""
         described = [self.origin, self.shares.terms(), stamps]
@@ -343,31 +345,31 @@ class Partitions:
         replaces: bool,
         aside: str,
     ) -> bool:
-        """Publish what was made of the receipts; return whether that is there now.
+        """Publish the content that was made of the receipts; return whether it is the version now.
 
         Args:
-            content: What was made of the receipts of all parts, and perhaps of others before them.
-            builder: What the manifest says of who built it, beside run and number of partitions.
-            exclusion: Held by the caller.
-            replaces: Whether it takes the place of a version that is there.
-            aside: The folder of an attempt of the caller's that is over: see `put_aside`.
+            content: The content made of the receipts of all parts, perhaps with parts of a base before them.
+            builder: The manifest's description of the builder, without run and number of partitions.
+            exclusion: The right to build; held by the caller.
+            replaces: Whether the cache replaces an existing version.
+            aside: The folder of an attempt of the caller's that has ended: see `put_aside`.
         """
         root = self.backend.root
         builder = builder | self._named
         if not publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces):
             return False
-        # Notes of tasks that did not end, or whose twins were faster: their parts are named by nothing else.
+        # Receipts of tasks that did not end, or that other tasks overtook; only these name their parts.
         put_aside(root, self.where, aside, depth=1)
         clear_attempt(root, self.key, self.where)
         return True
 
     def only(self, partition: int) -> "Partitions":
-        """Return what a task needs that writes this partition, and no more."""
+        """Return the build with only the share of this partition, to send to a task."""
         assert self.shares is not None and not isinstance(self.shares, Only)
         return replace(self, shares=Only(self.shares, partition))
 
     def put_others_aside(self) -> None:
-        """See to it that what other builds of this version have left, by other code say, is cleared."""
+        """Put aside the files that other builds of this version left, such as builds of other code."""
         root = self.backend.root
         names = root.names(_names.builds(self.key), ".json")
         for run in {_names.split_attempt(self.key.id, name)[1] for name in names}:

@@ -1,4 +1,4 @@
-"""Find the files that a manifest names, and make sure that they are what it says."""
+"""Find the files that a manifest names, and check them against it."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -20,14 +20,14 @@ from yogadl.storage._root import MAX_READ_BYTES, Root
 if TYPE_CHECKING:
     from yogadl._format.layout import PartIndex, SealedPart
 
-# Of a part table that is held in less memory than its file; below, that would not be worth the time.
+# The size from which a part table is compacted in memory; a smaller one would save too little for the time.
 LARGE_TABLE_BYTES: Final = 2**20
 
 
 class PartPaths:
-    """Know where the parts of a cache lie in a local folder. Picklable."""
+    """The paths of a cache's parts in a local folder. Picklable."""
 
-    away = None  # all are there
+    away = None  # all parts are here
 
     def __init__(self, folder: Folder, dataset_id: str, table: PartTable) -> None:
         self._folder = folder
@@ -35,18 +35,18 @@ class PartPaths:
         self._table = table
 
     def path(self, part: int) -> str:
-        """Return the path of the file of the part of that number."""
+        """Return the path of the part of that number."""
         return str(self._folder.path(_names.part(self._id, self._table.sha256[part])))
 
 
 def open_table(root: Root, manifest: Manifest) -> PartTable:
     """Return the part table of a manifest.
 
-    It is read, not mapped, though all processes could share a mapping: what was checked when it was opened
-    must stay as it was, and a file that is cut short while it is mapped kills the process.
+    The table is read, not mapped, though processes could share a mapping: its checked content must stay as it
+    was, and a file that is truncated while it is mapped kills the process.
 
     Raises:
-        CacheFormatError: if it is missing or not what the manifest names.
+        CacheFormatError: if the table is missing, or not the one that the manifest names.
     """
     name = _names.table(manifest.key.id, manifest.table_sha256)
     what = f"the part table of {manifest.key} ({root.where(name)})"
@@ -75,10 +75,10 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
 def table_to_read(root: Root, manifest: Manifest) -> PartTable:
     """Return the part table of a manifest as `open_table` does, for a reader that holds it in memory.
 
-    The names of the indexes, of a large table a third, are read again when one is asked for: for `check`.
+    The names of the indexes, a third of a large table, are read again when `check` needs one.
 
     Raises:
-        CacheFormatError: if it is missing or not what the manifest names.
+        CacheFormatError: if the table is missing, or not the one that the manifest names.
     """
     table = open_table(root, manifest)
     if manifest.table_bytes < LARGE_TABLE_BYTES:
@@ -91,13 +91,13 @@ def _index_sums(root: Root, manifest: Manifest) -> Sequence[str]:
 
 
 def part_sizes(dataset_id: str, table: PartTable) -> Iterator[tuple[str, int]]:
-    """Yield name and size of each part that a table names; those of equal parts again."""
+    """Yield name and size of each part that a table names, of equal parts repeatedly."""
     for sha256, size_bytes in zip(table.sha256, table.size_bytes, strict=True):
         yield _names.part(dataset_id, sha256), int(size_bytes)
 
 
 def are_whole(folder: Folder, dataset_id: str, table: PartTable) -> NDArray[np.bool_]:
-    """Return which parts of a table a folder has, of the size that they should have."""
+    """Return for each part of a table whether a folder has it with its full size."""
     files = map(_names.part_file, table.sha256)
     found = np.fromiter(folder.sizes(_names.parts(dataset_id), files), np.int64, len(table))
     whole: NDArray[np.bool_] = found == table.size_bytes
@@ -105,19 +105,19 @@ def are_whole(folder: Folder, dataset_id: str, table: PartTable) -> NDArray[np.b
 
 
 def part_files(dataset_id: str, table: PartTable) -> Iterator[str]:
-    """Yield the names of all files of parts that a table names; those of equal parts again."""
+    """Yield the names of all files of parts that a table names, of equal parts repeatedly."""
     for sha256, index_sha256 in zip(table.sha256, table.index_sha256, strict=True):
         yield _names.part(dataset_id, sha256)
         yield from _names.indexes(dataset_id, sha256, index_sha256)
 
 
 def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> "SealedPart":
-    """Return what is known of a part in the storage.
+    """Return a part of the storage with its index.
 
     Raises:
-        CacheFormatError: if its files are missing or not what they were.
+        CacheFormatError: if its files are missing or changed.
     """
-    from yogadl._format.layout import PartIndex, SealedPart  # what reading without `check` does not need
+    from yogadl._format.layout import PartIndex, SealedPart  # reading without `check` does not need them
 
     name, old_name = _names.indexes(dataset_id, sha256, index_sha256)
     content = root.read(name, MAX_READ_BYTES)
@@ -135,7 +135,7 @@ def read_index(root: Root, key: DatasetKey, table: PartTable, part: int) -> "Par
     """Return the index of a part.
 
     Raises:
-        CacheFormatError: if it is missing or was changed.
+        CacheFormatError: if the index is missing or was changed.
     """
     try:
         return read_sealed(root, key.id, table.sha256[part], table.index_sha256[part]).index

@@ -1,8 +1,8 @@
-"""Know which object each part of a bucket's cache was when it was published, for readers of its ranges.
+"""Detect parts whose objects in a bucket were replaced after publication, for readers of ranges.
 
-What is read by range is not compared with the part's sha256. So the publication notes a hash of each object's
-tag (its ETag, its generation), and the first answer to a reader must have that tag. An object that was put
-there again has another: then each process reads it as a whole, once, and compares that with its name.
+Ranges are not compared with the part's sha256. Therefore the publication records a hash of each object's tag
+(its ETag, its generation), its pin, and the first answer to a reader must have that tag. An object that was
+uploaded again has another tag: then each process reads the whole object, once, and compares it with its name.
 """
 
 import errno
@@ -26,22 +26,22 @@ _log = logging.getLogger("yogadl")
 
 Uint64s = NDArray[np.uint64]
 
-# Of an object of which nothing is known.
+# The pin of an object whose tag is unknown.
 UNKNOWN: Final = 0
-# Such a file has no more than this beside its hashes.
+# The bytes that a file of pins may have beside its hashes.
 _MOST_HEADER_BYTES: Final = 4096
 
 
 class Pins:
-    """Say whether the parts of a cache are the objects that were published.
+    """The pins of a cache's parts, which tell whether these are the objects that were published.
 
     Safe to use from threads and after a fork; not picklable.
 
     Args:
-        bucket: Where the cache is.
-        dataset_id: What it is of.
-        table: Its part table.
-        table_sha256: The sum of that.
+        bucket: The bucket of the cache.
+        dataset_id: The dataset's id.
+        table: The part table.
+        table_sha256: The hash of the part table.
     """
 
     def __init__(self, bucket: Bucket, dataset_id: str, table: PartTable, table_sha256: str) -> None:
@@ -54,13 +54,13 @@ class Pins:
         self._found_out: dict[tuple[int, str], bool] = {}
 
     def is_published(self, part: int, tag: str) -> bool | None:
-        """Return whether a part's object is right that has this tag; ``None`` if only its bytes can say.
+        """Return whether a part's object with this tag is right, or ``None`` if its bytes must be compared.
 
         The first call makes a request.
 
         Raises:
-            CacheFormatError: if what was noted is damaged.
-            StorageError: if it can't be read.
+            CacheFormatError: if the pins are damaged.
+            StorageError: if the pins can't be read.
         """
         if self._known is None:
             with self._lock:
@@ -71,11 +71,11 @@ class Pins:
         return self._found_out.get((part, tag))
 
     def find_out(self, part: int, tag: str) -> bool:
-        """Read a part's object as a whole; return whether its bytes are right.
+        """Read the whole object of a part; return whether its bytes are right.
 
         Raises:
-            ReplacedError: if it has another tag by now.
-            StorageError: if it can't be read.
+            ReplacedError: if the object has another tag now.
+            StorageError: if the object can't be read.
         """
         name = _names.part(self._id, self._table.sha256[part])
         is_right = has_bytes(self._bucket, name, self._table.sha256[part], tag)
@@ -90,14 +90,14 @@ class Pins:
 
 
 def hash_of(tag: str) -> int:
-    """Return the hash of an object's tag that is noted; of an empty one, that it is unknown."""
+    """Return the pin of an object's tag; `UNKNOWN` for an empty tag."""
     if not tag:
         return UNKNOWN
     return int.from_bytes(hashlib.sha256(tag.encode()).digest()[:8], "little") or 1
 
 
 def has_bytes(bucket: Bucket, name: str, sha256: str, tag: str) -> bool:
-    """Return whether an object, the one with this tag, has the bytes of this sum."""
+    """Return whether an object with this tag has bytes of this hash."""
     with bucket.get(name, tag=tag) as body:
         if body is None:
             return False
@@ -108,12 +108,12 @@ def has_bytes(bucket: Bucket, name: str, sha256: str, tag: str) -> bool:
 
 
 def read_pins(bucket: Bucket, dataset_id: str, table: PartTable, table_sha256: str) -> Uint64s:
-    """Return what was noted of each part; of none anything, if that was never, or in another bucket.
+    """Return the pin of each part; `UNKNOWN` for all, if there are no pins or they are of another bucket.
 
-    A bucket's objects may have been copied one by one to another, where they have other tags.
+    A bucket's objects may have been copied one by one to another bucket, where they have other tags.
 
     Raises:
-        CacheFormatError: if the file of it is damaged.
+        CacheFormatError: if the file of pins is damaged.
     """
     name = _names.pins(dataset_id, table_sha256)
     what = f"{name} in {bucket!r}, which may be removed,"
@@ -125,7 +125,7 @@ def read_pins(bucket: Bucket, dataset_id: str, table: PartTable, table_sha256: s
     except StorageError as error:
         if error.errno != errno.EACCES:
             raise
-        # Who may not list is told so of every object that is missing.
+        # Without the permission to list, stores answer "forbidden" for every missing object.
         _log.info("yogadl: it is not known which objects were published: %s", error)
         return nothing
     if content is None:
@@ -147,7 +147,7 @@ def _content(bucket: Bucket, name: str, what: str, most_bytes: int) -> bytes | N
 
 
 def pins_file(bucket: Bucket, hashes: Iterable[int]) -> bytes:
-    """Return the content of the file that notes these hashes, one a part, of objects of this bucket."""
+    """Return the content of a file of pins: one hash for each part, of an object of this bucket."""
     document = {"location": _hash_of_location(bucket)}
     return ArrayFile({"pins": np.array([*hashes], np.uint64)}, document).to_bytes()
 

@@ -1,4 +1,4 @@
-"""Count the requests that reading a cache takes, before anything is read: by its part table alone."""
+"""Count the requests that reading a cache takes, from its part table alone, without reading records."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,16 +24,16 @@ Int64s = NDArray[np.int64]
 
 
 class _Counted(Ranges):
-    """Count what would be asked for, merged as it would be; ask for nothing.
+    """Merge announced ranges as `Ranges` does, and count the requests; request nothing.
 
     Attributes:
-        rows: How many requests for what is used once, and how many bytes.
-        pages: The same of what is kept.
-        gap_bytes: How far apart at most is what one request is for; see `merged`.
+        rows: The number of requests for ranges that are used once, and their bytes.
+        pages: The same for pages that are kept.
+        gap_bytes: The largest gap between ranges that one request spans; see `merged`.
     """
 
     def __init__(self, table: PartTable) -> None:
-        nobody: Any = None  # is asked
+        nobody: Any = None  # no bucket: `_asked` below makes no request
         super().__init__(nobody, str, table.size_bytes, Spending())
         self.rows = self.pages = np.zeros(2, np.int64)
         self._table = table
@@ -43,7 +43,7 @@ class _Counted(Ranges):
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
         self._is_of_pages = keeps
         super().expect(parts, positions, lengths, keeps=keeps)
-        self._rows.clear()  # all of it will have been used when it is asked for again
+        self._rows.clear()  # a stream uses each range once, so a repeated range is requested again
         self._left.clear()
         self._left_bytes = 0
 
@@ -58,11 +58,11 @@ class _Counted(Ranges):
 
     @property
     def page_count(self) -> int:
-        """How many pages were asked for."""
+        """The number of pages that were requested."""
         return len(self._pages)
 
     def all_pages(self, fields: set[int], kept: frozenset[int]) -> int:
-        """Return how many pages have something of those fields that are kept."""
+        """Return the number of pages with rows of fields that are kept, among these fields."""
         pages: set[tuple[int, int]] = set()
         records = np.diff(self._table.first_record)
         for number in fields & kept:
@@ -77,10 +77,10 @@ class _Counted(Ranges):
 
 
 class _CountedBlocks:
-    """Count the same where whole blocks are asked for, each once as long as there is room to hold it.
+    """Count requests for whole blocks; each block is requested once as long as there is room to hold it.
 
     Args:
-        sums: Of the blocks.
+        sums: The checksums of the blocks.
     """
 
     def __init__(self, sums: "Checksums") -> None:
@@ -90,31 +90,32 @@ class _CountedBlocks:
         self._kept: set[int] = set()
         self._held: dict[int, int] = {}
         self._held_bytes = 0
-        self.gap_bytes: int | None = None  # which says nothing here
-        self._has_room = True  # for all that was held so far: then that is kept, too
+        self.gap_bytes: int | None = None  # has no effect here
+        self._has_room = True  # for all blocks so far: then they are kept, too
 
     @property
     def rows(self) -> Int64s:
-        """How many requests for what is held for a while, and how many bytes."""
+        """The number of requests for blocks that are held for a while, and their bytes."""
         return np.zeros(2, np.int64) if self._has_room else self._for_a_while
 
     @property
     def pages(self) -> Int64s:
-        """The same of what is kept."""
+        """The same for blocks that are kept."""
         return self._for_good + self._for_a_while if self._has_room else self._for_good
 
     @property
     def page_count(self) -> int:
-        """How many blocks are kept."""
+        """The number of blocks that are kept."""
         return len(self._kept) + len(self._held) * self._has_room
 
     def all_pages(self, fields: set[int], kept: frozenset[int]) -> int:
-        """Return how many blocks there are to be kept of these fields."""
+        """Return the number of blocks of these fields that there are to keep."""
         blocks = np.diff(self._sums.first).reshape(-1, 2)
         return int(sum(blocks[number].sum() for number in (fields if self._has_room else fields & kept)))
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
-        full = lengths > 0  # of values it is known about where each lies
+        full = lengths > 0
+        # `find` would need exact positions; the positions of values are estimates.
         blocks = self._places.before(parts[full], positions[full])
         if keeps:
             new = [block for block in np.unique(blocks).tolist() if block not in self._kept]
@@ -133,7 +134,7 @@ class _CountedBlocks:
                 self._held_bytes += size_bytes
             self._held[block] = self._held.pop(block, size_bytes)
             self._has_room = self._has_room and self._held_bytes <= MOST_CHECKED_BYTES
-            # What is on its way is as good as held: half of that, on average.
+            # Blocks on their way count as held: half of the most, on average.
             while self._held_bytes > MOST_CHECKED_BYTES + AHEAD_BYTES // 2:
                 self._held_bytes -= self._held.pop(next(iter(self._held)))
         self._for_a_while = self._for_a_while + self._cost(some)
@@ -148,28 +149,28 @@ class _CountedBlocks:
 
 
 class Planner:
-    """Count the requests that reading one cache takes. Call it with what would be announced; see `Planned`.
+    """Count the requests that reading one cache takes. Call it with the announced records; see `Planned`.
 
-    Of values of varying length it knows how long those of a block are together, not each: it takes them for
-    equally long.
+    The part table has the size of each block of values of varying length, but not of each value; the planner
+    takes the values of a block for equally long.
 
     Args:
-        parts: The cache's.
-        catalogue: The storage's.
+        parts: The parts of the cache.
+        catalogue: The catalogue of the storage.
     """
 
     def __init__(self, parts: Parts, catalogue: "Catalogue") -> None:
         self._parts = parts
         self._table = parts.table
         self._opener = catalogue.opener
-        sums = getattr(parts.away, "sums", None)  # where what comes is compared
+        sums = getattr(parts.away, "sums", None)  # set if whole blocks are compared
         self._counted = _Counted(parts.table) if sums is None else _CountedBlocks(sums)
         self._heaps: dict[int, tuple[Int64s, Int64s]] = {}
         self._records = 0
         self._fields: set[int] = set()
 
     def add(self, indices: Int64s, fields: Sequence[int] | None, *, is_block: bool = False) -> None:
-        """Count what these records take, which are announced together, or held as a block."""
+        """Count the requests for these records, which are announced together, or held as a block."""
         self._counted.gap_bytes = HELD_GAP_BYTES if is_block else None
         self._records += len(indices)
         numbers = range(len(self._table.fields)) if fields is None else fields
@@ -185,7 +186,7 @@ class Planner:
             blocks = rows // field.rows_per_block[parts]
             within = rows - blocks * field.rows_per_block[parts]
             blocks += field.rows_first_block[parts]
-            for size in np.unique(row_bytes[row_bytes > 0]).tolist():  # a field may be stored in two ways
+            for size in np.unique(row_bytes[row_bytes > 0]).tolist():  # parts may store a field in two ways
                 chosen = np.flatnonzero(row_bytes == size)
                 keeps = number in self._parts.kept and size <= KEPT_ROW_BYTES
                 positions = field.rows_position[blocks[chosen]] + within[chosen] * size
@@ -197,7 +198,7 @@ class Planner:
                 self._counted.expect(parts[varying], positions, lengths, keeps=False)
 
     def _values(self, number: int, indices: Int64s) -> tuple[Int64s, Int64s]:
-        """Return about where in their parts these values lie, and how long they are."""
+        """Return estimates of the positions of these values in their parts, and of their lengths."""
         field, (firsts, counts) = self._table.fields[number], self._heap(number)
         if not len(firsts):
             return np.zeros_like(indices), np.zeros_like(indices)
@@ -208,7 +209,7 @@ class Planner:
         return field.heap_position[block] + starts, ((before + 1) * each).astype(np.int64) - starts
 
     def _heap(self, number: int) -> tuple[Int64s, Int64s]:
-        """Return the first record of each heap block of a field, and how many records have values there."""
+        """Return the first record of each heap block of a field, and its number of records with values."""
         found = self._heaps.get(number)
         if found is None:
             field, first = self._table.fields[number], self._table.first_record
@@ -219,10 +220,10 @@ class Planner:
         return found
 
     def by_range(self, share: float, epochs: int) -> tuple[int, int]:
-        """Return requests and bytes of so many epochs, of each of which this share was counted."""
+        """Return requests and bytes of this many epochs, if a share of each epoch was counted."""
         rows, pages = self._counted.rows / share * epochs, self._counted.pages.astype(float)
         count = self._counted.page_count
-        if count:  # what is kept is asked for once, and in all is no more than there is
+        if count:  # kept pages are requested once, and there are no more than `all_pages`
             pages *= (
                 min(count / share, max(count, self._counted.all_pages(self._fields, self._parts.kept)))
                 / count
@@ -230,7 +231,7 @@ class Planner:
         return round(float(rows[0] + pages[0])), round(float(rows[1] + pages[1]))
 
     def by_blocks(self, share: float, epochs: int) -> tuple[int, int]:
-        """Return the same if each block were read once an epoch, by one reader."""
+        """Return the same, if one reader reads each block once an epoch."""
         records = np.diff(self._table.first_record)
         count = size_bytes = 0
         for number in self._fields:
@@ -242,7 +243,7 @@ class Planner:
         return round(count * read), round(size_bytes * read)
 
     def by_mirror(self) -> tuple[int, int, int]:
-        """Return requests and bytes to bring what is not here, and the size of all parts."""
+        """Return requests and bytes to download the parts that are not here, and the size of all parts."""
         sizes = self._table.size_bytes
         if self._parts.away is None:
             return 0, 0, 0
@@ -250,7 +251,7 @@ class Planner:
         return sum(len(ranges_of(size)) for size in away.tolist()), int(away.sum()), int(sizes.sum())
 
     def choice(self, records: int, held_bytes: int | None) -> tuple[str, str]:
-        """Return which way a process reads that reads so many records, and why; see `AwayParts`."""
+        """Return the way in which a process reads this many records, and the reason; see `AwayParts`."""
         away = self._parts.away
         if away is None:
             return "here", "all of it is on this machine"
@@ -258,6 +259,6 @@ class Planner:
 
     @property
     def prices(self) -> Prices:
-        """What its store takes, as its storage was told."""
+        """The prices of the store that the storage was opened with."""
         spending = getattr(self._opener, "_spending", None)
         return Prices() if spending is None else spending.prices

@@ -1,4 +1,4 @@
-"""Find and remove what no manifest names any more."""
+"""Find and remove files that no manifest names any more."""
 
 import errno
 import time
@@ -22,19 +22,19 @@ from yogadl.storage._root import Entry, Root
 from yogadl.storage._trash import trashed
 from yogadl.storage._unfinished import Attempt, attempts
 
-# Whatever the grace: a builder that waits for the end of a prune has put its lease already.
+# The least grace of leases: a builder that waits for the end of a prune has put its lease already.
 _LEAST_GRACE_OF_LEASES_S: Final = 86_400.0
-# A builder that has a lease is taken for dead when it is silent: what it wrote is kept for so long, lest it
-# wakes up and publishes what names that.
+# The time for which the files of an unresponsive builder with a lease are kept. The builder is considered
+# dead, but it may wake up and publish a manifest that names these files.
 GRACE_OF_THE_SILENT_S: Final = 86_400.0
-# Tasks that write partitions hold no right to build: what they wrote is left alone for so long.
+# The time for which files of tasks are kept: tasks that write partitions hold no right to build.
 _GRACE_OF_TASKS_S: Final = 86_400.0
 _CHECK_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What `prune` removed, or would."""
+    """The files that `prune` removed, or would remove."""
 
     files: tuple[str, ...]
     size_bytes: int
@@ -45,9 +45,9 @@ class Pruning:
 
     Args:
         root: The storage's root.
-        dataset_id: What the dataset is called.
+        dataset_id: The dataset's id.
         grace_s: How long files that no version names are kept.
-        now: When the round began, by the root's clock.
+        now: The time when the round began, by the root's clock.
     """
 
     def __init__(self, root: Root, dataset_id: str, grace_s: float, now: float) -> None:
@@ -55,13 +55,13 @@ class Pruning:
         self._id = dataset_id
         self._grace_s = grace_s
         self._now = now
-        self._named: dict[bytes, set[str]] = {}  # by manifest, for it never changes what one names
+        self._named: dict[bytes, set[str]] = {}  # by manifest: the files that it names never change
 
     def doomed(self, versions: Sequence[str]) -> list[Entry]:
-        """Return the files that can go, manifests first.
+        """Return the files that can be removed, manifests first.
 
-        This holds for as long as nobody builds, deletes or brings back a version, which the right to prune
-        sees to. Without it this says what could go if nothing changed.
+        The result holds as long as no process builds, deletes or restores a version, which the right to prune
+        prevents. Without that right, it lists the files that could be removed if nothing changed.
 
         Raises:
             CacheFormatError: if a manifest can't be read; then nothing may be removed.
@@ -70,7 +70,8 @@ class Pruning:
         found = [
             entry for below in sorted(RESERVED_NAMES) for entry in self._root.entries(f"{self._id}/{below}")
         ]
-        # After the parts were listed: a task that notes one from now on waits for us before it puts it there.
+        # After listing the parts: a task that notes a part from now on waits for this prune before it moves
+        # the part to its place.
         doomed, kept = [], self._live(versions) | self._of_tasks()
         for key, stamp, name in trashed(self._root, self._id):
             if self._now - stamp / 1e9 > self._grace_s:
@@ -81,10 +82,10 @@ class Pruning:
         return doomed + [e for e in found if e.name not in locks and self._can_go(e, kept)]
 
     def _locks(self, versions: Sequence[str], found: Sequence[Entry]) -> set[str]:
-        """Return the locks that stay: of versions that there are, live, in the trash or begun.
+        """Return the locks that stay: locks of versions that exist, are in the trash, or are being built.
 
-        In a bucket there are none. On a network file system all stay: a process that waits for a lock might
-        not notice there that its file has gone.
+        A bucket has no locks. On a network file system all locks stay: a process that waits for a lock there
+        might not notice that its file was removed.
         """
         locks = {entry.name for entry in found if _names.is_lock(self._id, entry.name)}
         if not locks or self._root.bucket is not None or network_file_system(Path(self._root.location)):
@@ -97,8 +98,8 @@ class Pruning:
         return {name for name in locks if _names.hashed(name) in used}
 
     def _of_tasks(self) -> set[str]:
-        """Return what tasks may be writing just now, whatever the grace, and all parts that it names."""
-        # Twice: a task puts a receipt in place of its notes, which may go between being listed and read.
+        """Return the files that tasks may be writing now, whatever the grace, and the parts they name."""
+        # Twice: a task's notes may be replaced by a receipt between the listing and the reading.
         found = attempts(self._root, self._id) + attempts(self._root, self._id)
         at_work = [a for a in found if _names.is_partitioned(a.name) and self._may_be_at_work(a)]
         notes = {entry.name for attempt in at_work for entry in attempt.entries}
@@ -106,7 +107,7 @@ class Pruning:
         return notes.union(*(attempt.named for attempt in at_work))
 
     def named(self, versions: Iterable[str]) -> set[str]:
-        """Return what manifests name, live or in the trash.
+        """Return the files that manifests name, live or in the trash.
 
         Raises:
             CacheFormatError: if a manifest can't be read.
@@ -117,15 +118,16 @@ class Pruning:
     def spent(
         self, versions: Iterable[str], own: str | None, published: DatasetKey | None, age_s: float
     ) -> list[Entry]:
-        """Return what attempts to build hold that no build can go on with, parts first.
+        """Return the files of attempts that no build can continue, parts first.
 
-        As `doomed`, this holds only for as long as nobody builds.
+        As for `doomed`, the result holds only as long as no process builds.
 
         Args:
             versions: The versions that the dataset has.
-            own: The folder of an attempt of the caller's own, which is over.
-            published: A version that was just published: no attempt to build it is gone on with.
-            age_s: How long attempts of others are kept that were taken for dead, and may wake up.
+            own: The folder of an attempt of the caller's own, which has ended.
+            published: A version that was just published: no attempt to build it is continued.
+            age_s: How long files of other attempts are kept, whose builders are considered dead but may wake
+                up.
         """
         mine = published and _names.builds(published)
 
@@ -133,16 +135,16 @@ class Pruning:
             if f"{attempt.builds}/{attempt.name}" == own:
                 return True
             if _names.is_partitioned(attempt.name) and self._may_be_at_work(attempt):
-                return False  # its `commit` replaces what was published
+                return False  # its `commit` replaces the published version
             is_old = self._now - attempt.written >= age_s
             return is_old and (_names.is_spent(attempt.name) or attempt.builds == mine)
 
         return self._held(versions, is_dead)
 
     def unfinished(self, versions: Iterable[str]) -> list[Entry]:
-        """Return all that attempts to build hold, parts first, but what tasks may be writing just now.
+        """Return all files of attempts, parts first, except those that tasks may be writing now.
 
-        As `doomed`, this holds only for as long as nobody builds.
+        As for `doomed`, the result holds only as long as no process builds.
         """
 
         def is_dead(attempt: Attempt) -> bool:
@@ -151,7 +153,7 @@ class Pruning:
         return self._held(versions, is_dead)
 
     def _may_be_at_work(self, attempt: Attempt) -> bool:
-        """Return whether tasks may be writing partitions just now, which hold no right to build."""
+        """Return whether tasks may be writing partitions now; tasks hold no right to build."""
         return self._now - attempt.written < _GRACE_OF_TASKS_S
 
     def _held(self, versions: Iterable[str], is_dead: Callable[[Attempt], bool]) -> list[Entry]:
@@ -167,19 +169,20 @@ class Pruning:
         return parts + [entry for attempt in dead for entry in attempt.entries]
 
     def _live(self, versions: Iterable[str]) -> set[str]:
-        """Return what the manifests of these versions name."""
+        """Return the files that the manifests of these versions name."""
         keys = (DatasetKey(self._id, version) for version in versions)
         return set().union(*(self._named_files(key, _names.manifest(key)) for key in keys))
 
     def _can_go(self, entry: Entry, kept: set[str]) -> bool:
         least_age_s = max(self._grace_s, _LEAST_GRACE_OF_LEASES_S if "/leases/" in entry.name else 0.0)
         if _names.is_unfinished(entry.name) and not isinstance(self._root, Folder):
-            # Tasks and tags write without a lease: only in a local folder nobody does while this one prunes.
+            # Tasks and tags are written without a lease; only a local folder has no such writers during a
+            # prune.
             least_age_s = max(least_age_s, _GRACE_OF_TASKS_S)
         is_old = self._now - entry.modified >= least_age_s
         is_named = not kept.isdisjoint((entry.name, entry.name.rpartition("/")[0]))
         if entry.name.startswith(f"{_names.tags(self._id)}/"):
-            is_named = bool(kept)  # as long as there is any version, live or in the trash
+            is_named = bool(kept)  # while any version exists, live or in the trash
         is_ours = _names.is_ours(self._id, entry.name) or _names.is_lock(self._id, entry.name)
         return is_old and not is_named and is_ours
 
@@ -193,16 +196,16 @@ class Pruning:
                 table = open_table(self._root, manifest)
             except CacheFormatError:
                 if self._root.read(name) is None:
-                    return set()  # another process has pruned it just now
+                    return set()  # another process has pruned it meanwhile
                 raise
             named = {_names.table(key.id, manifest.table_sha256), *part_files(key.id, table)}
             named.add(_names.pins(key.id, manifest.table_sha256))
-            named.add(_names.selections(key.id, manifest.fingerprint))  # and what is in that folder
+            named.add(_names.selections(key.id, manifest.fingerprint))  # stands for the files in that folder
             self._named[content] = named
         return self._named[content]
 
     def remove(self, doomed: Iterable[Entry], exclusion: BuildExclusion) -> Iterator[Entry]:
-        """Remove these, but for what was written again meanwhile; yield what was removed.
+        """Remove these files, except files that were written again meanwhile; yield each removed file.
 
         Raises:
             LeaseLostError: if a builder has taken over; nothing is removed from then on.
@@ -222,7 +225,7 @@ class Pruning:
 
 
 def count(doomed: Iterable[Entry]) -> Pruned:
-    """Say what removing these would free."""
+    """Return the names and the total size of these files."""
     found = list(doomed)
     return Pruned(tuple(entry.name for entry in found), sum(entry.size_bytes for entry in found))
 
@@ -230,12 +233,12 @@ def count(doomed: Iterable[Entry]) -> Pruned:
 def incomplete(
     failed: Mapping[str, StorageError | LeaseError], pruned: Pruned, dry_run: bool
 ) -> StorageError | LeaseError:
-    """Make the error of a round that had to leave datasets alone.
+    """Return the error of a round of pruning that had to skip datasets.
 
     Args:
-        failed: What went wrong, by dataset.
-        pruned: What was removed all the same.
-        dry_run: Whether it would be, rather than was.
+        failed: The error of each dataset that was skipped.
+        pruned: The files that were removed all the same.
+        dry_run: Whether the round was a dry run, which removes nothing.
     """
     first = next(iter(failed.values()))
     what = first.strerror if isinstance(first, StorageError) else str(first)

@@ -1,4 +1,4 @@
-"""Make a cache of sealed parts: the part table, then the manifest, which then is the cache."""
+"""Publish a cache of sealed parts: write the part table, then the manifest, which makes the cache exist."""
 
 import contextlib
 import errno
@@ -30,11 +30,11 @@ _log = logging.getLogger("yogadl")
 
 @dataclass(frozen=True)
 class Content:
-    """What a manifest will say of the data itself.
+    """The facts about the records that a manifest will contain.
 
     Args:
         spec: The structure of a record.
-        table: How every part lies.
+        table: The part table.
         run: The hash of all records.
         earlier: The versions that it begins with, the oldest first.
     """
@@ -54,23 +54,23 @@ def publish(
     exclusion: BuildExclusion,
     replaces: bool,
 ) -> bool:
-    """Write part table and manifest, which then is the cache.
+    """Write part table and manifest, which makes the cache exist.
 
     Args:
-        root: Where to.
-        key: What is published.
-        content: What it holds.
-        builder: Where it came from.
-        exclusion: Held by the caller.
-        replaces: Whether it takes the place of an existing version, which goes to the trash. If not, and
-            there is one, that one stays.
+        root: The storage's root.
+        key: The version.
+        content: Its records.
+        builder: The description of the code and machine that built it.
+        exclusion: The right to build; held by the caller.
+        replaces: Whether to replace an existing version, which goes to the trash. If not, an existing version
+            stays.
 
     Returns:
-        Whether this is what is published now.
+        Whether this is the published version now.
 
     Raises:
         LeaseLostError: if another builder has taken over.
-        StorageError: if a part is gone.
+        StorageError: if a part does not exist any more.
     """
     if content.run.records != content.table.records:
         raise ConfigurationError("the parts and their hashes disagree; this is a bug, please report it")
@@ -101,9 +101,9 @@ def publish(
 
 
 def replace(root: Root, key: DatasetKey, content: bytes, exclusion: BuildExclusion) -> None:
-    """Put a manifest in place of that of this version; if there is one, it goes to the trash.
+    """Replace the manifest of this version, without a moment in which there is none.
 
-    At no moment is there none.
+    The old manifest, if there is one, goes to the trash.
 
     Raises:
         LeaseLostError: if another builder has taken over.
@@ -120,12 +120,12 @@ def replace(root: Root, key: DatasetKey, content: bytes, exclusion: BuildExclusi
 def pin_parts(
     root: Root, key: DatasetKey, table: PartTable, table_sha256: str, earlier: Sequence[Earlier]
 ) -> None:
-    """Make sure that every part is where it should be, right before a manifest says so.
+    """Check that every part is in its place, right before a manifest names it.
 
-    In a bucket this also notes which objects they are, for `Pins`.
+    In a bucket this also records the pins of the parts' objects, for `Pins`.
 
     Raises:
-        StorageError: if a part is gone.
+        StorageError: if a part does not exist any more.
         CacheFormatError: if a part that an earlier version has was replaced since by other bytes.
     """
     entries = check_parts(root, key, table)
@@ -141,7 +141,7 @@ def pin_parts(
         if before.get(sha256, UNKNOWN) not in (UNKNOWN, pin):
             try:
                 is_right = has_bytes(bucket, entry.name, sha256, entry.tag)
-            except ReplacedError:  # since it was listed, by another build of the same part
+            except ReplacedError:  # another build has uploaded the same part since it was listed
                 is_right, pin = True, UNKNOWN
             if not is_right:
                 raise CacheFormatError(
@@ -150,7 +150,7 @@ def pin_parts(
                 )
             before[sha256] = UNKNOWN  # a version may have a part twice
         hashes.append(pin)
-    # Some stores do not say the same of an object in a listing as in an answer to a get.
+    # Some stores give an object one tag in a listing and another in the answer to a get.
     first = bucket.head(_names.part(key.id, largest))
     if first is None or first.tag != entries[first.name].tag:
         _log.info("yogadl: parts in %s are not pinned: a listing has other tags than they", root.location)
@@ -159,12 +159,12 @@ def pin_parts(
 
 
 def _earlier_pins(root: Root, bucket: Bucket, key: DatasetKey, earlier: Sequence[Earlier]) -> dict[str, int]:
-    """Return what was noted of the parts of the newest version there is that this one begins with."""
+    """Return the pins of the parts of the newest existing version that this one begins with, by hash."""
     for one in reversed(earlier):
         other = DatasetKey(key.id, one.version)
         content = root.read(_names.manifest(other))
         if content is not None:
-            with contextlib.suppress(CacheFormatError):  # damaged: then there is nothing to go by
+            with contextlib.suppress(CacheFormatError):  # a damaged manifest: its pins are not used
                 manifest = read_manifest(content, other, root.where(_names.manifest(other)))
                 table = open_table(root, manifest)
                 found = read_pins(bucket, key.id, table, manifest.table_sha256)
@@ -173,7 +173,7 @@ def _earlier_pins(root: Root, bucket: Bucket, key: DatasetKey, earlier: Sequence
 
 
 def check_parts(root: Root, key: DatasetKey, table: PartTable) -> dict[str, Entry]:
-    """Make sure that every part is where it should be; return what is known of all files of parts."""
+    """Check that every part is in its place; return the entries of all files of parts by name."""
     entries = {entry.name: entry for entry in root.entries(f"{key.id}/parts")}
     each = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
     for sha256, index_sha256, size_bytes in each:
@@ -189,13 +189,13 @@ def check_parts(root: Root, key: DatasetKey, table: PartTable) -> dict[str, Entr
 
 
 def put_aside(root: Root, where: str, aside: str, depth: int = 0) -> None:
-    """Move the notes of an attempt to where they say what is to be removed, and nobody goes on with them.
+    """Move the notes of an attempt to another folder, where no build continues them and prune finds them.
 
     Args:
-        root: Where.
+        root: The storage's root.
         where: The attempt's folder.
-        aside: The folder of one that nobody can go on with.
-        depth: Only those that lie in folders so deep in it.
+        aside: The folder of an attempt that no build can continue.
+        depth: Move only notes that lie in at least this many folders below the attempt's.
     """
     for name in root.names(where, ".json"):
         rest = name[len(where) + 1 :]

@@ -1,17 +1,17 @@
-"""Wait for some bytes of a part, and take what is needed of them."""
+"""Wait for bytes of a part that were requested, and read from them."""
 
 import threading
 from collections.abc import Callable
 
 
 class Range:
-    """Bytes of one part, on their way or here.
+    """Bytes of one part that were requested.
 
     Attributes:
-        part: Which part.
-        start: From where.
-        stop: Up to where.
-        keys: What was announced that lies in it.
+        part: The number of the part.
+        start: The position of the first byte.
+        stop: The position after the last byte.
+        keys: The keys of the announced ranges that lie in it.
     """
 
     __slots__ = ("_content", "_done", "_error", "keys", "part", "start", "stop")
@@ -26,29 +26,29 @@ class Range:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes it has."""
+        """The number of bytes."""
         return self.stop - self.start
 
     @property
     def has_failed(self) -> bool:
-        """Whether it came to nothing."""
+        """Whether the request failed."""
         return self._error is not None
 
     @property
     def is_done(self) -> bool:
-        """Whether it is here, or will never be."""
+        """Whether the bytes have arrived, or the request failed."""
         return not self._done.locked()
 
     def end(self, content: bytes | memoryview = b"", error: BaseException | None = None) -> None:
-        """Leave what arrived, or why nothing did."""
+        """Set the content that arrived, or the error of the request."""
         self._content, self._error = content, error
         self._done.release()
 
     def wait(self) -> None:
-        """Wait until it is here.
+        """Wait until the bytes have arrived.
 
         Raises:
-            BaseException: why it will never be.
+            BaseException: the error of the request, if it failed.
         """
         with self._done:
             pass
@@ -56,11 +56,11 @@ class Range:
             raise self._error
 
     def content(self, fetch: Callable[[], bytes | memoryview]) -> bytes | memoryview:
-        """Return what is to be kept in memory of what `fetch` returns."""
+        """Return the bytes to keep in memory, made from those that `fetch` returns."""
         return fetch()
 
     def slice(self, start: int, length: int) -> bytes | memoryview:
-        """Return bytes from a position of the part on, waiting for them."""
+        """Return bytes from a position of the part on, waiting for them to arrive."""
         self.wait()
         first = start - self.start
         if not first and length == len(self._content):

@@ -1,4 +1,4 @@
-"""Read byte ranges of a bucket's objects: many at once, and ahead of who will ask for them."""
+"""Read byte ranges of a bucket's objects: many at once, and ahead of the reader."""
 
 import errno
 import itertools
@@ -21,20 +21,20 @@ from yogadl.storage._threads import DaemonThreads
 
 Int64s = NDArray[np.int64]
 
-# Rows closer than this are asked for together: what lies between costs less than a request.
+# Rows closer than this are requested together: the bytes between them cost less than a request.
 GAP_BYTES: Final = 512
-# But no more than this at a time: several connections are faster than one.
+# The largest range that one request spans: several connections are faster than one.
 MOST_RANGE_BYTES: Final = 8 * 2**20
-# What is kept is read in pieces of this size.
+# The size of the pages in which small fields are read and kept.
 PAGE_BYTES: Final = 2**16
-# What was read ahead and nobody has asked for is forgotten beyond this, the oldest first. It is some times
-# what one stream announces.
+# The bytes that were read ahead and not taken yet are bounded by this; the oldest are dropped first. The
+# bound is several times the announcement of one stream.
 MOST_HELD_BYTES: Final = 128 * 2**20
 
-# A request mostly waits: for 5,000 a second from a store that takes 10 ms, there are so many.
+# A request mostly waits: for 5,000 a second from a store that takes 10 ms, this many threads are needed.
 _THREADS: Final = 64
 
-# Where something lies that is read: its part, from where, and up to where.
+# A part's number, the position of the first byte, and the position after the last.
 Span = tuple[int, int, int]
 
 
@@ -42,15 +42,15 @@ class Ranges:
     """Read ranges of a cache's parts. Safe to use from several threads, and after a fork; not picklable.
 
     Args:
-        bucket: Where the parts are.
+        bucket: The bucket of the parts.
         name_of: Returns the name of a part's object.
-        sizes: How large each part is.
-        spending: Counts requests and bytes, and says when that is enough.
-        pins: Which objects were published; ``None`` if it does not matter.
+        sizes: The size of each part.
+        spending: Counts requests and bytes, and enforces limits.
+        pins: The pins of the published objects, or ``None`` to skip the check.
 
     Attributes:
-        requests: How many requests this process has made.
-        received_bytes: How many bytes came.
+        requests: The number of requests that this process has made.
+        received_bytes: The number of bytes received.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Ranges:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Forget all: at first, and in a forked process, where the threads are not."""
+        """Reset the state: at the start, and after a fork, which leaves the threads of requests behind."""
         self._pid = os.getpid()
         self.requests = self.received_bytes = 0
-        self._rows: dict[int, Range] = {}  # by position: what was announced, and was not asked for yet
-        self._left: dict[Range, int] = {}  # how many of those each range has, the oldest first
+        self._rows: dict[int, Range] = {}  # by position: the ranges announced and not taken yet
+        self._left: dict[Range, int] = {}  # how many of those each request has left, the oldest first
         self._left_bytes = 0
-        self._pages: dict[int, Range] = {}  # what is kept, by its number
-        self._tags: dict[int, str] = {}  # of the parts' objects
+        self._pages: dict[int, Range] = {}  # the pages that are kept, by number
+        self._tags: dict[int, str] = {}  # the tags of the parts' objects
         self._threads = DaemonThreads(_THREADS, "yogadl-ranges")
 
     def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
@@ -120,9 +120,9 @@ class Ranges:
         """Return the bytes of these ranges, waiting for those that are not here; see `AwayParts`.
 
         Raises:
-            CacheFormatError: if the store has not what it should have.
-            StorageError: if it does not answer.
-            SpendingError: if enough was spent.
+            CacheFormatError: if the store lacks the object, or has another one.
+            StorageError: if the store does not answer.
+            SpendingError: if a limit on spending is reached.
         """
         self.refuse_condemned(parts)
         if not lengths.all():
@@ -158,7 +158,7 @@ class Ranges:
         ]
 
     def side_by_side(self, work: Callable[[int], None], items: Sequence[int]) -> None:
-        """Call a function with each of these, in the threads that make requests."""
+        """Call a function with each of these items, in the threads that make requests."""
         with self._lock:
             if os.getpid() != self._pid:
                 self._begin_anew()
@@ -168,33 +168,33 @@ class Ranges:
             list(map(work, items))
 
     def condemn(self, part: int, error: CacheFormatError) -> None:
-        """Let nothing more be read of a part: its object has other bytes than its name says."""
+        """Refuse all further reads of a part, because its object has other bytes than its name says."""
         self._damage[part] = error
 
     @cached_property
     def _first(self) -> Int64s:
-        """Where each part begins, were all parts one after the other."""
+        """The start of each part, if all parts were joined."""
         return before(self._sizes)
 
     @cached_property
     def _first_page(self) -> Int64s:
-        """Where each part's pages begin, in the same way."""
+        """The number of each part's first page; all parts' pages are numbered in one sequence."""
         return before(-(-self._sizes // PAGE_BYTES))
 
     def refuse_condemned(self, parts: Int64s) -> None:
-        """Raise why nothing may be read of one of these parts, if that is so."""
+        """Raise the error of one of these parts, if it was condemned."""
         for part in self._damage.keys() & set(parts.tolist()) if self._damage else ():
             raise self._damage[part]
 
     def keys(self, parts: Int64s, positions: Int64s) -> list[int]:
-        """Return where these would be, were all parts one after the other."""
+        """Return the positions that these bytes would have if all parts were joined."""
         keys: list[int] = (self._first[parts] + positions).tolist()
         return keys
 
     def _taken(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, takes: bool) -> list[Range]:
-        """Return what has each of these, and ask for those that were not announced."""
+        """Return the range that has each of these, and request those that were not announced."""
         taken: dict[int, Range] = {}
-        found: list[Any] = []  # all are ranges at the end
+        found: list[Any] = []  # every None becomes a Range below
         new = []
         stops = (positions + lengths).tolist()
         for number, (key, stop) in enumerate(zip(self.keys(parts, positions), stops, strict=True)):
@@ -214,9 +214,10 @@ class Ranges:
         return found
 
     def _known(self, key: int, stop: int) -> Range | None:
-        """Return what was announced there, unless it is shorter, or has failed: then it is asked for anew.
+        """Return the range announced there, if it is long enough and its request has not failed.
 
-        So an error is told to those who wait for it, and to nobody later, when its cause may be gone.
+        A range whose request failed is requested again. So an error is raised for the readers that wait for
+        the range, and not for later readers, when its cause may have passed.
         """
         found = self._rows.get(key)
         if found is not None and found.has_failed:
@@ -225,7 +226,7 @@ class Ranges:
         return None if found is None or found.stop < stop else found
 
     def _forget(self, key: int, found: Range) -> None:
-        """Let go of what was announced there: it is given once."""
+        """Remove a range announced there from the announcements, because each is given once."""
         del self._rows[key]
         self._left[found] -= 1
         if not self._left[found]:
@@ -243,7 +244,7 @@ class Ranges:
         return numbers
 
     def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, Range]:
-        """Return what has each of these pages, and ask for those that are not here."""
+        """Return the range of each of these pages, and request the pages that are not here."""
         missing = [n for n in numbers if n not in self._pages or self._pages[n].has_failed]
         new = np.array(missing, np.int64)
         parts = np.searchsorted(self._first_page, new, side="right") - 1
@@ -255,7 +256,7 @@ class Ranges:
         return {number: self._pages[number] for number in numbers}
 
     def _asked(self, spans: Sequence[Span], *, is_urgent: bool) -> list[tuple[Range, list[int]]]:
-        """Ask for these spans; return each range, and which of them lie in it."""
+        """Request these spans; return each range, and the numbers of the spans in it."""
         found = []
         for (part, start, stop), members in merged(spans):
             found.append((Range(part, start, stop), members))
@@ -264,7 +265,7 @@ class Ranges:
         return found
 
     def ask(self, ranges: Iterable[Range]) -> None:
-        """Begin to read these, in this order."""
+        """Begin to read these ranges, in this order."""
         with self._lock:
             if os.getpid() != self._pid:
                 self._begin_anew()
@@ -278,7 +279,7 @@ class Ranges:
     def _get(self, wanted: Range) -> None:
         try:
             content = wanted.content(partial(self._content, wanted))
-        except BaseException as error:  # noqa: BLE001  (who asks for it raises it, whatever it is)
+        except BaseException as error:  # noqa: BLE001  (every reader of the range raises it)
             wanted.end(error=error)
         else:
             wanted.end(content)
@@ -308,18 +309,18 @@ class Ranges:
             )
         if tag is None:
             self._check_published(part, name, piece.object.tag)
-        # Requests before the first answer are made without a tag: all of them must name one.
+        # Requests made before the first answer name no tag: all of them must get the same one.
         if self._tags.setdefault(part, piece.object.tag) != piece.object.tag:
             raise replaced(self._bucket.url, name)
         self._count(len(piece.content))
         return piece.content
 
     def _check_published(self, part: int, name: str, tag: str) -> None:
-        """Raise `ReplacedError` unless the part's object, which has this tag, has the bytes of the part."""
+        """Raise `ReplacedError` unless the part's object with this tag has the bytes of the part."""
         if self._pins is None or self._pins.is_published(part, tag):
             return
         with self._finding_out:
-            is_right = self._pins.is_published(part, tag)  # another thread may have found out
+            is_right = self._pins.is_published(part, tag)  # another thread may have compared it
             if is_right is None:
                 self._spending.take_request()
                 is_right = self._pins.find_out(part, tag)
@@ -340,7 +341,7 @@ class Ranges:
 
 
 def merged(spans: Sequence[Span], gap_bytes: int | None = None) -> list[tuple[Span, list[int]]]:
-    """Return what to ask for to get these: ranges, and which lie in each; in the order of their first."""
+    """Merge spans into ranges to request; return each, and its spans' numbers, in the order of the first."""
     gap_bytes = GAP_BYTES if gap_bytes is None else gap_bytes
     found: list[tuple[Span, list[int]]] = []
     part, start, stop, members = -1, 0, 0, list[int]()
@@ -375,7 +376,7 @@ def spans_of(parts: Int64s, positions: Int64s, lengths: Int64s, chosen: Iterable
 
 
 def _joined(pages: dict[int, Range], base: int, position: int, length: int) -> bytes | memoryview:
-    """Return bytes that lie in one page, or in some that follow each other."""
+    """Return bytes that lie in one page, or in several that follow each other."""
     first, last = position // PAGE_BYTES, (position + length - 1) // PAGE_BYTES
     if first == last:
         return pages[base + first].slice(position, length)

@@ -1,4 +1,4 @@
-"""Note what is known of each sealed part of a build, and say which of them a later build can go on with."""
+"""Write a receipt of each sealed part of a build, and find the parts that a later build can use."""
 
 import json
 import secrets
@@ -24,12 +24,12 @@ from yogadl.storage._parts import read_sealed
 from yogadl.storage._root import MAX_READ_BYTES, Root
 from yogadl.storage._shares import until
 
-# Compared with the source before a build goes on: so many records at either end of each sealed part, and of
-# large records fewer. Since each may take seconds to work out, no more than one of so many.
+# The samples that are compared with the source before a build continues: this many records at either end of
+# each sealed part, fewer of large records. As a record may take seconds to compute, at most one in 32.
 _SAMPLED_RECORDS: Final = 16
 _SAMPLED: Final = 32
 _SAMPLED_BYTES: Final = 2**20
-STATE: Final = ".state"  # what a file beside a receipt is called: where the source stood
+STATE: Final = ".state"  # the suffix of a file beside a receipt that holds the state of the source
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What is known of one sealed part of an unfinished build.
+    """The facts about one sealed part of an unfinished build.
 
     Args:
         first_record: The number of its first record.
         part: The part.
-        spec: The spec as far as it was known by then.
+        spec: The spec as known when the part was sealed.
         samples: Hashes of some of its records.
-        origin: The hash of the code and the values that it was made by, if they were asked for.
+        origin: The hash of all that decides the source's records; empty if it was not computed.
     """
 
     first_record: int
@@ -64,12 +64,12 @@ class Receipts:
     """The receipts of one build, which lie in its folder.
 
     Args:
-        root: Where the parts go.
-        key: What is built.
-        where: The build's folder, by name.
-        source: What is read.
-        terms: What an earlier build must have had in common with this one for its parts to be used.
-        origin: The hash of what decides the source's records; empty if it need not be known.
+        root: The root that the parts go below.
+        key: The version to build.
+        where: The name of the build's folder.
+        source: The source of the records.
+        terms: The values that an earlier build must share with this one for its parts to be used.
+        origin: The hash of all that decides the source's records; empty if it was not computed.
     """
 
     root: Root
@@ -80,14 +80,14 @@ class Receipts:
     origin: str
 
     def keep(self, path: Path, receipt: Receipt, noted: Callable[[], None]) -> None:
-        """Note what a sealed part is, and where the source stood, then move it to its place.
+        """Write the receipt of a sealed part and the state of the source, then move the part to its place.
 
-        In this order: a part that no receipt names would never be found if this process died then.
+        The order matters: if the process dies in between, a part without a receipt would never be found.
 
         Args:
-            path: Where the part is.
-            receipt: What is noted.
-            noted: Called in between.
+            path: The path of the part.
+            receipt: The receipt.
+            noted: Called after the receipt is written, before the part is moved.
         """
         part = receipt.part
         document = {
@@ -100,7 +100,8 @@ class Receipts:
             **self.terms,
         }
         if isinstance(self.source, Resumable) and receipt.samples:
-            # Before the last sample, so that a later build need not read all of the part to compare it.
+            # The state before the last sample lets a later build compare that sample without reading the
+            # whole part.
             state = self.source.state(receipt.first_record + receipt.samples[-1].start)
             if state is not None:
                 self.root.write(f"{self.where}/{receipt.first_record:015d}{STATE}", state)
@@ -114,7 +115,7 @@ class Receipts:
         )
 
     def read(self) -> list[Receipt]:
-        """Return the receipts an earlier build left that hold for this source; put the others aside."""
+        """Return the receipts of an earlier build that hold for this source; put the others aside."""
         kept: list[Receipt] = []
         if self.source.can_start_anywhere:
             for name in self.root.names(self.where, ".json"):
@@ -125,7 +126,7 @@ class Receipts:
                 kept.append(receipt)
             if kept and not self.agree(kept):
                 kept = []
-        aside = _names.unresumable(self.key, secrets.token_hex(8))  # they say what is to be removed
+        aside = _names.unresumable(self.key, secrets.token_hex(8))  # prune removes the parts named there
         names = {f"{r.first_record:015d}{suffix}" for r in kept for suffix in (".json", STATE)}
         for name in self.root.names(self.where):
             if Path(name).name in names:
@@ -137,7 +138,7 @@ class Receipts:
         return kept
 
     def _restore(self, receipt: Receipt) -> bool:
-        """Hand a source what it noted when a part was sealed; return whether there is anything."""
+        """Restore the state that a source had when a part was sealed; return whether there is one."""
         if not isinstance(self.source, Resumable):
             return False
         state = self.root.read(f"{self.where}/{receipt.first_record:015d}{STATE}", MAX_READ_BYTES)
@@ -153,20 +154,21 @@ class Receipts:
                 return None
             sha256, index_sha256 = document["sha256"], document["index_sha256"]
             names = _names.part(self.key.id, sha256), _names.index(self.key.id, index_sha256)
-            # Before they are looked at, or a prune might take them just after.
+            # Renewed before the parts are read, or a prune might remove them right after.
             if not all(self.root.keep(name) for name in names):
                 return None
             part = read_sealed(self.root, self.key.id, sha256, index_sha256)
             samples, spec = samples_from(document["samples"]), Spec.from_json(document["spec"])
             return Receipt(document["first"], part, spec, samples, document["origin"])
         except (ValueError, KeyError, TypeError, StorageError):
-            return None  # from another version or cut short: what it names is built again
+            return None  # from another version, or truncated: its part is built again
 
     def agree(self, receipts: Sequence[Receipt]) -> bool:
-        """Compare what is sealed with the source: all of it, but where that is costly and as good as sure.
+        """Return whether the sealed records are those of the source.
 
-        What the same code made of the same values is compared by samples of each part. Not where a source can
-        only read on and has no state to go on from: it has to read all of a part to get to its end.
+        All records are compared, with one exception: records of a costly source that the same code made from
+        the same values are compared by samples. This does not hold for a source that can only read on and has
+        no state to restore, since it must read the whole part anyway to reach its end.
         """
         spec = receipts[-1].spec
         if not spec.is_like(self.source.spec):
@@ -181,12 +183,12 @@ class Receipts:
 
 
 def samples_to_json(samples: Sequence[Sample]) -> list[list[int]]:
-    """Return what a note keeps of samples."""
+    """Return samples as JSON."""
     return [[sample.start, sample.run.records, sample.run.value] for sample in samples]
 
 
 def samples_from(document: Any) -> tuple[Sample, ...]:
-    """Return the samples in a note."""
+    """Return the samples in a receipt's JSON."""
     found = tuple(Sample(start, RunHash(records, value)) for start, records, value in document)
     for one in found:
         numbers: tuple[object, ...] = one.start, one.run.records, one.run.value
@@ -212,12 +214,12 @@ def samples_of(path: Path, part: SealedPart, spec: Spec) -> tuple[Sample, ...]:
 
 
 def _comparable(spec: Spec) -> list[int]:
-    """Return which fields can be compared with the source's: what is pickled may differ each time."""
+    """Return the fields that can be compared with the source's; pickles of equal values may differ."""
     return [number for number, field in enumerate(spec.fields) if field.leaf.dtype != OBJECT]
 
 
 class _OnePart:
-    """Know where one part lies."""
+    """The path of one part."""
 
     away = None
 
@@ -230,7 +232,7 @@ class _OnePart:
 
 
 def _hash_source(source: Source, spec: Spec, first_record: int, sample: Sample) -> RunHash:
-    """Hash the records of a sample as a source, which may give them in any number of chunks, has them."""
+    """Hash the records of a sample as read from a source, which may give them in any number of chunks."""
     fields, count = _comparable(spec), sample.run.records
     run = RunHash()
     first = first_record + sample.start

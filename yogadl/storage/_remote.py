@@ -1,4 +1,4 @@
-"""Keep caches in a bucket, for any number of machines, and read them from this machine's mirror."""
+"""Keep small files and parts in a bucket, for any number of machines, with a mirror on this one."""
 
 import contextlib
 import itertools
@@ -23,23 +23,24 @@ from yogadl.storage._scratch import scratch_folder
 
 _log = logging.getLogger("yogadl")
 
-# What to do about a damaged block.
+# The advice about a damaged block.
 _REMEDY: Final = "storage.verify, or `yogadl verify`, downloads it again from the bucket; then fetch it again"
-# Below the root; no dataset is called so.
+# The name of the object that is written to read the store's clock; no dataset has such an id.
 _CLOCK: Final = ".yogadl/clock"
 _CLOCK_IS_GOOD_FOR_S: Final = 600.0
 _DAY_S: Final = 86_400.0
 
 
 class BucketRoot:
-    """What a `Root` does with small files, in a bucket. Safe to use from threads and after a fork; picklable.
+    """The methods of `Root` for small files in a bucket. Safe for threads and after a fork; picklable.
 
-    Nothing is written but by the methods that say so; to read takes the permissions to get and to list.
+    Methods write only if their docstrings, here or in `Root`, mention it. Reading takes only the permissions
+    to get and to list.
     """
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self._clock: tuple[float, float] | None = None  # the store's, and ours at that moment
+        self._clock: tuple[float, float] | None = None  # the store's time, and this machine's at that moment
 
     @property
     def location(self) -> str:
@@ -57,7 +58,7 @@ class BucketRoot:
             return b"".join(body.chunks)
 
     def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
-        # As a whole, it leaves less memory with the process than as a range (benchmarks/many_parts.py).
+        # Reading the whole object leaves less memory in use than a range (benchmarks/many_parts.py).
         with self._bucket.get(name) as body:
             if body is None:
                 return None
@@ -80,7 +81,7 @@ class BucketRoot:
         return self._bucket.put_if_absent(name, content)
 
     def rename(self, name: str, new_name: str, check: Callable[[], None] = lambda: None) -> bool:
-        """Move a small object, by a copy; return whether there was one."""
+        """Move a small object, by a copy; return whether it existed."""
         content = self.read(name)
         if content is None:
             return False
@@ -98,7 +99,7 @@ class BucketRoot:
             yield Entry(found.name, found.size_bytes, found.modified, found.tag)
 
     def _unfinished(self, below: str) -> Iterator[Object]:
-        """Yield what killed writers may have left below a folder, if this is one: a store never shows it."""
+        """Yield temporary files that killed writers left below a folder; a store never lists such objects."""
         return self._bucket.unfinished(below) if isinstance(self._bucket, LocalBucket) else iter(())
 
     def folders_with(
@@ -115,13 +116,13 @@ class BucketRoot:
         return sorted(found), count != most_files
 
     def now(self) -> float:
-        """Return the time by the store's clock, as a small object says that is written to read it.
+        """Return the time by the store's clock, read from the date of a small object that this writes.
 
-        The clock of this machine may be hours off, so nothing goes by it.
+        The clock of this machine is not used, since it may be hours off.
         """
         if self._clock is None or time.monotonic() - self._clock[1] > _CLOCK_IS_GOOD_FOR_S:
             written = self._bucket.put(_CLOCK, secrets.token_bytes(8))
-            # Up to a second more: the dates of HTTP count whole ones, and nothing may be from the future.
+            # Plus a second: HTTP dates are whole seconds, and no object may seem to be from the future.
             self._clock = written.modified + 1.0, time.monotonic()
         then, at = self._clock
         return then + time.monotonic() - at
@@ -135,7 +136,7 @@ class BucketRoot:
         return 0.0 if found is None else now - found.modified
 
     def keep(self, name: str) -> bool:
-        """Return whether an object is too young for pruning to take it within a day."""
+        """Return whether an object is too young for pruning to remove it within a day."""
         found = self._bucket.head(name)
         return found is not None and self.now() - found.modified < _DAY_S
 
@@ -151,7 +152,7 @@ class BucketRoot:
 
 
 class MirroredRoot(BucketRoot):
-    """A bucket whose parts are made, and kept, in this machine's mirror. Implements `Root`."""
+    """A bucket whose parts are written, and kept, in this machine's mirror. Implements `Root`."""
 
     def __init__(self, bucket: Bucket, mirror: Mirror) -> None:
         super().__init__(bucket)
@@ -162,11 +163,11 @@ class MirroredRoot(BucketRoot):
 
     @property
     def bucket(self) -> Bucket:
-        """The bucket: parts go there, one after the other; the mirror keeps what it has room for."""
+        """The bucket: parts are uploaded to it; the mirror keeps those that it has room for."""
         return self._bucket
 
     def adopt(self, files: Mapping[str, Path]) -> None:
-        """Send finished files to their places, in this order; keep them in the mirror if there is room."""
+        """Upload finished files, in this order; keep them in the mirror if there is room."""
         for name, path in files.items():
             upload(self._bucket, name, path)
         self._mirror.adopt(files)
@@ -174,7 +175,7 @@ class MirroredRoot(BucketRoot):
             path.unlink()
 
     def with_room(self, dry_run: bool = False) -> AbstractContextManager[None]:
-        """Clear the mirror, which is this machine's alone, of killed builds."""
+        """Remove the files of killed builds from the mirror; a bucket itself needs no room."""
         if not dry_run:
             self._mirror.sweep()
         return contextlib.nullcontext()
@@ -189,7 +190,7 @@ class MirroredRoot(BucketRoot):
 
     @contextlib.contextmanager
     def local(self, name: str) -> Iterator[Path]:
-        """Give the path of a copy of an object as it is in the bucket now, whatever the mirror has."""
+        """Give the path of a new copy of an object from the bucket, even if the mirror has one."""
         with scratch_folder(self._mirror.scratch()) as folder:
             path = folder / "copy"
             with self._bucket.get(name) as body:

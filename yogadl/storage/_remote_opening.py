@@ -1,4 +1,4 @@
-"""Open the caches of a bucket: from the mirror, through it, or by range."""
+"""Open the caches of a bucket: from the mirror, after a download to the mirror, or by range."""
 
 import logging
 from collections.abc import Callable
@@ -36,32 +36,32 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("yogadl")
 
-# How large a part in a bucket gets unless a build says otherwise.
+# The largest size of a part in a bucket unless a build gives one.
 PART_BYTES: Final = 256 * 2**20
 
-# What to do about a damaged block.
+# The advice about a damaged block.
 _REMEDY: Final = "storage.verify, or `yogadl verify`, downloads it again from the bucket; then fetch it again"
-# Less than this comes sooner as a whole than the first ranges of it would be worth.
+# Up to this size, downloading all that is missing takes less time than reading by range would save.
 AT_ONCE_BYTES: Final = 64 * 2**20
 
-# Whether to fill a mirror: with what is worth it, with all, or with nothing.
+# Whether a mirror is filled with a version: if it is worth it, always, or never.
 Fill = Literal["auto", "always", "never"]
-# Whether what is read by range is compared with its checksums: not at all, or by whole blocks.
+# Whether ranges are compared with their checksums: not at all, or by whole blocks.
 Verify = Literal["block"] | None
 
 
 class MirrorOpener:
-    """Open caches of a bucket, whose files are in the mirror, or come to it, or are read by range.
+    """Open caches of a bucket, whose files are in the mirror, are downloaded to it, or are read by range.
 
     Implements `Opener`.
 
     Args:
         bucket: The bucket; no request is made before it is used.
         mirror: This machine's copies.
-        mapped: Whether the mirror's files may be mapped to be read.
-        fill: Whether to fill the mirror with what is read.
-        spending: Counts what is read by range.
-        verify: Whether what is read by range is compared with its checksums.
+        mapped: Whether the mirror's files may be mapped.
+        fill: Whether to fill the mirror with versions that are read.
+        spending: Counts requests for ranges.
+        verify: Whether ranges are compared with their checksums.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class MirrorOpener:
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         """Return the manifest of a version as it is now, or ``None`` if there is none.
 
-        If the mirror has all of the version, the store is waited for some seconds only. If it does not
+        If the mirror has all of the version, the store gets only a few seconds to answer. If it does not
         answer, the mirror's manifest is returned, with a warning once.
         """
         is_known = self.mirror.known(key, digest) is not None
@@ -123,9 +123,9 @@ class MirrorOpener:
         return self.mirror.kept(key, digest)
 
     def reader(self, published: Published, *, check: bool = False) -> AnyReader:
-        """Return a reader of a cache: of mapped files where they are here, else of ranges.
+        """Return a reader of a cache: of mapped files if they are here, else of ranges.
 
-        What is small is downloaded now, unless the mirror is not to be filled.
+        If few bytes are missing, they are downloaded now, unless `mirror_fill` is ``"never"``.
         """
         manifest = published.manifest
         if isinstance(self.mirror, NoMirror):
@@ -164,7 +164,7 @@ class MirrorOpener:
         return self._reader(manifest, files, maps=maps, check=check)
 
     def _held(self, manifest: Manifest) -> MirroredCache:
-        """Hold what the mirror has of a cache; on a full disk others go that nothing reads."""
+        """Hold the mirror's files of a cache; on a full disk, first evict files that no process reads."""
         try:
             return self.mirror.hold(manifest)
         except StorageError as error:
@@ -174,7 +174,7 @@ class MirrorOpener:
         return self.mirror.hold(manifest)
 
     def _afar(self, manifest: Manifest, *, check: bool) -> AnyReader:
-        """Return a reader of a cache of which nothing is here: by range, without a mirror."""
+        """Return a reader by range of a cache that has no files on this machine, without a mirror."""
         root = MirroredRoot(self._bucket, self.mirror)
         table = table_to_read(root, manifest)
         files = RangedCache(
@@ -183,7 +183,7 @@ class MirrorOpener:
         return self._reader(manifest, files, maps=False, check=check)
 
     def _tell_full(self, what: str, error: StorageError) -> None:
-        """Say once that the mirror has no room."""
+        """Log once that the mirror has no room."""
         if not self._is_full_told:
             self._is_full_told = True
             _log.warning("yogadl: %s read by range: %s", what, error)
@@ -200,14 +200,14 @@ class MirrorOpener:
         return checked(reader, checksums(manifest, files.table, files.index, _REMEDY))
 
     def _sums(self, manifest: Manifest, table: PartTable, *, check: bool) -> "Checksums | None":
-        """Return what is read by range must hash to, if that is looked at."""
+        """Return the checksums of the blocks that are read by range, if they are compared."""
         if not check and self._verify is None:
             return None
         index_of = partial(read_index, MirroredRoot(self._bucket, self.mirror), manifest.key, table)
-        return checksums(manifest, table, index_of, REMEDY)  # there is no second copy
+        return checksums(manifest, table, index_of, REMEDY)  # a range has no second copy
 
     def _has_room(self, what: str, bring: Callable[[range], None], cache: MirroredCache) -> bool:
-        """Bring all files of a kind to the mirror; return whether that had room."""
+        """Download all files of a kind to the mirror; return whether there was room."""
         try:
             bring(range(len(cache.table)))
         except StorageError as error:
@@ -226,12 +226,12 @@ class MirrorOpener:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Put such a file into the mirror, and then into the bucket, where that can be."""
+        """Write such a file to the mirror, and then to the bucket if that is possible."""
         self.mirror.keep_file(name, content)
         self._hurried.write(name, content)
 
     def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
-        from yogadl.storage._tags import version_of  # who fetches by version needs none of it
+        from yogadl.storage._tags import version_of  # fetching by version does not need it
 
         if is_away:
             return self.mirror.tagged(key)
@@ -246,9 +246,9 @@ class MirrorOpener:
         """Download a version to the mirror, with its indexes, so that it opens without the bucket.
 
         Returns:
-            The names of the files that were damaged here, and were downloaded again.
+            The names of the files that were damaged in the mirror, and were downloaded again.
         """
-        from yogadl.storage._selections import missing_selections  # who only reads needs none of it
+        from yogadl.storage._selections import missing_selections  # most readers do not need it
 
         damaged = self.mirror.fill(published.manifest, progress=progress) + self.mirror.keep(published)
         self.mirror.keep_newest(published)
@@ -273,7 +273,7 @@ def remote_backend(
     spending: Spending | None = None,
     verify: Verify = None,
 ) -> Backend:
-    """Return a storage's backend in a bucket, shared by any number of machines without a server.
+    """Return the backend of a storage in a bucket, shared by any number of machines without a server.
 
     Args:
         bucket: The bucket; no request is made before it is used.
@@ -281,13 +281,13 @@ def remote_backend(
         policy: How long builders wait for each other.
         exclusive: Whether to test, before a build, that the store honours conditional writes. Without them
             only one machine may build at a time.
-        mapped: Whether the mirror's files may be mapped to be read.
-        fill: Whether to fill the mirror with what is read.
-        spending: Counts what is read by range.
-        verify: Whether what is read by range is compared with its checksums.
+        mapped: Whether the mirror's files may be mapped.
+        fill: Whether to fill the mirror with versions that are read.
+        spending: Counts requests for ranges.
+        verify: Whether ranges are compared with their checksums.
 
     Raises:
-        ConfigurationError: if `verify` is nothing known.
+        ConfigurationError: if `verify` has another value.
     """
     if verify not in (None, "block"):
         raise ConfigurationError(f"verify is None or 'block', not {verify!r}")

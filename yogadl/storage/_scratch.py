@@ -1,4 +1,4 @@
-"""Make folders for unfinished files, which go with the process that made them, however it ends."""
+"""Make temporary folders, which are removed after their process has ended, for whatever reason."""
 
 import contextlib
 import fcntl
@@ -14,13 +14,13 @@ from yogadl.storage._folder import translated
 
 @contextlib.contextmanager
 def scratch_folder(below: Path) -> Iterator[Path]:
-    """Give a new folder that is removed afterwards, and remove what killed processes have left there.
+    """Give a new folder that is removed at the end, and remove the folders of killed processes.
 
     Args:
-        below: A folder of this machine that holds nothing else than such folders.
+        below: A folder of this machine that holds nothing but such folders.
 
     Raises:
-        StorageError: if it can't be made.
+        StorageError: if the folder can't be made.
     """
     sweep(below)
     token = secrets.token_hex(8)
@@ -29,13 +29,13 @@ def scratch_folder(below: Path) -> Iterator[Path]:
     try:
         with translated(f"can't make the folder {folder}"):
             try_lock(descriptor, unlocked, exclusive=True)
-            unlocked.rename(lock)  # so that whatever has a lock's name is locked, as long as its maker lives
+            unlocked.rename(lock)  # every file with a lock's name is locked while its process lives
             folder.mkdir()
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         lock.unlink(missing_ok=True)
-        # A child forked meanwhile has the descriptor, too.
+        # A child forked meanwhile has the descriptor, too, and must not keep the lock.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
@@ -46,7 +46,7 @@ def sweep(below: Path) -> None:
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
-            continue  # another process's, or swept just now
+            continue  # another user's, or removed meanwhile
         try:
             if try_lock(descriptor, lock, exclusive=True):
                 shutil.rmtree(lock.with_suffix(""), ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Keep which records were selected beside the cache that they are of: see docs/explanation/format.md.
+"""Keep selections, the results of filters, beside the cache that they are of: see docs/explanation/format.md.
 
-All of it can be worked out again. So what can't be read counts as absent, and that something can't be written
-is logged for debugging, and else not told.
+A selection can be computed again. Therefore one that can't be read counts as absent, and a failure to write
+one is only logged for debugging.
 """
 
 import logging
@@ -21,7 +21,7 @@ _log = logging.getLogger("yogadl")
 
 
 def find_selection(files: "Opener", manifest: Manifest, name: str, records: int) -> Selection | None:
-    """Return a selection from so many records, of that name, if a sound one is kept."""
+    """Return the sound selection of that name, from this many records, if there is one."""
     file = _names.selection(manifest.key.id, manifest.fingerprint, name)
     try:
         content = files.read(file, most_selection_bytes(records))
@@ -35,7 +35,7 @@ def find_selection(files: "Opener", manifest: Manifest, name: str, records: int)
 
 
 def write_selection(files: "Opener", manifest: Manifest, selection: Selection) -> bool:
-    """Keep a selection, in place of any other of its name; return whether that could be done."""
+    """Write a selection, replacing any of its name; return whether that succeeded."""
     file = _names.selection(manifest.key.id, manifest.fingerprint, selection.name)
     try:
         files.write(file, selection.to_bytes())
@@ -46,7 +46,7 @@ def write_selection(files: "Opener", manifest: Manifest, selection: Selection) -
 
 
 def missing_selections(source: Root, target: Root, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the files of sound selections that one root has and another has not."""
+    """Yield name and content of the files of sound selections that one root has and another lacks."""
     below = _names.selections(manifest.key.id, manifest.fingerprint)
     there = set(target.names(below, _names.SELECTION_SUFFIX))
     for file in source.names(below, _names.SELECTION_SUFFIX):

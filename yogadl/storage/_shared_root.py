@@ -1,4 +1,4 @@
-"""Keep caches in a folder that several machines share, such as one on NFS."""
+"""Keep the files of caches in a folder that several machines share, such as one on NFS."""
 
 import contextlib
 import errno
@@ -16,17 +16,19 @@ from yogadl.storage._folder import Folder
 from yogadl.storage._remote import BucketRoot
 from yogadl.storage._root import MAX_READ_BYTES, Root
 
-# What frees a full disk writes small files itself: a lease, its end, the copy of a manifest. The reserve is
-# as many files as that may take, since a disk may run out of files, too. No dataset is called so.
+# Freeing a full disk needs room for small files: a lease, its end, the copy of a manifest. The reserve holds
+# that room as separate files, since a disk may run out of files, too. No dataset has such an id.
 _FOLDER: Final = ".yogadl/reserve"
 _PROBE: Final = ".yogadl/room"
 _FILES: Final = 32
 _FILE_BYTES: Final = 2**14
-# One `delete` or `prune` gets so many files of it: others may fill the disk again before the next.
+# The files that one `delete` or `prune` removes from the reserve; others may fill the disk before the next
+# one.
 _AT_ONCE: Final = 16
-# A dry run writes one file, and another while that is not in its place.
+# The files that a dry run removes: it writes one file, and a temporary file before that is in its place.
 _FOR_A_CLOCK: Final = 2
-# A build makes it only where there is room for so many files more; what gave it up, where there is for these.
+# A build makes the reserve only if there is room for this many further files; a call that removed files of
+# the reserve needs room for fewer.
 _SPARE: Final = 64
 _SPARE_AFTERWARDS: Final = 8
 
@@ -34,8 +36,8 @@ _SPARE_AFTERWARDS: Final = 8
 class SharedRoot(BucketRoot, Root):
     """A folder that several machines share, such as one on NFS.
 
-    Small files are read and written as in a bucket, which minds what other machines' caches remember; parts
-    are made in the folder and renamed.
+    Small files are read and written as in a bucket, in ways that allow for the file caches of other machines;
+    parts are written in the folder and renamed.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -67,12 +69,12 @@ class SharedRoot(BucketRoot, Root):
         self._folder.remove_folder(name)
 
     def with_room(self, dry_run: bool = False) -> AbstractContextManager[None]:
-        """Give up some of the reserve where the disk is full, to free which takes room, too."""
+        """Remove a part of the reserve if the disk is full, because removing files takes room, too."""
         return _given_up_if_full(self._folder, dry_run=dry_run)
 
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
-        """Give a new folder, which is gone afterwards: a builder that lost its lease may still be at work."""
+        """Give a new folder, removed afterwards: a builder that lost its lease may still write to its own."""
         _make_reserve(self._folder)
         name = f"{below}/{secrets.token_hex(8)}"
         try:
@@ -86,30 +88,30 @@ class SharedRoot(BucketRoot, Root):
 
 
 def _make_reserve(folder: Folder, spare: int = _SPARE) -> None:
-    """Make what is missing of the reserve, unless the disk is as good as full.
+    """Make the missing files of the reserve, unless the disk is nearly full.
 
     Args:
-        folder: Where.
-        spare: For so many files of it there is to be room left.
+        folder: The folder.
+        spare: The number of further files that there must be room for.
     """
-    with contextlib.suppress(OSError):  # what needs the space fails then, and says so
+    with contextlib.suppress(OSError):  # the call that needs the space reports the error
         there = {entry.name for entry in folder.entries(_FOLDER)}
         for name in sorted({f"{_FOLDER}/{number:02d}" for number in range(_FILES)} - there):
             if not _has_room(folder, spare + 1):
                 return
-            folder.write(name, secrets.token_bytes(_FILE_BYTES))  # which no file system compresses
+            folder.write(name, secrets.token_bytes(_FILE_BYTES))  # random bytes, which can't be compressed
 
 
 @contextlib.contextmanager
 def _given_up_if_full(folder: Folder, *, dry_run: bool) -> Iterator[None]:
-    """Give up half of the reserve if there is no room for as much, and then make it as whole as can be.
+    """Remove half of the reserve if there is too little room, and restore it afterwards as far as possible.
 
     Args:
-        folder: Where.
-        dry_run: Whether only a clock is read: then less is given up, and only that is made again.
+        folder: The folder.
+        dry_run: Whether only the clock is read: then fewer files are removed, and only removed ones restored.
     """
     is_made = not dry_run
-    with contextlib.suppress(OSError):  # what is done then says what is wrong
+    with contextlib.suppress(OSError):  # the calls in the block report the error
         if not _has_room(folder, _AT_ONCE) or not _can_write(folder):
             for entry in list(folder.entries(_FOLDER))[: _FOR_A_CLOCK if dry_run else _AT_ONCE]:
                 folder.remove(entry.name)
@@ -122,14 +124,14 @@ def _given_up_if_full(folder: Folder, *, dry_run: bool) -> Iterator[None]:
 
 
 def _has_room(folder: Folder, files: int) -> bool:
-    """Return whether the disk says that it has room for so many files of the reserve."""
+    """Return whether the disk reports room for this many files of the reserve."""
     found = os.statvfs(folder.root)
-    has_files = found.f_files == 0 or found.f_favail >= files  # some have no limit, and say 0
+    has_files = found.f_files == 0 or found.f_favail >= files  # some file systems have no limit, and report 0
     return has_files and found.f_bavail * found.f_frsize >= files * _FILE_BYTES
 
 
 def _can_write(folder: Folder) -> bool:
-    """Return whether there is as much room for this user: a quota does not show otherwise."""
+    """Return whether this user can write as much as `_AT_ONCE` files; only a write shows a quota."""
     try:
         folder.write(_PROBE, secrets.token_bytes(_AT_ONCE * _FILE_BYTES))
         folder.remove(_PROBE)

@@ -1,4 +1,4 @@
-"""Cut a source into shares that are read apart, each by any process: the partitions of a build."""
+"""Cut a source into shares that any process can read alone: the partitions of a build."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -10,32 +10,32 @@ from yogadl._provenance.describer import sha256_of_data
 from yogadl._sources import Resumable, Source
 from yogadl.errors import ConfigurationError
 
-# A source with random access is cut into so many shares, whatever the number of workers: so a slow one or a
-# killed one costs little, and who builds with more workers goes on with what fewer have written. They are
-# somewhat fewer or more where their size is rounded, and more where they would be larger than this.
+# A source with random access is cut into about this many shares, whatever the number of workers. So a slow or
+# killed worker costs little, and a build with more workers can continue one with fewer. Rounding of the size
+# makes somewhat fewer or more shares; there are more if shares would be larger than _SHARE_BYTES.
 _SHARES: Final = 48
 _SHARE_BYTES: Final = 2**27
-# A share's size is rounded up to a multiple of a power of two, by an eighth at most: parts then end where
-# blocks do.
+# A share's size is rounded up to a multiple of a power of two, by an eighth at most, so that parts end at the
+# ends of blocks.
 _ROUNDED_BY: Final = 8
 
 
 class Share(Protocol):
-    """One of them. Picklable if the source is."""
+    """One share of a source. Picklable if the source is."""
 
     @property
     def stamp(self) -> str:
-        """What must be as it was for what was written of it to be used; empty if nothing tells."""
+        """A text that changes if the share's records may have changed; empty if there is no such text."""
 
     @property
     def can_compare(self) -> bool:
-        """Whether what was written of it is compared with the source before it is used."""
+        """Whether records written from the share are compared with the source before they are used."""
 
     def source(self) -> Source | None:
-        """Open it; ``None`` if it has no records."""
+        """Open the share; return ``None`` if it has no records."""
 
     def alone(self) -> "Share":
-        """Return it with no more of the source than it needs, to be sent elsewhere."""
+        """Return the share with only the part of the source that it needs, to send elsewhere."""
 
 
 class Shares(Protocol):
@@ -43,26 +43,26 @@ class Shares(Protocol):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of shares."""
 
     @property
     def length(self) -> int | None:
-        """How many records they have together, if that is known."""
+        """The number of records in all shares, if known."""
 
     def __getitem__(self, number: int) -> Share:
-        """Return one of them."""
+        """Return one share."""
 
     def terms(self) -> Any:
-        """Return what says how the source was cut, as JSON has it."""
+        """Return a JSON value that describes how the source was cut."""
 
     def origin(self, known: Callable[[], str]) -> str:
-        """Return the hash of what decides the records; empty where that has to be compared.
+        """Return the hash of all that decides the records; empty if records must be compared.
 
         Args:
-            known: Returns the hash of what the source was made from.
+            known: Returns the hash of the code and values that the source was made from.
 
         Raises:
-            ConfigurationError: if none is certain, and nothing can be compared.
+            ConfigurationError: if no hash is certain, and records can't be compared.
         """
 
 
@@ -70,11 +70,11 @@ def shares_of(source: Source, count: int | None = None) -> Shares:
     """Cut a source into shares.
 
     Args:
-        source: One with random access, or in partitions.
-        count: How many; ``None`` for as many as are good, or as it has partitions.
+        source: A source with random access, or in partitions.
+        count: The number of shares, or ``None`` for a suitable number, or that of its partitions.
 
     Raises:
-        ConfigurationError: if it can only be read in order, or has another number of partitions.
+        ConfigurationError: if the source can only be read in order, or has another number of partitions.
     """
     if isinstance(source, PartitionedSource):
         if count not in (None, source.partitions):
@@ -99,22 +99,22 @@ def shares_of(source: Source, count: int | None = None) -> Shares:
 
 
 def cut(length: int, record_bytes: int) -> int:
-    """Return how many records the shares of a source have, but for the last.
+    """Return the number of records in each share of a source but the last.
 
     Args:
-        length: How many records there are, at least one.
-        record_bytes: What is known of a record's size.
+        length: The number of records, at least one.
+        record_bytes: The known part of a record's size.
     """
     shares = max(_SHARES, -(-length * record_bytes // _SHARE_BYTES))
-    records = max(1, length // shares)  # of few records more shares, rather than half as many
+    records = max(1, length // shares)  # rounded down: few records make more shares, not half as many
     step = 1 << max(0, (records // _ROUNDED_BY).bit_length() - 1)
     return -(-records // step) * step
 
 
 def until(source: Source, end: int) -> Source:
-    """Return a source that reads no further than to record `end`, if it goes by its length; else as it is."""
+    """Return a copy of a source that ends before record `end`, or the source if no copy is possible."""
     if isinstance(source, Resumable):
-        return source  # which notes where it stands: there is one of it
+        return source  # a copy would not share its state
     made: Any = copy.copy(source)
     try:
         made.length = end
@@ -149,13 +149,13 @@ class _Ranges:
 
 
 class _Range:
-    """One of them, as a source of its own.
+    """A range of records, as a share and as a source of its own.
 
     Args:
-        source: The whole, or its records from `offset` on.
-        first: The number of its first record.
-        end: That of the first after it.
-        offset: Which record is the source's first.
+        source: The whole source, or its records from `offset` on.
+        first: The number of the share's first record.
+        end: The number after its last record.
+        offset: The number of the first record of `source`.
     """
 
     stamp = ""
@@ -215,7 +215,7 @@ class _Partitions:
 
 
 class _Partition:
-    """One of them: that it is as it was is known by its function, and its file."""
+    """A partition as a share; its stamp, made of its function and its file, detects changes."""
 
     can_compare = False
 
@@ -237,11 +237,11 @@ class _Partition:
 
 
 class Only:
-    """One of the shares: what a task is sent that writes that one."""
+    """One share alone, for the task that writes it."""
 
     def __init__(self, shares: Shares, number: int) -> None:
         self._share = shares[number].alone()
 
     def __getitem__(self, number: int) -> Share:
-        """Return it, whose number is known where it is asked for."""
+        """Return the share, whatever the number."""
         return self._share

@@ -1,4 +1,4 @@
-"""Count what reading by range costs, and stop it where that is enough."""
+"""Count the cost of reading by range, and enforce limits."""
 
 import errno
 import time
@@ -12,19 +12,19 @@ from yogadl.errors import ConfigurationError, SpendingError
 
 
 class Spending:
-    """What one process reads from one storage by range. Thread-safe; a pickled or forked one begins anew.
+    """The ranges that one process reads from one storage. Thread-safe; a pickled or forked copy begins at 0.
 
     Args:
-        max_requests: How many requests may be made.
-        max_requests_per_s: How many a second.
-        max_price: How much they may cost.
-        prices: What they cost.
+        max_requests: The number of requests that may be made.
+        max_requests_per_s: The number of requests that may be made each second.
+        max_price: The price that requests and bytes may cost.
+        prices: The prices of the store.
 
     Raises:
-        ConfigurationError: if an argument is no number above 0, or nothing costs anything.
+        ConfigurationError: if an argument is no number above 0, or `max_price` is given and all prices are 0.
 
     Attributes:
-        prices: What they cost.
+        prices: The prices of the store.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class Spending:
         self._next_s = 0.0
 
     def __reduce__(self) -> Any:
-        # A reference to a cache pickles as little: of prices, their numbers.
+        # Pickled as plain numbers, because each reference to a cache pickles this, too.
         limits = self._max_requests, self._per_s, self._max_price
         return _limited, (*limits, *vars(self.prices).values())
 
     def take_request(self) -> None:
-        """Count a request about to be made, and wait until it may be.
+        """Count the next request, after a wait if there are too many each second.
 
         Raises:
-            SpendingError: if it is one too many.
+            SpendingError: if the request would exceed a limit.
         """
         with self._lock:
             limit = self._reached()
@@ -83,7 +83,7 @@ class Spending:
             time.sleep(begins - now)
 
     def _reached(self) -> str | None:
-        """Return the name of the limit that one request more would break."""
+        """Return the name of the limit that one more request would exceed."""
         if self._max_requests is not None and self._requests >= self._max_requests:
             return "max_requests"
         if self._max_price is None or self.prices.of(self._requests + 1, self._bytes) <= self._max_price:
@@ -91,7 +91,7 @@ class Spending:
         return "max_price"
 
     def add_bytes(self, size_bytes: int) -> None:
-        """Count bytes that came."""
+        """Count bytes that were received."""
         with self._lock:
             self._bytes += size_bytes
 

@@ -1,6 +1,7 @@
-"""What users call of a storage: building here, reading and keeping in order in the modules beside this one.
+"""The class that users call: building versions here, reading and keeping in the two modules it inherits from.
 
-What builds and what removes is loaded when it is first called: who only reads needs none of it.
+The modules that build and remove are imported at the first call that needs them: a process that only reads
+does not load them.
 """
 
 from collections.abc import Callable
@@ -28,11 +29,11 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
     Safe to use from any number of threads and processes and, except for a local folder, from several
     machines; picklable. Reading needs only the permissions to get and to list, and writes nothing, except
-    that `RecordsRef.filter` stores what it selected if it may. If a builder dies, nothing that it wrote can
-    be read, and the next builder continues its work or starts again.
+    that `RecordsRef.filter` stores its selection where it has the permission to write. The files of a builder
+    that died cannot be read, and the next builder continues its work or starts again.
 
     Args:
-        backend: What it is made of.
+        backend: The catalogue and the coordinator of this storage.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -46,7 +47,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
     @property
     def location(self) -> str:
-        """Where it is, a folder's path or a bucket's URL."""
+        """The location of this storage, a folder's path or a bucket's URL."""
         return self._backend.root.location
 
     @explains_names()
@@ -65,23 +66,23 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
     ) -> None:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
-        Nothing is visible before everything is on the disk. Readers of the version that is replaced keep
-        reading it.
+        The version becomes visible only after all its files are on the disk. Readers of a version that is
+        replaced keep reading it.
 
         Args:
             data: Arrays, an object with ``__len__`` and ``__getitem__``, an iterable or a generator function.
-            dataset_id: What the dataset is called; slashes make folders.
-            dataset_version: Which version this is.
+            dataset_id: The dataset's id; slashes make folders.
+            dataset_version: The version's name.
             workers: How many processes read the source, if it has random access or partitions.
-            engine: What runs tasks that read it instead: any `concurrent.futures.Executor`, or "ray".
-            part_bytes: How large one file may get; ``None`` lets files grow up to 1 GiB, in a bucket 256 MiB.
+            engine: Any `concurrent.futures.Executor`, or "ray", whose tasks read the source instead.
+            part_bytes: The largest size of a part; ``None`` lets parts grow up to 1 GiB, in a bucket 256 MiB.
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: Whether to show a progress bar; ``None``: only on a terminal; or a function to call.
-            check_space: Whether to refuse a build that certainly needs more space than the disk has, before
-                anything is read: of arrays, tables and other sources that know their length and shapes.
+            check_space: Whether to refuse, before anything is read, a build that certainly needs more space
+                than the disk has: of arrays, tables and other sources with known length and shapes.
 
         Raises:
-            UnsupportedDataError: if a record can't be stored; names field and record.
+            UnsupportedDataError: if a record can't be stored; the error names field and record.
             StorageError: if the disk fails or is full.
         """
         from yogadl.storage._building import BuildOptions, replace_version
@@ -108,28 +109,28 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         """Build a version from all records of another version, followed by new records.
 
         Only the new records are read and written: the parts of the other version become parts of this one,
-        too. The result, even its fingerprint, is the same as if all records had been built at once. The
-        other version stays as it is, and may be deleted later. If it is replaced or deleted during this
-        call, its state at the beginning counts. An existing version is replaced atomically, so the call can
-        be repeated. See docs/howto/growth.md.
+        too. The result, even its fingerprint, is the same as if all records had been built at once. The other
+        version stays as it is, and may be deleted later. If the other version is replaced or deleted during
+        this call, its records at the beginning of the call are used. An existing version is replaced
+        atomically, so the call can be repeated. See docs/howto/growth.md.
 
         Args:
             data: As for `submit`: the new records alone.
-            dataset_id: What the dataset is called.
-            dataset_version: Which version is built.
+            dataset_id: The dataset's id.
+            dataset_version: The version to build.
             base_version: The version whose records come first; it must be another one.
-            workers: As for `submit`, like all that follow; of the new records.
-            engine: See there.
-            part_bytes: See there.
-            allow_pickle: See there.
-            progress: See there.
-            check_space: See there.
+            workers: As for `submit`, for the new records.
+            engine: As for `submit`.
+            part_bytes: As for `submit`.
+            allow_pickle: As for `submit`.
+            progress: As for `submit`.
+            check_space: As for `submit`.
 
         Raises:
-            DatasetNotFoundError: if there is no such version to begin with.
+            DatasetNotFoundError: if the base version does not exist.
             UnsupportedDataError: if the new records have another structure or dtype (the error names the
-                field); or if there are none.
-            ConfigurationError: if the other version is this one, or contains all of it, as it does when the
+                field); or if there are no new records.
+            ConfigurationError: if the base version is this one, or contains all of it, as it does when the
                 call is repeated.
         """
         from yogadl.storage._building import BuildOptions
@@ -154,23 +155,24 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
     ) -> None:
         """Build a version with the same records as another, in few large parts, as `submit` makes them.
 
-        After many small appends such a version is faster to read, fetch and copy. The fingerprint is the
-        same, so cursors stay valid. All records are read, compared with their checksums and written again;
-        pickled values are not unpickled.
+        A version that grew by many small appends is faster to read, fetch and copy once it is compacted. The
+        fingerprint is the same, so cursors stay valid. All records are read, compared with their checksums
+        and written again; pickled values are not unpickled.
 
         Args:
-            dataset_id: What the dataset is called.
-            dataset_version: Which version is built; that of `base_version` is replaced atomically.
-            base_version: Which version has the records.
-            workers: As for `submit`, like all that follow. Several make more parts than one.
-            engine: See there.
-            part_bytes: See there.
-            progress: See there.
-            check_space: See there.
+            dataset_id: The dataset's id.
+            dataset_version: The version to build; if it is `base_version`, that version is replaced
+                atomically.
+            base_version: The version that has the records.
+            workers: As for `submit`. Several workers make more parts than one.
+            engine: As for `submit`.
+            part_bytes: As for `submit`.
+            progress: As for `submit`.
+            check_space: As for `submit`.
 
         Raises:
-            DatasetNotFoundError: if there is no such version.
-            CacheFormatError: if it is damaged; then nothing is published.
+            DatasetNotFoundError: if the base version does not exist.
+            CacheFormatError: if the base version is damaged; nothing is published.
         """
         from yogadl.storage._building import BuildOptions
         from yogadl.storage._growth import compact
@@ -192,14 +194,14 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         """Begin a build whose partitions are written by tasks of any scheduler, in any order.
 
         Args:
-            dataset_id: What the dataset is called.
-            dataset_version: Which version this is.
-            partitions: How many partitions there are; their order is the order of the records. With a
-                `source`, a good number is chosen if it is not given.
-            run: A name that tells this build from other builds of the same key, such as the id of a job. If
-                not given, it is made from the source: tasks with the same source work on the same build.
-                Without a source, each call begins a new build; hand the object returned to all tasks.
-            source: What `write` reads when it is given no records: a source with random access, or
+            dataset_id: The dataset's id.
+            dataset_version: The version to build.
+            partitions: The number of partitions; their order is the order of the records. If it is not given,
+                a number is chosen for the `source`.
+            run: A name that distinguishes this build from other builds of the same key, such as the id of a
+                job. If not given, it is made from the source: tasks with the same source work on the same
+                build. Without a source, each call begins a new build; hand the object returned to all tasks.
+            source: The source that `write` reads if its call has no records: one with random access, or
                 `yogadl.partitioned`.
             allow_pickle: Whether objects of the source without a stored form may be pickled.
         """
@@ -224,29 +226,31 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
     ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once.
 
-        The function runs only if there is no such version; other callers, in threads or processes, wait for
-        it and then read what it built. If a version exists that other code or other arguments built, a
-        warning says so once, and that version is served. With the version ``"auto"``, code and arguments
-        decide the version, so a change of them builds a new one; see docs/howto/versions.md.
+        The function runs only if the version does not exist; other callers, in threads or processes, wait for
+        it and then read the version that it built. If an existing version was built by other code or other
+        arguments, that version is returned, and a warning is given once. With the version ``"auto"``, the
+        version's name is made from code and arguments, so a change of either builds a new one; see
+        docs/howto/versions.md.
 
-        A function that asks for its own result gets an error. If it asks from a thread that it has started,
-        and waits for that thread, it waits for ever: yogadl can't tell such a thread from one that may wait,
-        unless threads inherit contexts (an option of Python 3.14). A warning says so after two seconds.
+        A function that requests its own result gets an error. If it makes the request in a thread that it
+        started, and joins that thread, both wait for ever: yogadl can't distinguish such a thread from one
+        that may wait, unless threads inherit contexts (an option of Python 3.14). After two seconds a warning
+        is logged.
 
         Args:
-            dataset_id: What the dataset is called.
-            dataset_version: Which version this is; bump it when the function changes, or give ``"auto"``.
-            workers: As for `submit`, like all that follow. None of them influences the version.
-            engine: See there.
-            part_bytes: See there.
-            allow_pickle: See there; also allows reading pickled fields.
-            progress: See there.
+            dataset_id: The dataset's id.
+            dataset_version: The version's name; change it when the function changes, or give ``"auto"``.
+            workers: As for `submit`. The version does not depend on it, nor on the arguments that follow.
+            engine: As for `submit`.
+            part_bytes: As for `submit`.
+            allow_pickle: As for `submit`; also allows reading pickled fields.
+            progress: As for `submit`.
             check: As for `fetch`.
-            check_space: See there.
+            check_space: As for `submit`.
 
         Raises:
-            ConfigurationError: if the arguments make no sense; from the function returned, if the version
-                is ``"auto"`` and a value that the function uses can't be described.
+            ConfigurationError: if the arguments make no sense; from the function returned, if the version is
+                ``"auto"`` and a value that the function uses can't be described.
         """
         from yogadl.storage._building import BuildOptions, cached
 
@@ -256,6 +260,6 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
 
 def _reopened(kind: type[CacheStorage], backend: Backend) -> CacheStorage:
-    storage = kind.__new__(kind)  # of 0.1.4's, which warned where it was made
+    storage = kind.__new__(kind)  # the classes of 0.1.4 warn in their __init__
     CacheStorage.__init__(storage, backend)
     return storage

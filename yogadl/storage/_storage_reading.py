@@ -1,4 +1,4 @@
-"""Find what a storage has, read it and check it: half of what users call. `_storage.py` has all of it."""
+"""The calls of a storage that find, read and check versions; `_storage.py` has the whole class."""
 
 import os
 from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @frozen
 class DatasetInfo:
-    """What a storage knows of one version."""
+    """The facts that a storage records about one version."""
 
     id: str
     version: str
@@ -38,7 +38,7 @@ class DatasetInfo:
 
 
 class ReadingStorage:
-    """What a storage answers. It needs nothing but the permissions to get and to list."""
+    """The calls that only read, for which it takes only the permissions to get and to list."""
 
     _backend: Backend
 
@@ -55,16 +55,17 @@ class ReadingStorage:
         """Return a `DataRef` to a published cache.
 
         Args:
-            dataset_id: What the dataset is called.
-            dataset_version: Which version.
-            digest: The digest that `info` gave; a version with another digest is refused.
-            allow_pickle: Whether pickled fields may be read, which can run any code of whoever wrote them.
-            check: Whether each process compares each block with its checksum before it reads from it for the
-                first time. A damaged block is then a `CacheFormatError` that names the records.
+            dataset_id: The dataset's id.
+            dataset_version: The version's name, or a tag.
+            digest: The digest that `info` returned; a version with another digest is refused.
+            allow_pickle: Whether pickled fields may be read; unpickling can run any code that their builder
+                stored.
+            check: Whether each process compares each block with its checksum before the first read from that
+                block. A damaged block is then a `CacheFormatError` that names the records.
 
         Raises:
-            DatasetNotFoundError: if there is no such version.
-            CacheFormatError: if it is damaged, from a newer library, or has another digest.
+            DatasetNotFoundError: if the version does not exist.
+            CacheFormatError: if the version is damaged, from a newer library, or has another digest.
         """
         asked, catalogue = DatasetKey(dataset_id, dataset_version), self._backend.catalogue
         key, published = catalogue.named(asked, digest)
@@ -72,7 +73,7 @@ class ReadingStorage:
         return catalogue.ref(key, published, allow_pickle=allow_pickle, check=check, tag=tag)
 
     def datasets(self) -> list[str]:
-        """Return the ids of all datasets that have a version, and that this user may list."""
+        """Return the ids of all datasets that have a version and that this user may list."""
         return self._backend.catalogue.datasets()
 
     def versions(self, dataset_id: str) -> list[str]:
@@ -80,18 +81,19 @@ class ReadingStorage:
         return self._backend.catalogue.versions(dataset_id)
 
     def tags(self, dataset_id: str) -> dict[str, str]:
-        """Return which version each tag of a dataset names."""
+        """Return the tags of a dataset, each with the version that it names."""
         return self._backend.catalogue.tags(dataset_id)
 
     def log(self, dataset_id: str) -> "Log":
         """Return the history of a dataset: its versions and its tags.
 
         Returns:
-            The versions, the oldest first, each with what it shares with the one before, what it adds, and
-            what it was built from; and which version each tag named at which time.
+            The versions, the oldest first, each with the size of the files that it shares with the one
+            before, the size of its other files, and the differences between the code, values and arguments
+            that built the two; and the versions that each tag named, with times.
 
         Raises:
-            DatasetNotFoundError: if there is no such dataset.
+            DatasetNotFoundError: if the dataset does not exist.
             CacheFormatError: if a tag is damaged; damaged versions are listed as such.
         """
         from yogadl.storage._log import log_of
@@ -99,7 +101,7 @@ class ReadingStorage:
         return log_of(self._backend.catalogue, dataset_id)
 
     def info(self, dataset_id: str, dataset_version: str) -> DatasetInfo:
-        """Return what is known of a version, without opening it."""
+        """Return the facts that a version's manifest holds, without opening the cache."""
         key, published = self._backend.catalogue.named(DatasetKey(dataset_id, dataset_version))
         manifest = published.manifest
         return DatasetInfo(
@@ -119,7 +121,7 @@ class ReadingStorage:
     def verify(
         self, dataset_id: str, dataset_version: str, *, progress: Callable[[int, int], None] | None = None
     ) -> "Verified":
-        """Read every byte of a version and compare it with its checksums, in a bucket and in the mirror.
+        """Read every byte of a version, in a bucket and in the mirror, and compare it with its checksums.
 
         Damaged files in this machine's mirror are downloaded again; the result lists them.
 
@@ -142,10 +144,10 @@ class ReadingStorage:
         return replace(verified, mirrored=mirrored, mended=tuple(mended))
 
     def explain(self, dataset_id: str, dataset_version: str, other_version: str) -> "Explanation":
-        """Return what differs between the code, values and arguments that built two versions of a dataset.
+        """Return the differences between the code, values and arguments that built two versions.
 
         Args:
-            dataset_id: What the dataset is called.
+            dataset_id: The dataset's id.
             dataset_version: One version.
             other_version: The other.
 
@@ -153,7 +155,7 @@ class ReadingStorage:
             The functions, values and arguments that differ; printed, a line for each.
 
         Raises:
-            DatasetNotFoundError: if there is no such version.
+            DatasetNotFoundError: if one of the versions does not exist.
         """
         from yogadl.storage._explain import explain
 
@@ -173,20 +175,21 @@ class ReadingStorage:
         """Write a version to files that other programs read: see `yogadl.storage.export`.
 
         Args:
-            dataset_id: What the dataset is called.
-            dataset_version: Which version.
+            dataset_id: The dataset's id.
+            dataset_version: The version's name, or a tag.
             folder: The folder to write to: a new one, or an empty one.
             format: ``"npy"``, ``"parquet"`` or ``"arrow"``.
-            progress: Called with records written and records in all.
+            progress: Called with the number of records written and of all records.
 
         Raises:
-            DatasetNotFoundError: if there is no such version.
-            UnsupportedDataError: if a field has no form in that format; names it, and what to do.
+            DatasetNotFoundError: if the version does not exist.
+            UnsupportedDataError: if a field has no form in that format; the error names the field and a
+                remedy.
         """
         from yogadl.storage._export import export
 
         catalogue = self._backend.catalogue
         key, published = catalogue.named(DatasetKey(dataset_id, dataset_version))
-        # Nothing is unpickled: pickled fields are refused before anything is read.
+        # Safe: export refuses pickled fields before it reads anything, so nothing is unpickled.
         ref = catalogue.ref(key, published, allow_pickle=True)
         return export(ref, folder, format, progress=progress)

@@ -1,8 +1,8 @@
-"""Keep tags: names for versions, which can be moved to others.
+"""Keep tags: names for versions, which can be moved to other versions.
 
-Each move of a tag is a small file of its own, numbered, put where there is none. The highest number says what
-the tag names now, the others what it named before. So two that move one at the same time both do, one after
-the other, without a lock.
+Each move of a tag is a small numbered file of its own, written only if the name is free. The file with the
+highest number contains the version that the tag names now; the others are its history. So two processes
+that move a tag at the same time both succeed, one after the other, without a lock.
 """
 
 import contextlib
@@ -24,20 +24,20 @@ from yogadl.storage._root import Root
 
 _log = logging.getLogger("yogadl")
 
-# No version's name takes more, however it is escaped.
+# The largest size of a move's file: no version's name needs more, however it is escaped.
 MAX_TAG_BYTES: Final = 2**13
 _FORMAT: Final = 1
-_MOST_REFUSALS: Final = 20  # of one number, where the list of files is read each time
+_MOST_REFUSALS: Final = 20  # attempts to write one number, each after listing the files again
 
 
 @frozen
 class TagMove:
-    """What a tag was made to name.
+    """One move of a tag.
 
     Args:
         tag: The tag.
-        version: The version that it named from then on; ``None`` if it was taken away.
-        moved: When, in seconds since 1970.
+        version: The version that it named from then on, or ``None`` if the tag was removed.
+        moved: The time, in seconds since 1970.
     """
 
     tag: str
@@ -57,22 +57,22 @@ def set_tag(backend: Backend, key: DatasetKey, tag: str) -> None:
     if root.size(_names.manifest(name)) is not None:
         raise ConfigurationError(f"there is a {name}, so a tag can't have that name: choose another")
     if not _is_there(root, key):
-        target = version_of(root, key)  # the tag may be that of another one's version
+        target = version_of(root, key)  # the name given may be another tag
         if target is None or not _is_there(root, DatasetKey(key.id, target)):
             raise backend.catalogue.not_found(key)
         key = DatasetKey(key.id, target)
     now: str | None = None
-    with contextlib.suppress(CacheFormatError):  # what is damaged is mended so
+    with contextlib.suppress(CacheFormatError):  # a new move replaces a damaged one
         now = version_of(root, name)
     if now != key.version:
         _move(root, key.id, TagMove(tag, key.version, root.now()))
 
 
 def _is_there(root: Root, key: DatasetKey) -> bool:
-    """Return whether there is such a version.
+    """Return whether a version exists.
 
     Raises:
-        CacheFormatError: if it can't be read, so that nobody could by a tag.
+        CacheFormatError: if its manifest can't be read, so that reading by a tag would fail.
     """
     name = _names.manifest(key)
     content = root.read(name)
@@ -82,7 +82,7 @@ def _is_there(root: Root, key: DatasetKey) -> bool:
 
 
 def remove_tag(backend: Backend, dataset_id: str, tag: str) -> None:
-    """Take a tag away: see `CacheStorage.untag`."""
+    """Remove a tag: see `CacheStorage.untag`."""
     _check_tag(dataset_id, tag)
     if version_of(backend.root, DatasetKey(dataset_id, tag)) is None:
         there = sorted(current_tags(backend.root, dataset_id))
@@ -95,10 +95,10 @@ def remove_tag(backend: Backend, dataset_id: str, tag: str) -> None:
 
 
 def _check_tag(dataset_id: str, tag: str) -> None:
-    """Refuse what can't be the name of a tag.
+    """Refuse a name that a tag can't have.
 
     Raises:
-        ConfigurationError: if it is none for a version either, or has an ``@``.
+        ConfigurationError: if a version can't have that name either, or it has an ``@``.
     """
     check_name("tag", tag)
     if "@" in tag:
@@ -119,7 +119,7 @@ def _move(root: Root, dataset_id: str, move: TagMove) -> None:
         name = _names.tag(dataset_id, move.tag, newest + 1)
         if root.write_if_absent(name, move.to_bytes()):
             return
-        refused.append(newest + 1)  # another process was faster, and then the number grows
+        refused.append(newest + 1)  # another process was faster; then the newest number grows
     raise StorageError(
         errno.EEXIST,
         f"{root.where(name)} can't be written, for there is something of that name, which no list of files "
@@ -128,20 +128,20 @@ def _move(root: Root, dataset_id: str, move: TagMove) -> None:
 
 
 def version_of(root: Root, key: DatasetKey) -> str | None:
-    """Return which version a tag names, ``None`` if there is no such tag.
+    """Return the version that a tag names, ``None`` if there is no such tag.
 
     Raises:
-        CacheFormatError: if what says so is damaged.
+        CacheFormatError: if the file of its last move is damaged.
     """
     numbers = _numbers(root, key.id, key.version)
     return _read(root, key.id, key.version, max(numbers)).version if numbers else None
 
 
 def current_tags(root: Root, dataset_id: str) -> dict[str, str]:
-    """Return which version each tag of a dataset names.
+    """Return the version that each tag of a dataset names.
 
     Raises:
-        CacheFormatError: if what says so is damaged.
+        CacheFormatError: if the file of a last move is damaged.
     """
     found = {}
     for tag, numbers in _tags(root, dataset_id):
@@ -152,7 +152,7 @@ def current_tags(root: Root, dataset_id: str) -> dict[str, str]:
 
 
 def moves_of_tags(root: Root, dataset_id: str) -> list[TagMove]:
-    """Return all moves of all tags of a dataset, the oldest first; of damaged ones a warning is logged."""
+    """Return all moves of all tags of a dataset, the oldest first; damaged moves are logged as warnings."""
     found: list[tuple[float, TagMove]] = []
     for tag, numbers in _tags(root, dataset_id):
         when = 0.0
@@ -162,13 +162,13 @@ def moves_of_tags(root: Root, dataset_id: str) -> list[TagMove]:
             except CacheFormatError as error:
                 _log.warning("yogadl: a move of a tag is left out: %s", error)
                 continue
-            when = max(when, move.moved)  # a clock may have gone back, but numbers don't
+            when = max(when, move.moved)  # a clock may have been set back; numbers only grow
             found.append((when, move))
     return [move for _, move in sorted(found, key=lambda each: each[0])]
 
 
 def refuse_tag(root: Root, key: DatasetKey) -> None:
-    """Refuse a tag where a version is built, replaced or thrown away.
+    """Refuse to build, replace or delete a version whose name is a tag.
 
     Raises:
         ConfigurationError: if there is a tag of that name.
@@ -184,10 +184,10 @@ def refuse_tag(root: Root, key: DatasetKey) -> None:
 
 
 def refuse_tagged(root: Root, key: DatasetKey) -> None:
-    """Refuse to throw away what a tag names.
+    """Refuse to delete a version that a tag names.
 
     Raises:
-        ConfigurationError: if one does.
+        ConfigurationError: if a tag names it.
     """
     tags = sorted(tag for tag, version in current_tags(root, key.id).items() if version == key.version)
     if tags:
@@ -204,7 +204,7 @@ def _numbers(root: Root, dataset_id: str, tag: str) -> list[int]:
 
 
 def _tags(root: Root, dataset_id: str) -> Iterator[tuple[str, list[int]]]:
-    """Yield each tag that was ever put, and the numbers of its moves."""
+    """Yield each tag that was ever set, and the numbers of its moves."""
     below = _names.tags(dataset_id)
     found: dict[str, list[int]] = {}
     for name in root.names(below):
@@ -216,7 +216,7 @@ def _tags(root: Root, dataset_id: str) -> Iterator[tuple[str, list[int]]]:
 
 
 def _number(name: str) -> int:
-    """Return the number in the name of a move's file, 0 if it is none."""
+    """Return the number in the name of a move's file; 0 if the name has another form."""
     return int(name[:10]) if re.fullmatch(rf"[0-9]{{10}}{re.escape(_names.TAG_SUFFIX)}", name) else 0
 
 

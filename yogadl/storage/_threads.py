@@ -1,4 +1,4 @@
-"""Work in threads that nobody has to wait for: not who drops them, and no more than moments at exit."""
+"""Run jobs in daemon threads, which end with their executor and delay the exit by seconds at most."""
 
 import atexit
 import os
@@ -16,30 +16,30 @@ from yogadl._lane import call_into
 
 _EXIT_TIMEOUT_S: Final = 5.0
 
-# What a thread is to do, and what is to be done instead once the threads end.
+# A job for a thread, and the call that replaces it if the threads have ended.
 _Job = tuple[Callable[[], None], Callable[[], object]]
 
 
 class DaemonThreads(Executor):
-    """Do jobs in the order that they were put, urgent ones first, in up to so many threads.
+    """Run jobs in the order of their submission, urgent ones first, in a bounded number of threads.
 
-    The threads end with this object. They are daemons, for they may wait for a store for minutes; but at
-    exit they are waited for a little, since to take the interpreter down under a request that has just been
-    answered is asking for a crash. Not for a forked process, where they are not.
+    The threads end with this object. The threads are daemons, since they may wait for a store for minutes. At
+    exit the process waits for them a little, since ending the interpreter under a request that has just been
+    answered may crash it. A forked process does not wait, since it has none of the threads.
 
     Args:
-        most: How many threads at most.
-        name: What they are called.
+        most: The largest number of threads.
+        name: The name of the threads.
 
     Attributes:
-        ended: Set once nothing more is begun.
+        ended: Set once no further job is begun.
     """
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
         self._name = name
         self._jobs: deque[_Job] = deque()
-        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one a job: whether to go on
+        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one for each job; False ends a thread
         self._threads: list[threading.Thread] = []
         self._pid = os.getpid()
         self.ended = threading.Event()
@@ -50,7 +50,7 @@ class DaemonThreads(Executor):
     def put(
         self, work: Callable[[], None], instead: Callable[[], object], *, is_urgent: bool = False
     ) -> None:
-        """Let a thread do something, which raises nothing; or `instead`, if no thread will."""
+        """Let a thread call `work`, which must not raise; call `instead` if the threads have ended."""
         if self.ended.is_set():
             instead()
             return
@@ -61,7 +61,7 @@ class DaemonThreads(Executor):
             thread = threading.Thread(target=work_off, name=self._name, daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # there may be no more threads
+            except RuntimeError:  # the system has no more threads
                 if not self._threads:
                     raise
             else:
@@ -74,7 +74,7 @@ class DaemonThreads(Executor):
         return future
 
     def end(self, limit_s: float) -> None:
-        """Begin nothing more, and wait for what was begun."""
+        """Begin no further job, and wait for those that run."""
         if os.getpid() == self._pid:
             self._end()
             for thread in self._threads:
@@ -86,14 +86,14 @@ _living: "weakref.WeakSet[DaemonThreads]" = weakref.WeakSet()
 
 def _give_up(future: "Future[Any]") -> None:
     if future.cancel():
-        future.set_running_or_notify_cancel()  # or who waits for several would wait for ever
+        future.set_running_or_notify_cancel()  # wakes those that wait for several futures
 
 
 def _work_off(jobs: deque[_Job], tokens: "queue.SimpleQueue[bool]") -> None:
     while tokens.get():
         try:
             work = jobs.popleft()[0]
-        except IndexError:  # ended meanwhile
+        except IndexError:  # `_end` took the job meanwhile
             continue
         work()
         del work

@@ -1,7 +1,7 @@
-"""Know what builds hold that are not finished: their notes name parts which no manifest names yet.
+"""Find the files of unfinished builds: their notes name parts that no manifest names yet.
 
-Each attempt to build a version has a folder of its own below `builds/`, by whose name is known what it is
-good for: see `yogadl.storage._names`.
+Each attempt to build a version has a folder of its own below `builds/`, whose name tells the kind of attempt:
+see `yogadl.storage._names`.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ _MOST_VERSION_BYTES: Final = 2**12
 
 @dataclass(frozen=True)
 class Unfinished:
-    """What builds of a version hold that are not finished: killed, failed, or running just now.
+    """The files of unfinished builds of a version: killed, failed, or running.
 
     Attributes:
-        id: What the dataset is called.
-        version: Which version they were to build; ``None`` if that is not known.
-        size_bytes: How much they hold.
-        written: When something of it was written last.
+        id: The dataset's id.
+        version: The version that they build, or ``None`` if unknown.
+        size_bytes: The size of their files.
+        written: The time of the last write.
     """
 
     id: str
@@ -41,7 +41,7 @@ class Attempt:
 
     Args:
         builds: The folder of all attempts to build that version.
-        name: What this one's is called there; empty for what belongs to none.
+        name: The name of this attempt's folder there; empty for files of no attempt.
         entries: Its files.
         named: The parts that its notes name, and their indexes.
     """
@@ -53,7 +53,7 @@ class Attempt:
 
     @property
     def written(self) -> float:
-        """When something of it was written last."""
+        """The time of the last write."""
         return max(entry.modified for entry in self.entries)
 
 
@@ -71,7 +71,7 @@ def attempts(root: Root, dataset_id: str) -> list[Attempt]:
 
 
 def has_spent(root: Root, dataset_id: str, published: DatasetKey | None) -> bool:
-    """Return whether there may be attempts that no build can go on with, or what is left of one."""
+    """Return whether there may be attempts that no build can continue, or files left of one."""
     names: dict[str, set[str]] = {}
     for file in root.names(f"{dataset_id}/builds"):
         builds, name = _names.split_attempt(dataset_id, file)
@@ -83,9 +83,9 @@ def has_spent(root: Root, dataset_id: str, published: DatasetKey | None) -> bool
 
 
 def _named(root: Root, dataset_id: str, name: str) -> set[str]:
-    """Return the files that a note names: that of a part, or of all parts of a partition."""
+    """Return the files that a note names: the files of a part, or of all parts of a partition."""
     found: set[str] = set()
-    # One that was cut short or is foreign names nothing that anybody could go on with.
+    # A truncated or foreign note names no files that a build could use.
     with contextlib.suppress(ValueError, KeyError, TypeError, CacheFormatError):
         document: Any = parse_json(root.read(name) or b"[]", most_digits=MANY_DIGITS)
         if isinstance(document, dict):
@@ -96,7 +96,7 @@ def _named(root: Root, dataset_id: str, name: str) -> set[str]:
 
 
 def held(root: Root, dataset_id: str, found: Iterable[Attempt], kept: set[str]) -> list[Unfinished]:
-    """Return what attempts hold, by version; what is `kept` is named by manifests, too."""
+    """Return the files of attempts by version; files in `kept` are not counted, since manifests name them."""
     by_version: dict[str, list[Attempt]] = {}
     for attempt in found:
         by_version.setdefault(attempt.builds, []).append(attempt)

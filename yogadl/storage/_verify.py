@@ -1,4 +1,4 @@
-"""Check every byte of a cache, and name the records that a damaged one belongs to."""
+"""Check every byte of a cache, and name the records that a damaged byte belongs to."""
 
 import contextlib
 import hashlib
@@ -23,14 +23,14 @@ from yogadl.storage._root import Root
 
 @dataclass(frozen=True)
 class Verified:
-    """What was checked and found sound.
+    """The result of a check that found no damage, or mended it.
 
     Attributes:
-        records: How many records.
-        parts: How many parts they are in.
-        size_bytes: The size of those.
-        mirrored: How many files of it this machine's mirror holds, which were checked as well.
-        mended: The names of those of them that were damaged, and were downloaded again from the bucket.
+        records: The number of records.
+        parts: The number of parts.
+        size_bytes: The size of the parts.
+        mirrored: The number of files in this machine's mirror, which were checked as well.
+        mended: The names of files in the mirror that were damaged, and were downloaded again from the bucket.
     """
 
     records: int
@@ -49,7 +49,7 @@ def verify(root: Root, manifest: Manifest, progress: Callable[[int, int], None] 
         progress: Called with parts checked and parts in all.
 
     Raises:
-        CacheFormatError: naming dataset, field and records, at the first damage found.
+        CacheFormatError: at the first damage; the error names dataset, field and records.
     """
     table = open_table(root, manifest)
     sealed = []
@@ -62,7 +62,7 @@ def verify(root: Root, manifest: Manifest, progress: Callable[[int, int], None] 
 
 
 def _verify_manifest(manifest: Manifest, parts: Sequence[SealedPart]) -> None:
-    """Check that table and manifest say of the parts what these say of themselves."""
+    """Check that table and manifest agree with the parts' indexes."""
     run = RunHash()
     for part in parts:
         run = run.then(part.index.run)
@@ -114,9 +114,9 @@ def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) ->
 
 
 def _damaged_records(descriptor: int, field: FieldIndex, records: int) -> range | None:
-    """Return the records whose bytes are not what they were, if any.
+    """Return the records whose bytes differ from their checksums, if any.
 
-    They are read, not mapped: a disk that can't read them any more would kill the process.
+    The bytes are read, not mapped: a disk error in a mapped file would kill the process.
     """
     size_bytes = os.fstat(descriptor).st_size
     every: tuple[tuple[BlockKind, BlockRanges], ...] = ("rows", field.rows), ("heap", field.heap)

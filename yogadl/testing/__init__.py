@@ -1,7 +1,7 @@
-"""Contracts as test suites: with pytest, inherit one and give it what is to be tested.
+"""Contracts as test suites for pytest: inherit a suite and define the fixture of the object to test.
 
 Example:
-    A bucket of your own keeps what `yogadl` expects of it if this passes::
+    A bucket of your own fulfils the contract of `yogadl` if this passes::
 
         from yogadl.testing import BucketContract
 

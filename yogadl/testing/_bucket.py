@@ -1,4 +1,4 @@
-"""What every bucket must do, as a suite of tests."""
+"""The contract of a bucket, as a suite of tests."""
 
 import os
 import pickle
@@ -28,11 +28,11 @@ _RANGES = (
 
 
 class BucketContract:
-    """What every bucket must do. Inherit it, and define a fixture `bucket` that returns an empty one.
+    """The contract of a bucket. Inherit it, and define a fixture `bucket` that returns an empty bucket.
 
     Attributes:
-        is_shared: Whether other processes that have the pickled bucket see the same objects.
-        many: How many objects are listed, better more than the store lists at once.
+        is_shared: Whether other processes that unpickle the bucket see the same objects.
+        many: The number of objects to list; best more than the store lists in one request.
     """
 
     is_shared = True
@@ -144,7 +144,7 @@ class BucketContract:
         assert (
             [_without_time(found) for found in bucket.list()] == [_without_time(head)] == [_without_time(put)]
         )
-        # Some stores know only the second.
+        # Some stores keep times in whole seconds.
         assert abs(put.modified - head.modified) < 2
         assert put.size_bytes == len(b"content")
 
@@ -199,7 +199,7 @@ class BucketContract:
 
     def test_the_list_is_in_order_of_names(self, bucket: Bucket) -> None:
         names = ["a", "a.b/c", "a-b", "ab", "b/c/d", "b/c", "b.c", "Z", "é", "zz", "\U0001f600", "\uffee"]
-        names.remove("b/c")  # a name is no other's folder
+        names.remove("b/c")  # a name must not be a folder of another name
         names.remove("a")
         for name in names:
             bucket.put(name, name.encode())
@@ -295,7 +295,7 @@ def _fork_reader(bucket: Bucket, content: bytes) -> int:
         same_ranges = all(part is not None and bytes(part.content) == content[7:1_000] for part in ranges)
         os._exit(0 if same and same_ranges else 1)
     finally:
-        os._exit(2)  # it must never come back into the test
+        os._exit(2)  # the child must never return to the test
 
 
 def _content(size: int) -> bytes:

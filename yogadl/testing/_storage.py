@@ -1,4 +1,4 @@
-"""What every storage must do, as a suite of tests."""
+"""The contract of a storage, as a suite of tests."""
 
 import multiprocessing
 import pickle
@@ -16,9 +16,9 @@ from yogadl.storage import CacheStorage
 
 
 class StorageContract:
-    """What every storage must do. Inherit it, and define a fixture `storage` that returns an empty one.
+    """The contract of a storage. Inherit it, and define a fixture `storage` that returns an empty storage.
 
-    Whatever pickles it gets the same storage in another process.
+    A pickled storage is the same storage in another process.
     """
 
     def test_what_is_submitted_is_fetched(self, storage: CacheStorage) -> None:
@@ -247,7 +247,7 @@ class StorageContract:
 
         def source() -> Iterator[int]:
             deleting.start()
-            deleting.join(0.3)  # it would be done by now if it did not wait
+            deleting.join(0.3)  # without the wait the thread would end within this time
             yield 2
 
         storage.submit(source, "data", "1")
@@ -323,8 +323,6 @@ def _gathered(pickled: bytes) -> list[int]:
     return found
 
 
-def _in_another_process(
-    function: Callable[[bytes], Any], argument: bytes
-) -> Any:  # what the function returns
+def _in_another_process(function: Callable[[bytes], Any], argument: bytes) -> Any:  # the function's result
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, argument).result()

@@ -1,8 +1,8 @@
 """Read tables by column: pyarrow, Parquet files, pandas, polars, HF datasets.
 
 Every column of a table is a field of the records; there is no loop over records. `yogadl.open_storage(...)
-.submit(table, ...)` finds its way here by itself. What each type of column becomes, and what is refused:
-docs/howto/sources.md.
+.submit(table, ...)` uses this adapter by itself. docs/howto/sources.md lists the dtype of each type of
+column, and the types that are refused.
 """
 
 from yogadl.adapters import _checks

@@ -15,15 +15,15 @@ from yogadl.adapters.arrays._columns import stored_columns
 from yogadl.adapters.arrays._types import spec_of
 from yogadl.errors import UnsupportedDataError
 
-# How much is converted at once: enough that the work per chunk is small, and little enough for CPU caches.
+# The size of one conversion: large enough that the work per chunk is small, and small enough for CPU caches.
 _CHUNK_RECORDS: Final = 64 * 1024
 _CHUNK_BYTES: Final = 8 * 2**20
-# Smaller batches are joined first: to convert 1,000 records, as they often come, takes as long as 8,000.
+# Smaller batches are joined: converting 1,000 records, a common size, takes as long as converting 8,000.
 _LEAST_RECORDS: Final = 8 * 1024
 
 
 def chunk_records(record_bytes: int) -> int:
-    """Return how many records of this size to convert at once."""
+    """Return the number of records of this size to convert at once."""
     return max(1, min(_CHUNK_RECORDS, _CHUNK_BYTES // max(1, record_bytes)))
 
 
@@ -43,13 +43,13 @@ class StreamSource:
         self._batches = chain([first], batches)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
-        """Yield the records from `start` on; those before are read, too."""
+        """Yield the records from `start` on; the records before `start` are read and dropped."""
         return _chunks(self._names, self._batches, start, start)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A row group of a Parquet file: records that can be read without those before."""
+    """A row group of a Parquet file, which can be read without the row groups before."""
 
     records: int
     batches: Callable[[], Iterable[Any]]
@@ -68,11 +68,11 @@ class PiecesSource:
         self.length = sum(piece.records for piece in pieces)
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
-        # A share that began within a row group would read all of that.
+        # A share that begins within a row group would read the whole row group.
         self.starts = list(accumulate((piece.records for piece in pieces[:-1]), initial=0))
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
-        """Yield the records from `start` on, having read at most one row group's before."""
+        """Yield the records from `start` on; at most the beginning of one row group is read and dropped."""
         first = 0
         for number, piece in enumerate(self._pieces):
             if first + piece.records > start:
@@ -84,13 +84,13 @@ class PiecesSource:
 
 
 def _chunks(names: Sequence[str], batches: Iterable[Any], first: int, skipped: int) -> Iterator[Columns]:
-    """Yield columns of a good size, reading ahead on another thread.
+    """Yield columns in chunks of `chunk_records`, reading ahead on another thread.
 
     Args:
-        names: The columns.
-        batches: Where the records come from.
-        first: The number of the first record yielded.
-        skipped: How many records lie before it in `batches`.
+        names: The columns' names.
+        batches: The batches with the records.
+        first: The number of the first record to yield.
+        skipped: The number of records before it in `batches`.
     """
     for table in _read_ahead(_tables(_without(batches, skipped))):
         size = chunk_records(table.nbytes // table.num_rows)
@@ -121,7 +121,7 @@ def _tables(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _read_ahead(items: Iterator[Any]) -> Iterator[Any]:
-    """Yield items, none of which is ``None``; a thread gets the next one while one is used."""
+    """Yield items, none of which is ``None``; a thread reads the next item while the caller uses one."""
     with ThreadPoolExecutor(1, thread_name_prefix="yogadl-read-ahead") as pool:
         ahead = pool.submit(next, items, None)
         while (item := ahead.result()) is not None:

@@ -1,4 +1,4 @@
-"""Turn Arrow arrays into the columns that a cache stores: from their buffers, without an object per value."""
+"""Turn Arrow arrays into columns for a cache, from Arrow's buffers, without a Python object per value."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,19 +16,20 @@ from yogadl._leaf import BadValueError, Leaf, Shape, refuse
 from yogadl._spec import Spec
 from yogadl.adapters.arrays._types import NULL, Values, below, is_list, is_text, unnested
 
-# What `CacheWriter.write` takes.
+# The types of column that `CacheWriter.write` accepts.
 Stored = NDArray[Any] | HeapValues
 
-# Up to this size chunks are joined, since many small ones take longer; Arrow's offsets may have only 31 bits.
+# Chunks are joined up to this size, since many small ones take longer; Arrow's offsets may have only 31 bits.
 _JOINED_BYTES: Final = 2**30
 
 
 def stored_columns(
     names: Sequence[Any] | None, columns: Sequence[Values], numbers: Sequence[int]
 ) -> list[Stored]:
-    """Return what is stored of one or more rows, a column for each field of `spec_of`.
+    """Return one or more rows as stored columns, one for each field of `spec_of`.
 
-    A value that is null or too large is refused, with its record's number from `numbers`.
+    Raises:
+        UnsupportedDataError: if a value is null or too large; names the record by its number in `numbers`.
     """
     found: list[Stored] = []
     for name, column in zip([""] if names is None else map(str, names), columns, strict=True):
@@ -42,7 +43,7 @@ def stored_columns(
 
 
 def value_lists(spec: Spec, columns: Sequence[Stored]) -> list[NDArray[Any] | list[Any]]:
-    """Return stored columns as records have them: lists of values where those vary in length."""
+    """Return stored columns as records have them: as lists of values if the values vary in length."""
     return [
         column if isinstance(column, np.ndarray) else list(_values_of(field.leaf, column))
         for field, column in zip(spec.fields, columns, strict=True)
@@ -50,7 +51,7 @@ def value_lists(spec: Spec, columns: Sequence[Stored]) -> list[NDArray[Any] | li
 
 
 def bytes_of(columns: Sequence[Stored]) -> int:
-    """Return how many bytes columns take."""
+    """Return the size of columns in bytes."""
     return sum(
         column.nbytes if isinstance(column, np.ndarray) else column.data.nbytes + 16 * len(column)
         for column in columns
@@ -67,7 +68,7 @@ def _chunks(column: Values) -> Sequence[Values]:
 
 
 def _stored(path: str, array: Values, numbers: Sequence[int]) -> list[Stored]:
-    """Return the stored columns of one array that has rows: one, or more if it is of structs."""
+    """Return the stored columns of a non-empty array: one, or one for each field of a struct."""
     if isinstance(array, np.ndarray):
         return [array.astype(array.dtype.newbyteorder("<"), copy=False)]
     array = _plain(array)
@@ -77,7 +78,7 @@ def _stored(path: str, array: Values, numbers: Sequence[int]) -> list[Stored]:
     if pa.types.is_struct(array.type):
         found: list[Stored] = []
         for i in range(array.type.num_fields):
-            # `field` leaves out the struct's own nulls, and there are none.
+            # `field` ignores the nulls of the struct itself, but the struct has none.
             found += _stored(below(path, array.type.field(i).name), array.field(i), numbers)
         return found
     return [_stored_leaf(path, array, numbers)]
@@ -114,12 +115,12 @@ def _stored_leaf(path: str, array: Any, numbers: Sequence[int]) -> Stored:
 def _opened(
     path: str, array: Any, shape: Shape, numbers: Sequence[int]
 ) -> tuple[Any, NDArray[np.int64] | None]:
-    """Return what the lists of an array hold in the end, and how many each outermost has, if that varies."""
+    """Return the innermost values of lists, and the length of each outermost list if the lengths vary."""
     counts = None
     declared = None
     if isinstance(array.type, pa.BaseExtensionType):
         declared, array = shape, array.storage
-    levels: list[Any] = []  # for each dimension the size of all its lists, or where each of them ends
+    levels: list[Any] = []  # for each dimension the size of all its lists, or the end of each list
 
     def record_of(position: int) -> int:
         for level in reversed(levels):
@@ -145,7 +146,7 @@ def _opened(
                     )
                     raise refuse(path, record_of(int(wrong[0])), problem)
                 levels.append(size)
-        array = _plain(array.flatten())  # it leaves out null lists, but there are none
+        array = _plain(array.flatten())  # `flatten` leaves out null lists, but there are none
         position = _first_null(array)
         if position is not None:
             raise refuse(path, record_of(position), f"has an item that {NULL}")
@@ -159,7 +160,7 @@ def _first_null(array: Any) -> int | None:
 
 
 def _plain(array: Any) -> Any:
-    """Return the values themselves, however they are packed."""
+    """Return an array without dictionary or run-end encoding."""
     while True:
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
@@ -170,7 +171,7 @@ def _plain(array: Any) -> Any:
 
 
 def _text(array: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes of all values, back to back, and the length of each."""
+    """Return the bytes of all values, back to back, and the length of each value."""
     types, count = pa.types, len(array)
     if types.is_string_view(array.type) or types.is_binary_view(array.type):
         array = array.cast(pa.large_string() if types.is_string_view(array.type) else pa.large_binary())
@@ -193,14 +194,17 @@ def _buffer(buffer: Any, dtype: Any) -> NDArray[Any]:
 def _encoded(
     data: NDArray[np.uint8], lengths: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Put before the texts of each record their lengths, in 32 bits, as `_format.columns` stores them.
+    """Put the lengths of a record's texts, in 32 bits, before its texts, as `_format.columns` stores them.
 
-    `data` has all texts, back to back, `lengths` the bytes of each, `counts` how many each record has.
+    Args:
+        data: All texts, back to back.
+        lengths: The bytes of each text.
+        counts: The number of texts of each record.
     """
     text_ends = np.concatenate([[0], np.cumsum(lengths)])
     record_ends = np.concatenate([[0], np.cumsum(counts)])
     heads, texts = ENTRY_DTYPE.itemsize * counts, np.diff(text_ends[record_ends])
-    # Which bytes are lengths: of each record the first `heads`. Both kinds keep their order.
+    # True for the bytes of lengths: the first `heads` of each record. Lengths and texts keep their order.
     runs = np.stack([heads, texts], axis=1).reshape(-1)
     is_head = np.repeat(np.tile([True, False], len(counts)), runs)
     joined = np.empty(len(is_head), np.uint8)

@@ -1,4 +1,4 @@
-"""Read tables in memory, or mapped into it, at any rows: pyarrow, pandas, polars, HF datasets."""
+"""Read any rows of tables in memory, or mapped into memory: pyarrow, pandas, polars, HF datasets."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -21,15 +21,15 @@ from yogadl.errors import UnsupportedDataError
 _FIRST_RECORDS: Final = 64
 _ARROW_ERRORS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 
-Rows = slice | Indices  # slices have a start and a stop, and no step
+Rows = slice | Indices  # a slice has a start and a stop, and no step
 
 
 class FrameSource:
-    """A table in memory, or mapped into it. As picklable as the table is.
+    """A table in memory, or mapped into it. Picklable if the table is.
 
     Args:
-        names: Of its columns; ``None`` if it is a single one.
-        table: Has a length.
+        names: The columns' names; ``None`` for a single column.
+        table: The table; it must have a length.
         read: A function of a module, or a partial of one: returns the columns of some rows of the table.
     """
 
@@ -57,7 +57,7 @@ class FrameSource:
             start, count = stop, chunk_records(record_bytes)
 
     def columns(self, indices: Indices) -> Columns:
-        """Return any records, as `from_source` reads them."""
+        """Return the records at any indices; `from_source` reads by this method."""
         stored = stored_columns(self._names, self._read(self._table, indices), indices.tolist())
         return value_lists(self.spec, stored)
 
@@ -68,7 +68,7 @@ def _rows_of_arrow(table: Any, chosen: Rows) -> Sequence[Values]:
     else:
         try:
             found = table.take(pa.array(chosen))
-        except pa.ArrowNotImplementedError:  # there is no take of views, say
+        except pa.ArrowNotImplementedError:  # some types, such as views, have no `take`
             found = pa.concat_tables([table.slice(index, 1) for index in chosen.tolist()])
     columns: Sequence[Values] = found.columns
     return columns
@@ -90,7 +90,7 @@ def _rows_of_pandas(frame: Any, chosen: Rows, columns: Sequence[tuple[Any, Any]]
 
 def _of_series(name: Any, series: Any, data_type: Any) -> Values:
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biufc":
-        return series.to_numpy()  # not through Arrow, for which NaN would be a null
+        return series.to_numpy()  # not through Arrow, which would read NaN as null
     try:
         return pa.array(series, type=data_type, from_pandas=True)
     except _ARROW_ERRORS as error:
@@ -98,7 +98,7 @@ def _of_series(name: Any, series: Any, data_type: Any) -> Values:
 
 
 def _type_of(name: Any, series: Any) -> Any:
-    """Return what all values of a column have in common, if they are Python objects."""
+    """Return the common Arrow type of the values of a column of Python objects, else None."""
     if series.dtype != object:
         return None
     values = series.to_numpy()
@@ -106,7 +106,7 @@ def _type_of(name: Any, series: Any) -> Any:
         found = pa.infer_type(values, from_pandas=True)
     except _ARROW_ERRORS as error:
         raise _untyped(name, series.dtype, error) from error
-    # Arrow would make one of both.
+    # Arrow would convert both to one type.
     if (pa.types.is_binary(found) or pa.types.is_string(found)) and {bytes, str} <= set(map(type, values)):
         raise _untyped(name, series.dtype, "bytes and str are mixed")
     return found
@@ -126,7 +126,7 @@ def _pandas_source(names: Sequence[Any] | None, frame: Any) -> FrameSource:
 
 
 def of_pandas(data: Any) -> FrameSource | None:
-    """Return the source of a DataFrame or a Series of pandas; its index is left out."""
+    """Return the source of a DataFrame or a Series of pandas; the index is left out."""
     if hasattr(data, "columns") and hasattr(data, "iloc"):
         return _pandas_source(list(data.columns), data)
     if hasattr(data, "to_frame") and hasattr(data, "iloc"):
@@ -160,7 +160,7 @@ def _has_objects(dtype: Any) -> bool:
 
 
 def of_polars(data: Any) -> FrameSource | None:
-    """Return the source of a DataFrame, a LazyFrame, which is collected, or a Series of polars."""
+    """Return the source of a DataFrame, a LazyFrame (which is collected), or a Series of polars."""
     if hasattr(data, "collect") and hasattr(data, "collect_schema"):
         data = data.collect()
     if hasattr(data, "height") and hasattr(data, "columns"):
@@ -186,7 +186,7 @@ def of_datasets(data: Any) -> FrameSource | StreamSource | None:
         )
     if hasattr(data, "format") and hasattr(data, "with_format") and hasattr(data, "__getitem__"):
         if data.format["type"] == "custom":
-            return None  # a transform of the user's own: only record by record does it run
+            return None  # a transform of the user, which runs only record by record
         names = list(data.format["columns"])
         arrow = data.with_format("arrow", columns=names)
         read = partial(_rows_of_datasets, names=names, media=_media(data.features, names))
@@ -206,14 +206,14 @@ def of_datasets(data: Any) -> FrameSource | StreamSource | None:
 
 
 def _media(features: Any, names: Sequence[str]) -> tuple[str, ...]:
-    """Return which columns hold files, as their bytes or a path: images, audio and the like."""
+    """Return the columns that hold files, as bytes or a path: images, audio and other media."""
     types = {name: getattr(features.get(name), "pa_type", None) for name in names}
     structs = {name: kind for name, kind in types.items() if kind is not None and pa.types.is_struct(kind)}
     return tuple(name for name, kind in structs.items() if kind.get_field_index("bytes") >= 0)
 
 
 def _with_bytes(table: Any, media: Sequence[str]) -> Any:
-    """Put in place of each column of files the bytes of those files, encoded as they are."""
+    """Replace each column of files by a column of the files' bytes, which stay encoded."""
     if not media:
         return table
     from datasets.table import embed_table_storage

@@ -12,7 +12,7 @@ from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 
 def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> PiecesSource:
-    """Return the source of Parquet files, given as paths or as a pq.ParquetFile each."""
+    """Return the source of Parquet files, each given as a path or as a pq.ParquetFile."""
     pieces: list[Piece] = []
     expected = None
     for file in files:
@@ -53,7 +53,7 @@ def _listed(schema: Any) -> str:
 
 @dataclass(frozen=True)
 class _Group:
-    """Read the batches of one row group; picklable if the file is given by its path."""
+    """The batches of one row group; picklable if the file is given by its path."""
 
     file: Any
     number: int
@@ -79,13 +79,13 @@ class _Group:
 
 
 def of_dataset(dataset: Any) -> PiecesSource | StreamSource:
-    """Return the source of a pa.dataset.Dataset: by row groups if its files are Parquet."""
+    """Return the source of a pa.dataset.Dataset; by row groups if its files are Parquet."""
     try:
         fragments = list(dataset.get_fragments())
         groups = [group for fragment in fragments for group in fragment.split_by_row_group()]
     except (ValueError, AttributeError):  # filtered, projected, or of files without row groups
         return StreamSource(dataset.scanner().to_reader())
-    # Not by `count_rows`, which counts the whole file.
+    # `count_rows` counts the whole file, so it is not used.
     counts = [sum(part.num_rows for part in group.row_groups) for group in groups]
     found = [
         Piece(count, partial(_of_fragment, group, dataset.schema))

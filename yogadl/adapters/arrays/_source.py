@@ -1,4 +1,4 @@
-"""Find the source of a table, of whatever library."""
+"""Find the source of a table of any supported library."""
 
 import os
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from yogadl.adapters.arrays._batches import StreamSource
 from yogadl.errors import ConfigurationError
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a table of whatever library
-    """Return the source in `data`, or ``None`` if it is none of the tables that this module knows.
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a table of any library
+    """Return the source in `data`, or ``None`` if `data` is no table that this module supports.
 
     Args:
         data: A table, a file or a stream of pyarrow, a frame of pandas or polars, a dataset of HF datasets.
-        allow_pickle: Makes no difference: values with an Arrow type need no pickle, others are refused.
+        allow_pickle: Has no effect: values with an Arrow type need no pickle, others are refused.
 
     Raises:
-        UnsupportedDataError: if a column can't be stored, by its name; if there are no records.
+        UnsupportedDataError: if a column can't be stored (names the column), or if there are no records.
     """
     packages = [kind.__module__.partition(".")[0] for kind in type(data).__mro__]
     package = next((name for name in packages if name in ("pandas", "polars", "datasets")), None)
@@ -41,18 +41,18 @@ def parquet(
     path_or_paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     columns: Sequence[str] | None = None,
 ) -> Source:
-    """Return a source that reads Parquet files, one after the other, without ever holding one whole.
+    """Return a source that reads Parquet files one after the other, without ever holding a whole file.
 
-    A few tens of MB are decoded at a time, on a second thread while those before are written. A build that
-    was killed goes on at the row group where it stopped; `submit(..., workers=4)` reads in four processes.
+    A few tens of MB are decoded at a time, on a second thread, while the previous data is written. A killed
+    build continues at the row group where it stopped; `submit(..., workers=4)` reads in four processes.
 
     Args:
-        path_or_paths: The files, in the order in which their records follow each other; all of one schema.
-        columns: Which columns to read, in this order; all if not given.
+        path_or_paths: The files, in the order of their records; all files have the same schema.
+        columns: The columns to read, in this order; all columns if not given.
 
     Raises:
-        UnsupportedDataError: if a column can't be stored, by its name; if there are no records.
-        ConfigurationError: if there is no such column, or no path.
+        UnsupportedDataError: if a column can't be stored (names the column), or if there are no records.
+        ConfigurationError: if a column does not exist, or no path is given.
 
     Example:
         >>> import pyarrow as pa, pyarrow.parquet as pq, tempfile, yogadl
@@ -76,7 +76,7 @@ def parquet(
 def _of_pyarrow(data: Any) -> Source | None:
     if isinstance(data, pa.RecordBatchReader):
         return StreamSource(data)
-    # By name: these modules of pyarrow are loaded only if there are such objects.
+    # Compared by name: these modules of pyarrow are loaded only if there are such objects.
     kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(data).__mro__}
     if "pyarrow.parquet.core.ParquetFile" in kinds:
         return parquet_files.of_files([data], None)

@@ -1,4 +1,4 @@
-"""Say which Arrow types have a stored form, and what the records of such columns look like."""
+"""Arrow types that have a stored form, and the spec of records of such columns."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,7 +11,7 @@ from yogadl._spec import DictNode, Node, Spec, check_keys
 from yogadl.errors import UnsupportedDataError
 
 # pyarrow has no annotations, so `Any` stands for a pa.DataType or a pa.Array throughout.
-# What a column comes as: a pa.Array, a pa.ChunkedArray, or an array of numpy, which is stored as it is.
+# A column: a pa.Array, a pa.ChunkedArray, or a numpy array, which is stored as it is.
 Values = Any
 
 _NUMBERS: Final = {
@@ -42,10 +42,10 @@ def spec_of(names: Sequence[Any] | None, columns: Sequence[Values]) -> Spec:
 
     Args:
         names: The keys of the dict; ``None`` for a single column.
-        columns: One or more rows of each.
+        columns: The columns, with one row or more each; or their pa.Fields.
 
     Raises:
-        UnsupportedDataError: if a column can't be stored; names it.
+        UnsupportedDataError: if a column can't be stored; names the column.
     """
     if names is None:
         return Spec(_node("", columns[0]))
@@ -93,7 +93,7 @@ def _node_of_type(path: str, data_type: Any) -> Node:
 
 
 def _dtype(element: Any) -> str | None:
-    # A time zone is a way to show times, not another time: what is stored is UTC.
+    # A time zone only changes how a time is shown: Arrow stores all times in UTC.
     if pa.types.is_timestamp(element):
         return f"datetime64[{element.unit}]"
     if pa.types.is_duration(element):
@@ -126,7 +126,7 @@ def unnested(path: str, data_type: Any) -> tuple[Shape, Any]:
 
 
 def _declared_shape(data_type: Any) -> Shape | None:
-    """Return the shape of a tensor: Arrow's own, or those of HF datasets; ``None`` for other extensions."""
+    """Return the shape of a tensor type of Arrow or of HF datasets; ``None`` for other extension types."""
     shape = getattr(data_type, "shape", None)
     order = getattr(data_type, "permutation", None)
     if not shape or (order is not None and list(order) != sorted(order)):
@@ -135,14 +135,14 @@ def _declared_shape(data_type: Any) -> Shape | None:
 
 
 def _plain_type(data_type: Any) -> Any:
-    """Return the type of the values themselves, where it says how they are packed."""
+    """Return a type without dictionary or run-end encoding."""
     while pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type):
         data_type = data_type.value_type
     return data_type
 
 
 def is_list(data_type: Any) -> bool:
-    """Return whether values are lists, of one size or not."""
+    """Return whether values are lists, of fixed or varying size."""
     types = pa.types
     return any(
         holds(data_type)

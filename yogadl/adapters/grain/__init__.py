@@ -1,6 +1,6 @@
 """Hand streams to Grain, record by record or in whole batches, and read Grain's data into caches.
 
-The names of this module need Grain. Its own guide, page by page over a cache: docs/howto/grain.md.
+The names of this module need Grain. docs/howto/grain.md follows Grain's own guide page by page, over a cache.
 """
 
 from yogadl.adapters import _checks

@@ -1,9 +1,9 @@
-"""Assign items to Grain's worker processes so that what they deliver, one after another, is in order.
+"""Assign items to Grain's worker processes so that Grain delivers the workers' elements in order.
 
 Grain gives worker k of w every w-th item, k, k + w, ..., and takes one element from each worker in turn. If
-the workers batch their items, those are not the batches of the order, and what was delivered is no prefix of
-it. So the sampler assigns items by the batch: the j-th batch of worker k is batch j * w + k of the order. How
-many items make a batch depends on the operations.
+the workers batch their items, their batches are not the batches of the order, and the delivered items are no
+prefix of the order. Therefore the sampler assigns items by the batch: the j-th batch of worker k is batch
+j * w + k of the order. The number of items in a batch depends on the operations.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any
 
 import grain
 
-# Grain's transformations and operations share no type.
+# Grain's transformations and operations have no common type.
 Operation = Any
 
 _COUNTED = (grain.transforms.Filter, grain.experimental.FlatMapTransform)
@@ -23,12 +23,12 @@ _ONE_TO_ONE = (grain.transforms.Map, grain.transforms.RandomMap, grain.transform
 
 @dataclass(frozen=True)
 class Effect:
-    """What operations do to the number of items; checkpoints of Grain have it as JSON.
+    """The effect of operations on the number of items; Grain's checkpoints contain it as JSON.
 
     Attributes:
-        deal: How many items in a row make one element, as far as that is fixed.
-        is_in_step: Whether only batching changes their number, so that all shards stay in step.
-        is_known: Whether all operations are Grain's own. Another one may hold back items that it took.
+        deal: The number of consecutive items that make one element, as far as that number is fixed.
+        is_in_step: Whether only batching changes the number of items, so that all shards stay in step.
+        is_known: Whether all operations are Grain's own. Another operation may hold back items.
     """
 
     deal: int
@@ -37,7 +37,7 @@ class Effect:
 
 
 def effect_of(operations: Sequence[Operation]) -> Effect:
-    """Return what operations do to the number of items."""
+    """Return the effect of operations on the number of items."""
     deal, is_in_step, is_known = 1, True, True
     for operation in operations:
         if isinstance(operation, grain.transforms.Batch):
@@ -49,12 +49,12 @@ def effect_of(operations: Sequence[Operation]) -> Effect:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Which worker reads which items: integers only.
+    """The assignment of items to workers: integers only.
 
     Args:
-        workers: How many; 1 also stands for none.
-        deal: How many items in a row one worker gets: those of one delivered element.
-        items: How many there are; `sys.maxsize`: without end.
+        workers: The number of workers; 1 also if Grain uses none.
+        deal: The number of consecutive items that one worker gets: the items of one delivered element.
+        items: The number of items; `sys.maxsize` if they are endless.
     """
 
     workers: int
@@ -63,14 +63,14 @@ class Assignment:
 
     @property
     def length(self) -> int:
-        """How many places Grain shares out among the workers; some behind the end may be empty."""
+        """The number of places that Grain divides among the workers; places after the end may be empty."""
         if self.workers == 1 or self.deal == 1 or self.items == sys.maxsize:
             return self.items
         round_ = self.workers * self.deal
         return math.ceil(self.items / round_) * round_
 
     def item(self, place: int) -> int:
-        """Return the item at a place; an item behind the end means that the place is empty."""
+        """Return the item at a place; an item after the end means that the place is empty."""
         if self.workers == 1 or self.deal == 1:
             return place
         own, worker = divmod(place, self.workers)
@@ -78,15 +78,15 @@ class Assignment:
         return (element * self.workers + worker) * self.deal + within
 
     def delivered(self, taken: Sequence[int]) -> int | None:
-        """Return how many items were delivered, or ``None`` if they are no prefix of the order.
+        """Return the number of delivered items, or ``None`` if they are no prefix of the order.
 
         Args:
-            taken: How many items each worker took for what was delivered.
+            taken: The number of items that each worker took for the delivered elements.
         """
         elements = []
         for worker, count in enumerate(taken):
             full, rest = divmod(count, self.deal)
-            if rest:  # only the last element of all can be made of fewer
+            if rest:  # only the last element of all may have fewer items
                 if (full * self.workers + worker) * self.deal + rest != self.items:
                     return None
                 full += 1

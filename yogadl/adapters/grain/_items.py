@@ -1,6 +1,7 @@
-"""Give Grain records and batches by number: as its random-access data sources, and as a map dataset.
+"""Give Grain records and batches by number: as random-access data sources, and as a map dataset.
 
-All of them are safe to use from any number of threads and after a fork, and pickle if what they read does.
+All classes here are safe to use from any number of threads and after a fork. An object is picklable if its
+source is.
 """
 
 import operator
@@ -19,25 +20,25 @@ from yogadl.adapters._trees import with_padding
 from yogadl.adapters.grain._numbering import length_of
 from yogadl.errors import ConfigurationError
 
-# The size of one read ahead: so much is still in the CPU's cache when Grain uses it, at some 20 us a record.
+# The size of one read ahead: records are still in the CPU's cache when Grain uses them, at 20 us each.
 _AHEAD_BYTES: Final = 1_000_000
 _MOST_AHEAD: Final = 1024
 _LEAST_AHEAD: Final = 16
 
 
 def described(kind: str, source: RandomAccess) -> str:
-    """Return the text by which Grain's checkpoints identify a data source: the same wherever it lies."""
+    """Return the text by which Grain's checkpoints identify a data source, independent of its location."""
     return f"yogadl.{kind}(records={len(source)}, fingerprint={source.fingerprint!r})"
 
 
 class DataSource:
-    """Read the records of a `DataRef` by their index: a `grain.sources.RandomAccessDataSource`.
+    """The records of a `DataRef` by their index: a `grain.sources.RandomAccessDataSource`.
 
-    For every sampler and every `grain.MapDataset.source`. It reads record by record, without knowing which
-    ones come next: `make_dataloader` and `map_dataset` are faster.
+    It serves every sampler and every `grain.MapDataset.source`. It reads record by record, without knowledge
+    of the records that follow; therefore `make_dataloader` and `map_dataset` are faster.
 
     Args:
-        ref: Where the records are.
+        ref: The records.
 
     Raises:
         ConfigurationError: if `ref` has no random access.
@@ -62,7 +63,7 @@ class DataSource:
         return self._ref.__getitems__([index])[0]
 
     def _getitems(self, indices: Sequence[int]) -> list[Any]:
-        """Read many at once: Grain calls this where it can."""
+        """Read many records at once: Grain calls this method where it can."""
         return self._ref.__getitems__(indices)
 
     def __repr__(self) -> str:
@@ -70,7 +71,7 @@ class DataSource:
 
 
 class _Upcoming(NamedTuple):
-    """Items that are read one after another: their numbers, their rows, and what announces those."""
+    """Items to read one after another: their numbers, their rows, and the object that announces the rows."""
 
     numbers: range
     rows: Rows
@@ -78,7 +79,7 @@ class _Upcoming(NamedTuple):
 
 
 class _ThreadState(threading.local):
-    """What one thread read last, the records that it has read ahead, and those to be read next."""
+    """A thread's last read, the records that it has read ahead, and the items to read next."""
 
     def __init__(self) -> None:
         self.last = -1
@@ -89,10 +90,10 @@ class _ThreadState(threading.local):
 
 
 class RecordItems:
-    """Read the records of a stream by number.
+    """The records of a stream, by number.
 
-    If every w-th record is asked for, whatever w, the next ones are read ahead, many at once; each thread has
-    its own. A record that was handed out belongs to the caller: asked for again, it is read again.
+    If every w-th record is read, for any w, the next records are read ahead, many at once, separately for
+    each thread. A returned record belongs to the caller; a second request for its number reads it again.
     """
 
     def __init__(self, stream: RecordStream, numbering: Numbering, padding_field: str | None) -> None:
@@ -113,7 +114,7 @@ class RecordItems:
         return described("Records", self._run.source)
 
     def element_spec(self) -> Any:
-        """Return the tree of a record, with shape and dtype of each leaf; object if the rank is unknown."""
+        """Return the tree of a record with shape and dtype of each leaf; object for an unknown rank."""
         spec = with_padding(self._run.spec, self._padding_field)
         leaves = [field.leaf for field in spec.fields]
         return spec.assemble(
@@ -125,7 +126,7 @@ class RecordItems:
             ]
         )
 
-    def __getitem__(self, number: Any) -> Any:  # benchmarks/grain_loader.py: once a record
+    def __getitem__(self, number: Any) -> Any:  # called once a record: benchmarks/grain_loader.py
         thread = self._thread
         step = number - thread.last
         is_steady = step == thread.step and step > 0
@@ -137,7 +138,7 @@ class RecordItems:
         return thread.ready.pop(number)
 
     def _read(self, number: int, count: int, step: int) -> dict[int, Any]:
-        """Read so many records, every `step`-th of an epoch; of several, the next ones are announced."""
+        """Read `count` records, every `step`-th of an epoch; if there are several, announce the next ones."""
         upcoming = self._thread.upcoming
         if upcoming is None or number not in upcoming.numbers or step != upcoming.numbers.step:
             upcoming = self._thread.upcoming = self._upcoming(number, INDICES if count > 1 else 1, step)
@@ -153,7 +154,7 @@ class RecordItems:
         return dict(zip(upcoming.numbers[first:last], records, strict=True))
 
     def _upcoming(self, number: int, count: int, step: int) -> _Upcoming:
-        """Return every `step`-th of so many rows of an epoch."""
+        """Return every `step`-th of the next `count` rows of an epoch."""
         epoch, row = self._numbering.locate(number)
         run = self._run
         point = Point(epoch, run.origin(epoch))
@@ -162,7 +163,7 @@ class RecordItems:
 
 
 class BatchItems:
-    """Read the batches of a stream by number."""
+    """The batches of a stream, by number."""
 
     def __init__(self, batches: NumberedBatches, numbering: Numbering) -> None:
         self._batches = batches
@@ -193,9 +194,9 @@ class BatchItems:
 
 
 class ItemsOrNone:
-    """Read items by number, and ``None`` at the number behind the last: what an empty place holds.
+    """Items by number, and ``None`` at the number after the last item, for an empty place.
 
-    Grain gives all workers the same number of places, but the last batch of some is short or missing.
+    Grain gives all workers the same number of places, but the last batch of some workers is short or missing.
     """
 
     def __init__(self, source: RecordItems | BatchItems) -> None:
@@ -212,7 +213,7 @@ class ItemsOrNone:
         return None if number == self._empty else self._source[number]
 
 
-@dataclass(frozen=True)  # not a tuple: to Grain that would be a tree of its own
+@dataclass(frozen=True)  # not a tuple, which Grain would take for a tree
 class ElementSpec:
     """The shape and dtype of one leaf: Grain's `ShapeDtypeStructProtocol`."""
 
@@ -221,15 +222,14 @@ class ElementSpec:
 
 
 class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain has no annotations
-    """Give a stream's items, records or batches; what `map_dataset` returns.
+    """A stream's items, records or batches, as a map dataset; `map_dataset` returns it.
 
-    Its length is how many there are; an index behind that belongs to a later epoch, as `repeat` asks for it,
-    and a negative one counts from the end.
-    Immutable, thread-safe; pickles if the stream does.
+    Its length is the number of items. An index after the end belongs to a later epoch, as `repeat` requires,
+    and a negative index counts from the end. Immutable, thread-safe; picklable if the stream is.
 
     Attributes:
-        numbering: Which items there are.
-        part: The numbers of those that it has, if that is one of several consecutive parts.
+        numbering: The numbers of the items.
+        part: The numbers in this part, if the dataset is one of several consecutive parts; else ``None``.
     """
 
     def __init__(self, numbering: Numbering, source: RecordItems | BatchItems) -> None:
@@ -258,7 +258,7 @@ class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain
         return self._source[self.part[number]]
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Keep part `sl.start` of `sl.step` consecutive ones: Grain calls this, on a copy for each worker.
+        """Keep part `sl.start` of `sl.step` consecutive parts: Grain calls this on a copy for each worker.
 
         Raises:
             ConfigurationError: if the dataset has no end.
@@ -278,7 +278,7 @@ class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain
         return self._source.element_spec()
 
     def _from_the_end(self, number: int) -> int:
-        """Return the element that a negative index stands for, modulo the length as in Grain's sources."""
+        """Return the number for a negative index, modulo the length as in Grain's sources."""
         if self.numbering.cut.epochs is None or not len(self):
             what = "without end" if len(self) else "without elements"
             raise IndexError(f"a dataset {what} has no element {number}")
@@ -287,7 +287,7 @@ class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain
     def to_iter_dataset(
         self, read_options: grain.ReadOptions | None = None, *, allow_nones: bool = False
     ) -> grain.IterDataset:
-        """Return the dataset to iterate over; without threads by default, which would only slow it down."""
+        """Return the dataset to iterate over; by default without threads, which would only slow it down."""
         options = grain.ReadOptions(0, 0) if read_options is None else read_options
         return super().to_iter_dataset(options, allow_nones=allow_nones)
 

@@ -23,7 +23,7 @@ _WITHOUT_RNG = (grain.transforms.Map, grain.transforms.Filter, grain.transforms.
 
 def make_dataloader(
     stream: RecordStream,
-    operations: Sequence[Any] = (),  # Grain's transformations: they share no type
+    operations: Sequence[Any] = (),  # Grain's transformations have no common type
     worker_count: int | None = 0,
     *,
     epochs: int | None = 1,
@@ -31,30 +31,31 @@ def make_dataloader(
     drop_remainder: bool = False,
     padding_field: str | None = None,
     skip_finished_epoch: bool = False,
-    **options: Any,  # those of `grain.DataLoader`
+    **options: Any,  # further options of `grain.DataLoader`
 ) -> grain.DataLoader:
-    """Return a `grain.DataLoader` that reads a stream, from its start on, each time that it is iterated over.
+    """Return a `grain.DataLoader` that reads a stream; each iteration begins at the stream's start.
 
     With any number of workers, the output is in the stream's order, if all operations before
     ``grain.transforms.Batch`` are maps: each worker then makes whole batches. The generator of a random map
-    depends on the stream's seed, the epoch and the record's position, not on the worker. `cursor` takes the
+    depends on the stream's seed, the epoch and the record's position, not on the worker. `cursor` accepts the
     loader's iterators and states.
 
     Args:
-        stream: Which records, from where on, in which order, and whose share.
-        operations: What to do with each record (with each batch, if `batch_size` is given).
-        worker_count: How many processes do so; 0 for none, ``None`` for one for each CPU.
-        epochs: How many epochs to read; ``None``: without end.
-        batch_size: Read whole batches of so many records, each in one step; ``None`` for single records.
+        stream: The stream to read; it sets the records, the start, the order and the shard.
+        operations: The transformations of each record (of each batch, if `batch_size` is given).
+        worker_count: The number of processes that apply them; 0: none, ``None``: one for each CPU.
+        epochs: The number of epochs to read; ``None``: without end.
+        batch_size: The number of records in a batch, which is read in one step; ``None``: single records.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
-        padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
+        padding_field: The name of a bool field to add; true for records that only repeat one to fill the
+            shard.
         skip_finished_epoch: If no item is left in the cursor's epoch, read the next epoch instead of
             yielding nothing; see docs/howto/cursors.md.
-        **options: The other arguments of `grain.DataLoader`. By default ``read_options`` asks for no
-            threads, which only help where reading waits; ``shard_options`` must agree with the stream.
+        **options: The other arguments of `grain.DataLoader`. By default ``read_options`` sets no threads,
+            which only help if reading waits; ``shard_options`` must agree with the stream.
 
     Raises:
-        ConfigurationError: if the arguments make no sense, or the stream is a loader already.
+        ConfigurationError: if an argument is invalid, or the stream is a loader already.
 
     Example:
         >>> import grain, numpy as np, yogadl
@@ -85,22 +86,23 @@ def map_dataset(
 ) -> StreamMapDataset:
     """Return a stream as a `grain.MapDataset`, of records or of batches, for the Dataset API.
 
-    Element 0 is where the stream starts. ``.repeat()`` continues with the stream's next epochs, each in its
-    own order. If the stream starts within an epoch, pass `epochs` instead of calling ``.repeat(n)``, which
-    takes the length of the first, shorter epoch for that of all. Pass ``grain.ReadOptions(0, 0)`` to
+    Element 0 is at the stream's start. ``.repeat()`` continues with the stream's next epochs, each in its own
+    order. If the stream starts within an epoch, pass `epochs` instead of calling ``.repeat(n)``, which takes
+    the length of the first, shorter epoch for that of all epochs. Pass ``grain.ReadOptions(0, 0)`` to
     ``to_iter_dataset``: Grain's default, 16 threads and 500 elements in memory, is made for slow reads.
 
     Args:
-        stream: Which records, from where on, in which order, and whose share.
-        batch_size: Read whole batches of so many records, each in one step; ``None`` for single records.
-        epochs: How many epochs its length stands for; ``None``: without end.
+        stream: The stream to read; it sets the records, the start, the order and the shard.
+        batch_size: The number of records in a batch, which is read in one step; ``None``: single records.
+        epochs: The number of epochs that the dataset's length covers; ``None``: without end.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
-        padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
+        padding_field: The name of a bool field to add; true for records that only repeat one to fill the
+            shard.
         skip_finished_epoch: Start with the next epoch if no item is left in the cursor's epoch; needed for
             ``.repeat()``, which can't repeat an empty dataset.
 
     Raises:
-        ConfigurationError: if the arguments make no sense, or the stream is a loader already.
+        ConfigurationError: if an argument is invalid, or the stream is a loader already.
 
     Example:
         >>> import numpy as np, yogadl
@@ -116,7 +118,7 @@ def map_dataset(
 
 
 def allow_workers() -> None:
-    """Let Grain start workers in a program that does not parse absl's flags: it asks for their values."""
+    """Let Grain start workers in a program that does not parse absl's flags, whose values Grain reads."""
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
 
@@ -129,7 +131,7 @@ def _items_of(
     padding_field: str | None,
     skip_finished_epoch: bool,
 ) -> tuple[Numbering, RecordItems | BatchItems]:
-    """Return which items there are, and what reads them by number: records, or batches if there is a size."""
+    """Return the numbering of the items, and the reader of items by number: batches if a size is given."""
     stream = as_stream(stream)
     warn_if_unsharded(stream, ranks_of("jax"), SHARD_ARGUMENTS)
     cut = cut_of(batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
@@ -145,7 +147,7 @@ def _items_of(
 
 
 def _check_options(options: Collection[str], ours: Sequence[str]) -> None:
-    """Refuse options that `grain.DataLoader` does not have, and those that the stream decides."""
+    """Refuse options that `grain.DataLoader` does not have, and options that the stream sets."""
     parameters = inspect.signature(grain.DataLoader).parameters
     known = [*ours, *(name for name in parameters if name not in ("data_source", "sampler", *ours))]
     for name in options:
@@ -160,7 +162,7 @@ def _data_loader(
     worker_count: int | None,
     options: dict[str, Any],
 ) -> grain.DataLoader:
-    """Return the loader; `options` are its other arguments."""
+    """Return the loader; `options` are the other arguments of `grain.DataLoader`."""
     workers = os.cpu_count() or 1 if worker_count is None else whole("worker_count", worker_count)
     if workers:
         allow_workers()
@@ -179,14 +181,14 @@ def _data_loader(
 
 
 class _NotEmpty(grain.transforms.Filter):  # type: ignore[misc]  # of Any: Grain has no annotations
-    """Drop empty places."""
+    """A filter that drops empty places."""
 
     def filter(self, element: Any) -> bool:
         return element is not None
 
 
 def _check_shards(numbering: Numbering, shards: grain.sharding.ShardOptions | None) -> None:
-    """Refuse shard options that differ from the stream's shard."""
+    """Raise a `ConfigurationError` if shard options differ from the stream's shard."""
     if shards is None:
         return
     shard = numbering.shard

@@ -1,6 +1,6 @@
-"""Work out what Grain needs of numbered items: a length, keys for randomness, the JSON in its checkpoints.
+"""Compute what Grain needs about numbered items: a length, random keys, and JSON for its checkpoints.
 
-Grain's checkpoints have the JSON of a numbering in them, from which alone a cursor can be computed.
+Grain's checkpoints contain a numbering as JSON. A cursor can be computed from this JSON alone.
 """
 
 import json
@@ -16,28 +16,28 @@ _TAG = int.from_bytes(b"grain-1", "big")
 
 
 def length_of(numbering: Numbering) -> int:
-    """Return how many items there are; `sys.maxsize`, which is Grain's word for it, if they are endless."""
+    """Return the number of items; `sys.maxsize`, Grain's value for endless data, if there is no end."""
     return sys.maxsize if numbering.length is None else numbering.length
 
 
 def random_key(numbering: Numbering, number: int) -> int:
-    """Return the key of an item's random generator: of seed, epoch and its first record's position."""
+    """Return the key of an item's random generator, made of seed, epoch and the first record's position."""
     epoch, inside = numbering.locate(number)
     return derive_key(_TAG, numbering.identity.seed or 0, epoch, numbering.position(epoch, inside))
 
 
 def cursor_of(numbering: Numbering, delivered: int, *, is_short: bool) -> dict[str, Any]:
-    """Return the cursor that stands where so many items were delivered.
+    """Return the cursor after `delivered` items.
 
-    It `is_short` if more were asked for, by a batch that was to be larger: then a shard that has one record
-    less than the others stands at the end with them.
+    `is_short` is true if the last batch was to be larger, so that more items were requested than delivered. A
+    shard that has one record less than the others then ends at the same position as they do.
     """
     is_end = is_short and delivered == numbering.length
     return numbering.cursor(numbering.end() if is_end else numbering.reach(delivered))
 
 
 def to_json(numbering: Numbering) -> dict[str, Any]:
-    """Return all of it as plain JSON."""
+    """Return the numbering as plain JSON."""
     shard, cut = numbering.shard, numbering.cut
     return {
         "start": numbering.cursor(numbering.start),
@@ -46,8 +46,8 @@ def to_json(numbering: Numbering) -> dict[str, Any]:
     }
 
 
-def from_json(described: Any) -> Numbering:  # Any: it comes from a file
-    """Return what `to_json` described, or raise a CursorError."""
+def from_json(described: Any) -> Numbering:  # Any: the JSON comes from a file
+    """Return the numbering in JSON of `to_json`, or raise a CursorError."""
     try:
         start, (rank, ranks, remainder) = described["start"], described["shard"]
         size, drop_remainder, epochs = described["cut"]

@@ -1,4 +1,4 @@
-"""Tell a `grain.DataLoader` which record, or which batch, comes next."""
+"""Samplers of a `grain.DataLoader`, which return the number of the next record or batch."""
 
 import json
 import sys
@@ -14,25 +14,25 @@ from yogadl.adapters.grain._assignment import Assignment, Effect
 from yogadl.adapters.grain._numbering import length_of, random_key, to_json
 from yogadl.errors import ConfigurationError
 
-_AT_ONCE: Final = 1024  # records whose indices are computed together
+_AT_ONCE: Final = 1024  # the number of records whose indices are computed together
 
 
 class _ShardPlaces:
     """The places of one shard, as Grain counts them: place i of shard r of R is number i * R + r.
 
     Attributes:
-        numbering: Which items there are.
+        numbering: The numbering of the items.
     """
 
     def __init__(self, numbering: Numbering, length: int) -> None:
         self.numbering = numbering
         self._rank, self._ranks = numbering.shard.rank, numbering.shard.ranks
         self._places = length
-        # Grain asks for it where a DataLoader is given no shard_options.
+        # Grain reads this attribute if a DataLoader gets no shard_options.
         self._shard_options = grain.sharding.ShardOptions(self._rank, self._ranks)
 
     def __len__(self) -> int:
-        """Count the places of all shards as if each had as many as this one: Grain divides by the shards."""
+        """Return the places of all shards as if each had as many as this one: Grain divides by the shards."""
         return min(sys.maxsize, self._places * self._ranks)
 
     def _place(self, index: int) -> int:
@@ -51,15 +51,15 @@ class _ShardPlaces:
 
 
 class Sampler(_ShardPlaces):
-    """Give the records of a stream in its order, for a `grain.DataLoader` over `DataSource`.
+    """The records of a stream in its order, for a `grain.DataLoader` over `DataSource`.
 
-    Immutable, thread-safe; pickles if the stream does. Every iteration of the loader begins where the stream
-    starts. Grain's checkpoints contain the ``repr`` of the sampler; `cursor` is computed from it.
+    Immutable, thread-safe; picklable if the stream is. Every iteration of the loader begins at the stream's
+    start. Grain's checkpoints contain the ``repr`` of the sampler, from which `cursor` computes the cursor.
 
     Args:
-        stream: Which records, from where on, in which order, and whose share. Leave out ``shard_options``
-            of the DataLoader, or pass the same.
-        epochs: How many epochs to give; ``None``: without end.
+        stream: The stream, which sets the records, the start, the order and the shard. Leave out
+            ``shard_options`` of the DataLoader, or pass the same shard.
+        epochs: The number of epochs; ``None``: without end.
 
     Raises:
         ConfigurationError: if shards of unequal length would drift into different epochs.
@@ -97,9 +97,9 @@ class Sampler(_ShardPlaces):
 
 
 class ItemSampler(_ShardPlaces):
-    """Give the numbers of items, records or batches, assigned to workers; behind the last, empty places.
+    """The numbers of items, records or batches, assigned to workers; after the last item, empty places.
 
-    Making random generators takes as long as the rest: `is_random` says whether any operation needs them.
+    `is_random` tells whether any operation needs random generators, as making them doubles the time.
     """
 
     def __init__(

@@ -12,10 +12,10 @@ from yogadl.errors import UnsupportedDataError
 
 # Grain's classes have no annotations, so `Any` stands for its datasets.
 
-# A dataset without end has a length of `sys.maxsize`, or of that divided by the shards.
+# A dataset without end has a length of `sys.maxsize`, or of `sys.maxsize` divided by the shards.
 _ENDLESS: Final = sys.maxsize >> 20
 
-# Map datasets that have an element at every index; others may have none at some.
+# Map datasets that have an element at every index; other ones may have gaps.
 _DENSE: Final = frozenset(
     {
         *("SourceMapDataset", "RangeMapDataset", "StreamMapDataset", "MapMapDataset", "RandomMapMapDataset"),
@@ -26,15 +26,15 @@ _DENSE: Final = frozenset(
 )
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of Grain's
-    """Return the source in Grain's data, or ``None`` if it is read by position, as any list is.
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of Grain
+    """Return the source in Grain's data, or ``None`` if it can be read by position, like any list.
 
     Args:
         data: A `grain.MapDataset`, `grain.IterDataset` or `grain.DataLoader`, of single records.
         allow_pickle: Whether leaves that have no stored form may be pickled.
 
     Raises:
-        UnsupportedDataError: if it never ends, or a record can't be stored.
+        UnsupportedDataError: if the data never ends, or a record can't be stored.
     """
     if isinstance(data, grain.MapDataset):
         _require_end(data)
@@ -52,7 +52,7 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
 
 
 def _elements(data: Any) -> Iterator[Any]:
-    """Iterate over what Grain iterates over, and close it afterwards: its workers are processes."""
+    """Yield Grain's elements, then close Grain's iterator, which may have worker processes."""
     iterator = iter(data)
     try:
         yield from iterator

@@ -1,7 +1,7 @@
-"""Turn a state of Grain's into a cursor, if what was delivered is a prefix of the order.
+"""Turn a state of Grain into a cursor, if the delivered items are a prefix of the order.
 
-Grain's states count the items that each worker took. Whether those were delivered depends on the
-transformations in between, so a state is refused if one is not known to keep the count.
+Grain's states count the items that each worker took. The number of delivered items depends on the
+transformations in between, so a state is refused if one of them may change the count.
 """
 
 import json
@@ -20,7 +20,7 @@ from yogadl.adapters.grain._numbering import cursor_of, from_json, length_of
 from yogadl.errors import CursorError
 
 # Grain has no annotations and no public names for the stages of a pipeline: `Any` stands for its iterators,
-# datasets and states, and the sets below have the names of its classes. Any other is refused.
+# datasets and states, and the sets below contain the names of its classes. Other classes are refused.
 _DAMAGED: Final = "the state is damaged: use one as get_state gave it"
 _RESUME: Final = "go on from Grain's own state instead (set_state, or Orbax)"
 _ONE_TO_ONE: Final = frozenset(
@@ -39,18 +39,18 @@ _FILTERS: Final = frozenset({"_FilterDatasetIterator", "FilterIterDataset", "Fil
 
 
 def cursor(iterator_or_state: Any) -> dict[str, Any]:  # Grain's iterators, or their states
-    """Return the cursor for the place after what an iterator of Grain has delivered.
+    """Return the cursor after the last element that an iterator of Grain has delivered.
 
-    A job can resume from it with any number of ranks or workers, any batch size and any framework: pass it to
-    ``ref.stream(cursor=...)``. Reads nothing.
+    A job can resume from the cursor with any number of ranks or workers, any batch size and any framework:
+    pass it to ``ref.stream(cursor=...)``. Reads no records.
 
     Args:
         iterator_or_state: An iterator of a `grain.DataLoader`, or of datasets that begin with `map_dataset`;
-            or what an iterator's ``get_state`` returned if `make_dataloader` made the loader.
+            or the result of an iterator's ``get_state`` if `make_dataloader` made the loader.
 
     Raises:
-        CursorError: if what was delivered may not be the beginning of the order, or the state is of
-    something else.
+        CursorError: if the delivered items may not be the beginning of the order, or the state belongs to
+            other data.
 
     Example:
         >>> import yogadl
@@ -82,7 +82,7 @@ def cursor(iterator_or_state: Any) -> dict[str, Any]:  # Grain's iterators, or t
 
 
 def _of_taken(numbering: Numbering, effect: Effect, taken: list[int], deal: int) -> dict[str, Any]:
-    """Return the cursor for how many items each worker took, if they were assigned `deal` at a time."""
+    """Return the cursor from the number of items that each worker took, assigned `deal` at a time."""
     if not effect.is_known:
         raise CursorError(
             "an operation that is none of Grain's transformations may hold back records that it took, so "
@@ -94,7 +94,7 @@ def _of_taken(numbering: Numbering, effect: Effect, taken: list[int], deal: int)
 
 
 def _cursor(numbering: Numbering, delivered: int | None, is_in_step: bool, is_short: bool) -> dict[str, Any]:
-    """Return the cursor, or refuse."""
+    """Return the cursor, or raise a `CursorError` if there is none for these items."""
     if delivered is None:
         raise CursorError(
             "what the workers took is no prefix of the order, since each batches records of its own: use "
@@ -108,7 +108,7 @@ def _cursor(numbering: Numbering, delivered: int | None, is_in_step: bool, is_sh
     return cursor_of(numbering, delivered, is_short=is_short)
 
 
-# A DataLoader.
+# The rest of a DataLoader's cursor.
 
 
 def _of_loader(iterator: Any) -> dict[str, Any]:
@@ -126,13 +126,13 @@ def _of_loader(iterator: Any) -> dict[str, Any]:
             "instead"
         )
     effect = effect_of(loader._operations)
-    if len(taken) > 1 and effect.deal > 1:  # by the worker, so shards may be out of step, too
+    if len(taken) > 1 and effect.deal > 1:  # workers make the batches, so shards may be out of step, too
         effect = replace(effect, is_in_step=False)
     return _of_taken(numbering, effect, taken, 1)
 
 
 def _sampled(state: Any) -> tuple[Numbering, Effect | None]:
-    """Return what the sampler wrote into a state: the numbering, and the effect if it knew that."""
+    """Return the sampler's part of a state: the numbering, and the effect if the sampler recorded it."""
     sampler = state.get("sampler") if isinstance(state, Mapping) else None
     if not isinstance(sampler, str):
         raise CursorError(
@@ -157,13 +157,13 @@ def _sampled(state: Any) -> tuple[Numbering, Effect | None]:
 
 
 def _taken(state: Any, numbering: Numbering) -> list[int]:
-    """Return how many items each worker took; Grain's state has the last item's place, over all shards."""
+    """Return the number of items that each worker took, from its last place among those of all shards."""
     rank, ranks = numbering.shard.rank, numbering.shard.ranks
     found = []
     try:
         workers, last = max(1, whole("worker_count", state["worker_count"])), state["last_seen_indices"]
         for worker in range(workers):
-            first = rank + worker * ranks - workers * ranks  # as Grain counts, before any was taken
+            first = rank + worker * ranks - workers * ranks  # Grain's value before the first item
             found.append(divmod(whole("last seen index", last[str(worker)] - first), workers * ranks))
     except (KeyError, TypeError, ValueError) as error:
         raise CursorError(_DAMAGED) from error
@@ -172,7 +172,7 @@ def _taken(state: Any, numbering: Numbering) -> list[int]:
     return [count for count, _ in found]
 
 
-# A pipeline of datasets.
+# The cursor of a pipeline of datasets.
 
 
 def _of_dataset(iterator: Any) -> dict[str, Any]:
@@ -210,11 +210,11 @@ def _is_plain_repeat(stage: Any) -> bool:
 
 
 def _stages(iterator: Any) -> Iterator[Any]:
-    """Yield the stages of a pipeline, from its end to its beginning: iterators, then what they read."""
+    """Yield the stages of a pipeline from its end to its beginning: iterators, then their datasets."""
     stage = iterator
     while stage is not None:
         name = type(stage).__name__
-        if name == "InterleaveDatasetIterator":  # of mp_prefetch: a process for each dataset, all the same
+        if name == "InterleaveDatasetIterator":  # of mp_prefetch: one process for each dataset, all alike
             if {type(dataset).__name__ for dataset in stage._datasets} != {"ProcessPrefetchIterDataset"}:
                 yield stage
                 return
@@ -229,7 +229,7 @@ def _stages(iterator: Any) -> Iterator[Any]:
 
 
 def _next_indices(state: Any) -> list[int]:
-    """Return how many elements each worker, or the one process, took of the `MapDataset`."""
+    """Return the number of elements that each worker, or the only process, took of the `MapDataset`."""
     while "next_index" not in state:
         if "iterators_in_use_states" in state:
             indices, states = state["iterators_in_use_indices"], state["iterators_in_use_states"]

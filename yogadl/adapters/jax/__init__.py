@@ -1,6 +1,6 @@
-"""Hand streams to JAX, as trees of arrays that lie on its devices already.
+"""Hand streams to JAX, as trees of arrays that are on its devices already.
 
-The names of this module need JAX. What goes on to a device, many hosts, checkpoints: docs/howto/jax.md.
+The names of this module need JAX. docs/howto/jax.md covers the supported fields, many hosts and checkpoints.
 """
 
 from yogadl.adapters import _checks

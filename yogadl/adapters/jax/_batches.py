@@ -1,4 +1,4 @@
-"""Read the batches of a run, and put them on to the devices."""
+"""Read the batches of a run, and put them onto the devices."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +19,14 @@ Scope = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 def settings_of_this_thread() -> Scope:
-    """Return a context with this thread's settings of JAX, which has them by thread, for another thread."""
+    """Return a context that applies this thread's settings of JAX, which are per thread, in another one."""
     enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
     is_x64, device = jax.config.jax_enable_x64, jax.config.jax_default_device
 
     @contextlib.contextmanager
     def scope() -> Iterator[None]:
         if jax.config.jax_enable_x64 == is_x64 and jax.config.jax_default_device == device:
-            yield  # the usual case, in less time
+            yield  # the usual case, without the cost of setting them
         else:
             with enable_x64(is_x64), jax.default_device(device):
                 yield
@@ -35,7 +35,7 @@ def settings_of_this_thread() -> Scope:
 
 
 class ColumnBatches(Batches):
-    """Make items that are a batch's columns, and the flags of which of its records are padding."""
+    """Items made of a batch's columns and of the flags that mark its padding."""
 
     def finish(self) -> Finish:
         return lambda columns, flags: (columns, flags)
@@ -43,16 +43,16 @@ class ColumnBatches(Batches):
 
 @dataclass(frozen=True)
 class OnOneDevice:
-    """Make batches on the default device."""
+    """Batches on the default device."""
 
     batches: ColumnBatches
-    spec: Spec  # with a last field for what is padding, if `batches` has one
-    is_ahead: bool  # whether a thread reads ahead, which then puts the batches on to the device, too
+    spec: Spec  # with a last field that marks padding, if `batches` has one
+    is_ahead: bool  # whether a thread reads ahead; the thread then also puts the batches onto the device
     scope: Scope
 
     @property
     def run(self) -> Run:
-        """Whose records."""
+        """The run whose records are read."""
         return self.batches.run
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
@@ -62,7 +62,7 @@ class OnOneDevice:
             yield count, iter(list(placed)) if self.is_ahead else placed
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
-        """Yield the reads of these batches, to be made in any thread, which puts them on to the device."""
+        """Yield the reads of these batches. Any thread may make a read, and then puts it onto the device."""
         for count, read in self.batches.pending(cut, start, end):
             yield count, partial(self._placed, read)
 
@@ -77,7 +77,7 @@ class OnOneDevice:
 
 
 class OnManyDevices:
-    """Make batches that lie on many devices, of the rows that devices of this process hold."""
+    """Batches over many devices, made of the rows that devices of this process hold."""
 
     def __init__(
         self, batches: ColumnBatches, spec: Spec, fields: Sequence[GlobalField], scope: Scope
@@ -89,21 +89,21 @@ class OnManyDevices:
         self._padding = fields[-1] if has_padding else None
         self._scope = scope
         self._rows = np.unique([row for field in fields for row in field.rows])
-        # Fields of which it holds the same rows, mostly all of them, are read together.
+        # Fields of which this process holds the same rows, mostly all fields, are read together.
         together: dict[tuple[int, ...], list[int]] = {}
         for number, field in enumerate(fields[:-1] if has_padding else fields):
-            # With functions, all of a record: it is passed through them once, whoever holds what of it.
+            # With functions, all fields of all rows are read together: a record passes through them once.
             rows = tuple(self._rows.tolist()) if self.run.calls_functions else field.rows
             together.setdefault(rows, []).append(number)
         self._together = [(np.array(rows), numbers) for rows, numbers in together.items()]
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
-        """Yield the batches from `start` to the epoch `end`, one by one; the cut drops short ones."""
+        """Yield the batches from `start` to the epoch `end`, one by one; the cut drops short batches."""
         for count, read in self.pending(cut, start, end):
             yield count, read()
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
-        """Yield the reads of these batches, one each, to be made in any thread."""
+        """Yield the reads of these batches, one read for each batch; any thread may make a read."""
         run = self.run
         for rows in run.chunks(cut, start, end):
             own = rows.indices.reshape(-1, cut.size)[:, self._rows].ravel()
@@ -113,7 +113,7 @@ class OnManyDevices:
                 yield 1, partial(self._batches, rows[first : first + cut.size])
 
     def _batches(self, rows: Rows) -> Iterator[Any]:
-        """Return the one batch of these rows."""
+        """Yield the one batch of these rows."""
         columns: list[Any] = [None] * len(self._fields)
         for chosen, numbers in self._together:
             for number, column in zip(numbers, self.run.read(rows.take(chosen), numbers), strict=True):
@@ -122,7 +122,7 @@ class OnManyDevices:
                 columns[number] = column
         if self._padding is not None:
             columns[-1] = rows.padding[np.array(self._padding.rows)]
-        # A user's guard against accidental transfers must not stop these.
+        # A user's guard against accidental transfers must not stop this intended transfer.
         with self._scope(), jax.transfer_guard_host_to_device("allow"):
             placed = [field.put(column) for field, column in zip(self._fields, columns, strict=True)]
             return iter([self._assemble(placed)])

@@ -1,4 +1,4 @@
-"""Say how batches lie on the devices of a job and which rows this process has, and check their dtypes."""
+"""Compute the layout of batches on a job's devices and the rows of this process, and check the dtypes."""
 
 import warnings
 from bisect import bisect_left
@@ -15,7 +15,7 @@ from yogadl._leaf import Leaf
 from yogadl._spec import DictNode, Field, Node, Spec
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
-# A jax.Array, a Sharding, a tree of them: JAX is not installed where the types are checked.
+# A jax.Array, a Sharding, a tree of Shardings: JAX is not installed where the types are checked.
 Array = Any
 Sharding = Any
 ShardingTree = Any
@@ -23,18 +23,18 @@ ShardingTree = Any
 
 @dataclass(frozen=True)
 class GlobalField:
-    """One field of the global batches, and the rows of it that devices of this process hold."""
+    """One field of the global batches, and the numbers of its rows that devices of this process hold."""
 
     shape: tuple[int, ...]
     sharding: Sharding
     rows: tuple[int, ...]
 
     def processes(self) -> set[int]:
-        """Name the processes on whose devices it lies."""
+        """Return the indices of the processes whose devices hold the field."""
         return {device.process_index for device in self.sharding.device_set}
 
     def put(self, column: NDArray[Any]) -> Array:
-        """Return the global array, given the rows that this process holds."""
+        """Return the global array, made from the rows that this process holds."""
 
         def piece(index: tuple[slice, ...]) -> NDArray[Any]:
             start, stop, _ = index[0].indices(self.shape[0])
@@ -45,13 +45,13 @@ class GlobalField:
 
 
 def lay_out(spec: Spec, sharding: ShardingTree, size: int) -> list[GlobalField]:
-    """Lay out each field of a batch as the shardings say."""
+    """Return the layout of each field of a batch of `size` records under the shardings."""
     found = []
     for field, chosen in zip(spec.fields, _shardings(spec.tree, sharding, ""), strict=True):
         shape = (size, *(length for length in field.leaf.shape or () if length is not None))
         try:
             pieces = chosen.addressable_devices_indices_map(shape).values()
-        except (ValueError, IndexError) as error:  # of a sharding for more dimensions: IndexError
+        except (ValueError, IndexError) as error:  # IndexError: too many dimensions
             raise ConfigurationError(
                 f"in a batch field {field.name!r} has the shape {shape}, which can't be divided by {chosen}: "
                 "choose another batch_size, or pass a sharding for each field ({name: sharding, ...})"
@@ -90,7 +90,7 @@ def _shardings(node: Node, given: ShardingTree, path: str) -> list[Sharding]:
 
 
 def check_fields(fields: Sequence[Field]) -> None:
-    """Refuse fields that JAX has no arrays for, and warn of those that it would make narrower."""
+    """Refuse fields of which JAX has no arrays, and warn of fields that JAX would make narrower."""
     narrowed = []
     for field in fields:
         dtype = _dtype_on_device(field)

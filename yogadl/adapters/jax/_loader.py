@@ -1,4 +1,4 @@
-"""Hand a stream to JAX: an iterator over batches that lie on its devices."""
+"""Hand a stream to JAX: an iterator over batches on its devices."""
 
 from typing import Any
 
@@ -29,31 +29,33 @@ def make_jax_iterator(
 ) -> StreamIterator:
     """Return an iterator over batches of a stream, trees of `jax.Array`, read ahead of the training loop.
 
-    A thread gathers the batches and puts them on the devices. The iterator's `state_dict` is the cursor of
-    what was delivered, and `load_state_dict` continues from a cursor. The thread ends when you call `close`
-    or drop the iterator.
+    A thread gathers the batches and puts them onto the devices. The iterator's `state_dict` is the cursor
+    after the last delivered batch, and `load_state_dict` continues from a cursor. The thread ends when you
+    call `close` or drop the iterator.
 
-    With a sharding, the arrays are global ones. Each process gathers only the rows that its own devices
-    hold; nothing moves between processes. All processes read the same stream, and have the same cursor.
+    With a sharding, the arrays are global. Each process gathers only the rows that its own devices hold;
+    nothing moves between processes. All processes read the same stream, and have the same cursor.
 
     Args:
-        stream: What `DataRef.stream` returned: with a sharding over the whole job, an unsharded one.
-        batch_size: Records in a batch; with a sharding, records in the whole global batch.
-        sharding: How each batch is laid out on the devices; the batch is the first dimension. One sharding
-            for all fields, or a tree of them such as ``{"image": ..., "label": ...}``. Without it, batches
-            are put on the default device.
-        drop_remainder: Leave out an epoch's last batch if it is short; with a sharding it is always left out.
-        epochs: How many epochs to read; None: it never ends.
-        padding_field: Name of a bool field to add to each batch: true for records that are padding.
-        prefetch: How many batches to keep ready on the devices; 0: none, and no thread.
-        threads: How many threads read, and put batches on to the devices; see `Loader.prefetch`.
+        stream: The stream to read, of `DataRef.stream`; with a sharding over the whole job, an unsharded
+            stream.
+        batch_size: The number of records in a batch; with a sharding, in the whole global batch.
+        sharding: The layout of each batch on the devices; the batch is the first dimension. One sharding
+            for all fields, or a tree of shardings such as ``{"image": ..., "label": ...}``. Without a
+            sharding, batches are put onto the default device.
+        drop_remainder: Leave out an epoch's last batch if it is short; with a sharding, such a batch is
+            always left out.
+        epochs: The number of epochs to read; None: without end.
+        padding_field: The name of a bool field to add to each batch: true for records that are padding.
+        prefetch: The number of batches to keep ready on the devices; 0: no batch, and no thread.
+        threads: The number of threads that read batches and put them onto the devices; see `Loader.prefetch`.
         skip_finished_epoch: If no batch is left in the cursor's epoch, read the next epoch instead of
             yielding nothing; see docs/howto/cursors.md.
 
     Raises:
-        ConfigurationError: if an argument makes no sense, a batch can't be divided as the sharding says, or
+        ConfigurationError: if an argument is invalid, a batch can't be divided by the sharding, or
             there are too few records for a batch with a sharding.
-        UnsupportedDataError: if a field can't go on to a device; names it.
+        UnsupportedDataError: if a field can't go onto a device; names the field.
 
     Example:
         >>> import numpy as np, yogadl

@@ -1,4 +1,4 @@
-"""Say which share of the records each process of a job reads, and check that it does."""
+"""The share of the records that each process of a job reads, and a check of it."""
 
 import jax
 
@@ -23,7 +23,7 @@ def shards() -> dict[str, int]:
 
 
 def check_share(stream: RecordStream, spanned: int | None) -> None:
-    """Check that each process reads what it should.
+    """Check that the stream's shard fits the sharding: raise if not, warn if all processes read all.
 
     A batch lies on the devices of `spanned` processes; ``None``: there is no sharding.
     """

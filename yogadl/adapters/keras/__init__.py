@@ -1,6 +1,6 @@
-"""Read Keras's datasets into caches, and hand streams to Keras, on whatever backend it runs.
+"""Read Keras's datasets into caches, and hand streams to Keras, with any of its backends.
 
-The names of this module need Keras 3. How to train, evaluate and go on after a stop: docs/howto/keras.md.
+The names of this module need Keras 3. docs/howto/keras.md covers training, evaluation and resuming.
 """
 
 from yogadl.adapters import _checks

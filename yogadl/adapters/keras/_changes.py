@@ -1,32 +1,32 @@
-"""Say in what two models of Keras differ, by what Keras would save of them."""
+"""Find the differences between two models of Keras, from the form in which Keras saves them."""
 
 import itertools
 import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-_MOST: Final = 5  # differences that are named
+_MOST: Final = 5  # the number of differences to name
 _NUMBER: Final = re.compile(r"_\d+$")
-# How a model is run, and what Keras derives from the rest: no differences of the model.
+# Settings of how a model runs, and values that Keras derives from others, are no differences of the model.
 _IGNORED: Final = {"jit_compile", "run_eagerly", "build_config", "shared_object_id"}
 
 
 def changes(saved: Any, made: Any) -> list[str]:
-    """Return what differs between two models, "layers[1].units: 8 saved, 16 now"; not every difference.
+    """Return differences between two models, as "layers[1].units: 8 saved, 16 now"; at most `_MOST` of them.
 
-    Of their layers and of how they are compiled, but for a learning rate that is a number, which callbacks
-    change, and for the numbers that Keras appends to names.
+    Compared are the layers and the arguments of `compile`, except for a learning rate that is a number, which
+    callbacks change, and for the numbers that Keras appends to names.
 
     Args:
-        saved: The one, as `keras.saving.serialize_keras_object` has it.
-        made: The other.
+        saved: The saved model, in the form of `keras.saving.serialize_keras_object`.
+        made: The newly made model, in the same form.
     """
     saved, made = (_without_numbers(tree, set(_names(tree))) for tree in (saved, made))
     return list(itertools.islice(_differences(saved, made, ""), _MOST))
 
 
 def _names(tree: Any) -> Iterator[str]:
-    """Yield the names of layers and of all else that has one."""
+    """Yield the names of layers and of all other named objects."""
     if isinstance(tree, dict):
         if isinstance(tree.get("name"), str):
             yield tree["name"]
@@ -38,12 +38,12 @@ def _names(tree: Any) -> Iterator[str]:
 
 
 def _without_numbers(tree: Any, names: set[str]) -> Any:
-    """Return the tree with names as Keras first gives them: the second "dense" of a process is "dense_1"."""
+    """Return the tree with the names that Keras gives first: the second "dense" of a process is "dense_1"."""
     if isinstance(tree, dict):
         if tree.get("class_name") == "__tuple__":
             return _without_numbers(tree["items"], names)
         if tree.get("class_name") == "__lambda__":
-            return "a lambda"  # its code has line numbers in it
+            return "a lambda"  # the code of a lambda contains line numbers
         return {key: _without_numbers(inner, names) for key, inner in tree.items() if key not in _IGNORED}
     if isinstance(tree, list | tuple):
         return [_without_numbers(inner, names) for inner in tree]

@@ -1,4 +1,4 @@
-"""Say which fields of a record are Keras's x, y and sample weight."""
+"""Map the fields of a record to Keras's x, y and sample weight."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,16 +8,16 @@ from yogadl._leaf import Leaf
 from yogadl._spec import DictNode, Node, SequenceNode, Spec
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
-# A function of a batch; or what Keras is to get, with the records' keys in the place of arrays.
+# A function of a batch; or Keras's structure of inputs, with keys of the record in the place of arrays.
 Fields = Any
 _LARGEST_TUPLE = 3
 _TUPLES = "Keras takes (x,), (x, y) or (x, y, sample_weight)"
 
 
 def arranger(spec: Spec, fields: Fields, padding_field: str | None) -> Callable[[Any], Any] | None:
-    """Return what makes Keras's batch of a batch of records; None: it is as Keras takes it.
+    """Return the function that makes Keras's batch of a batch of records; None if Keras takes it as it is.
 
-    Batches have `padding_field` besides the fields of the spec.
+    Batches have `padding_field` in addition to the fields of the spec.
     """
     tree = spec.tree
     if callable(fields):
@@ -38,7 +38,7 @@ def arranger(spec: Spec, fields: Fields, padding_field: str | None) -> Callable[
 
 
 def _picked(places: Any, batch: Any) -> Any:
-    """Return what is at these places of a batch."""
+    """Return the arrays at these places of a batch."""
     if isinstance(places, dict):
         return {key: _picked(place, batch) for key, place in places.items()}
     if isinstance(places, tuple):
@@ -47,7 +47,7 @@ def _picked(places: Any, batch: Any) -> Any:
 
 
 def _places(fields: Fields, tree: Node, padding_field: str | None) -> Any:
-    """Return `fields` with the place in a batch for each key: a dict's key, or a position."""
+    """Return `fields` with each key replaced by its place in a batch: a dict's key, or a position."""
     if isinstance(fields, dict):
         return {key: _places(item, tree, padding_field) for key, item in fields.items()}
     if isinstance(fields, tuple | list):
@@ -69,7 +69,7 @@ def _places(fields: Fields, tree: Node, padding_field: str | None) -> Any:
 
 
 def _require_arrays(node: Node, path: str) -> None:
-    """Refuse fields of which a batch is a list: Keras would take that for several inputs."""
+    """Refuse fields whose batches are lists, since Keras would take a list for several inputs."""
     for field in Spec(node).fields:
         if not field.leaf.is_fixed:
             name = "/".join(part for part in (path, field.name) if part)

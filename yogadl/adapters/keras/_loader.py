@@ -17,13 +17,13 @@ from yogadl.adapters.keras._fields import Fields, arranger
 from yogadl.adapters.keras._reader import BatchReader
 from yogadl.errors import ConfigurationError, MissingDependencyError
 
-# Up to 3.6, the batches that fit asks for to build a model are lost to the training.
+# Keras up to 3.6 builds a model with batches that are then missing from the training.
 if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 7):
     raise MissingDependencyError(
         f"Keras {keras.__version__} loses batches of datasets that have no end: pip install 'keras>=3.7'"
     )
 
-_MOST_FRAMES: Final = 8  # to look at for Keras's call; in Keras 3.15 it is the third, and `fit` the sixth
+_MOST_FRAMES: Final = 8  # frames to search for Keras's call; in Keras 3.15: the third, `fit` the sixth
 _SHUFFLED: Final = (
     "Keras's fit shuffles the batches of a dataset that ends. Pass shuffle=False to train in the stream's "
     "order, the same in each epoch of Keras's. Or leave out epochs= and pass "
@@ -38,32 +38,33 @@ _BACKED_UP: Final = (
 
 
 class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no annotations
-    """Deliver a stream's batches to Keras, in the stream's order.
+    """A stream's batches for Keras, in the stream's order.
 
-    By default it is endless, for `fit`: batch i is the i-th batch after the stream's start, across epochs.
-    This keeps the stream's order, since Keras shuffles and repeats the batches of finite datasets only. Pass
-    ``steps_per_epoch=dataset.steps_per_epoch``. With ``epochs=1`` it has an end, for `evaluate`, `predict`
-    and ``validation_data=``.
+    By default the dataset is endless, for `fit`: batch i is the i-th batch after the stream's start, across
+    epochs. This keeps the stream's order, since Keras shuffles and repeats the batches of finite datasets
+    only. Pass ``steps_per_epoch=dataset.steps_per_epoch``. With ``epochs=1`` the dataset has an end, for
+    `evaluate`, `predict` and ``validation_data=``.
 
     Each `fit`, `evaluate` and `predict` begins at batch 0. A `Checkpoint` among the callbacks makes batch 0
     the batch where training stopped. Keras reads the dataset with one worker; the dataset itself reads
-    ahead. Safe to read from several threads; pickles if the stream and `fields` do.
+    ahead. Safe to read from several threads; picklable if the stream and `fields` are.
 
     Args:
-        stream: What `DataRef.stream` returned.
-        batch_size: Records in a batch.
-        fields: What Keras gets: ``("image", "label")`` names the keys of the record for x and y; a third key
-            is for the sample weight. Each may be a tuple or a dict of keys. Or a function of a batch. None:
-            records are (x, y) already, or only x.
+        stream: The stream to read, of `DataRef.stream`.
+        batch_size: The number of records in a batch.
+        fields: The inputs of Keras: ``("image", "label")`` names the keys of the record for x and y; a third
+            key is for the sample weight. Each item may be a tuple or a dict of keys. Or a function of a
+            batch. None: records are (x, y) already, or only x.
         drop_remainder: Leave out an epoch's last batch if it is short.
-        epochs: How many of the stream's epochs there are; None: it never ends.
-        padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
-        prefetch: How many batches are read ahead, in a thread; 0 for none.
-        threads: How many threads read them; see `Loader.prefetch`.
+        epochs: The number of the stream's epochs; None: the dataset is endless.
+        padding_field: The name of a bool field to add; true for records that only repeat one to fill the
+            shard.
+        prefetch: The number of batches to read ahead in threads; 0: none.
+        threads: The number of threads that read them; see `Loader.prefetch`.
 
     Raises:
-        ConfigurationError: if the arguments make no sense, or are not of a stream's records.
-        UnsupportedDataError: if a field that Keras is to get varies in length; names it.
+        ConfigurationError: if an argument is invalid, or names a field that the records lack.
+        UnsupportedDataError: if a field for Keras varies in length; names the field.
 
     Example:
         >>> import numpy as np, yogadl
@@ -91,47 +92,50 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
     ) -> None:
         super().__init__()
         stream = as_stream(stream)
-        # Without an end, batch 0 is the next one, not the rest of an epoch, which may have none.
+        # If the start's epoch has no batch left, batch 0 of an endless dataset is the first of the next one.
         cut = cut_of(batch_size, drop_remainder, epochs, skip_finished_epoch=epochs is None)
         self._reader = BatchReader(stream, cut, padding_field, ahead_of(prefetch, threads))
         self._arrange = arranger(stream.spec, fields, padding_field)
-        # Not with an end: validation is often the same on all ranks. (tf.distribute shards by itself.)
+        # A finite dataset is not checked: validation data is often the same on all ranks. (tf.distribute
+        # shards by itself.)
         if epochs is None:
             warn_if_unsharded(stream, ranks_of(keras.backend.backend()), SHARD_ARGUMENTS)
 
     @property
     def stream(self) -> RecordStream:
-        """What it reads, as it starts where batch 0 does."""
+        """The stream that is read; it starts at batch 0."""
         return self._reader.stream
 
     @property
     def num_batches(self) -> int | None:
-        """How many batches there are; None if it has no end."""
+        """The number of batches; None if the dataset is endless."""
         return self._reader.numbering.length
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many batches a whole epoch has."""
+        """The number of batches in a whole epoch."""
         return self._reader.numbering.full
 
     @property
     def steps_left(self) -> int:
-        """How many batches are left of the epoch in which batch 0 is."""
+        """The number of batches that are left in the epoch of batch 0."""
         return self._reader.numbering.begun
 
     @property
     def asked_for(self) -> int:
-        """How many batches were asked for, from batch 0 on, at least those that were consumed."""
+        """The number of batches requested from batch 0 on; at least the number of consumed batches."""
         return self._reader.furthest + 1
 
     @property
     def workers(self) -> int:
-        """How many threads of Keras read it, always one. With several, batches get lost on some backends.
+        """The number of Keras's threads that read it: always 1. Some backends lose batches with more.
 
-        Keras asks this before it reads the dataset, so here is where it is told what it can't do.
+        Keras reads this property before it reads the dataset, so the property checks how Keras is about to
+        read.
 
         Raises:
-            ConfigurationError: if `fit` would shuffle the batches, or nothing says when to stop.
+            ConfigurationError: if `fit` would shuffle the batches, or an endless dataset gets no number of
+                steps.
         """
         call, is_endless = reading_call(), self.num_batches is None
         if call is not None and is_endless and not call.steps:
@@ -156,7 +160,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
     @property
     def use_multiprocessing(self) -> bool:
-        """Whether processes of Keras read it, always False."""
+        """Whether processes of Keras read the dataset: always False."""
         return False
 
     @use_multiprocessing.setter
@@ -169,7 +173,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
         Raises:
             IndexError: if there is no such batch.
-            ConfigurationError: if the dataset ends, and its batches are not asked for in order.
+            ConfigurationError: if the dataset is finite, and its batches are not requested in order.
         """
         number, count = operator.index(index), self.num_batches
         if count is not None and self.asked_for < number < count:
@@ -180,48 +184,49 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         return batch if self._arrange is None else self._arrange(batch)
 
     def cursor(self, delivered: int) -> dict[str, Any]:
-        """Return the cursor that stands where so many batches were consumed, from batch 0 on.
+        """Return the cursor after `delivered` consumed batches, counted from batch 0.
 
-        Count the batches that the training loop consumed; Keras asks for more, since it reads ahead.
+        Count the batches that the training loop consumed; Keras requests more, since it reads ahead.
 
         Raises:
-            ConfigurationError: if there are not so many.
+            ConfigurationError: if the dataset has fewer batches.
         """
         return self._reader.cursor(delivered)
 
     def load_state_dict(self, state: Mapping[str, Any], rebind: bool = False) -> None:
-        """Make the first batch after a cursor batch 0.
+        """Move batch 0 to the first batch after a cursor.
 
         Args:
-            state: A cursor, of this dataset or of any loader of the same data and order.
+            state: A cursor of this dataset, or of any loader of the same data and order.
             rebind: Whether to accept a cursor of other data of equal length.
 
         Raises:
-            CursorError: if it is no cursor, or one of other data or another order.
+            CursorError: if `state` is no cursor, or a cursor of other data or another order.
             ConfigurationError: if shards of unequal length would drift into different epochs.
         """
         self._reader = self._reader.at(state, rebind)
 
 
 class ReadingCall(NamedTuple):
-    """How the batches of a dataset will be asked for: shuffled if it ends, and how many."""
+    """How Keras is about to read a dataset: whether it shuffles a finite one, and the number of steps."""
 
     is_shuffled: bool
     steps: int | None
 
 
 def reading_call() -> ReadingCall | None:
-    """Return how Keras will read the dataset that it prepares to read now; None if it does not.
+    """Return how Keras is about to read the dataset that it prepares now, or None outside of such a call.
 
-    Keras does not tell the dataset. So this looks at the arguments of `get_data_adapter`, which `fit` and its
-    like call with the dataset, on every backend, before anything is read.
+    Keras does not pass this to the dataset, so the function looks up the arguments of `get_data_adapter` in
+    the call stack: `fit` and similar methods call it with the dataset, on every backend, before they read
+    anything.
     """
     given = given_to("get_data_adapter", "shuffle", "steps_per_epoch")
     return None if given is None else ReadingCall(bool(given["shuffle"]), given["steps_per_epoch"])
 
 
 def fit_backs_up_within_epochs(dataset: PyDataset) -> bool:
-    """Return whether a `fit` that prepares to train on the dataset has such a callback of Keras's."""
+    """Return whether a `fit` on the dataset has a BackupAndRestore that saves within epochs."""
     given = given_to("fit", "x", "callbacks")
     if given is None or given["x"] is not dataset:
         return False
@@ -232,7 +237,7 @@ def fit_backs_up_within_epochs(dataset: PyDataset) -> bool:
 
 
 def given_to(function: str, *names: str) -> Mapping[str, Any] | None:
-    """Return the arguments of the function that called this, at some distance, and has such arguments."""
+    """Return the arguments of the nearest calling function of this name that has all of them, or None."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_MOST_FRAMES + 1):
         if frame is None:

@@ -1,4 +1,4 @@
-"""Read batches by number, and read ahead where they are asked for one after another."""
+"""Read batches by number, and read ahead if the numbers follow each other."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,16 +11,16 @@ from yogadl.errors import ConfigurationError
 
 
 class BatchReader:
-    """Deliver the batches of a stream by number, counted from its start on, across epochs.
+    """The batches of a stream by number, counted from the stream's start, across epochs.
 
-    Threads read ahead where batches are asked for one after another, so many in so many as `ahead` says. Any
-    other number is read, too, and reading ahead goes on from there. Safe to use from several threads and
-    after a fork; pickles if the stream does, without what it has read ahead.
+    If batches are requested one after another, threads read ahead; `ahead` is the number of batches and the
+    number of threads. Any other number can be requested, too, and reading ahead continues there. Safe to use
+    from several threads and after a fork; picklable if the stream is, without the batches read ahead.
 
     Attributes:
-        stream: Whose records, from batch 0 on.
-        numbering: Which batches there are.
-        furthest: The greatest number that was asked for, -1 before that.
+        stream: The stream, which starts at batch 0.
+        numbering: The numbering of the batches.
+        furthest: The greatest number requested; -1 before the first request.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class BatchReader:
         self._options = cut, padding_field, ahead
         self._loader = loader.prefetch(depth, threads=threads) if depth else loader
         self._batches: StreamIterator | None = None
-        self._next = 0  # what `_batches` delivers next
+        self._next = 0  # the number of the batch that `_batches` delivers next
         self._lock = ProcessLock()
 
     def __reduce__(self) -> Any:
@@ -48,7 +48,7 @@ class BatchReader:
             raise IndexError(f"there is no batch {number}: there are {count}")
         with self._lock:
             if self._batches is None or number != self._next:
-                place = self.cursor(number)  # which counts positions as `at` does
+                place = self.cursor(number)  # `at` counts positions like a cursor
                 self._batches = self._loader.at(place["epoch"], place["position"])
                 self._next = number
             batch = next(self._batches)
@@ -57,14 +57,14 @@ class BatchReader:
         return batch
 
     def cursor(self, delivered: int) -> dict[str, Any]:
-        """Return the cursor that stands where so many batches were delivered."""
+        """Return the cursor after so many delivered batches."""
         delivered, count = whole("delivered", delivered), self.numbering.length
         if count is not None and delivered > count:
             raise ConfigurationError(f"{delivered} batches can't be delivered: there are {count}")
         return self.numbering.cursor(self.numbering.reach(delivered))
 
     def at(self, state: Mapping[str, Any], rebind: bool = False) -> "BatchReader":
-        """Return a reader of the same stream whose batch 0 is the one after the cursor."""
+        """Return a reader of the same stream whose batch 0 is the first one after the cursor."""
         run = self.stream.run
         start = read_cursor(run.identity(), state, rebind)
         return BatchReader(RecordStream(replace(run, start=start)), *self._options)

@@ -1,4 +1,4 @@
-"""Read a `PyDataset` as a source: its batches are taken apart into records."""
+"""Read a `PyDataset` as a source: split its batches into records."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,15 +14,15 @@ from yogadl.adapters._trees import Path, map_leaves
 from yogadl.errors import UnsupportedDataError
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of Keras's
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of Keras
     """Return the source in a `keras.utils.PyDataset` or a `Sequence` of Keras 2; ``None`` if it is neither.
 
     Args:
-        data: The dataset: its batches are taken apart into records.
+        data: The dataset; its batches are split into records.
         allow_pickle: Whether values without a stored form may be pickled.
 
     Raises:
-        UnsupportedDataError: if it has no end, no records, or what is no batch of arrays.
+        UnsupportedDataError: if the dataset is endless, has no records, or has batches that are no arrays.
     """
     if isinstance(data, keras.utils.PyDataset) or _is_sequence(data):
         return BatchesSource(data, allow_pickle=allow_pickle)
@@ -30,15 +30,15 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
 
 
 def _is_sequence(data: Any) -> bool:
-    """Return whether this is a `Sequence` of Keras 2, which is another package."""
+    """Return whether an object is a `Sequence` of Keras 2, which is another package."""
     return any(kind.__name__ == "Sequence" and "keras" in kind.__module__ for kind in type(data).__mro__)
 
 
 class BatchesSource:
     """The records in the batches of a finite `PyDataset`, or of a `Sequence` of Keras 2, read once, in order.
 
-    A record is one row of every array of a batch, in the batch's tree: of batches (x, y), records (x, y). The
-    batches may be of any lengths, and of NumPy, TensorFlow, PyTorch (in memory) or JAX.
+    A record is one row of every array of a batch, in the batch's tree: a batch (x, y) has records (x, y). The
+    batches may be of any length, and of NumPy, TensorFlow, PyTorch (in memory) or JAX.
     """
 
     can_start_anywhere = False
@@ -59,7 +59,7 @@ class BatchesSource:
         self.spec = Spec.of_record(map_leaves(lambda array, _: array[0], found), 0, allow_pickle)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
-        """Yield the records from `start` on, a batch at a time; those before are read, too."""
+        """Yield the records from `start` on, a batch at a time, after reading those before."""
         first, batch = 0, self._first
         while batch is not None:
             columns = self._columns(batch, first)
@@ -79,7 +79,7 @@ class BatchesSource:
 
 
 def _trees(batches: Any, count: int) -> Iterator[Any]:
-    """Yield the batches that have records, as trees of arrays; an epoch as Keras reads it."""
+    """Yield the non-empty batches of an epoch as trees of arrays; call the epoch's hooks as Keras does."""
     if hasattr(batches, "on_epoch_begin"):
         batches.on_epoch_begin()
     for number in range(count):
@@ -100,11 +100,11 @@ def _trees(batches: Any, count: int) -> Iterator[Any]:
 
 
 def _converter(sizes: dict[str, int], number: int) -> Callable[[Any, Path], NDArray[Any]]:
-    """Return what makes an array of a tensor of batch `number`, and notes how many records it has."""
+    """Return a function that converts a tensor of batch `number` to an array, and notes its length."""
 
     def convert(value: Any, keys: Path) -> NDArray[Any]:
         path = "/".join(map(str, keys))
-        if hasattr(value, "detach"):  # PyTorch's, which may want a gradient
+        if hasattr(value, "detach"):  # a tensor of PyTorch, which may require a gradient
             value = value.detach()
         array = np.asarray(value)
         if value is None or array.ndim == 0:

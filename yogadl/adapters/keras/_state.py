@@ -1,4 +1,4 @@
-"""Save a model of Keras together with the place in its training data: one file, replaced atomically."""
+"""Save a Keras model together with the position in its training data: one file, replaced atomically."""
 
 import json
 import os
@@ -16,17 +16,17 @@ from yogadl.adapters.keras._changes import changes
 from yogadl.adapters.keras._loader import PyDataset
 from yogadl.errors import CacheFormatError, ConfigurationError
 
-_MEMBER: Final = "yogadl.json"  # beside Keras's own files in the archive that a .keras file is
+_MEMBER: Final = "yogadl.json"  # a file in the archive of a .keras file, beside Keras's own
 
 Model = Any  # a keras.Model: Keras has no annotations that a checker can use
 
 
 class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no annotations
-    """Save the model together with the place in its training data, and continue exactly from there.
+    """Save the model together with the position in its training data, and continue exactly from there.
 
-    A checkpoint is one file of Keras (weights, optimizer and all else) that also contains the cursor. It is
-    replaced atomically: if the process is killed, the last complete file remains. The cursor counts the
-    batches that the training loop has consumed, not those read ahead. Each `fit` that has the checkpoint
+    A checkpoint is one file of Keras (weights, optimizer and all else) that also contains the cursor. The
+    file is replaced atomically: if the process is killed, the last complete file remains. The cursor counts
+    the batches that the training loop has consumed, not those read ahead. Each `fit` that has the checkpoint
     among its callbacks continues where the last one stopped.
 
     In a job of several ranks, each rank makes a checkpoint with the same path, and calls `restore`. One rank
@@ -34,16 +34,16 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
 
     Args:
         path: The file; its name ends in ``.keras``.
-        dataset: The dataset that `fit` is given; it must be endless.
-        every_batches: Save also after so many batches; None: only at the ends of epochs.
-        saves: Whether to save; if ``False``, it only counts.
+        dataset: The dataset that `fit` gets; it must be endless.
+        every_batches: Save also after every so many batches; None: only at the ends of epochs.
+        saves: Whether to save; if ``False``, the checkpoint only counts.
 
     Attributes:
-        epoch: The epoch of Keras's to go on in.
-        step: How many of its steps are done.
+        epoch: The epoch of Keras in which training continues.
+        step: The number of finished steps of this epoch.
 
     Raises:
-        ConfigurationError: if the arguments make no sense.
+        ConfigurationError: if an argument is invalid.
 
     Example:
         A script that can be killed at any moment and started again::
@@ -84,32 +84,33 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         self.epoch = 0
         self.step = 0
         self._cursor = dataset.cursor(0)
-        self._earlier = 0  # batches of this fit, up to its current epoch
-        self._within = 0  # and in that
-        self._done = 0  # steps of the epoch that this fit began in, done before it
+        self._earlier = 0  # batches of this fit before its current epoch
+        self._within = 0  # batches of this fit in its current epoch
+        self._done = 0  # steps of this fit's first epoch that were done before this fit
         self._unsaved = 0
         self._stride = 1  # batches from one call of `on_train_batch_end` to the next
 
     def cursor(self) -> dict[str, Any]:
-        """Return the cursor that stands where the training loop does."""
+        """Return the cursor after the last batch that the training loop consumed."""
         return self._cursor
 
     def restore(self, make_model: Callable[[], Model] | None = None, **options: Any) -> Model | None:
-        """Return the saved model, and let the dataset continue where training stopped.
+        """Return the saved model, and move the dataset to where training stopped.
 
-        If nothing was saved, it returns what `make_model` returns; without `make_model`, None.
+        If nothing was saved, the method returns the result of `make_model`; without `make_model`, None.
 
         Args:
-            make_model: Makes the compiled model to begin with. The saved model must be like it: the same
-                layers, loss, metrics and optimizer; a learning rate that is a number may differ.
-            **options: For `keras.models.load_model`.
+            make_model: A function that makes the compiled model to begin with. The saved model must be like
+                it: the same layers, loss, metrics and optimizer; a learning rate that is a number may differ.
+            **options: Options of `keras.models.load_model`.
 
         Raises:
             CacheFormatError: if the file is no checkpoint of this class.
-            CursorError: if it was saved with other data or another order.
-            ConfigurationError: if the saved model isn't what `make_model` makes now; says what differs.
+            CursorError: if the checkpoint was saved with other data or another order.
+            ConfigurationError: if the saved model differs from the one of `make_model`; names the
+                differences.
         """
-        # This comes first, since it may set the global dtype policy, by which Keras loads a model.
+        # `make_model` runs first, since it may set the global dtype policy, which `load_model` uses.
         made = None if make_model is None else make_model()
         if not self._path.exists():
             return made
@@ -122,9 +123,10 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
             seed.assign(np.array(value, seed.dtype))
         self._cursor, self.epoch, self.step = state["cursor"], state["epoch"], state["step"]
         steps = self._dataset.steps_per_epoch
-        if self.step and steps != state["steps_per_epoch"]:  # other batches now, or another number of ranks
+        if self.step and steps != state["steps_per_epoch"]:  # other batches or ranks
             self.step = steps - self._dataset.steps_left
-            self.epoch += self._dataset.stream.start.epoch - self._cursor["epoch"]  # if they leave nothing
+            # If no batch is left in the cursor's epoch, the dataset starts with the next epoch.
+            self.epoch += self._dataset.stream.start.epoch - self._cursor["epoch"]
         return model
 
     def _check_same(self, model: Model, made: Model) -> None:
@@ -144,11 +146,11 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         `fit` takes one number of steps for all epochs, so the rest of an unfinished epoch needs its own call.
 
         Args:
-            epochs: How many epochs the whole training has.
-            steps_per_epoch: How many steps each of them has; by default as many as the stream.
+            epochs: The number of epochs of the whole training.
+            steps_per_epoch: The number of steps in each epoch; by default that of the stream.
 
         Raises:
-            ConfigurationError: if as many steps of the epoch are done already.
+            ConfigurationError: if `steps_per_epoch` steps of the epoch are done already.
         """
         steps = self._dataset.steps_per_epoch if steps_per_epoch is None else steps_per_epoch
         steps = whole("steps_per_epoch", steps, 1)
@@ -164,7 +166,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
                 return
 
     def save(self) -> None:
-        """Replace the checkpoint by the model as it is now; called by `fit` in time."""
+        """Replace the checkpoint by the current model; `fit` calls this method when a save is due."""
         self._unsaved = 0
         if self._dataset.asked_for < self._earlier + self._within:
             raise ConfigurationError(
@@ -184,7 +186,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
             replace_by(self._path, model.save, state)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Let the fit begin where the last one stopped."""
+        """Move the dataset to where the last fit stopped."""
         if self.params["steps"] is None:
             raise ConfigurationError(
                 "the dataset has no end, so fit needs steps_per_epoch=dataset.steps_per_epoch (or what "
@@ -195,12 +197,12 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         self._stride = self.model.steps_per_execution
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Note which epoch it is."""
+        """Note the number of the epoch."""
         if epoch != self.epoch:
             self.epoch, self.step, self._done = epoch, 0, 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Count what was consumed."""
+        """Count the consumed batches."""
         self._unsaved += self._stride
         self._within += self._stride
         self.step = self._done + self._within
@@ -211,7 +213,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
             self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Save; if something stopped the training within the epoch, the epoch is saved as not over."""
+        """Save; if the training was stopped within the epoch, the epoch is saved as unfinished."""
         if self._within >= self.params["steps"]:
             self._done = 0
         self._earlier, self._within = self._earlier + self._within, 0
@@ -219,12 +221,12 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
 
 
 def _seeds(model: Model) -> list[Any]:
-    """Return the random state of Dropout and the like, which Keras's own files do not have."""
+    """Return the random states of layers such as Dropout, which Keras's own files do not contain."""
     return [variable for variable in model.non_trainable_variables if variable.name == "seed_generator_state"]
 
 
 def replace_by(path: Path, save: Callable[[Path], object], state: dict[str, Any]) -> None:
-    """Let `save` write a model, add `state` as JSON, and replace `path` by it atomically."""
+    """Call `save` to write a model, add `state` as JSON, and replace `path` by the new file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.stem}.new.keras")
     save(new)

@@ -1,6 +1,6 @@
-"""Build on a Ray cluster, from its datasets too, and read caches as Ray datasets.
+"""Build caches on a Ray cluster, also from its datasets, and read caches as Ray datasets.
 
-The names of this module need Ray. How they are used: docs/howto/ray.md.
+The names of this module need Ray. docs/howto/ray.md shows their use.
 """
 
 from yogadl.adapters import _checks

@@ -11,14 +11,14 @@ from yogadl.errors import ConfigurationError, WorkerDiedError
 
 
 class RayExecutor(concurrent.futures.Executor):
-    """Run functions as tasks of Ray: ``storage.submit(source, id, version, engine=RayExecutor(num_cpus=2))``.
+    """An executor of Ray tasks: ``storage.submit(source, id, version, engine=RayExecutor(num_cpus=2))``.
 
     If the worker or the node of a task dies, Ray runs the task again, three times by default. If the function
-    itself raises, the build fails at once with that error. If Ray is not initialized, this happens when the
-    first task is submitted; to choose a cluster, call ``ray.init`` before. Safe to use from several threads.
+    itself raises, the build fails at once with that error. If Ray is not initialized, the first submitted
+    task initializes it; to choose a cluster, call ``ray.init`` before. Safe to use from several threads.
 
     Args:
-        options: What ``ray.remote`` takes for a task: `num_cpus`, `memory`, `resources`, `max_retries`,
+        options: The options of ``ray.remote`` for a task: `num_cpus`, `memory`, `resources`, `max_retries`,
             `scheduling_strategy`, `runtime_env`, ...
 
     Raises:
@@ -34,12 +34,12 @@ class RayExecutor(concurrent.futures.Executor):
     def submit(
         self, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> "concurrent.futures.Future[Any]":
-        """Have a function called by a task, with what it is given."""
+        """Run a function with its arguments in a task."""
         return _Task(self._remote.remote(function, args, kwargs))
 
 
 class _Task(concurrent.futures.Future[Any]):
-    """The result of one task, once there is one."""
+    """The future of one task's result."""
 
     def __init__(self, ref: Any) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class _Task(concurrent.futures.Future[Any]):
         ref.future().add_done_callback(self._take)
 
     def cancel(self) -> bool:
-        """Have the task not run, or its process stopped, which harms no build."""
+        """Cancel the task, or stop its process if it runs; a build survives this."""
         if not super().cancel():
             return False
         ray.cancel(self._ref, force=True)
@@ -64,9 +64,9 @@ class _Task(concurrent.futures.Future[Any]):
 
 
 def original(error: BaseException) -> BaseException:
-    """Return what a task raised, whose cause is what Ray says; or what has become of its process."""
+    """Return the error that a task raised, caused by Ray's error; a WorkerDiedError if the task was lost."""
     cause = getattr(error, "cause", None)
-    # Of what a user's function of a dataset raised there is no more than Ray's text.
+    # An error in a user's function of a dataset arrives only as Ray's text.
     if isinstance(error, RayTaskError) and isinstance(cause, Exception) and not isinstance(cause, RayError):
         cause.__cause__ = error
         return cause

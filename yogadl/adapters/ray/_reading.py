@@ -19,13 +19,13 @@ _BLOCK_BYTES: Final = 64 * 2**20
 def read(ref: RecordsRef, *, tasks: int = -1, **options: Any) -> "ray.data.Dataset":
     """Return the records of a `DataRef` as a ``ray.data.Dataset``, in their order; nothing is read yet.
 
-    Each task opens the data on the node where it runs. So all nodes must reach the data: in a bucket, or in a
+    Each task opens the data on the node where it runs, so all nodes must reach the data: in a bucket, or in a
     folder that they share. Each value of a nested record becomes a column, such as ``"image/pixels"``.
 
     Args:
-        ref: What `fetch` returned, or any view, filter or mapped form of it.
-        tasks: How many read it; -1 leaves that to Ray.
-        options: As for ``ray.data.read_datasource``: `ray_remote_args`, `concurrency`, ...
+        ref: The result of `fetch`, or any view, filter or mapped form of it.
+        tasks: The number of tasks that read; -1: Ray chooses it.
+        options: Options of ``ray.data.read_datasource``: `ray_remote_args`, `concurrency`, ...
 
     Raises:
         ConfigurationError: if `ref` has no random access.
@@ -68,7 +68,7 @@ class _Rows(Datasource):  # type: ignore[misc]  # Ray is not annotated for us
 
 
 def _reader(ref: RecordsRef, first: int, end: int) -> Callable[[], Iterable[Any]]:
-    """Return what a task does: read records from one to another, a block of some megabytes at a time."""
+    """Return the function of a task: it reads a range of records, in blocks of at most 64 MiB."""
 
     def blocks() -> Iterator[Any]:
         count = max(1, _BLOCK_BYTES // ref.record_bytes)
@@ -82,7 +82,7 @@ def _reader(ref: RecordsRef, first: int, end: int) -> Callable[[], Iterable[Any]
 
 
 def _array(column: Column) -> Any:
-    """Return a column as an array; values of varying length each as an object."""
+    """Return a column as an array; an array of objects if the values vary in length."""
     if not isinstance(column, list):
         return column
     found = np.empty(len(column), object)

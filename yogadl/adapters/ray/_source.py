@@ -1,4 +1,4 @@
-"""Have a Ray dataset written into a cache by the tasks that make its blocks."""
+"""Write a Ray dataset into a cache, in the tasks that make its blocks."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ from yogadl.errors import UnsupportedDataError
 
 
 def source(data: Any, allow_pickle: bool = False) -> Source | None:
-    """Return the source of a ``ray.data.Dataset``; None for anything else of Ray's."""
+    """Return the source of a ``ray.data.Dataset``, or None for any other object of Ray."""
     return DatasetSource(data, allow_pickle) if isinstance(data, ray.data.Dataset) else None
 
 
@@ -39,12 +39,12 @@ class DatasetSource(Source):
         self._allow_pickle = allow_pickle
 
     @cached_property
-    def spec(self) -> Spec:  # type: ignore[override]  # nobody sets it
+    def spec(self) -> Spec:  # type: ignore[override]  # it is never set
         """The structure of the first record."""
         return self._opened(self._dataset.take_batch(1, batch_format="pyarrow")).spec
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
-        """Yield the records from `start` on, all through this process; `start` skips by reading."""
+        """Yield the records from `start` on, through this process, after reading those before."""
         with _in_order(self._dataset):
             for batch in self._dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
                 count = batch.num_rows
@@ -53,16 +53,16 @@ class DatasetSource(Source):
                 start = max(0, start - count)
 
     def write_partitions(self, write: Callable[[int, Any], object]) -> int:
-        """Call ``write(partition, records)`` in the tasks that make the records; return how many partitions.
+        """Call ``write(partition, records)`` in the tasks that make the records; return the partition count.
 
-        They follow each other as in the dataset, also where actors make its blocks.
+        The partitions are in the order of the dataset, also if actors make its blocks.
         """
         sink = _Sink(write)
         try:
             with _in_order(self._dataset):
                 self._dataset.write_datasink(sink)
         except RayTaskError as error:
-            raise original(error)  # noqa: B904  (its cause is what Ray says)
+            raise original(error)  # noqa: B904  (Ray's error is its cause already)
         return sink.partitions
 
     def _opened(self, batch: Any) -> Source:
@@ -70,7 +70,7 @@ class DatasetSource(Source):
 
 
 class _Sink(Datasink[int]):  # type: ignore[misc]  # Ray is not annotated for us
-    """Write the blocks of each task as a partition."""
+    """A sink that writes the blocks of each task as one partition."""
 
     def __init__(self, write: Callable[[int, Any], object]) -> None:
         self._write = write
@@ -91,7 +91,7 @@ class _Sink(Datasink[int]):  # type: ignore[misc]  # Ray is not annotated for us
 
 @contextlib.contextmanager
 def _in_order(dataset: "ray.data.Dataset") -> Iterator[None]:
-    """Have a dataset executed so that its blocks keep their order."""
+    """Have the blocks of a dataset keep their order when it is executed."""
     options = dataset.context.execution_options
     before = options.preserve_order
     options.preserve_order = True
@@ -102,15 +102,16 @@ def _in_order(dataset: "ray.data.Dataset") -> Iterator[None]:
 
 
 def _columns_of(block: Any) -> dict[str, Any]:
-    """Return the columns of rows; those whose values are no numbers of one shape as lists.
+    """Return the columns of a block's rows; a column is a list if its values are no numbers of one shape.
 
     Raises:
-        UnsupportedDataError: if a value is missing: Ray makes NaN of it, and of integers floats.
+        UnsupportedDataError: if a value is missing: Ray makes it NaN, and makes integers of such a column
+            floats.
     """
     accessor = BlockAccessor.for_block(block)
     for name, column in zip(accessor.column_names(), accessor.to_arrow().columns, strict=True):
         missing, whole = column.null_count, column.combine_chunks()
-        while hasattr(whole, "flatten") and hasattr(whole.type, "value_type"):  # of lists, those within
+        while hasattr(whole, "flatten") and hasattr(whole.type, "value_type"):  # items of lists
             whole = whole.flatten()
             missing += whole.null_count
         if missing:

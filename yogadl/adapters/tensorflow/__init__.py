@@ -1,13 +1,14 @@
 """Read tf.data pipelines into caches, and hand streams to tf.data.
 
-The names of this module need TensorFlow. What is stored how, what is refused and how to resume:
-docs/howto/tensorflow.md.
+The names of this module need TensorFlow. docs/howto/tensorflow.md lists what is stored and how, what is
+refused, and how to resume.
 """
 
-# Pipelines are read by `_source`: `_specs` says how components are stored, `_build_state` lets a killed build
-# go on within the pipeline, `_graph` looks at what it does. Streams are handed over by `_loader`: `_gather`
-# reads rows, `_pack` makes arrays of them, `_components` the components of elements, `_items` the items of an
-# epoch, and `_state` lets checkpoints say which epoch is next. `_cache` is both in one line.
+# Reading pipelines: `_source` reads the records, `_specs` defines how components are stored, `_build_state`
+# lets a killed build continue within the pipeline, `_graph` inspects and hashes the pipeline's graph. Handing
+# over streams: `_loader` makes the dataset, `_gather` reads rows, `_pack` turns them into arrays,
+# `_components` makes the components of elements, `_items` the items of an epoch, and `_state` saves the next
+# epoch in checkpoints. `_cache` does both in one line.
 
 from yogadl.adapters import _checks
 

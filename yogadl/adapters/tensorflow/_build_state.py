@@ -1,4 +1,4 @@
-"""Save where the iterator of a pipeline stands, so that a killed build goes on from there."""
+"""Save the state of a pipeline's iterator, so that a killed build continues from there."""
 
 import threading
 import time
@@ -6,30 +6,32 @@ from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
-# Noting a state takes some 2 ms; it is done again when so many times as long has passed. What was read since
-# is read again after a kill.
+# Noting a state takes about 2 ms. The next state is noted after this many times as long. Records that were
+# read after the last state are read again after a kill.
 _SPARED: Final = 50
-# Of one state, and of all that are held: with what tf.data has read ahead, one can have tens of megabytes.
+# The limits of one state, and of all states held: with data that tf.data has read ahead, a state can have
+# tens of megabytes.
 _MOST_BYTES: Final = 48 * 2**20
 _HELD_BYTES: Final = 96 * 2**20
 _HEADER_BYTES: Final = 8 + 32
 
 
 class IteratorState(NamedTuple):
-    """Where an iterator stood: the number of the record that is next, and the state as tf.data writes it."""
+    """The state of an iterator as tf.data writes it, and the number of the record that is next."""
 
     record: int
     content: bytes
 
 
 class IteratorStates:
-    """Note now and then where an iterator stands, and find the state nearest to a record. Thread-safe.
+    """Note the state of an iterator from time to time, and find the state nearest to a record. Thread-safe.
 
-    A part of the cache is sealed while the next one is read already, so all states since the last saved one
+    A part of the cache is sealed while the next one is being read, so all states since the last saved state
     are held; if they are too large, every other one.
 
     Args:
-        graph_sha256: Of the pipeline; the states of others are passed over. ``None``: note nothing.
+        graph_sha256: The hash of the pipeline's graph; states of other pipelines are ignored. ``None``: note
+            nothing.
     """
 
     def __init__(self, graph_sha256: str | None) -> None:
@@ -41,8 +43,8 @@ class IteratorStates:
         self._cost_s = 0.0
         self._noted_s = -float("inf")
 
-    def note(self, iterator: Any, record: int) -> None:  # an iterator of TensorFlow's
-        """Note where an iterator stands, unless that was done a moment ago or can't be done."""
+    def note(self, iterator: Any, record: int) -> None:  # an iterator of TensorFlow
+        """Note an iterator's state, unless one was noted shortly before or tf.data can't write it."""
         started_s = time.monotonic()
         if not self._is_able or started_s - self._noted_s < _SPARED * self._cost_s:
             return
@@ -58,7 +60,7 @@ class IteratorStates:
                 del self._own[-2::-2]
 
     def save(self, record: int) -> bytes | None:
-        """Return the last state that was noted before this record, for `load`; forget those before it."""
+        """Return the last state noted before this record, for `load`; forget the earlier states."""
         with self._lock:
             found = _nearest(self._own, record)
             if found is None:
@@ -67,17 +69,17 @@ class IteratorStates:
         return found.record.to_bytes(8, "little") + self._graph + found.content
 
     def load(self, saved: bytes) -> None:
-        """Take a state that an earlier process saved; of those, the last two are kept."""
+        """Accept a state that an earlier process saved; the last two such states are kept."""
         record, graph = int.from_bytes(saved[:8], "little"), saved[8:_HEADER_BYTES]
         if self._is_able and graph == self._graph:
             self._given = [*self._given[-1:], IteratorState(record, saved[_HEADER_BYTES:])]
 
     def nearest(self, record: int) -> IteratorState | None:
-        """Return the given state from which the fewest records are read to get to this one."""
+        """Return the loaded state from which the fewest records are read up to this record."""
         return _nearest(self._given, record)
 
     def drop(self, state: IteratorState) -> None:
-        """Forget a given state that turned out to be of no use."""
+        """Forget a loaded state that can't be restored."""
         self._given = [given for given in self._given if given is not state]
 
 
@@ -100,7 +102,7 @@ def _written(iterator: Any) -> bytes | None:
 
 
 def restore(iterator: Any, state: IteratorState) -> bool:
-    """Put a new iterator where another stood; return whether that worked."""
+    """Set a new iterator to a saved state, and return whether that succeeded."""
     try:
         variants = tf.io.parse_tensor(state.content, tf.variant)
         tf.raw_ops.DeserializeIterator(resource_handle=iterator._iterator_resource, serialized=variants)

@@ -1,4 +1,4 @@
-"""Cache a pipeline in one line: built on first use, read from then on."""
+"""Cache a pipeline in one line: the first use builds the cache, later uses read it."""
 
 import contextlib
 import threading
@@ -17,15 +17,15 @@ from yogadl.adapters.tensorflow._specs import Dataset
 from yogadl.adapters.tensorflow._tensors import require_eager
 from yogadl.errors import ConfigurationError, CursorError, DatasetNotFoundError
 
-# More than any shard needs: options are checked on a dataset of so many records before anything is built.
+# More records than any number of shards needs: options are checked on a range of this length before a build.
 _MANY_RECORDS: Final = 2**40
 
 
 class _Pipeline(threading.local):
-    """The function that `cacheable` calls and that is compared with the one that built a cache."""
+    """The function that `cacheable` calls, and compares with the function that built a cache."""
 
     dataset: Dataset = None
-    functions: list[Any] | None = None  # Python's that the dataset calls, of which its graph says nothing
+    functions: list[Any] | None = None  # the dataset's Python functions, whose code its graph lacks
 
     def __call__(self, graph: str) -> Dataset:
         return self.dataset
@@ -43,22 +43,23 @@ def cache(
     skip_finished_epoch: bool = False,
     **stream_options: Any,
 ) -> Callable[[Dataset], Dataset]:
-    """Return a transformation for `tf.data.Dataset.apply` that caches the pipeline up to there.
+    """Return a transformation for `tf.data.Dataset.apply` that caches the pipeline before it.
 
-    The pipeline runs once, at the first use, and never again. If its graph differs from the one that built
-    the cache, a warning says so once, and the cache is served. With the version ``"auto"`` the graph decides
-    the version, so a change builds a new one.
+    The pipeline runs once, at the first use, and never again. If its graph differs from the graph that built
+    the cache, a warning is shown once, and the cache is used as it is. With the version ``"auto"`` the
+    version is made from the graph, so a change builds a new version.
 
     Args:
-        storage: Where the cache is kept.
-        dataset_id: What it is called.
-        dataset_version: Which version; bump it when the pipeline changes, or give ``"auto"``.
-        skip_finished_epoch: As for `make_tf_dataset`: whether a cursor at an epoch's end starts the next one.
-        **stream_options: How it is read: the arguments of `DataRef.stream`.
+        storage: The storage of the cache.
+        dataset_id: The dataset's name.
+        dataset_version: The version; change it when the pipeline changes, or give ``"auto"``.
+        skip_finished_epoch: As for `make_tf_dataset`: whether a cursor at an epoch's end starts the next
+            epoch.
+        **stream_options: The arguments of `DataRef.stream` for reading the cache.
 
     Raises:
-        ConfigurationError: if the options make no sense; from the function returned, if the version is
-            ``"auto"`` and the graph does not say all of what the pipeline does, or if TensorFlow does not
+        ConfigurationError: if an option is invalid; from the function returned, if the version is
+            ``"auto"`` and the graph does not describe the pipeline completely, or if TensorFlow does not
             execute eagerly.
 
     Example:
@@ -120,7 +121,7 @@ def cache(
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Refuse what `DataRef.stream` would refuse, before anything is built; cursors are checked after that."""
+    """Refuse options that `DataRef.stream` would refuse, before a build; cursors are checked after it."""
     names = names_of(RecordsRef.stream)
     for name in options:
         if name not in names:
@@ -130,7 +131,7 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _check_graph(dataset_id: str, graph: Graph | None) -> None:
-    """Refuse to work out a version where the graph does not say all."""
+    """Raise a ConfigurationError if the graph does not describe the pipeline completely."""
     if graph is None:
         problem = "has no graph to hash (it holds more than 256 MiB, or TensorFlow can't write it)"
     elif graph.python_tokens():

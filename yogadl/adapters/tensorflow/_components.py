@@ -1,4 +1,4 @@
-"""Say how each component of an element passes through tf.data: as which arrays, made into which tensors."""
+"""Pass each component of an element through tf.data: its columns as arrays, the arrays as tensors."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,12 +25,12 @@ from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 
 class Component:
-    """A component of an element: how its columns become arrays, and those become its tensor."""
+    """A component of an element: the conversion of its columns to arrays, and of the arrays to its tensor."""
 
-    name: str  # of the field
-    dtypes: list[str]  # of the arrays
-    is_plain = False  # whether the arrays are a batch already, so that `unbatch` makes records of them
-    is_ragged_rank_0 = False  # whether its spec must be made that of a ragged tensor of ragged rank 0
+    name: str  # the field's name
+    dtypes: list[str]  # the dtypes of the arrays
+    is_plain = False  # whether the arrays are a batch already, which `unbatch` splits into records
+    is_ragged_rank_0 = False  # whether its spec must become that of a ragged tensor of ragged rank 0
 
     def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
         """Return the arrays."""
@@ -45,11 +45,11 @@ class Component:
         raise NotImplementedError
 
     def record(self, tensors: Iterator[Tensor]) -> Tensor:
-        """Take the tensors of one record, or of all where it is plain, and return the component."""
+        """Take the tensors of one record (of a batch if the component is plain) and return the component."""
         raise NotImplementedError
 
     def spec_of(self, spec: TypeSpec) -> TypeSpec:
-        """Return the spec that the component is to have."""
+        """Return the spec of the component in the finished dataset."""
         return spec
 
 
@@ -84,7 +84,7 @@ class FixedComponent(LeafComponent):
 
 
 class PaddingComponent(FixedComponent):
-    """Which records are padding."""
+    """The flags that mark records as padding."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, Leaf("bool"), -1)
@@ -94,7 +94,7 @@ class PaddingComponent(FixedComponent):
 
 
 class VaryingComponent(LeafComponent):
-    """Values of varying shape, for single records: as bytes, which `unbatch` takes apart fast."""
+    """Values of varying shape, for single records: as bytes, which `unbatch` splits fast."""
 
     def __init__(self, name: str, leaf: Leaf, number: int) -> None:
         super().__init__(name, leaf, number)
@@ -161,7 +161,7 @@ class RaggedRowsComponent(LeafComponent):
 
 
 class StackedComponent(LeafComponent):
-    """Values of unknown rank, for batches: those of a batch must have one shape."""
+    """Values of unknown rank, for batches: all values of a batch must have one shape."""
 
     def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
         return pack.stacked(self.name, self._leaf, columns[self._number])
@@ -222,7 +222,7 @@ class RaggedComponent(Component):
 def components_of_record(
     spec: Spec, padding_field: str | None, *, is_batched: bool
 ) -> tuple[list[Component], Node]:
-    """Return the components of the elements that tf.data gets, and the tree that they are put into."""
+    """Return the components of the elements for tf.data, and the tree into which they are put."""
     found: list[Component] = []
     numbers = iter(range(len(spec.fields)))
 

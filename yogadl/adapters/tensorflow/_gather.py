@@ -1,4 +1,4 @@
-"""Read the batches of a stream for tf.data: in any of its threads, in epochs that are known by tokens."""
+"""Read the batches of a stream for tf.data, in any of its threads; tokens identify the epochs."""
 
 import atexit
 import threading
@@ -29,19 +29,20 @@ _FORGOTTEN: Final = (
     "with others, then every checkpoint says it. (Without a checkpoint: read the iterators in the order in "
     "which they were made)"
 )
-# To restore a checkpoint the user makes one iterator, and tf.data another one in its place.
+# To restore a checkpoint the user makes one iterator, and tf.data replaces it by another.
 _MADE_BEFORE_RESTORED: Final = 2
 
 
 class EpochTokens:
-    """Look up which epoch a token stands for: the n-th of a fixed sequence is the n-th epoch. Thread-safe.
+    """Look up the epoch of a token: the n-th token of a fixed sequence is the n-th epoch. Thread-safe.
 
     Args:
-        tokens: Returns the first so many tokens. The first one is not an epoch's, but `EpochCount`'s.
-        first: The epoch that the second one stands for.
+        tokens: A function that returns the first so many tokens. The first token belongs to `EpochCount`, not
+            to an epoch.
+        first: The epoch of the second token.
 
     Attributes:
-        is_counted: Whether checkpoints are known to say how many epochs were begun.
+        is_counted: Whether checkpoints are known to contain the number of epochs that were begun.
     """
 
     def __init__(self, tokens: Callable[[int], list[int]], first: int) -> None:
@@ -58,7 +59,7 @@ class EpochTokens:
         return tokens
 
     def number(self, token: int) -> int:
-        """Return the epoch of a token, or raise a CursorError if it is none of this sequence."""
+        """Return the epoch of a token, or raise a CursorError if the token is not of this sequence."""
         while token not in self._numbers:
             with self._lock:
                 if token not in self._numbers and len(self._numbers) >= _MOST_EPOCHS:
@@ -68,19 +69,20 @@ class EpochTokens:
         return self._numbers[token]
 
     def require_first(self, epoch: int, made: int) -> None:
-        """Refuse to begin with the first epoch in iterator `made`, unless that is among the first.
+        """Raise a CursorError if an iterator that is not among the first begins with the first epoch.
 
-        That happens if a checkpoint was restored in which tf.data did not write the epoch's state.
+        `made` is the number of the iterator. This happens if a checkpoint was restored in which tf.data did
+        not write the epoch's state.
         """
         if epoch == self._first and made not in self._made_first:
             raise CursorError(_FORGOTTEN)
 
 
 class Gather:
-    """Read the items of epochs that are known by their tokens, in any order, from any number of threads.
+    """Read the items of epochs identified by tokens, in any order, from any number of threads.
 
     Attributes:
-        calls: A context that each call from tf.data enters around all that it does in Python.
+        calls: A context that each call from tf.data enters for as long as it runs Python.
     """
 
     def __init__(self, numbered: NumberedBatches, epochs: EpochTokens, memory: Memory) -> None:
@@ -90,11 +92,11 @@ class Gather:
         self.calls = Calls()
 
     def read(self, made: int, token: int, item: int) -> tuple[list[Column], Flags]:
-        """Return the columns of an item of the token's epoch, and which of its rows are padding.
+        """Return the columns of an item of the token's epoch, and the flags that mark its padding.
 
         Raises:
             StopIteration: if the epoch has no such item.
-            CursorError: if the token stands for no epoch.
+            CursorError: if no epoch has this token.
         """
         epoch = self._epochs.number(token)
         if not self._epochs.is_counted:
@@ -103,15 +105,15 @@ class Gather:
             raise StopIteration
         try:
             return self._numbered.read(epoch, item, self._memory)
-        except StopIteration as error:  # which tf.data would take for the end of the epoch
+        except StopIteration as error:  # tf.data would take it for the end of the epoch
             raise RuntimeError("the source raised StopIteration while records were read") from error
 
 
 class Calls:
-    """Count the calls in flight, and let the interpreter's exit wait for them.
+    """Count the calls in flight, so that the interpreter's exit can wait for them.
 
     tf.data's threads read ahead for as long as an iterator lives. If one of them is in Python while the
-    interpreter exits, it never returns, and TensorFlow waits for it for ever.
+    interpreter exits, the thread never returns, and TensorFlow waits for it for ever.
     """
 
     def __init__(self) -> None:
@@ -135,10 +137,10 @@ class Calls:
             self._quiet_since = time.monotonic()
 
     def finish(self) -> None:
-        """Refuse new calls, and wait until those in flight have left Python."""
+        """Refuse new calls, and wait until the calls in flight have left Python."""
         with self._lock:
             self._is_closing = True
-            if time.monotonic() - self._quiet_since < _BUSY_S:  # another may just be on its way in
+            if time.monotonic() - self._quiet_since < _BUSY_S:  # another call may be about to enter
                 self._quiet_since = time.monotonic()
         limit = time.monotonic() + _EXIT_S
         while time.monotonic() < limit:

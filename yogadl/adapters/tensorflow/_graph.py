@@ -1,4 +1,4 @@
-"""Read a pipeline's graph: find what should not be cached, and hash it the same in every process."""
+"""Inspect a pipeline's graph: find stages that should not be cached, and hash it alike in every process."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ _UNORDERED: Final = (
     "it does not keep an order (deterministic=False)",
     "two builds would differ: leave that out; the pipeline runs only once, so it need not be fast",
 )
-# These draw anew each time; Stateless... with a fixed seed do not.
+# These operations draw anew each time; Stateless... with a fixed seed do not.
 _RANDOM_OPS: Final = (
     "RandomUniform", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal", "RandomGamma",
     "RandomPoisson", "Multinomial", "RandomShuffle", "RandomUniformInt", "SampleDistortedBoundingBox",
@@ -37,30 +37,30 @@ _RANDOM_OPS: Final = (
     "StatefulUniformInt", "StatefulUniformFullInt", "StatefulRandomBinomial", "RngReadAndSkip", "RngSkip",
     "RandomPoissonV2", "StatefulStandardNormalV2", "RandomDataset", "RandomCrop",
 )  # fmt: skip
-# Those do, too, if their seed is a variable that the pipeline changes, as that of Keras's layers is.
+# Stateless operations do, too, if their seed is a variable that the pipeline changes, as in Keras's layers.
 _ASSIGNING_OPS: Final = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 _STATELESS: Final = "Stateless"
 _STATELESS_CONTROL: Final = ("StatelessIf", "StatelessWhile", "StatelessCase")
-# Its first input says which of the others is next.
+# The first input of this stage selects which of the other inputs is next.
 _CHOOSING: Final = "DirectedInterleaveDataset"
 _PYTHON_OPS: Final = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
-# Names and numbers that differ from process to process and say nothing.
+# Names and numbers that differ from process to process and have no effect on the records.
 _SKIPPED_ATTRIBUTES: Final = frozenset(
     {"metadata", "token", "_output_shapes", "output_shapes_hint", "shared_name"}
 )
-# Resources of tf.data's own stages, which don't change the records. Of variables and tables the content is in
-# the graph; of any other resource only the handle is.
+# Resources of tf.data's own stages, which don't change the records. The graph contains the content of
+# variables and tables, but only the handle of any other resource.
 _OWN_RESOURCES: Final = ("SeedGenerator", "MemoryCacheManager")
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What is to be known of a pipeline's graph."""
+    """A pipeline's graph, with its properties that matter for a cache."""
 
     definition: Message
 
     def doubts(self) -> list[tuple[str, str]]:
-        """Return what the pipeline does that should not be cached, and what to do instead of each."""
+        """Return the pipeline's operations that should not be cached, each with what to do instead."""
         functions, main = self._of_records()
         nodes = [*functions, *main]
         ops = [_stem(node.op) for node in nodes]
@@ -84,15 +84,15 @@ class Graph:
         return found
 
     def holds_records(self) -> bool:
-        """Return whether it keeps many records in memory: they would be in an iterator's checkpoint."""
+        """Return whether a stage keeps many records in memory: a checkpoint would contain them."""
         return any(_stem(node.op) in _HOLDING for node in self._nodes())
 
     def python_tokens(self) -> list[bytes]:
-        """Return the name of each Python function that the pipeline calls: the graph has no code."""
+        """Return the name of each Python function that the pipeline calls: the graph lacks their code."""
         return [node.attr["token"].s for node in self._nodes() if node.op in _PYTHON_OPS]
 
     def has_unknown_content(self) -> bool:
-        """Return whether it reads from queues, iterators or the like: what they hold is not in the graph."""
+        """Return whether the pipeline reads from queues, iterators or the like, of unknown content."""
         handles = [
             handle.maybe_type_name
             for node in self._nodes()
@@ -108,7 +108,7 @@ class Graph:
         yield from self.definition.node
 
     def _of_records(self) -> tuple[list[Message], list[Message]]:
-        """Return the nodes of functions, and the others, but for what only chooses among datasets."""
+        """Return the nodes of functions, and the other nodes; without nodes that only choose datasets."""
         functions = {function.signature.name: function for function in self.definition.library.function}
         main = _without_choices(self.definition.node)
         called: dict[str, list[Message]] = {}
@@ -127,7 +127,7 @@ class Graph:
 
 
 def _without_choices(nodes: Sequence[Message]) -> list[Message]:
-    """Return the nodes but for those that only say which dataset is next, as in `sample_from_datasets`."""
+    """Return the nodes without those that only select the next dataset, as in `sample_from_datasets`."""
     named = {node.name: node for node in nodes}
     taken = {_node_of(name) for node in nodes for name in node.input}
     todo = [node for node in nodes if node.name not in taken]
@@ -158,7 +158,7 @@ def _is_stateless_random(node: Message) -> bool:
 
 
 def _is_counter(repeat: Message, nodes: list[Message]) -> bool:
-    """Return whether one and the same tensor is repeated, which is how `Dataset.counter` counts."""
+    """Return whether a constant tensor is repeated, as in `Dataset.counter`."""
     name = repeat.input[0].partition(":")[0]
     return {node.op for node in nodes if node.name == name} == {"TensorDataset"}
 
@@ -220,7 +220,7 @@ class _Hasher:
 
 
 def _renamed(name: str, numbers: dict[str, str]) -> str:
-    """Return the name of an input with the node's name, which may have a counter in it, made a number."""
+    """Return the name of an input with the node's name, which may contain a counter, replaced by a number."""
     control = "^" if name.startswith("^") else ""
     node, separator, output = name[len(control) :].partition(":")
     return control + numbers.get(node, node) + separator + output

@@ -1,4 +1,4 @@
-"""Make a dataset of the numbered batches of a stream: an epoch an iteration, with checkpoints."""
+"""Make a dataset of the numbered batches of a stream: each iteration is an epoch; with checkpoints."""
 
 import hashlib
 import json
@@ -20,14 +20,14 @@ from yogadl.adapters.tensorflow._tensors import without_autograph
 def items_of(
     numbered: NumberedBatches, components: list[Component], kind: str, ahead: int, build: Callable[..., Any]
 ) -> tuple[Dataset, EpochCount]:
-    """Return a dataset of all items of an epoch, the next epoch each time that it is read; and their count.
+    """Return a dataset of all items of an epoch, which reads the next epoch at each iteration; and its count.
 
     Args:
         numbered: The items, as batches of the stream.
-        components: What each consists of.
-        kind: "records" or "batches": what is made of them, since their checkpoints are not the same.
-        ahead: How many to read ahead.
-        build: Makes an element of the tensors of all components.
+        components: The components of an item.
+        kind: "records" or "batches": the form of the elements, since the checkpoints of the two differ.
+        ahead: The number of items to read ahead.
+        build: A function that makes an element of the tensors of all components.
     """
     seed = _seed(numbered, [component.name for component in components], kind)
     begun, full = numbered.stream.start.epoch, numbered.count(numbered.stream.start.epoch + 1)
@@ -47,7 +47,7 @@ def items_of(
             return [np.int64(identity), *map(memory.aligned, arrays)]
 
     def check(state: Tensor, whose: Tensor, *tensors: Tensor) -> Any:
-        # Not by tf.debugging, with which each iterator takes 5 ms longer to begin.
+        # tf.debugging is not used: with it the start of each iterator takes 5 ms longer.
         is_own = tf.equal(whose, np.int64(identity))
         assertion = tf.raw_ops.Assert(condition=is_own, data=[f"CursorError: {FOREIGN}"])
         with tf.control_dependencies([assertion]):
@@ -63,13 +63,13 @@ def items_of(
 def _numbers(made: Dataset, begun: Dataset) -> Dataset:
     """Return an endless dataset of (number of the iterator, numbers of the epoch, number of the item).
 
-    The numbers of an epoch are drawn when an iterator is read first, not when it is made: tf.data makes
-    iterators that it never reads, at the end of a `repeat` and where a checkpoint is restored. The function
-    in it is called once an epoch: to call one for every item would take 0.1 ms each time.
+    The numbers of an epoch are drawn when an iterator is first read, not when it is made: tf.data makes
+    iterators that it never reads, at the end of a `repeat` and when a checkpoint is restored. The inner
+    function is called once an epoch, because a call for every item would take 0.1 ms each time.
 
     Args:
-        made: The dataset that numbers of iterators are drawn from.
-        begun: The dataset that numbers of epochs are drawn from.
+        made: The dataset from which numbers of iterators are drawn.
+        begun: The dataset from which numbers of epochs are drawn.
     """
 
     def of_epoch(number: Tensor, pair: Tensor) -> Dataset:
@@ -77,19 +77,19 @@ def _numbers(made: Dataset, begun: Dataset) -> Dataset:
         items = tf.data.Dataset.range(np.iinfo(np.int64).max)
         return tf.data.Dataset.zip((constants, items))
 
-    # tf.data begins what is concatenated only after the first, which is empty, has ended.
+    # tf.data begins a concatenated dataset only after the first one, which is empty, has ended.
     pairs = tf.data.Dataset.range(0).concatenate(begun).batch(2)
     return tf.data.Dataset.zip((made, pairs)).flat_map(without_autograph(of_epoch))
 
 
 def _read(numbers: Dataset, read: Callable[..., Any], dtypes: list[Any]) -> Dataset:
-    """Return a dataset of what is read, until `read` raises StopIteration.
+    """Return a dataset of the results of `read`, until `read` raises StopIteration.
 
-    A checkpoint says which epoch it is only while the random dataset's iterator is held. Most stages let go
-    of their input when it ends, though the last items may still wait in some buffer. This one does not, so it
-    has to be the one that ends the epoch. `Dataset.map` can't: to that the exception is a failure.
+    A checkpoint contains the epoch only while the random dataset's iterator is held. Most stages drop their
+    input when it ends, though the last items may still wait in a buffer. The stage below does not, so this
+    stage has to end the epoch. `Dataset.map` can't do this: for that stage the exception is a failure.
     """
-    # Two at a time: TensorFlow works on one while the other is gathered (benchmarks/tf_data.py).
+    # Two calls at a time: TensorFlow processes one item while the other is gathered (benchmarks/tf_data.py).
     function = tf.function(
         lambda *numbers: tf.numpy_function(read, numbers, dtypes, stateful=False),
         input_signature=tf.nest.flatten(numbers.element_spec),
@@ -111,7 +111,7 @@ def _read(numbers: Dataset, read: Callable[..., Any], dtypes: list[Any]) -> Data
 
 
 def _seed(numbered: NumberedBatches, names: list[str], kind: str) -> bytes:
-    """Return a hash of all that decides what the items are; an iterator's checkpoint must have the same."""
+    """Return a hash of all that determines the items; an iterator's checkpoint must have the same hash."""
     stream = numbered.stream
     shard, begun = stream.shard, stream.start.epoch
     described = [stream.cursor(0), shard.rank, shard.ranks, shard.remainder, numbered.size]
@@ -122,7 +122,8 @@ def _seed(numbered: NumberedBatches, names: list[str], kind: str) -> bytes:
 def _random(seed: bytes) -> Dataset:
     """Return an endless dataset of numbers, different at each iteration, in a fixed sequence of iterations.
 
-    Not `Dataset.random`, which depends on `tf.random.set_seed`: a checkpoint would then find other numbers.
+    `Dataset.random` is not used, because it depends on `tf.random.set_seed`: with another seed a checkpoint
+    would find other numbers.
     """
     numbers = [int.from_bytes(seed[i : i + 8], "little") >> 2 for i in (0, 8)]
     variant = tf.raw_ops.RandomDatasetV2(
@@ -137,11 +138,11 @@ def _random(seed: bytes) -> Dataset:
 
 
 def _tokens(seed: bytes, count: int) -> list[int]:
-    """Return the tokens of the first so many iterations over the random dataset."""
+    """Return the tokens of the first `count` iterations over the random dataset."""
     found = _random(seed).batch(2).take(1).repeat(count).batch(count)
     return [_joined(*pair) for pair in next(iter(found)).numpy().tolist()]
 
 
 def _joined(high: int, low: int) -> int:
-    """Return a token: a number of 32 bits would come twice within some ten thousand epochs."""
+    """Return a token of both numbers: one, of 32 bits, would repeat within some ten thousand epochs."""
     return high << 32 | low

@@ -16,7 +16,7 @@ from yogadl.adapters.tensorflow._state import ResumableDataset
 from yogadl.adapters.tensorflow._tensors import require_eager, without_autograph
 from yogadl.errors import ConfigurationError
 
-# To yield single records, so many are gathered by one call (benchmarks/tf_data.py).
+# The size of one gather for single records (benchmarks/tf_data.py).
 _GATHERED_BYTES: Final = 2**20
 _GATHERED_RECORDS: Final = 1024
 
@@ -34,20 +34,22 @@ def make_tf_dataset(
 
     Each iterator, and each repetition by ``repeat``, reads the stream's next epoch. An iterator can be saved
     with `tf.train.Checkpoint` and restored in a dataset that was made in the same way; it does not read the
-    records before that place again. Records are gathered a batch at a time, without holding Python's GIL.
+    records before that position again. Records are gathered a batch at a time, without holding Python's GIL.
 
     Args:
-        stream: What `DataRef.stream` returned; one that a user made is read through `from_generator`.
-        batch_size: Records in a batch; ``None`` for single records. Leaves of varying length become ragged.
+        stream: The stream to read, of `DataRef.stream`; a user's own stream is read through `from_generator`.
+        batch_size: The number of records in a batch; ``None``: single records. Leaves of varying length
+            become ragged.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
-        padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
+        padding_field: The name of a bool field to add; true for records that only repeat one to fill the
+            shard.
         skip_finished_epoch: Start with the next epoch if nothing is left in the cursor's epoch; needed for
             ``repeat()`` without a number, which ends at an empty epoch.
 
     Raises:
-        ConfigurationError: if the arguments make no sense, the stream is a loader already, or TensorFlow
+        ConfigurationError: if an argument is invalid, the stream is a loader already, or TensorFlow
             does not execute eagerly.
-        UnsupportedDataError: if tf.data has no tensors for a field; names it.
+        UnsupportedDataError: if tf.data has no tensors for a field; names the field.
 
     Example:
         >>> import numpy as np, yogadl
@@ -59,7 +61,7 @@ def make_tf_dataset(
     """
     if batch_size is not None:
         batch_size = whole("batch_size", batch_size, 1)
-    given: Any = stream  # it is checked here
+    given: Any = stream  # checked below
     if isinstance(given, Stream) and not isinstance(given, RecordStream):
         return _from_generator(given, batch_size, drop_remainder, padding_field)
     stream = as_stream(given)
@@ -122,7 +124,7 @@ def _records(numbered: NumberedBatches, components: list[Component], tree: Node)
         records = items.unbatch()
     else:
         items, count = items_of(numbered, components, "records", 1, build)
-        # Not a map, which tf.data would make parallel: its threads would read into the next epoch.
+        # `map` is not used: tf.data would make it parallel, and its threads would read into the next epoch.
         records = items.unbatch().scan(
             tf.constant(0), without_autograph(lambda state, *tensors: (state, decode(*_unpacked(tensors))))
         )
@@ -140,12 +142,12 @@ def _records(numbered: NumberedBatches, components: list[Component], tree: Node)
 
 
 def _unpacked(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the components of an element, which arrive as they are or as one tuple."""
+    """Return the components of an element, which arrive separately or as one tuple."""
     return tensors[0] if len(tensors) == 1 and isinstance(tensors[0], tuple) else tensors
 
 
 def _with_sharding(dataset: Dataset, stream: RecordStream) -> Dataset:
-    """Tell tf.distribute how to share the dataset out: not at all if it is one shard already."""
+    """Set how tf.distribute shares the dataset out: not at all if the stream is a shard already."""
     policies = tf.data.experimental.AutoShardPolicy
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = (

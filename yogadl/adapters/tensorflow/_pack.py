@@ -1,4 +1,4 @@
-"""Turn columns into arrays that one call can return to tf.data, and arrays of tf.data into columns."""
+"""Convert columns to arrays that one call can return to tf.data, and arrays of tf.data to columns."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ Arrays = list[NDArray[Any]]
 
 
 def encoded(values: Iterable[Any]) -> NDArray[Any]:
-    """Return an array of objects, in which bytes and str are bytes."""
+    """Return an array of objects, with str encoded as bytes."""
     items = [item if isinstance(item, bytes) else item.encode("utf-8", "surrogatepass") for item in values]
     found = np.empty(len(items), object)
     found[:] = items
@@ -35,7 +35,7 @@ def texts(column: Column) -> Arrays:
 
 
 def stacked(name: str, leaf: Leaf, column: Column) -> Arrays:
-    """Pack a column of values that must have one shape, though the field does not say which."""
+    """Pack a column of values that must have one shape, though the field has no known shape."""
     shapes = sorted({np.shape(value) for value in column})
     if len(shapes) > 1:
         raise UnsupportedDataError(
@@ -49,9 +49,9 @@ def stacked(name: str, leaf: Leaf, column: Column) -> Arrays:
 
 
 def raws(leaf: Leaf, column: Column) -> Arrays:
-    """Pack varying numbers, a record a row: the bytes of each value, and its shape.
+    """Pack numbers of varying shape, a record a row: the bytes of each value, and its shape.
 
-    Where the rank is not known, it comes before the shape.
+    If the rank is unknown, it precedes the shape.
     """
     values = [np.asarray(value, leaf.numpy_dtype) for value in column]
     data = encoded(value.tobytes() for value in values)
@@ -61,7 +61,7 @@ def raws(leaf: Leaf, column: Column) -> Arrays:
 
 
 def ragged_rank(leaf: Leaf) -> int:
-    """Return how many ragged dimensions a batch of this leaf has."""
+    """Return the number of ragged dimensions in a batch of this leaf."""
     assert leaf.shape is not None
     return 1 + max(i for i, size in enumerate(leaf.shape) if size is None)
 
@@ -87,7 +87,7 @@ def rows(leaf: Leaf, column: Column) -> Arrays:
 
 
 def nested_rows(name: str, columns: Sequence[Column]) -> Arrays:
-    """Pack ragged values, given as flat values and row splits, as one ragged tensor of one dimension more."""
+    """Pack ragged values, given as flat values and row splits, as one ragged tensor of one more dimension."""
     flats, *splits = columns
     values = [np.asarray(value) for value in flats]
     if len({value.shape[1:] for value in values}) > 1:
@@ -114,8 +114,8 @@ def fixed_column(leaf: Leaf, values: NDArray[Any]) -> Any:  # a column for `Cach
 def varying_column(leaf: Leaf, flat: NDArray[Any], splits: NDArray[Any], shapes: NDArray[Any]) -> Any:
     """Return a batch of flat values of any shapes as a column.
 
-    `splits` says where the values of each record begin and end, and `shapes`, an array of (records, 1 + the
-    largest rank), the rank and sizes of each, with zeros after.
+    `splits` has the begin and the end of each record's values. `shapes`, an array of (records, 1 + the
+    largest rank), has the rank and the sizes of each value, followed by zeros.
     """
     lengths = np.diff(splits).astype(np.int64)
     if leaf.is_numeric:

@@ -23,13 +23,13 @@ from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 _CHUNK_BYTES: Final = 8 * 2**20
 _CHUNK_RECORDS: Final = 8 * 1024
-# The size of what varies is known only once it is there.
+# Records of varying size are read in small chunks, as their size is known only afterwards.
 _VARYING_RECORDS: Final = 64
 _LARGE_RECORDS: Final = 16
 _LARGE_GRAPH_BYTES: Final = 2**28
-# How long to look for the record that fails in a chunk: all before it are read again.
+# The time to search a chunk for the record that fails: all records before it are read again.
 _SEARCH_S: Final = 20.0
-# Stages that never end if their input never does, though tf.data may not know their length.
+# Stages that are endless if their input is, though tf.data may not know their length.
 _ENDLESS_AS_INPUT: Final = frozenset(
     f"_{name}Dataset"
     for name in (
@@ -39,15 +39,15 @@ _ENDLESS_AS_INPUT: Final = frozenset(
 ) | {"ResumableDataset"}  # fmt: skip
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of TensorFlow's
+def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of TensorFlow
     """Return the source in a `tf.data.Dataset`, or ``None`` if `data` is none.
 
     Args:
         data: The pipeline, of single records.
-        allow_pickle: Makes no difference: tensors are stored without.
+        allow_pickle: Has no effect: tensors are stored without pickle.
 
     Raises:
-        UnsupportedDataError: if it never ends, or has components that can't be stored; names them.
+        UnsupportedDataError: if the pipeline never ends, or has components that can't be stored; names them.
         ConfigurationError: if TensorFlow does not execute eagerly.
     """
     return DatasetSource(data) if isinstance(data, tf.data.Dataset) else None
@@ -56,13 +56,13 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
 class DatasetSource:
     """The records of a tf.data pipeline, read in order.
 
-    One iterator is kept and goes on. To go back, or far ahead, another one begins at the nearest state that
-    an earlier process saved (`restore`), or at the start.
+    One iterator is kept and continues. To go back, or far ahead, another iterator begins at the nearest state
+    that an earlier process saved (`restore`), or at the start.
 
     Attributes:
-        provenance: What the manifest will say of the pipeline.
-        origin: The Python functions that it calls, of which its graph says nothing.
-        is_costly: Whether graph and functions decide all records, so that comparing samples of the records
+        provenance: The description of the pipeline for the manifest.
+        origin: The pipeline's Python functions, whose code the graph lacks.
+        is_costly: Whether graph and functions determine all records, so that comparing samples of the records
             is enough to know that they are the same.
     """
 
@@ -87,7 +87,7 @@ class DatasetSource:
         self.provenance = {"graph": sha256} if sha256 else {}
         self.origin = python_functions(graph) if graph else None
         self.is_costly = self.origin is not None and graph is not None and not graph.has_unknown_content()
-        # The state of a stage that shuffles or caches has all its records in it: not worth writing.
+        # The state of a stage that shuffles or caches contains all its records, so it is too large to write.
         self._states = IteratorStates(None if graph is None or graph.holds_records() else sha256)
         self._pass: _Pass | None = None
         _warn_of_what_varies(graph)
@@ -99,11 +99,11 @@ class DatasetSource:
         )
 
     def state(self, record: int) -> bytes | None:
-        """Return what a later process needs to go on at this record, or somewhat before it."""
+        """Return the state from which a later process can continue at this record, or shortly before it."""
         return self._states.save(record)
 
     def restore(self, state: bytes) -> None:
-        """Take what `state` returned in an earlier process."""
+        """Accept a state that `state` returned in an earlier process."""
         self._states.load(state)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
@@ -119,7 +119,7 @@ class DatasetSource:
                 return
 
     def _pass_to(self, start: int) -> "_Pass":
-        """Return the pass that has to read the fewest records to get to this one."""
+        """Return the pass that has to read the fewest records to get to record `start`."""
         if self._pass is not None and self._pass.first > start:
             self._pass = None
         state = self._states.nearest(start)
@@ -152,10 +152,10 @@ class DatasetSource:
         return self._columns(tensors, first)
 
     def _failing(self) -> int | None:
-        """Return the first record that fails if they are read one by one; ``None`` if none does in time.
+        """Return the first record that fails if records are read one by one; ``None`` if none fails in time.
 
-        tf.data's error does not say which record failed, and the states are those of chunks: so this reads
-        from the start.
+        tf.data's error does not contain the number of the record, and states exist only between chunks. So
+        this method reads from the start.
         """
         limit_s = time.monotonic() + _SEARCH_S
         number = 0
@@ -169,8 +169,8 @@ class DatasetSource:
         return None
 
     def _elements(self) -> Dataset:
-        """Return the pipeline as it is if all is dense, or of flat tuples of tensors that can be batched."""
-        is_tuple = type(self._dataset.element_spec) is tuple  # tf.data unpacks those, and only those
+        """Return the pipeline unchanged if all is dense; else with flat tuples of tensors for batching."""
+        is_tuple = type(self._dataset.element_spec) is tuple  # tf.data unpacks only a plain tuple
 
         def split(*element: Any) -> tuple[Tensor, ...]:
             return tuple(self._tensors(element if is_tuple else element[0], StoredComponent.split))
@@ -190,7 +190,7 @@ class DatasetSource:
         return all(component.is_dense and not component.is_ragged for component in self._components)
 
     def _tensors(self, element: Any, taken: Callable[[StoredComponent, Any], list[Tensor]]) -> list[Tensor]:
-        """Return what is taken of each component of an element, in order."""
+        """Return the results of `taken` for each component of an element, in order."""
         found: list[Tensor] = []
         for component in self._components:
             value = element
@@ -211,9 +211,9 @@ class DatasetSource:
 
 
 class _Pass:
-    """One pass through the pipeline: the chunk of records that is held, and the iterator of those after it.
+    """One pass through the pipeline: the current chunk of records, and the iterator after it.
 
-    `first` is the number of the record that the iterator gives first.
+    `first` is the number of the first record that the iterator yields.
     """
 
     def __init__(self, source: DatasetSource, iterator: Any, first: int) -> None:
@@ -225,7 +225,7 @@ class _Pass:
         self.columns: Columns = []
 
     def read_on(self) -> bool:
-        """Hold the next chunk; return whether there was one."""
+        """Read the next chunk, and return whether there was one."""
         found = self._source.read(self._iterator[0], self.end)
         if found is None:
             return False
@@ -241,7 +241,7 @@ def _in_order() -> Any:  # options of tf.data
 
 
 def _most(component: StoredComponent) -> int:
-    """Return how many of these to read at a time."""
+    """Return the number of records to read at a time, for this component."""
     if component.is_dense and component.leaves[0].is_numeric:
         return _CHUNK_RECORDS
     shape = component.leaves[0].shape
@@ -263,7 +263,7 @@ def _column(leaf: Leaf, tensors: Iterator[Tensor]) -> Any:  # a column for `Cach
 
 
 def _is_endless(dataset: Dataset) -> bool:
-    """Return whether a dataset never ends, also where tf.data has lost count, as after a filter."""
+    """Return whether a dataset is endless, also if tf.data does not know its length, as after a filter."""
     while True:
         count = int(dataset.cardinality())
         inputs = dataset._inputs()
@@ -274,12 +274,12 @@ def _is_endless(dataset: Dataset) -> bool:
 
 
 def graph_of(dataset: Dataset) -> Graph | None:
-    """Return the pipeline's graph; ``None`` if it is too large, or tf.data can't write it down."""
+    """Return the pipeline's graph; ``None`` if it is too large, or tf.data can't write it."""
     held, todo = 0, [dataset]
     while todo:
         stage = todo.pop()
         todo += stage._inputs()
-        for tensor in tf.nest.flatten(getattr(stage, "_tensors", [])):  # what it was made of
+        for tensor in tf.nest.flatten(getattr(stage, "_tensors", [])):  # its input tensors
             held += (tensor.shape.num_elements() or 0) * tensor.dtype.size if tf.is_tensor(tensor) else 0
     if held > _LARGE_GRAPH_BYTES:
         return None
@@ -294,8 +294,8 @@ def graph_of(dataset: Dataset) -> Graph | None:
 
 
 def python_functions(graph: Graph) -> list[Any] | None:
-    """Return the Python functions that a pipeline calls; ``None`` if they can't be had."""
-    # No public name leads from a graph to its functions.
+    """Return the Python functions that a pipeline calls; ``None`` if they can't be found."""
+    # TensorFlow has no public way from a graph to its functions.
     registry: Any = getattr(script_ops, "_py_funcs", None)
     try:
         found = [registry.get(token.decode()) for token in graph.python_tokens()]
@@ -303,7 +303,7 @@ def python_functions(graph: Graph) -> list[Any] | None:
         return None
     if any(function is None for function in found):
         return None
-    # In a graph they come in any order.
+    # A graph has them in any order.
     return sorted(found, key=lambda function: getattr(function, "__qualname__", ""))
 
 

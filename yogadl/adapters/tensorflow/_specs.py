@@ -1,4 +1,4 @@
-"""Say how the components of a pipeline's elements are stored, and refuse those that can't be."""
+"""Define how the components of a pipeline's elements are stored, and refuse components that can't be."""
 
 import re
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ Dataset = Any
 Tensor = Any
 TypeSpec = Any
 
-# What tf.data can batch, slice and give back. Others (float8, int4, quantized) fail in its kernels.
+# The dtypes that tf.data can batch, slice and return. Others (float8, int4, quantized) fail in its kernels.
 DTYPES: Final = NUMPY_DTYPES | {"bfloat16"}
-RAGGED: Final = "RaggedTensor"  # the namedtuple that a ragged tensor is stored as
+RAGGED: Final = "RaggedTensor"  # the name of the namedtuple in which a ragged tensor is stored
 _SPLITS: Final = re.compile(r"row_splits_\d+(?:_of_(\d+))?")
 _MENDS: Final = {
     "SparseTensorSpec": "make it dense (tf.sparse.to_dense) or ragged (tf.RaggedTensor.from_sparse)",
@@ -29,7 +29,7 @@ _MENDS: Final = {
 
 @dataclass(frozen=True)
 class StoredComponent:
-    """One component of an element: where it is, and the leaves it is stored as."""
+    """One component of an element: its path in the element, and the leaves that store it."""
 
     path: tuple[Any, ...]
     leaves: tuple[Leaf, ...]
@@ -37,7 +37,7 @@ class StoredComponent:
 
     @property
     def is_dense(self) -> bool:
-        """Whether all of it has one shape in all records."""
+        """Whether each of its leaves has one shape in all records."""
         return all(leaf.shape is not None and None not in leaf.shape for leaf in self.leaves)
 
     def split(self, value: Tensor) -> list[Tensor]:
@@ -53,7 +53,7 @@ class StoredComponent:
 
 
 def components_of(element_spec: TypeSpec) -> tuple[Spec, list[StoredComponent]]:
-    """Return how the elements of a dataset are stored; refuse components that can't be."""
+    """Return how the elements of a dataset are stored; refuse components that can't be stored."""
     components: list[StoredComponent] = []
 
     def leaf(spec: TypeSpec, path: str, keys: Keys) -> Node:
@@ -69,7 +69,7 @@ def components_of(element_spec: TypeSpec) -> tuple[Spec, list[StoredComponent]]:
 
 
 def _leaf_of(spec: TypeSpec, name: str) -> Node:
-    """Return how one component is stored."""
+    """Return the node that stores one component."""
     if isinstance(spec, tf.TensorSpec):
         return Leaf(_dtype_of(spec.dtype, name), _shape_of(spec.shape))
     if isinstance(spec, tf.RaggedTensorSpec) and spec.flat_values_spec is None:
@@ -81,7 +81,7 @@ def _leaf_of(spec: TypeSpec, name: str) -> Node:
 
 
 def _ragged_of(spec: TypeSpec, name: str) -> Node:
-    """Return flat values and row splits; for ragged rank 0, a leaf with that rank noted."""
+    """Return flat values and row splits; for ragged rank 0, a leaf that records this rank."""
     dtype, shape = _dtype_of(spec.dtype, name), _shape_of(spec.shape)
     rank, splits = spec.ragged_rank, spec.row_splits_dtype.name
     if rank == 0:
@@ -101,12 +101,12 @@ def _ragged_of(spec: TypeSpec, name: str) -> Node:
 
 
 def is_ragged(node: Node) -> bool:
-    """Return whether this is how a ragged tensor is stored."""
+    """Return whether a node stores a ragged tensor."""
     return isinstance(node, NamedTupleNode) and node.name == RAGGED and node.keys[:1] == ("flat_values",)
 
 
 def uniform_sizes(node: NamedTupleNode) -> list[int | None]:
-    """Return how many items the rows of each level of a stored ragged tensor have; ``None``: varying."""
+    """Return the number of items in the rows of each level of a stored ragged tensor; ``None``: varying."""
     found = [_SPLITS.fullmatch(key) for key in node.keys[1:]]
     return [int(match[1]) if match and match[1] else None for match in found]
 

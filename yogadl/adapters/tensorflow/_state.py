@@ -1,9 +1,10 @@
-"""Let checkpoints of tf.data say which epoch is next, whatever stages come between our epochs and `repeat`.
+"""Save the next epoch in checkpoints of tf.data, whatever stages are between an epoch and `repeat`.
 
-A checkpoint of tf.data has the state of each iterator that is still held. Most stages let go of their
-input's iterator when it ends: a batch that was the last one, a shuffle that empties its buffer. Its state,
-which has the epoch in it, is then missing. So the iterators of the dataset that the user was given, and of
-all datasets that its methods make of it, write the count of epochs beside tf.data's own state.
+A checkpoint of tf.data contains the state of each iterator that is still held. Most stages drop their input's
+iterator when it ends: a batch after its last element, a shuffle that empties its buffer. The iterator's
+state, which contains the epoch, is then missing. Therefore the iterators of the dataset that
+`make_tf_dataset` returns, and of all datasets that its methods make of it, write the count of epochs in
+addition to tf.data's own state.
 """
 
 import functools
@@ -21,15 +22,16 @@ _IDENTITY_BYTES: Final = 8
 
 
 class EpochCount:
-    """How many epochs of a dataset were begun, as tf.data counts them.
+    """The number of epochs of a dataset that were begun, as tf.data counts them.
 
-    It holds an iterator over the random dataset that tells epochs apart. The state of that iterator says how
-    many others were made, and restoring it sets that number for all.
+    The object holds an iterator over the random dataset whose numbers identify epochs. The state of this
+    iterator contains the number of other iterators that were made, and restoring the state sets that number
+    for all.
 
     Args:
-        identity: A number of 63 bits that says what the epochs are of.
+        identity: A number of 63 bits that identifies the epochs' dataset.
         random: The random dataset; this must be the first to iterate over it.
-        epochs: Which are counted.
+        epochs: The epochs that are counted.
     """
 
     def __init__(self, identity: int, random: Dataset, epochs: EpochTokens) -> None:
@@ -44,25 +46,25 @@ class EpochCount:
         return self._identity + content
 
     def restore(self, saved: bytes) -> None:
-        """Go on from what `save` returned, or raise a CursorError if that is of another dataset."""
+        """Set the count that `save` returned, or raise a CursorError if it is of another dataset."""
         if saved[:_IDENTITY_BYTES] != self._identity:
             raise CursorError(FOREIGN)
         variants = tf.io.parse_tensor(saved[_IDENTITY_BYTES:], tf.variant)
         self._iterator._restore_from_tensors({"_STATE": variants})
 
     def trust(self) -> None:
-        """Note that checkpoints have the count in them."""
+        """Note that checkpoints contain the count."""
         self._epochs.is_counted = True
 
 
 class ResumableDataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no annotations
     """A wrapper of a dataset whose iterators have the count of epochs in their checkpoints.
 
-    So do the iterators of datasets that its methods return.
+    The same holds for the iterators of datasets that its methods return.
 
     Args:
-        dataset: What is wrapped.
-        count: Of its own epochs, besides those of the datasets that it is made of.
+        dataset: The wrapped dataset.
+        count: The count of its own epochs, in addition to those of its input datasets.
     """
 
     def __init__(self, dataset: Dataset, count: EpochCount | None = None) -> None:
@@ -87,7 +89,7 @@ class ResumableDataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has
 
 
 def _counts_of(dataset: Dataset) -> Iterator[EpochCount]:
-    """Yield the counts of all that a dataset is made of, in a fixed order."""
+    """Yield the counts of a dataset and of all its inputs, in a fixed order."""
     count = getattr(dataset, "_yogadl_count", None)
     if count is not None:
         yield count
@@ -96,7 +98,7 @@ def _counts_of(dataset: Dataset) -> Iterator[EpochCount]:
 
 
 def _write_counts(iterator: Any, counts: list[EpochCount]) -> None:
-    """Put the counts into an iterator's checkpoints."""
+    """Add the counts to an iterator's checkpoints."""
     save, restore = iterator._serialize_to_tensors, iterator._restore_from_tensors
     is_symbolic = iterator._dataset.options().experimental_symbolic_checkpoint
     for count in counts:
@@ -108,7 +110,7 @@ def _write_counts(iterator: Any, counts: list[EpochCount]) -> None:
                 "with the option experimental_symbolic_checkpoint tf.data writes down an earlier state than "
                 "that of the epochs: leave the option out"
             )
-        while True:  # until no epoch began meanwhile, in a thread of tf.data's that reads ahead
+        while True:  # until no epoch begins meanwhile in a thread of tf.data that reads ahead
             saved = [count.save() for count in counts]
             found = save()
             if saved == [count.save() for count in counts]:
@@ -133,7 +135,7 @@ def _write_counts(iterator: Any, counts: list[EpochCount]) -> None:
 
 
 def _resumable(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method with what it returns made resumable, if that is a dataset."""
+    """Return a method that makes its result resumable if the result is a dataset."""
 
     @functools.wraps(method)
     def transform(self: ResumableDataset, *arguments: Any, **options: Any) -> Any:

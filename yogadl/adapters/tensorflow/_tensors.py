@@ -1,4 +1,4 @@
-"""Make tensors of the arrays that a call returns: set shapes, put ragged tensors together, decode bytes."""
+"""Make tensors of the arrays that a call returns: set shapes, assemble ragged tensors, decode bytes."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,7 +10,7 @@ from yogadl.adapters.tensorflow import _pack as pack
 from yogadl.adapters.tensorflow._specs import Tensor
 from yogadl.errors import ConfigurationError
 
-# This library's functions need no AutoGraph: translating them takes time, and leaves files in /tmp.
+# yogadl's functions need no AutoGraph: the translation takes time, and leaves files in /tmp.
 without_autograph: Final = tf.autograph.experimental.do_not_convert
 
 
@@ -23,7 +23,7 @@ def shaped(tensor: Tensor, shape: list[int | None]) -> Tensor:
 def ragged(flat: Tensor, splits: Sequence[Tensor], sizes: Sequence[int | None]) -> Tensor:
     """Return a ragged tensor of flat values and row splits, from the outermost in.
 
-    `sizes` says how many rows it has, then how many items the rows of each level have; ``None``: varying.
+    `sizes` has the number of rows, then the number of items in the rows of each level; ``None``: varying.
     """
     found = flat
     for level in reversed(range(len(splits))):
@@ -50,13 +50,13 @@ def serialized(value: Any) -> bytes:  # bytes or str, or an array of them
 def decoded(data: Tensor, dtype: str) -> Tensor:
     """Return the numbers in a string of bytes."""
     kind = tf.dtypes.as_dtype(dtype)
-    if dtype in ("uint32", "uint64", "complex64", "complex128"):  # which decode_raw does not know
+    if dtype in ("uint32", "uint64", "complex64", "complex128"):  # decode_raw lacks these dtypes
         return tf.bitcast(tf.reshape(tf.io.decode_raw(data, tf.uint8), [-1, kind.size]), kind)
     return tf.io.decode_raw(data, kind)
 
 
 def require_eager(what: str) -> None:
-    """Refuse `what` inside a `tf.function` and in graph mode."""
+    """Raise a ConfigurationError inside a `tf.function` and in graph mode, naming the caller `what`."""
     if tf.executing_eagerly():
         return
     if tf.inside_function():

@@ -1,7 +1,7 @@
 """Read PyTorch's datasets into caches, and hand streams to PyTorch.
 
-The names of this module need PyTorch. Which of them to take, how to go on after a stop, and how they go with
-Accelerate, Lightning and the HF Trainer: docs/howto/pytorch.md.
+The names of this module need PyTorch. docs/howto/pytorch.md compares them, and covers resuming and the use
+with Accelerate, Lightning and the HF Trainer.
 """
 
 from yogadl.adapters import _checks

@@ -1,4 +1,4 @@
-"""Show a `DataRef` to PyTorch as a map-style dataset."""
+"""Present a `DataRef` to PyTorch as a map-style dataset."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,18 +10,18 @@ from yogadl._dataref import RecordsRef, as_ref
 from yogadl.adapters.torch._tensors import converters
 
 
-class Dataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch has no types where they are checked
-    """Read the records of a reference by index, with tensors for arrays: a map-style dataset.
+class Dataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is not installed where types are checked
+    """The records of a reference by index, with tensors for arrays: a map-style dataset.
 
-    Numbers become tensors of no dimension; bytes, str and dates stay as they are. A whole batch is read in
+    Numbers become tensors without dimensions; bytes, str and dates stay as they are. A whole batch is read in
     one step (``__getitems__``, which DataLoader calls); its samples share memory with each other, never with
     the cache. Thread-safe; usable after a fork; pickles in well under a kilobyte if the reference does.
 
     (For records of numpy arrays pass the reference itself to DataLoader.)
 
     Args:
-        ref: What `fetch`, `cacheable` or `from_source` returned.
-        transform: Called with each record; what it returns is the sample.
+        ref: The result of `fetch`, `cacheable` or `from_source`.
+        transform: A function of a record that returns the sample.
 
     Raises:
         ConfigurationError: if `ref` has no random access.

@@ -1,8 +1,8 @@
-"""Let the worker processes of one DataLoader agree on which epoch each iterator of a dataset reads.
+"""Let the worker processes of one DataLoader agree on the epoch that each iterator of a dataset reads.
 
 DataLoader copies an iterable dataset into its workers each time it is iterated over, and calls `iter` only
-there: the copy in the training loop never learns that an epoch began. So the workers note it in a small file,
-whose path all copies have.
+there: the copy in the training loop gets no notice of a new epoch. The workers therefore record the epoch in
+a small file, whose path all copies have.
 """
 
 import fcntl
@@ -22,25 +22,25 @@ import torch
 
 from yogadl._stream import Point
 
-_REMEMBERED: Final = 64  # iterators whose workers may still be starting
+_REMEMBERED: Final = 64  # the number of iterators to remember, as their workers may still start
 
 
 @dataclass(frozen=True)
 class WorkerId:
-    """Which worker of how many a process is, and of which iterator of a DataLoader."""
+    """The identity of a worker process: its number, and the iterator of a DataLoader that it serves."""
 
     worker: int = 0
     workers: int = 1
-    seed: int = 0  # what DataLoader drew for the iterator; seldom the same for two
+    seed: int = 0  # DataLoader's random number for the iterator; two iterators seldom have the same
     # The ordinal of the process among all that the parent has started, less the worker's number: the same for
-    # the workers of one iterator, which are started one after another. If another thread starts fewer than
-    # `workers` processes in between, it differs by less than between two iterators.
+    # all workers of one iterator, which are started one after another. If another thread starts fewer than
+    # `workers` processes in between, the value differs by less than between two iterators.
     started: int = 0
     parent: int = 0  # the process that iterates over the DataLoader
 
     @staticmethod
     def here() -> "WorkerId | None":
-        """Return that of this process, or ``None`` if it is no worker."""
+        """Return the identity of this process, or ``None`` if it is no worker."""
         info = torch.utils.data.get_worker_info()
         parent = multiprocessing.parent_process()
         if info is None or parent is None or parent.pid is None:
@@ -52,22 +52,22 @@ class WorkerId:
 class SharedEpochs:
     """Give each iterator of a dataset the next epoch; copies made by pickling or forking count together.
 
-    A copy in another training process counts for itself. The file is removed with the original.
+    A copy in another training process counts separately. The file is removed with the original.
     """
 
     def __init__(self, first: Point) -> None:
         self._first = first
-        self._begun = 0  # iterators of this process
+        self._begun = 0  # the number of iterators of this process
         self._path = os.path.join(tempfile.gettempdir(), f"yogadl-epochs-{uuid.uuid4().hex}")
         weakref.finalize(self, _remove, self._path, os.getpid())
 
     def begin(self) -> int:
-        """Count an iterator of this process: persistent workers have several, one after another."""
+        """Count an iterator of this process: a persistent worker has several, one after another."""
         self._begun += 1
         return self._begun
 
     def claim(self, worker: WorkerId | None, number: int) -> Point:
-        """Return where the iterator starts for which `begin` returned `number`, the same for its workers."""
+        """Return the start of the iterator for which `begin` returned `number`; its workers get the same."""
         with self._notes(worker) as notes:
             if worker is not None:
                 for seed, started, begun, epoch, position in notes["claims"]:
@@ -82,17 +82,17 @@ class SharedEpochs:
         return point
 
     def move(self, worker: WorkerId | None, point: Point) -> None:
-        """Note that an iterator was moved to `point`: the next claim comes after it."""
+        """Note that an iterator was moved to `point`: the next claim is the epoch after it."""
         with self._notes(worker) as notes:
             notes["next"] = [point.epoch + 1, 0]
 
     @contextmanager
     def _notes(self, worker: WorkerId | None) -> Iterator[dict[str, Any]]:
-        """Read what is noted for this training process, and write it back; one process at a time."""
+        """Read the notes of this training process, and write them back; one process at a time."""
         parent = os.getpid() if worker is None else worker.parent
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "r+") as file:
-            # Released with the descriptor, also if the process is killed.
+            # The lock is released with the descriptor, also if the process is killed.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             text = file.read()
             everything = json.loads(text) if text else {}

@@ -1,4 +1,4 @@
-"""Show a stream to PyTorch as an iterable dataset that DataLoader's workers share without repeats or gaps."""
+"""Present a stream to PyTorch as an iterable dataset that DataLoader's workers share exactly."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,26 +22,27 @@ _READ_RECORDS: Final = 256
 Transform = Callable[[Any], Any]
 
 
-class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch has no types there
-    """Yield a stream's records, or whole batches of them, as tensors: an iterable dataset.
+class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch is untyped here
+    """A stream's records, or whole batches of them, as tensors: an iterable dataset.
 
     In a DataLoader with W workers, worker k yields items k, k + W, k + 2W, ... of the epoch. DataLoader
-    asks the workers in turn, so ``DataLoader(dataset, batch_size=None, num_workers=W)`` delivers records or
-    batches in the stream's order for any W. (If DataLoader has a batch size of its own, it makes each batch
-    from the records of one worker: each record comes once, but the order depends on W.)
+    takes items from the workers in turn, so ``DataLoader(dataset, batch_size=None, num_workers=W)`` delivers
+    records or batches in the stream's order for any W. (If DataLoader has a batch size of its own, it makes
+    each batch from the records of one worker: each record comes once, but the order depends on W.)
 
-    Each DataLoader iterator, with workers or without, reads the stream's next epoch. Its iterators are
-    stateful for torchdata's StatefulDataLoader; see `cursor`. Picklable; usable after a fork.
+    Each DataLoader iterator, with workers or without, reads the stream's next epoch. The dataset's iterators
+    are stateful for torchdata's StatefulDataLoader; see `cursor`. Picklable; usable after a fork.
 
     Args:
-        stream: What `DataRef.stream` returned.
-        batch_size: Records in a batch; ``None``: single records.
+        stream: The stream to read, of `DataRef.stream`.
+        batch_size: The number of records in a batch; ``None``: single records.
         drop_remainder: Leave out an epoch's last batch if it is short.
-        padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
-        transform: Called with each record or batch; what it returns is yielded.
+        padding_field: The name of a bool field to add; true for records that only repeat one to fill the
+            shard.
+        transform: A function of a record or batch that returns the item to yield.
 
     Raises:
-        ConfigurationError: if an argument makes no sense.
+        ConfigurationError: if an argument is invalid.
 
     Example:
         >>> import torch, yogadl
@@ -84,7 +85,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
 
 @dataclass(frozen=True)
 class _WorkerItems:
-    """Read one worker's share of a stream's items, which are records or batches."""
+    """One worker's share of a stream's items, which are records or batches."""
 
     stream: RecordStream
     cut: Cut
@@ -93,7 +94,7 @@ class _WorkerItems:
     transform: Transform | None
 
     def numbered(self, start: Point, workers: int) -> NumberedBatches:
-        """Return what reads the epoch that begins at `start`: batches, or records a block at a time."""
+        """Return a reader of the epoch that begins at `start`: of batches, or of records in blocks."""
         stream = RecordStream(replace(self.stream.run, start=start))
         size = self.cut.size
         if not self.is_batched:
@@ -101,7 +102,7 @@ class _WorkerItems:
         return NumberedBatches(stream, size, self.cut.drop_remainder, padding_field=self.padding_field)
 
     def read(self, start: Point, worker: int, workers: int, skip: int) -> Iterator[Any]:
-        """Yield the items of one worker, after `skip` of them."""
+        """Yield the items of one worker, without the first `skip` of them."""
         numbered = self.numbered(start, workers)
         if self.is_batched:
             found = self._batches(numbered, start.epoch, worker + skip * workers, workers)
@@ -130,9 +131,9 @@ class _WorkerItems:
 
 
 class ItemIterator(Iterator[Any]):
-    """Yield one worker's share of an epoch, or all of it; stateful.
+    """An iterator over one worker's share of an epoch, or over all of the epoch; stateful.
 
-    It claims its epoch at its first `next`, or when its state is asked for.
+    It claims its epoch at its first `next`, or when its state is read.
     """
 
     def __init__(self, items: _WorkerItems, epochs: SharedEpochs) -> None:
@@ -156,7 +157,7 @@ class ItemIterator(Iterator[Any]):
             self._is_over = True
             raise
         except BaseException:
-            self._rest = None  # a generator that raised is over: the next call opens another at the same item
+            self._rest = None  # a generator that raised is finished; the next call reopens at this item
             raise
         self._yielded += 1
         return item
@@ -170,13 +171,13 @@ class ItemIterator(Iterator[Any]):
         return self._start
 
     def _reach(self, start: Point, yielded: int) -> Point:
-        """Return where a cursor stands once this worker's last item and all before it were delivered."""
+        """Return the point of a cursor after this worker's last item and all items before it."""
         items = self._worker + (yielded - 1) * self._workers + 1 if yielded else 0
         cut = self._items.cut
         return cut.reach(self._items.stream.shard, cut.span(start), items)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how much this worker yielded, and the cursor of that if all workers yielded as much."""
+        """Return the number of items yielded, and the cursor if all workers have yielded as many."""
         start = self._begin()
         run = self._items.stream.run
         found = {
@@ -186,7 +187,7 @@ class ItemIterator(Iterator[Any]):
             **self._share(),
         }
         if self._is_over and not self._items.is_batched:
-            # Where the shard has no record in the epoch's last row, its number of items does not say this.
+            # The number of items does not show the end if the shard has no record in the epoch's last row.
             found["end"] = write_cursor(run.identity(), run.shard.end(start))
         return found
 
@@ -195,10 +196,10 @@ class ItemIterator(Iterator[Any]):
         return {"worker": self._worker, "workers": self._workers, "batch_size": size}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` of the same worker was taken.
+        """Continue where `state_dict` of the same worker was called.
 
         Raises:
-            CursorError: if it is of another dataset, batch size or number of workers.
+            CursorError: if the state is of another dataset, batch size or number of workers.
         """
         try:
             start, yielded = Point(*state["start"]), whole("yielded", state["yielded"])

@@ -43,26 +43,29 @@ def make_dataloader(
     skip_finished_epoch: bool = False,
     **options: Unpack[LoaderOptions],
 ) -> Loader:
-    """Return what a training loop iterates over: batches of tensors, each gathered in one step.
+    """Return a loader for a training loop: batches of tensors, each gathered in one step.
 
     Each `iter` reads the stream's next epoch (or the next `epochs`). The batches and their order are those
     of ``stream.batch(batch_size)``, with any number of workers. A batch has the tree of a record, with
     tensors for arrays; nothing else reads or writes their memory. Bytes, str and values of varying length
     are lists; dates stay numpy arrays.
 
-    `state_dict` is the cursor: it counts what the loop received, not what workers have ready. It can be used
-    with any number of workers and ranks, and in any framework. `load_state_dict` takes a cursor;
-    `torch.distributed.checkpoint` can call both, too. An error in a worker keeps its type. Picklable.
+    `state_dict` is the cursor: it counts the batches that the loop received, not those that workers have
+    ready. A cursor can be used with any number of workers and ranks, and in any framework. `load_state_dict`
+    takes a cursor; `torch.distributed.checkpoint` can call both, too. An error in a worker keeps its type.
+    Picklable.
 
     Args:
-        stream: What `DataRef.stream` returned.
-        batch_size: Records in a batch.
-        num_workers: Processes that read; 0: only this one, the fastest unless functions take much time.
+        stream: The stream to read, of `DataRef.stream`.
+        batch_size: The number of records in a batch.
+        num_workers: The number of processes that read; 0: only this process, which is fastest unless
+            functions take much time.
         drop_remainder: Leave out an epoch's last batch if it is short.
-        epochs: How many epochs one iterator reads; ``None``: it never ends.
-        padding_field: Name of a bool field to add: true for records that only repeat one to fill the shard.
+        epochs: The number of epochs that one iterator reads; ``None``: without end.
+        padding_field: The name of a bool field to add; true for records that only repeat one to fill the
+            shard.
         pin_memory: Copy batches into page-locked memory, in a thread, two ahead.
-        transform: Called with each batch, in the worker; what it returns is delivered.
+        transform: A function of a batch, called in the worker; its result is delivered.
         skip_finished_epoch: For trainers that begin epochs at their own times (HF Trainer, Lightning). If
             ``True``, each iteration continues where the last one stopped, even if no cursor was saved; if no
             batch is left in that epoch, it reads the next one. If ``False``, each iteration reads the next
@@ -71,7 +74,7 @@ def make_dataloader(
             ``worker_init_fn``, ``timeout`` and ``generator``, as for `torch.utils.data.DataLoader`.
 
     Raises:
-        ConfigurationError: if an argument makes no sense.
+        ConfigurationError: if an argument is invalid.
 
     Example:
         >>> import numpy as np, yogadl
@@ -102,25 +105,25 @@ def make_dataloader(
 
 
 def _checked(options: Any, workers: int) -> dict[str, Any]:
-    """Return the options of DataLoader that were given a value, after checking them."""
+    """Return the options of DataLoader that have a value, after checking them."""
     known = (*names_of(make_dataloader), *LoaderOptions.__annotations__)
     for name in options.keys() - known:
         raise unknown_argument("make_dataloader", name, known, {"ref.stream": RecordsRef.stream})
     given = {name: value for name, value in options.items() if value is not None and value is not False}
     for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
-        if given.get(name, 0) != 0 and not workers:  # a `timeout` of 0 is none
+        if given.get(name, 0) != 0 and not workers:  # a `timeout` of 0 is no timeout
             raise ConfigurationError(f"{name} is about worker processes: pass num_workers=1 or more with it")
     return given
 
 
 @frozen
 class TensorBatches(Batches):
-    """Make items that are batches of tensors."""
+    """Items that are batches of tensors."""
 
     reduce = staticmethod(reduce_tensor)
 
     def finish(self) -> Finish:
-        """Return what makes a batch of its columns and padding flags."""
+        """Return a function that makes a batch of its columns and padding flags."""
         spec, name = self.run.spec, self.padding_field
         assemble, convert = spec.assemble, converters(spec)
 
@@ -138,7 +141,7 @@ def _pinned(batch: Any) -> Any:
 
 
 def _can_pin() -> bool:
-    """Return whether there is an accelerator to pin memory for; without one it would only take time."""
+    """Return whether there is an accelerator to pin memory for; without one, pinning only takes time."""
     if hasattr(torch, "accelerator"):  # since torch 2.6
         return (
             bool(torch.accelerator.is_available()) and torch.accelerator.current_accelerator().type != "mps"

@@ -1,4 +1,4 @@
-"""Give the order of a stream to a DataLoader: which records come next, and where to go on."""
+"""Samplers of a DataLoader: the order of a stream, and the position from which to continue."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ from yogadl.adapters.torch._shards import warn_of_shards
 
 @dataclass(frozen=True)
 class _Indices:
-    """Make items that are indices: one, or a list of those of a batch."""
+    """Items that are indices: a single index, or the list of a batch's indices."""
 
     run: Run
     is_batched: bool
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
-        """Yield the indices from `start` to the epoch `end`; nothing is read."""
+        """Yield the indices from `start` to the epoch `end`; no records are read."""
         for rows in self.run.chunks(cut, start, end):
             indices = rows.indices.tolist()
             if self.is_batched:
@@ -42,16 +42,16 @@ class _Indices:
 
 
 class SamplerIterator(StreamIterator):
-    """Yield indices; the state stays within the epoch, also after the last of them.
+    """An iterator over indices; its state stays within the epoch, also after the last index.
 
-    A DataLoader asks for indices before it delivers records, so having been asked for the last index does not
-    mean that the epoch is over. StatefulDataLoader notes that itself.
+    A DataLoader requests indices before it delivers records. The request for the last index therefore does
+    not mean that the epoch is over. StatefulDataLoader records that itself.
     """
 
     __slots__ = ()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the cursor: what was asked for so far."""
+        """Return the cursor after the indices requested so far."""
         progress, run = self._progress, self._recipe.run
         if progress.span is None or not progress.is_finished:
             return super().state_dict()
@@ -61,7 +61,7 @@ class SamplerIterator(StreamIterator):
 
 
 class _StreamSampler(Restartable):
-    """Yield the indices of a stream: what both samplers have in common."""
+    """The indices of a stream: the common part of both samplers."""
 
     def __init__(self, stream: RecordStream, cut: Cut, *, is_batched: bool) -> None:
         self.stream = as_order(stream)
@@ -79,20 +79,21 @@ class _StreamSampler(Restartable):
 
 
 class Sampler(_StreamSampler, torch.utils.data.Sampler):  # type: ignore[misc]  # torch has no types where they are checked
-    """Yield the indices of a stream's records, one by one: a sampler for any DataLoader.
+    """The indices of a stream's records, one by one: a sampler for any DataLoader.
 
     Each `iter` is the stream's next epoch, of its own shard. The dataset must be of the same reference as the
     stream: ``DataLoader(Dataset(ref), batch_size=32, sampler=Sampler(ref.stream(shuffle=True)))``.
 
-    `state_dict` is the cursor of what was *asked for*. In torchdata's StatefulDataLoader this is what was
-    delivered; see `cursor`. A plain DataLoader with workers asks ahead: with that, count the delivered
-    records yourself and call ``stream.cursor(delivered=...)``, or use `make_dataloader`. Picklable.
+    `state_dict` is the cursor after the *requested* indices. In torchdata's StatefulDataLoader these are the
+    delivered records; see `cursor`. A plain DataLoader with workers requests indices ahead: with that, count
+    the delivered records yourself and call ``stream.cursor(delivered=...)``, or use `make_dataloader`.
+    Picklable.
 
     Args:
-        stream: What `DataRef.stream` returned. Records that pad its shard are yielded like all others.
+        stream: The stream, of `DataRef.stream`. Records that pad its shard are yielded like all others.
 
     Raises:
-        ConfigurationError: if it is something else.
+        ConfigurationError: if `stream` is no stream of a reference.
 
     Example:
         >>> import yogadl
@@ -109,15 +110,15 @@ class Sampler(_StreamSampler, torch.utils.data.Sampler):  # type: ignore[misc]  
 
 
 class BatchSampler(_StreamSampler, torch.utils.data.Sampler):  # type: ignore[misc]  # see above
-    """Yield lists of indices, a batch each: a batch sampler for any DataLoader; else like `Sampler`.
+    """Lists of indices, one for each batch: a batch sampler for any DataLoader; otherwise like `Sampler`.
 
     Args:
-        stream: What `DataRef.stream` returned.
-        batch_size: How many records make a batch.
+        stream: The stream, of `DataRef.stream`.
+        batch_size: The number of records in a batch.
         drop_last: Whether to leave out an epoch's last batch if it is short.
 
     Raises:
-        ConfigurationError: if an argument makes no sense.
+        ConfigurationError: if an argument is invalid.
 
     Example:
         >>> import yogadl

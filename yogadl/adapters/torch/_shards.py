@@ -1,4 +1,4 @@
-"""Say which share of the records this process reads, from what torch.distributed knows."""
+"""Find the share of the records that this process reads, from torch.distributed."""
 
 import math
 import warnings
@@ -13,8 +13,8 @@ from yogadl.errors import ConfigurationError
 # A ProcessGroup or a DeviceMesh: torch need not be installed where the types are checked.
 Group = Any
 
-# The names of mesh dimensions along which ranks read different records. Along all others (tp, pp, cp, sp, ep
-# and whatever comes) they must read the same.
+# The names of mesh dimensions along which ranks read different records. Along all other dimensions (tp, pp,
+# cp, sp, ep and future ones) ranks must read the same records.
 DATA_PARALLEL: Final = frozenset(
     {"dp", "ddp", "fsdp", "hsdp", "data", "data_parallel", "batch", "replicate", "shard"}
     | {"dp_replicate", "dp_shard", "dp_shard_mod_ep", "dp_shard_in_ep"}
@@ -31,10 +31,11 @@ def shards(group_or_mesh: Group = None) -> dict[str, int]:
             reads its own share.
 
     Returns:
-        ``{"shard_rank": ..., "num_shards": ...}``; one shard, where torch.distributed is not initialised.
+        ``{"shard_rank": ..., "num_shards": ...}``; a single shard if torch.distributed is not initialised.
 
     Raises:
-        ConfigurationError: if this process is not in it, or the mesh does not say what its dimensions are.
+        ConfigurationError: if this process is not in the group or mesh, or the mesh does not name its
+            dimensions.
 
     Example:
         >>> import yogadl
@@ -89,7 +90,7 @@ def _of_mesh(mesh: Any) -> dict[str, int]:
 
 
 def warn_of_shards(stream: RecordStream, cut: Cut) -> None:
-    """Warn if the ranks of a job would all read the same, or have different numbers of batches."""
+    """Warn if all ranks of a job would read the same records, or have different numbers of batches."""
     ranks = ranks_of("torch")
     warn_if_unsharded(stream, ranks, "pass ref.stream(..., **yogadl.adapters.torch.shards(group_or_mesh))")
     if ranks > 1 and _is_uneven(stream, cut):
@@ -99,7 +100,7 @@ def warn_of_shards(stream: RecordStream, cut: Cut) -> None:
             "drop_shard_remainder=True or pad_shard_remainder=True to ref.stream. If they don't wait for "
             "each other, ignore this",
             UserWarning,
-            stacklevel=1,  # a line of this file, not of the caller: Python then shows it once a process
+            stacklevel=1,  # this file's line, not the caller's: Python then warns once a process
         )
 
 

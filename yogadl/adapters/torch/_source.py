@@ -1,4 +1,4 @@
-"""Read PyTorch's datasets as sources: their records, or their columns where they are tensors."""
+"""Read PyTorch's datasets as sources: by record, or by column if they consist of tensors."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,15 +31,15 @@ def source(
 ) -> Source | None:  # any object of torch's classes, or of subclasses
     """Return the source in a dataset, a tensor or a DataLoader that makes no batches.
 
-    Tensors become arrays, everything else is stored as from any source. A `TensorDataset`, a `StackDataset`
+    Tensors become arrays; other values are stored as from any source. A `TensorDataset`, a `StackDataset`
     of tensors and a `Subset` of them are read by column, without a loop over records.
 
     Args:
         data: A `torch.utils.data.Dataset` of either kind, or a tensor, whose rows are the records.
-        allow_pickle: Whether what has no other form may be pickled.
+        allow_pickle: Whether values without a stored form may be pickled.
 
     Returns:
-        The source; ``None`` if `data` is none of these.
+        The source, or ``None`` if `data` is none of these.
 
     Raises:
         UnsupportedDataError: if there are no records, or one can't be stored; names field and record.
@@ -70,13 +70,13 @@ def source(
 
 
 def _iterated(data: Any) -> Iterator[Any]:
-    """Iterate, with tensors made arrays."""
+    """Yield the records with tensors converted to arrays."""
     for number, record in enumerate(data):
         yield arrays_in(record, number)
 
 
 class _Items:
-    """Give the items of a map-style dataset, with tensors made arrays."""
+    """The items of a map-style dataset, with tensors converted to arrays."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -89,7 +89,7 @@ class _Items:
 
 
 class _BatchedItems(_Items):
-    """The same for a dataset that gives several items at once."""
+    """The same for a dataset that returns several items at once."""
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         records = self._data.__getitems__(list(indices))
@@ -97,7 +97,7 @@ class _BatchedItems(_Items):
 
 
 def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | ChosenSource | None":
-    """Return the source of what consists of tensors alone, else ``None``."""
+    """Return the source of data that consists only of tensors, else ``None``."""
     if type(data) is torch.utils.data.Subset:
         inner = _columns_of(data.dataset, allow_pickle)
         return None if inner is None else ChosenSource(inner, data.indices)
@@ -116,7 +116,7 @@ def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | ChosenSource |
 
 
 class ChosenSource:
-    """Some records of a source by column, in the order of a `Subset`'s indices; any may come twice."""
+    """Some records of a source by column, in the order of a `Subset`'s indices; a record may come twice."""
 
     can_start_anywhere = True
 

@@ -1,4 +1,4 @@
-"""Find the cursor in what torchdata's StatefulDataLoader saves."""
+"""Find the cursor in a state of torchdata's StatefulDataLoader."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,17 +11,17 @@ _MARK: Final = "yogadl"
 def cursor(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return the cursor in a StatefulDataLoader's `state_dict`, to resume with any other loader.
 
-    It counts what was delivered, not what workers had ready. If the epoch was read to its end, the cursor is
-    at the start of the next one.
+    The cursor counts the delivered records, not those that workers had ready. If the epoch was read to its
+    end, the cursor is at the start of the next one.
 
     Args:
         state_dict: The state of a StatefulDataLoader over yogadl's `Sampler`, `BatchSampler` or
             `IterableDataset`, with any number of workers. A cursor is returned as it is.
 
     Raises:
-        CursorError: if it has no cursor; or if what was delivered is not the beginning of the epoch:
-            between snapshots (``snapshot_every_n_steps``), or if DataLoader makes batches of the records of
-            several workers.
+        CursorError: if the state has no cursor; or if the delivered records are not the beginning of the
+            epoch: between snapshots (``snapshot_every_n_steps``), or if DataLoader makes batches of the
+            records of several workers.
 
     Example:
         >>> import yogadl
@@ -64,7 +64,7 @@ def _states_in(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Mappin
 
 
 def _of_shares(shares: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the cursor of what all workers delivered, or refuse if that is not a beginning of the epoch."""
+    """Return the cursor after the items of all workers; refuse if these are no beginning of the epoch."""
     workers = shares[0]["workers"]
     delivered = sum(share["yielded"] for share in shares)
     in_turn = all(share["yielded"] == -(-max(0, delivered - share["worker"]) // workers) for share in shares)
@@ -82,7 +82,7 @@ def _of_shares(shares: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _first(state: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the first cursor below one of these keys, or below those that samplers nest it in."""
+    """Return the first cursor under one of these keys, or under the keys in which samplers nest it."""
     for key in keys:
         inner = state.get(key)
         if isinstance(inner, Mapping):

@@ -1,4 +1,4 @@
-"""Turn numpy arrays into tensors that share their memory, and tensors into arrays."""
+"""Convert numpy arrays to tensors that share their memory, and tensors to arrays."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,8 +16,9 @@ from yogadl.adapters._trees import Path, map_leaves
 Tensor = Any
 Convert = Callable[[Any], Any]  # of a column
 
-# What torch has besides numpy's own, and numpy from ml_dtypes, under the same names. Not complex32 and the
-# quantized types, which numpy lacks, nor dates and int4, which torch lacks.
+# The dtypes that torch has in addition to numpy's own, and that numpy gets from ml_dtypes under the same
+# names. Not listed are complex32 and the quantized types, which numpy lacks, and dates and int4, which torch
+# lacks.
 _FOREIGN: Final = (
     "bfloat16",
     "float8_e4m3fn",
@@ -28,7 +29,7 @@ _FOREIGN: Final = (
 )
 
 
-def tensor_of(array: NDArray[Any]) -> Any:  # a tensor; the array itself where torch has no such dtype
+def tensor_of(array: NDArray[Any]) -> Any:  # a tensor; or the array itself if torch lacks the dtype
     """Return a tensor that shares the array's memory; dates and sub-byte integers stay arrays."""
     name = array.dtype.name
     if name in NUMPY_DTYPES:
@@ -40,12 +41,12 @@ def tensor_of(array: NDArray[Any]) -> Any:  # a tensor; the array itself where t
 
 
 def converters(spec: Spec) -> list[Convert]:
-    """Return for each field what turns a column of it into what a batch of tensors has there."""
+    """Return for each field a function that converts a column to the value in a batch of tensors."""
     return [_converter(field.leaf) for field in spec.fields]
 
 
 def _converter(leaf: Leaf) -> Convert:
-    """Varying fields stay lists: of tensors, bytes, str or whatever they hold."""
+    """Return the function for a leaf; a varying field stays a list, of tensors, bytes, str or objects."""
     if not leaf.is_numeric:
         return _same
     if not leaf.is_fixed:
@@ -62,9 +63,10 @@ def _tensors(column: Column) -> list[Any]:
 
 
 def array_of(tensor: Tensor) -> NDArray[Any] | None:
-    """Return the tensor's values as an array, sharing memory where they are on the CPU.
+    """Return the tensor's values as an array, sharing memory if the tensor is on the CPU.
 
-    ``None`` if they have no numpy form: sparse, quantized, nested, or of a dtype that numpy lacks.
+    The result is ``None`` if the values have no numpy form: sparse, quantized, nested, or of a dtype that
+    numpy lacks.
     """
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         return None
@@ -81,7 +83,7 @@ def array_of(tensor: Tensor) -> NDArray[Any] | None:
 
 
 def arrays_in(tree: Any, record: int) -> Any:
-    """Return a record with its tensors made arrays; everything else stays as it is.
+    """Return a record with its tensors converted to arrays; everything else stays as it is.
 
     Raises:
         UnsupportedDataError: if a tensor has no numpy form; names field and record.

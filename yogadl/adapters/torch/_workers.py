@@ -1,4 +1,4 @@
-"""Start worker processes as PyTorch's DataLoader does, and send tensors from them in shared memory."""
+"""Start worker processes as PyTorch's DataLoader does, and send their tensors in shared memory."""
 
 import multiprocessing
 import pickle
@@ -15,11 +15,11 @@ from yogadl._stream import Names, WorkerOptions
 from yogadl.errors import ConfigurationError
 
 _NAMES: Final = Names("make_dataloader", "worker_init_fn", "timeout", "multiprocessing_context")
-_FACTOR: Final = 2  # chunks of batches for each worker, as DataLoader has batches
+_FACTOR: Final = 2  # chunks of batches for each worker; DataLoader counts batches
 
 
 class LoaderOptions(TypedDict, total=False):
-    """What is given under the names that `torch.utils.data.DataLoader` has for it."""
+    """The options with the names and meanings of `torch.utils.data.DataLoader`."""
 
     prefetch_factor: int | None
     persistent_workers: bool
@@ -30,15 +30,15 @@ class LoaderOptions(TypedDict, total=False):
 
 
 def worker_options(workers: int, given: Any, transform: Any) -> WorkerOptions:
-    """Return how workers are started.
+    """Return the options with which workers are started.
 
     Args:
-        workers: How many.
+        workers: The number of workers.
         given: The `LoaderOptions` that have a value.
-        transform: What is called there, for messages.
+        transform: The function that workers call, for messages.
 
     Raises:
-        ConfigurationError: if one of them makes no sense.
+        ConfigurationError: if an option is invalid.
     """
     context = given.get("multiprocessing_context") or multiprocessing.get_context()
     method = context if isinstance(context, str) else context.get_start_method()
@@ -66,7 +66,7 @@ def worker_options(workers: int, given: Any, transform: Any) -> WorkerOptions:
 
 @frozen
 class _Seeding:
-    """Draw what DataLoader draws for each pool of workers; return what these begin with."""
+    """Draw DataLoader's random seed for a pool of workers, and return the function that begins a worker."""
 
     workers: int
     initialize: Callable[[int], object] | None
@@ -98,7 +98,7 @@ class _Begin:
 
 
 def reduce_tensor(value: Any) -> Any:
-    """Return how to pickle a tensor with its memory apart; `NotImplemented` of anything else."""
+    """Return how to pickle a tensor with its memory out of band; `NotImplemented` for any other value."""
     if type(value) is torch.Tensor and _is_plain(value):
         raw = value.contiguous().as_strided((value.numel(),), (1,)).view(torch.uint8).numpy().data
         return _tensor, (pickle.PickleBuffer(raw), value.dtype, tuple(value.shape))
@@ -106,7 +106,7 @@ def reduce_tensor(value: Any) -> Any:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Return whether a tensor is just memory on the CPU."""
+    """Return whether a tensor is plain memory on the CPU."""
     return bool(
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"

@@ -1,7 +1,7 @@
-"""Make a page of HTML about a version: one file, that loads nothing and runs nothing.
+"""Make an HTML page about a version: one file, which loads nothing and runs nothing.
 
-`page_of` is the door. `sampling` reads records; `summary`, `bars` and `images` say what is shown of them;
-`markup` and `charts` write it; each of the other modules is a part of the page.
+`page_of` is the only entry. `sampling` reads records; `summary`, `bars` and `images` compute what is shown of
+them; `markup` and `charts` write HTML and SVG; each of the other modules is a section of the page.
 """
 
 import base64
@@ -33,15 +33,15 @@ _PARTS: Final = {
 
 @dataclass(frozen=True)
 class Subject:
-    """What a page is about.
+    """The version that a page describes.
 
     Args:
-        info: What is known of the version.
-        location: Where its storage is.
+        info: The version's info.
+        location: The location of its storage.
         ref: Its records.
-        parts: How they lie in files.
-        log: How the dataset came to be what it is, or why that can't be told.
-        seed: Which shuffle chooses the records that are looked at.
+        parts: Its part table.
+        log: The dataset's history, or the error that reading it raised.
+        seed: The seed of the shuffle that chooses the sample.
     """
 
     info: DatasetInfo
@@ -53,21 +53,22 @@ class Subject:
 
 
 def page_of(subject: Subject) -> bytes:
-    """Return the page, in ASCII: however it is sent or kept, no letter of it is mistaken for another."""
+    """Return the page, in ASCII, so that no wrong guess at its encoding changes a character."""
     info, sample = subject.info, Sample(subject.ref, subject.seed)
     sections = [
         _header(info),
         fields_section(sample),
         records_section(sample),
         _order_section(sample),
-        # After the records, some of which may have come to this machine.
+        # Locality is read after the records, because reading them may bring parts to this machine.
         storing_section(info, subject.location, subject.parts, subject.ref.locality()),
         origin_section(info),
         versions_section(subject.log, info.version),
         element("footer", note(f"Written by yogadl {library_version()}, {day_and_time(time.time())} UTC.")),
     ]
     title = element("title", f"{text(info.id)} {text(info.version)} - yogadl")
-    # Should something of the dataset ever pass for HTML: nothing runs, and nothing is loaded.
+    # If content of the dataset is taken for HTML in spite of the escaping, this policy keeps that HTML from
+    # running or loading anything.
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'"
     head = [

@@ -13,12 +13,12 @@ MOST_DOTS: Final = 2000
 MOST_LABEL: Final = 60
 _WIDTH: Final = 320
 _HEIGHT: Final = 80
-_SIDE: Final = 1000  # of the picture of an order
+_SIDE: Final = 1000  # of the drawing of an order
 _MARGIN: Final = 12
 
 
 def histogram(title: str, bars: Bars) -> str:
-    """Draw how many values lie where, with the first and last edge below."""
+    """Draw a histogram, with its first and last edge below."""
     most, count = max(bars.counts), len(bars.counts)
     step = _WIDTH / count
     drawn = ""
@@ -40,25 +40,25 @@ def histogram(title: str, bars: Bars) -> str:
 
 
 def _from_to(bars: Bars, number: int) -> str:
-    """Return where a bar lies: only the last has its end, too."""
+    """Return the range of a bar; only the last bar includes its end."""
     below = "" if number + 1 == len(bars.counts) else "below "
     return f"from {bars.edges[number]} to {below}{bars.edges[number + 1]}"
 
 
 def classes(title: str, counts: Sequence[tuple[str, int]]) -> str:
-    """Return how many there are of each class, as a table with a bar for each."""
+    """Return a table with the count of each class, and a bar for each."""
     most = max(count for _, count in counts)
     rows = [(_label(name), share(count / most), f"{count:,}") for name, count in counts]
     return table(title, ("value", "", "count"), rows, right={2})
 
 
 def _label(name: str) -> str:
-    """Return the name of a class, cut if it is long: beside it is a bar."""
+    """Return the name of a class, cut if it is long, since a bar stands beside it."""
     return element("span", text(name, MOST_LABEL), title=name) if len(name) > MOST_LABEL else text(name)
 
 
 def share(part: float) -> str:
-    """Draw a bar that is filled as far as this, from 0 to 1; what it stands for is written beside it."""
+    """Draw a bar that is filled from 0 to `part`, at most 1; the caller writes the number beside it."""
     track = element("rect", class_="track", width=100, height=6)
     filled = element("rect", width=f"{100 * part:.2f}", height=6)
     return element(
@@ -68,7 +68,7 @@ def share(part: float) -> str:
 
 
 def order(records: int, positions: NDArray[np.int64], indices: NDArray[np.int64], seed: int) -> str:
-    """Draw which record of the source comes at each of these positions of an epoch, a dot for each."""
+    """Draw one dot for each position of an epoch, at the height of the record that comes there."""
     places = (_MARGIN + (_SIDE - 2 * _MARGIN) * (found + 0.5) / records for found in (positions, indices))
     across, down = (np.rint(place).astype(np.int64).tolist() for place in places)
     dots = "".join(f"M{x} {y}h0" for x, y in zip(across, down, strict=True))
@@ -81,7 +81,7 @@ def order(records: int, positions: NDArray[np.int64], indices: NDArray[np.int64]
 
 
 def spread(records: int) -> NDArray[np.int64]:
-    """Return positions of an epoch, evenly spread, as many as are drawn."""
+    """Return evenly spread positions of an epoch, one for each dot to draw."""
     count = min(records, MOST_DOTS)
     return np.arange(count, dtype=np.int64) * (records // max(1, count)) + (
         np.arange(count, dtype=np.int64) * (records % max(1, count)) // max(1, count)

@@ -1,4 +1,4 @@
-"""Show the fields of a version: their types, and how their values are distributed."""
+"""The section about the fields of a version: their types, and the distributions of their values."""
 
 from collections.abc import Container, Sequence
 from typing import Final
@@ -13,12 +13,12 @@ from yogadl.cli._values import names_of, row_of_field
 
 MOST_LISTED: Final = 500
 MOST_DESCRIBED: Final = 64
-# A longer table of fields is folded: what comes below it is to be found.
+# A longer table of fields is folded, so that the reader finds the content below it.
 MOST_UNFOLDED: Final = 32
 
 
 def fields_section(sample: Sample) -> str:
-    """Return the part of the page about fields."""
+    """Return the section about fields."""
     fields = sample.ref.spec.fields
     named = list(zip(names_of(sample.ref.spec), fields, strict=True))[:MOST_LISTED]
     rows = [list(map(text, row_of_field(name, field.leaf))) for name, field in named]
@@ -61,7 +61,7 @@ def _card(name: str, leaf: Leaf, summary: Summary, of: str) -> str:
 
 
 def _of(looked_at: int, records: int) -> str:
-    """Return how many of all records were looked at."""
+    """Return the number of records in the sample, and of all if these are more."""
     every = counted(records, "record")
     return every if looked_at == records else f"{looked_at:,} of {every}"
 

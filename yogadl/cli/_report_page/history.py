@@ -1,4 +1,4 @@
-"""Show where a version came from, which others there are, and what tags named when."""
+"""The sections about a version's origin, the dataset's other versions, and the moves of its tags."""
 
 import itertools
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ _MOST_LINES: Final = 40
 _MOST_ARGUMENTS: Final = 100
 _MOST_CODE: Final = 20_000
 _HASH: Final = 12
-# As `_provenance` has it: what does nothing when it runs makes no other version.
+# `_provenance` hashes the source in this form, so that a change without effect makes no other version.
 _SOURCE: Final = "Its source code, laid out anew, without decorators, annotations, docstrings and comments"
 _SOFTWARE: Final = {"yogadl": "yogadl", "python": "Python", "numpy": "numpy", "system": "system"}
 
 
 def origin_section(info: DatasetInfo) -> str:
-    """Return the part of the page about what built the version, as far as its manifest says that."""
+    """Return the section about the version's builder, as far as its manifest records it."""
     builder = info.builder
     entries = [("built", f"{day_and_time(info.created)} UTC")]
     if builder.get("function"):
@@ -55,7 +55,7 @@ def _software(builder: dict[str, Any]) -> Iterator[str]:
 
 
 def versions_section(log: Log | str, version: str) -> str:
-    """Return the part of the page about the dataset's versions and tags, or why there is none."""
+    """Return the section about the dataset's versions and tags; if they can't be listed, with the reason."""
     if isinstance(log, str):
         return section("versions", "Versions and tags", note(f"They can't be listed: {text(log)}"))
     newest = log.versions[::-1][:MOST_VERSIONS]
@@ -93,7 +93,7 @@ def _row(one: LoggedVersion, version: str) -> list[str]:
 
 
 def _changes(one: LoggedVersion) -> str:
-    """Return what differs between a version and the one before."""
+    """Return the differences between a version and the one before."""
     if one.explanation is None:
         return ""
     said = str(one.explanation).splitlines()[1:]

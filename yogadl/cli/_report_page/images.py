@@ -1,4 +1,4 @@
-"""Recognise images among values, shrink them, and write them as files that a browser shows."""
+"""Recognise images among values, shrink them, and write them as files for a browser."""
 
 import struct
 import zlib
@@ -10,27 +10,27 @@ from numpy.typing import NDArray
 
 from yogadl._leaf import Leaf
 
-# Larger ones are shrunk to that many pixels a side.
+# The sides of an image of an array, in pixels; larger images are shrunk.
 MOST_SIDE: Final = 256
-# Of what is an image file already, and can't be shrunk without decoding it.
+# The size of an image file in the dataset; a larger one is left out, since shrinking it would need a decoder.
 MOST_FILE_BYTES: Final = 2**19
 _MOST_FILE_PIXELS: Final = 2**22
 _MOST_AVERAGED: Final = 4
-_COLOURS: Final = {1: 0, 3: 2, 4: 6}  # PNG's numbers for grey, RGB, RGB with transparency, by channels
+_COLOURS: Final = {1: 0, 3: 2, 4: 6}  # channels -> PNG's colour type: grey, RGB, RGB with transparency
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _JPEG: Final = b"\xff\xd8\xff"
-_NO_SIZE: Final = {0xC4, 0xC8, 0xCC}  # JPEG's segments that lie among the ones that say a size
+_NO_SIZE: Final = {0xC4, 0xC8, 0xCC}  # segments of JPEG without a size, between the numbers of those with one
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image that a browser shows.
+    """An image for a browser.
 
     Attributes:
         kind: PNG or JPEG.
-        content: The file.
-        width: How many pixels it has in a row.
-        height: How many rows.
+        content: The file's bytes.
+        width: The number of pixels in a row.
+        height: The number of rows.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Image:
 
 
 def is_image(leaf: Leaf, value: Any) -> bool:
-    """Return whether an array is one of an image: HxW, HxWx1, HxWx3 or HxWx4 of uint8, not empty."""
+    """Return whether an array is an image: HxW, HxWx1, HxWx3 or HxWx4 of uint8, not empty."""
     return (
         leaf.dtype == "uint8"
         and isinstance(value, np.ndarray)
@@ -50,10 +50,10 @@ def is_image(leaf: Leaf, value: Any) -> bool:
 
 
 def image_of_array(array: NDArray[Any]) -> Image:
-    """Return an array that `is_image` as a PNG, shrunk if it is large."""
+    """Return an array for which `is_image` holds as a PNG, shrunk if it is large."""
     small = _shrunk(array if array.ndim == 3 else array[:, :, np.newaxis])
     height, width, channels = small.shape
-    lines = np.zeros((height, 1 + width * channels), np.uint8)  # each begins with its filter: 0, none
+    lines = np.zeros((height, 1 + width * channels), np.uint8)  # each row begins with its filter: 0, none
     lines[:, 1:] = small.reshape(height, -1)
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOURS[channels], 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
@@ -65,7 +65,7 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def _shrunk(image: NDArray[Any]) -> NDArray[Any]:
-    """Return an image whose pixels are means of those of a larger one, not all of which are looked at."""
+    """Return a smaller image whose pixels are means; of a very large image not all pixels are read."""
     step = max(1, max(image.shape[:2]) // (_MOST_AVERAGED * MOST_SIDE))
     image = image[::step, ::step]
     step = -(-max(image.shape[:2]) // MOST_SIDE)
@@ -81,14 +81,14 @@ def _shrunk(image: NDArray[Any]) -> NDArray[Any]:
 
 
 def kind_of(content: bytes) -> str | None:
-    """Return which image file this is, by how it begins: PNG or JPEG."""
+    """Return the kind of an image file by its first bytes, PNG or JPEG, else None."""
     return "PNG" if content.startswith(_PNG) else "JPEG" if content.startswith(_JPEG) else None
 
 
 def image_of_file(kind: str, content: bytes) -> Image | str:
-    """Return a file of a kind that `kind_of` found as it is, or why it is not part of a page.
+    """Return an image file unchanged, or the reason why the page leaves it out.
 
-    Only its header is read; whether the rest can be decoded is for the browser to find out.
+    Only the file's header is read: the browser finds out whether the rest can be decoded.
     """
     width, height = (_size_of_png(content) if kind == "PNG" else _size_of_jpeg(content)) or (0, 0)
     if not width * height:
@@ -107,11 +107,11 @@ def _size_of_png(content: bytes) -> tuple[int, int] | None:
 
 
 def _size_of_jpeg(content: bytes) -> tuple[int, int] | None:
-    """Return the size that one of the first segments says."""
+    """Return width and height from the first segment that has a size, or None."""
     place = 2
     while place + 10 <= len(content) and content[place] == 0xFF:
         marker, length = content[place + 1], int.from_bytes(content[place + 2 : place + 4], "big")
-        if marker == 0xFF:  # any number of these may come before a marker
+        if marker == 0xFF:  # padding bytes before a marker
             place += 1
             continue
         if 0xC0 <= marker <= 0xCF and marker not in _NO_SIZE:

@@ -1,4 +1,4 @@
-"""Write HTML in which whatever comes from a dataset is text and nothing else."""
+"""Write HTML in which everything from a dataset is escaped as text."""
 
 import html
 import itertools
@@ -7,12 +7,12 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
 _CUT: Final = 300
-_ALONE: Final = {"img", "meta"}  # elements without an end
-# What joins letters and emojis into others; harmless, and without it some languages can't be read.
+_ALONE: Final = {"img", "meta"}  # elements without an end tag
+# Joiners combine letters and emojis; harmless, and some languages can't be read without them.
 _JOINERS: Final = {"\u200c", "\u200d"}
 
 
-def text(value: Any, most: int = _CUT) -> str:  # a manifest may hold anything
+def text(value: Any, most: int = _CUT) -> str:  # a manifest may hold any value
     """Return a value as HTML text on one line, cut if it is long."""
     found = value if isinstance(value, str) else str(value)
     return html.escape(_shown(_cut(found, most)))
@@ -28,7 +28,7 @@ def _cut(value: str, most: int) -> str:
 
 
 def _shown(value: str, kept: str = "") -> str:
-    """Escape, as Python does, what can't be read: it may turn the text around it, or end the page."""
+    """Escape, as Python does, characters that can't be read: one of them may reverse text or end the page."""
     if value.isprintable():
         return value
     return "".join(c if _is_shown(c) or c in kept else _code(c) for c in value)
@@ -43,9 +43,9 @@ def _code(character: str) -> str:
 
 
 def element(name: str, content: str = "", /, **attributes: str | int) -> str:
-    """Return an element of HTML or SVG that has this content, HTML already; attributes may be any text.
+    """Return an element of HTML or SVG; `content` is HTML already, attributes may be any text.
 
-    An underscore at the end of an attribute's name is left out, any other is a dash.
+    In the name of an attribute, an underscore at the end is dropped, and any other becomes a dash.
     """
     said = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(_shown(str(value)))}"'
@@ -55,18 +55,18 @@ def element(name: str, content: str = "", /, **attributes: str | int) -> str:
 
 
 def section(name: str, title: str, *content: str) -> str:
-    """Return a part of the page with a heading that can be linked to."""
+    """Return a section of the page with a heading that can be linked to."""
     heading = element("h2", text(title), id=name)
     return element("section", "\n".join([heading, *filter(None, content)]), aria_labelledby=name)
 
 
 def note(content: str) -> str:
-    """Return a sentence that explains, HTML already."""
+    """Return an explanatory sentence; `content` is HTML already."""
     return element("p", content, class_="note")
 
 
 def pairs(entries: Iterable[tuple[str, str]], kind: str = "pairs") -> str:
-    """Return what is known by its names, as HTML already; nothing where nothing is known."""
+    """Return names with their values, both HTML already, as a list; an empty string if there are none."""
     found = "".join(element("div", element("dt", name) + element("dd", value)) for name, value in entries)
     return element("dl", found, class_=kind) if found else ""
 
@@ -74,12 +74,12 @@ def pairs(entries: Iterable[tuple[str, str]], kind: str = "pairs") -> str:
 def table(
     title: str, header: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()
 ) -> str:
-    """Return a table whose cells are HTML already, in a box of its own that scrolls where it is narrow.
+    """Return a table of cells that are HTML already, in a box that scrolls if the page is narrow.
 
     Args:
-        title: What it shows, for those who don't see it.
+        title: The table's content in words, for screen readers.
         header: The columns' names.
-        rows: Its cells; the first of each row names it.
+        rows: The cells; the first cell of each row is the row's name.
         right: The numbers of the columns that are aligned to the right.
     """
 
@@ -101,11 +101,11 @@ def table(
 
 
 def folded(title: str, content: str) -> str:
-    """Return what is seen when its title, HTML already, is clicked."""
+    """Return content that is hidden until its title is clicked; both are HTML already."""
     return element("details", element("summary", title) + content)
 
 
 def svg(width: int, height: int, title: str, description: str, content: str, **attributes: str) -> str:
-    """Return a drawing that fills the width it gets, with a name and a description."""
+    """Return a drawing that fills the available width, with a name and a description."""
     said = element("title", text(title)) + element("desc", text(description))
     return element("svg", said + content, viewBox=f"0 0 {width} {height}", role="img", **attributes)

@@ -1,4 +1,4 @@
-"""Show a few records as what they are: images, text, numbers."""
+"""The section with a few records: images as images, text as text, numbers as numbers."""
 
 import base64
 from typing import Any, Final
@@ -14,7 +14,7 @@ from yogadl.cli._values import names_of, text_of
 
 RECORDS: Final = 6
 MOST_FIELDS: Final = 40
-# Of all images together; the page has them as text, which takes a third more.
+# The limit of all images together. The page holds them as base64, which takes a third more.
 MOST_IMAGE_BYTES: Final = 4 * 2**20
 _MOST_TEXT: Final = 600
 _FEW_NUMBERS: Final = 8
@@ -22,7 +22,7 @@ _LEAST_SIDE: Final = 96  # smaller images are shown larger
 
 
 def records_section(sample: Sample) -> str:
-    """Return the part of the page with records."""
+    """Return the section with records."""
     fields, names = sample.ref.spec.fields, names_of(sample.ref.spec)
     drawer = _Drawer()
     cards = []
@@ -42,13 +42,13 @@ def records_section(sample: Sample) -> str:
 
 
 class _Drawer:
-    """Draw values, and as many images as a page can hold."""
+    """Show values as HTML, with images up to `MOST_IMAGE_BYTES` on a page."""
 
     def __init__(self) -> None:
         self._left_bytes = MOST_IMAGE_BYTES
 
     def entry(self, name: str, leaf: Leaf, index: int, value: Any) -> tuple[str, str]:
-        """Return name and value of a field of a record."""
+        """Return name and value of one field of a record, as HTML."""
         return text(name), self._value(leaf, value, f"{name:.100} of record {index:,}")
 
     def _value(self, leaf: Leaf, value: Any, what: str) -> str:

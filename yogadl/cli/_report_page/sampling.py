@@ -1,4 +1,4 @@
-"""Read some records of a version: as many as take little time and memory, chosen by a shuffle."""
+"""Read a sample of a version: records chosen by a shuffle, so few that time and memory stay small."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from yogadl._leaf import OBJECT
 from yogadl._order import make_order
 
 MOST_RECORDS: Final = 4096
-# Each value of a record that is not on this machine may take a request.
+# Each value of a record in a bucket may take a request.
 _MOST_RECORDS_AFAR: Final = 128
 MOST_BYTES: Final = 64 * 2**20  # of all fields together
 _MOST_FIELD_BYTES: Final = 16 * 2**20
@@ -24,24 +24,24 @@ _AT_ONCE: Final = 256
 
 @dataclass(frozen=True)
 class Sample:
-    """Some records of a version: those that come first in the first epoch of a shuffle.
+    """A sample of a version: the records that come first in the first epoch of a shuffle.
 
     Args:
         ref: The version.
-        seed: Which shuffle.
+        seed: The seed of the shuffle.
     """
 
     ref: RecordsRef
     seed: int
 
     def indices(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which records come at these positions of the first epoch."""
+        """Return the indices of the records at these positions of the first epoch."""
         return make_order(len(self.ref), True, self.seed).indices(positions, 0)
 
     def columns(self, fields: int) -> Iterator[Column]:
-        """Yield the first fields' values in the sample. The larger they are, the fewer.
+        """Yield the sample's values of each of the first fields: fewer values where values are large.
 
-        Of pickled fields none: unpickling runs code.
+        A pickled field yields no values, because unpickling runs code.
         """
         found = self.ref.locality()
         most = MOST_RECORDS if found.parts_here == found.parts else _MOST_RECORDS_AFAR
@@ -57,7 +57,7 @@ class Sample:
                 yield self._varying(number, chosen, most_bytes)
 
     def _varying(self, number: int, chosen: NDArray[np.int64], most_bytes: int) -> list[Any]:
-        """Read values until they are as large together as they may be."""
+        """Read values of a field of varying length, until they reach the limit of bytes."""
         found: list[Any] = []
         step = max(1, min(_AT_ONCE, most_bytes // self.ref.record_bytes))
         size_bytes = 0
@@ -70,7 +70,8 @@ class Sample:
     def drawn(self, count: int, fields: int) -> Iterator[tuple[int, Sequence[Any]]]:
         """Yield the index of one record after another, and the values of its first fields.
 
-        Fewer than `count` if they are large, but one at least. The value of a pickled field is `None`.
+        Fewer than `count` records are yielded if they are large, but one at least. The value of a pickled
+        field is `None`.
         """
         leaves = [field.leaf for field in self.ref.spec.fields[:fields]]
         readable = [number for number, leaf in enumerate(leaves) if leaf.dtype != OBJECT]

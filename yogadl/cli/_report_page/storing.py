@@ -1,4 +1,4 @@
-"""Show how a version lies on the disk or in the bucket, and what of it is on this machine."""
+"""The section about a version's files and blocks, and about the share of them on this machine."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -18,7 +18,7 @@ _HEADER: Final = ("field", "kept as", "blocks", "bytes", "a record", "share", ""
 
 
 def storing_section(info: DatasetInfo, location: str, parts: PartTable, locality: Locality) -> str:
-    """Return the part of the page about files and blocks."""
+    """Return the section about files and blocks."""
     rows = list(_rows(info, parts))
     blocks = table_of_fields("How each field is stored", _HEADER, rows, right={2, 3, 4, 5})
     left = len(info.spec.fields) - len(rows)
@@ -46,7 +46,7 @@ def _facts(
 
 
 def _rows(info: DatasetInfo, parts: PartTable) -> Iterator[list[str]]:
-    """Yield what is known of each field; nothing where there are no records, and so no parts."""
+    """Yield a row for each field; no row if the version has no records, since it then has no parts."""
     counts = np.diff(parts.first_record)
     total = max(1, info.size_bytes)
     for name, lies in zip(names_of(info.spec)[:MOST_LISTED], parts.fields, strict=False):

@@ -1,4 +1,4 @@
-"""How the page looks: light and dark, on a phone and on paper."""
+"""The CSS of the page: light and dark, for phones and paper."""
 
 from typing import Final
 

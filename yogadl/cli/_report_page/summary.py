@@ -1,4 +1,4 @@
-"""Say in a few numbers what the values of a field are like: a pure function of a column."""
+"""Summarize the values of a field in a few numbers: a pure function of a column."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,9 +15,10 @@ from yogadl._leaf import BYTES, NUMPY_DTYPES, OBJECT, STR, Leaf
 from yogadl.cli._report_page.bars import Bars, bars_of, label_of
 from yogadl.cli._report_page.images import kind_of
 
-# Values of a field, of which there may be millions in a few records, are chosen at random beyond this.
+# A few records may hold millions of values of a field. If there are more than this, a random choice of them
+# is summarized.
 MOST_VALUES: Final = 2**17
-# As many different integers, or short texts, are counted one by one.
+# Integers and short texts are counted one by one up to this number of different values.
 MOST_CLASSES: Final = 20
 _SHORT_TEXT: Final = 40
 _BITS: Final = 64
@@ -26,13 +27,13 @@ _NO_VALUES: Final = "no values: all are of length 0"
 
 @dataclass(frozen=True)
 class Distribution:
-    """How some numbers, or classes, are distributed.
+    """The distribution of numbers, or of classes.
 
     Attributes:
-        title: What they are.
-        figures: What is known of them, by its name.
-        bars: How many lie where; ``None`` if there are none, or classes are better.
-        classes: How many there are of each, the most frequent first; ``None`` if there are too many.
+        title: The name of the values.
+        figures: Statistics as pairs of name and value.
+        bars: The histogram; ``None`` if there are no numbers to draw, or if classes are better.
+        classes: The count of each class, the most frequent first; ``None`` if there are too many classes.
     """
 
     title: str
@@ -43,7 +44,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the values of a field are like in a sample of the records."""
+    """The summary of a field's values in a sample of the records."""
 
     distributions: tuple[Distribution, ...]
     notes: tuple[str, ...] = ()
@@ -53,9 +54,9 @@ def summary_of(leaf: Leaf, column: Column, seed: int) -> Summary:
     """Return a summary of a column.
 
     Args:
-        leaf: The field.
-        column: Its values in some records; not those of a pickled field.
-        seed: Which values are chosen, where there are too many.
+        leaf: The field's leaf.
+        column: The field's values in the sample; an empty column if the field is pickled.
+        seed: The seed of the random choice among too many values.
     """
     if leaf.dtype == OBJECT:
         return Summary((), ("pickled, so not opened: unpickling runs code",))
@@ -72,7 +73,7 @@ def summary_of(leaf: Leaf, column: Column, seed: int) -> Summary:
 
 
 def _chosen(count: int, seed: int) -> tuple[NDArray[np.int64] | None, list[str]]:
-    """Return which of so many values are looked at, if not all are, and say so."""
+    """Return the numbers of the values to summarize, None for all; and a note on the choice."""
     if count <= MOST_VALUES:
         return None, []
     chosen = np.random.default_rng(seed % 2**_BITS).integers(0, count, MOST_VALUES)
@@ -87,7 +88,7 @@ def _joined(column: Column) -> NDArray[Any]:
 
 
 def _lengths(leaf: Leaf, column: Column) -> tuple[Distribution, ...]:
-    """Return how the sizes are distributed that vary, if any do."""
+    """Return the distributions of the sizes that vary, if any do."""
     if leaf.shape is None:
         return (_numbers("elements", np.array([np.size(value) for value in column])),)
     axes = [axis for axis, size in enumerate(leaf.shape) if size is None]
@@ -101,7 +102,7 @@ def _lengths(leaf: Leaf, column: Column) -> tuple[Distribution, ...]:
 
 
 def _of_texts(leaf: Leaf, column: Column, lengths: tuple[Distribution, ...], seed: int) -> Summary:
-    """Summarize strings or bytes, or arrays of such."""
+    """Summarize strings, bytes, or arrays of them."""
     texts: list[Any] = []
     for value in column:
         texts += value.reshape(-1).tolist() if isinstance(value, np.ndarray) else [value]
@@ -127,24 +128,24 @@ def _of_texts(leaf: Leaf, column: Column, lengths: tuple[Distribution, ...], see
 
 
 def _shown(text: str | bytes) -> str:
-    """Return a short text as it is, in quotes where nothing would be seen of it."""
+    """Return a short text, in quotes if it would be invisible."""
     if isinstance(text, bytes):
         return repr(text)
     return text if text.strip() else f'"{text}"'
 
 
 def _of_numbers(leaf: Leaf, values: NDArray[Any]) -> Distribution:
-    """Describe numbers of any dtype by those of numpy's own."""
+    """Summarize numbers of any dtype, converted to a dtype of numpy's own."""
     if values.dtype.kind == "c":
-        with np.errstate(all="ignore"):  # what is too large is infinite
+        with np.errstate(all="ignore"):  # numbers that are too large become infinite
             return _numbers("magnitude", np.abs(values.astype(np.complex128)))
-    if leaf.dtype not in NUMPY_DTYPES and values.dtype.kind not in "mM":  # bfloat16, int4 and their like
+    if leaf.dtype not in NUMPY_DTYPES and values.dtype.kind not in "mM":  # bfloat16, int4, ...
         values = values.astype(np.int64 if leaf.dtype.startswith(("int", "uint")) else np.float64)
     return _numbers("values", values)
 
 
 def _numbers(title: str, values: NDArray[Any]) -> Distribution:
-    """Describe one number at least, or truth values or times."""
+    """Summarize one or more numbers, truth values or times."""
     if values.dtype.kind == "b":
         return Distribution(title, (), classes=_counts(*np.unique(values, return_counts=True)))
     finite, figures = _without_strange(values)
@@ -167,7 +168,7 @@ def _numbers(title: str, values: NDArray[Any]) -> Distribution:
 
 
 def _without_strange(values: NDArray[Any]) -> tuple[NDArray[Any], list[tuple[str, str]]]:
-    """Return values without those that are no numbers, and how many of these there were."""
+    """Return the finite values, and the count of each kind of other value, such as NaN."""
     if values.dtype.kind in "iu":
         return values, []
     strange = {"NaN" if values.dtype.kind == "f" else "no time": np.isnan(values)}
@@ -178,24 +179,24 @@ def _without_strange(values: NDArray[Any]) -> tuple[NDArray[Any], list[tuple[str
 
 
 def _median(ordered: NDArray[Any], dtype: np.dtype[Any] | None) -> str:
-    """Return the number in the middle, or the mean of the two there; of times, whole units of it."""
+    """Return the median: the middle number, or the mean of the middle two; for times, in whole units."""
     low, high = (ordered[place].item() for place in ((len(ordered) - 1) // 2, len(ordered) // 2))
     if dtype is not None:
         return label_of((low + high) // 2, dtype)
     if isinstance(low, int):
-        return f"{Decimal(low + high) / 2:,}"  # a float has too few digits for that of large integers
+        return f"{Decimal(low + high) / 2:,}"  # a float has too few digits for the mean of large integers
     return label_of(float((Fraction(low) + Fraction(high)) / 2))
 
 
 def _mean(ordered: NDArray[Any]) -> float:
-    """Return the mean, which no sum on the way to it overflows."""
+    """Return the mean, computed so that the sum can't overflow."""
     numbers = ordered.astype(np.float64)
     largest = float(max(abs(numbers[0]), abs(numbers[-1]))) or 1.0
     return float((numbers / largest).mean()) * largest
 
 
 def _classes(ordered: NDArray[Any]) -> tuple[tuple[str, int], ...] | None:
-    """Return how many there are of each integer, in order of size; ``None`` if they are too many."""
+    """Return the count of each integer, in order of size, or ``None`` if there are too many integers."""
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
     if len(starts) > MOST_CLASSES:
         return None

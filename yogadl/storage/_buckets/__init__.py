@@ -1,1 +1,1 @@
-"""Keep objects by name: what a bucket is, and the stores that are buckets."""
+"""Buckets, which hold objects by name, and the stores that have them."""

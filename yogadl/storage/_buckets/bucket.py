@@ -1,9 +1,9 @@
-"""Declare what a bucket is: seven verbs that every object store has.
+"""Declare a bucket: seven verbs that every object store has.
 
-They are `get`, `fetch_range`, `put`, `put_if_absent`, `head`, `list` and `delete`; all else is written once,
-above them. A bucket is a flat space of names below a root (a prefix in S3 or GCS, a folder). An object
-appears whole or not at all, and reads see the newest one. `put_if_absent` is the one operation that decides
-between writers. `fetch_range` is a `get` in one piece, for stores that have a faster way to that.
+The verbs are `get`, `fetch_range`, `put`, `put_if_absent`, `head`, `list` and `delete`; everything else is
+written once, above them. A bucket is a flat space of names below a root (a prefix in S3 or GCS, a folder). An
+object appears whole or not at all, and reads return the newest one. `put_if_absent` is the one operation that
+decides between writers. `fetch_range` is a `get` in one piece, for stores that have a faster way for that.
 """
 
 import errno
@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from yogadl.errors import ConfigurationError, StorageError
 
-# Of a whole name, root and all, in S3 and GCS; of one segment, on file systems.
+# The limit of a whole name with its root, in S3 and GCS; and of one segment, on file systems.
 _MAX_NAME_BYTES: Final = 1024
 _MAX_SEGMENT_BYTES: Final = 255
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -28,13 +28,13 @@ class ReplacedError(StorageError):
 
 @dataclass(frozen=True)
 class Object:
-    """What a store says of one object.
+    """The facts that a store reports about one object.
 
     Attributes:
         name: Its name, below the root.
         size_bytes: Its size.
-        tag: Changes whenever the object's bytes do: an ETag, a generation. Opaque.
-        modified: When it was written, in seconds since 1970 by the store's own clock.
+        tag: An opaque text that changes whenever the object's bytes do: an ETag, a generation.
+        modified: The time of its last write, in seconds since 1970 by the store's own clock.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Body:
     """The bytes of an object, or of a range of it, as they arrive.
 
     Attributes:
-        object: The object; `size_bytes` is that of all of it.
+        object: The object; `size_bytes` is the size of the whole object.
         chunks: All the bytes, of this one object: after a broken connection the rest is requested again.
-            Raises `StorageError` where that fails, `ReplacedError` if the object was replaced meanwhile. Each
-            is about a MiB at most. Only to be read before the body is closed.
+            Raises `StorageError` if that fails, `ReplacedError` if the object was replaced meanwhile. Each
+            chunk is about a MiB at most. Read them before the body is closed.
     """
 
     object: Object
@@ -63,8 +63,8 @@ class FetchedRange:
     """A range of an object, in memory.
 
     Attributes:
-        content: Its bytes, fewer than asked for where the object ends before.
-        object: The object; `size_bytes` is that of all of it.
+        content: Its bytes, fewer than requested if the object ends before.
+        object: The object; `size_bytes` is the size of the whole object.
     """
 
     content: memoryview
@@ -75,9 +75,9 @@ class Bucket(Protocol):
     """Keep objects by name.
 
     Safe to use from several threads and after a fork; picklable, without credentials that were not passed as
-    arguments. Every error is a `StorageError` that names the object and says what to do; transient failures
-    are retried inside, bounded in time. `repr` is the URL and holds no secret. A name is a path without ``.``
-    and ``..``, and no other's folder; anything else is a `ConfigurationError`.
+    arguments. Every error is a `StorageError` that names the object and a remedy; transient failures are
+    retried inside, for a bounded time. `repr` is the URL and holds no secret. A name is a path without ``.``
+    and ``..``, and not the folder of another name; anything else is a `ConfigurationError`.
     """
 
     @property
@@ -89,73 +89,73 @@ class Bucket(Protocol):
 
     @property
     def origin(self) -> str:
-        """The root and its store's endpoint, which together are unique. Takes no request."""
+        """The root and its store's endpoint, which together are unique. Makes no request."""
         return self.url
 
     def hurried(self) -> "Bucket":
-        """Return the same bucket, but waiting a few seconds only: for questions that have another answer."""
+        """Return the same bucket with a patience of a few seconds, for callers that have a fallback."""
         return self
 
     def get(
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
     ) -> AbstractContextManager[Body | None]:
-        """Open an object, or the range from `start` up to `stop`; ``None`` if there is none.
+        """Open an object, or the range from `start` up to `stop`; give ``None`` if it does not exist.
 
         A range beyond the end is cut short, as a slice's is.
 
         Raises:
-            ReplacedError: if `tag` is given and the object has another by now.
+            ReplacedError: if `tag` is given and the object has another tag now.
         """
 
     def fetch_range(self, name: str, start: int, stop: int, *, tag: str | None = None) -> FetchedRange | None:
-        """Return the range from `start` up to `stop` of an object, all at once; ``None`` if there is none.
+        """Return the range from `start` up to `stop` of an object at once, or ``None`` if it does not exist.
 
         The fastest way for many small ranges, in many threads. A range beyond the end is cut short.
 
         Raises:
-            ReplacedError: if `tag` is given and the object has another by now.
+            ReplacedError: if `tag` is given and the object has another tag now.
         """
         with self.get(name, start, stop, tag=tag) as body:
             return None if body is None else whole(body)
 
     def put(self, name: str, content: bytes | Path) -> Object:
-        """Write an object, replacing any other of that name; a path's file is sent as it is.
+        """Write an object, replacing any of that name; a path's file is sent unchanged.
 
         A put that raised may still take effect: the network can deliver it late.
         """
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        """Write an object unless there is one; return whether this call did.
+        """Write an object unless it exists; return whether this call did.
 
-        This holds even if the store's answer was lost, as long as no two writers put the same bytes: so each
-        content has a token of its writer's.
+        The result holds even if the store's answer was lost, as long as no two writers put the same bytes. So
+        each content contains a token of its writer.
         """
 
     def head(self, name: str) -> Object | None:
-        """Return what is known of an object, or ``None`` if there is none."""
+        """Return the facts about an object, or ``None`` if it does not exist."""
 
     def list(self, prefix: str = "") -> Iterator[Object]:
         """Yield all objects whose names begin with `prefix`, in order of their names."""
 
     def delete(self, name: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object, if it exists."""
 
 
 def whole(body: Body) -> FetchedRange:
-    """Return all that arrives."""
+    """Return the whole body as one range."""
     return FetchedRange(memoryview(b"".join(body.chunks)), body.object)
 
 
 def read(
     bucket: Bucket, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
 ) -> bytes | None:
-    """Return the bytes of an object, or of a range of it, ``None`` if there is none."""
+    """Return the bytes of an object, or of a range of it, ``None`` if it does not exist."""
     with bucket.get(name, start, stop, tag=tag) as body:
         return None if body is None else b"".join(body.chunks)
 
 
 def is_own(bucket: Bucket, name: str, content: bytes) -> bool:
-    """Return whether an object has exactly these bytes: whether a put whose answer was lost succeeded."""
+    """Return whether an object has exactly these bytes: then a put whose answer was lost has succeeded."""
     with bucket.get(name) as body:
         if body is None or body.object.size_bytes != len(content):
             return False
@@ -163,7 +163,7 @@ def is_own(bucket: Bucket, name: str, content: bytes) -> bool:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of an object, if it can be one in every store.
+    """Return the name of an object, if every store allows it.
 
     Raises:
         ConfigurationError: if it is empty, over-long, absolute, or has an empty, ``.`` or ``..`` segment, a
@@ -176,15 +176,15 @@ def checked_name(name: str) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Return whether an object can be called so in every store."""
+    """Return whether every store allows this name of an object."""
     return _problem_with(name) is None
 
 
 def checked_prefix(prefix: str) -> str:
-    """Return the prefix of the names to list, if it can be one; empty for all.
+    """Return the prefix of the names to list, if names can begin with it; empty for all.
 
     Raises:
-        ConfigurationError: if no name can.
+        ConfigurationError: if no name can begin with it.
     """
     if prefix:
         checked_name(prefix.removesuffix("/") if prefix != "/" else prefix)
@@ -198,7 +198,7 @@ def check_range(name: str, start: int, stop: int | None) -> None:
 
 
 def replaced(url: str, name: str) -> ReplacedError:
-    """Make the error of an object that has another tag than was asked for."""
+    """Return the error of an object that has another tag than was requested."""
     return ReplacedError(
         errno.ESTALE, f"{url}/{name} was replaced or deleted while it was read; open the dataset again"
     )

@@ -11,12 +11,12 @@ PROBE: Final = ".yogadl/put-if-absent"
 
 
 def check_conditions(bucket: Bucket) -> None:
-    """Make sure that the bucket's `put_if_absent` writes only if there is no such object.
+    """Check that the bucket's `put_if_absent` writes only if there is no such object.
 
     Writes one small object, once.
 
     Raises:
-        ConfigurationError: if it does not: two builders would both win.
+        ConfigurationError: if it writes in any case: two builders would both win.
         StorageError: if the bucket can't be written.
     """
     if bucket.put_if_absent(PROBE, _token()) and bucket.put_if_absent(PROBE, _token()):

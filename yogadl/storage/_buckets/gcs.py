@@ -33,13 +33,13 @@ from yogadl.storage._buckets.store import (
 from yogadl.storage._buckets.store_bucket import StoreBucket
 from yogadl.storage._buckets.store_errors import Refusal, Verb, is_transient, refused, transient
 
-# Files are uploaded in pieces of this size, each retried by itself; one is held in memory.
+# Files are uploaded in pieces of this size, each retried by itself; one piece is held in memory.
 _PIECE_BYTES: Final = 2**25
 _GIVE_CREDENTIALS: Final = (
     "run 'gcloud auth application-default login', set GOOGLE_APPLICATION_CREDENTIALS, or read a public "
     "bucket with anonymous=True"
 )
-# A secret: with it, anybody may continue the upload.
+# A session's id is a secret: anybody who has it may continue the upload.
 _SESSION: Final = re.compile(r"upload_id=[^&\s'\")]+")
 _AS_IT_IS: Final = {"content_type": "application/octet-stream", "checksum": "crc32c"}
 _PERMISSIONS: Final = {
@@ -54,13 +54,13 @@ class GCSBucket(StoreBucket):
     """A bucket in Google Cloud Storage. Implements `Bucket`.
 
     Args:
-        bucket: Its name.
-        prefix: The root; empty for all of the bucket.
-        endpoint_url: Where the store answers, if it is not Google.
+        bucket: The bucket's name.
+        prefix: The root; empty for the whole bucket.
+        endpoint_url: The URL of the store, if it is not Google.
         anonymous: Read a public bucket without credentials.
         user_project: The project that pays for the requests.
-        kms_key_name: The key that encrypts what is written.
-        client_options: What else `google.cloud.storage.Client` is given: ``project``, ``credentials``,
+        kms_key_name: The key that encrypts objects that are written.
+        client_options: Further arguments for `google.cloud.storage.Client`: ``project``, ``credentials``,
             ``client_options``, ``extra_headers`` ...
         patience: How long to wait for the store.
     """
@@ -78,7 +78,7 @@ class GCSBucket(StoreBucket):
         patience: RetryPolicy = DEFAULT_RETRY,
     ) -> None:
         connect = partial(_client, checked_endpoint(endpoint_url), anonymous, dict(client_options or {}))
-        # A client could tell, but to make one may take a request for credentials.
+        # A client has the endpoint, too, but making one may take a request for credentials.
         of_client = (client_options or {}).get("client_options")
         endpoint = f"{endpoint_url or os.environ.get('STORAGE_EMULATOR_HOST')} {of_client}"
         super().__init__(
@@ -117,14 +117,14 @@ def _client(endpoint_url: str | None, anonymous: bool, options: Mapping[str, Any
             given["client_options"] = {**given.get("client_options", {}), "api_endpoint": endpoint_url}
         client = storage.Client(**given)
     except DefaultCredentialsError:
-        raise  # credentials may appear later: an error of this attempt only
+        raise  # only this attempt fails: credentials may appear later
     except (ValueError, TypeError) as error:
         raise ConfigurationError(
             f"google-cloud-storage can't make a client with these options: {without_secrets(str(error))}"
         ) from error
     session = client._http
     session.headers.update(options.get("extra_headers", {}))
-    if not session.is_mtls:  # which has an adapter of its own
+    if not session.is_mtls:  # a session with mTLS has its own adapter
         for scheme in ("https://", "http://"):
             session.mount(scheme, HTTPAdapter(pool_connections=4, pool_maxsize=CONNECTIONS))
     return client
@@ -149,7 +149,7 @@ class _GCS:
         self._client = PerProcess(connect)
         self._user_project = user_project
         self._kms_key_name = kms_key_name
-        # Retries are made above.
+        # Retries are made in `StoreBucket`.
         self._once = {
             "retry": None,
             "timeout": (min(CONNECT_TIMEOUT_S, silence_s), silence_s),
@@ -226,12 +226,12 @@ class _GCS:
         return blob
 
     def _get(self, name: str, start: int, stop: int | None, tag: str | None) -> Any:
-        """Request the bytes without the SDK, which can only write them into a file."""
+        """Request the bytes without the SDK, which can only write them to a file."""
         from google.api_core.exceptions import from_http_response
 
         client = self._client()
         parameters = {"alt": "media", "ifGenerationMatch": tag, "userProject": self._user_project}
-        # With gzip accepted they are sent as they are stored.
+        # Accepting gzip makes the store send the bytes as they are stored.
         headers = {"Accept-Encoding": "gzip", "User-Agent": f"yogadl/{library_version()}"}
         headers |= range_header(start, stop)
         answer = client._http.get(
@@ -268,7 +268,7 @@ def _status_of(error: Any) -> int:
 
 
 def _translation(error: Any, verb: Verb, what: str) -> StorageError:
-    """Make one of our errors of one of the SDK's."""
+    """Translate one of the SDK's errors."""
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError
 
@@ -302,7 +302,7 @@ def _refused(error: Any, verb: Verb, what: str) -> StorageError:
 
 
 def _broken_off(error: Exception, verb: Verb, what: str) -> StorageError:
-    """Make the error of an answer that did not come, or was cut short."""
+    """Return the error for an answer that did not arrive, or was cut short."""
     from requests import exceptions
     from urllib3.exceptions import NewConnectionError
 
@@ -329,7 +329,7 @@ def _message(error: Any) -> str:
 
 
 def _no_credentials(error: Any, verb: Verb, what: str) -> StorageError:
-    """Make the error of credentials that never reached the store."""
+    """Return the error for credentials that never reached the store."""
     from google.auth.exceptions import DefaultCredentialsError, TransportError
     from requests.exceptions import RequestException
 

@@ -1,4 +1,4 @@
-"""Find out how google-cloud-storage sends a get, so that obstore sends it alike."""
+"""Find out how google-cloud-storage sends a get, so that obstore can send it in the same way."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any, Final
 from yogadl._version import library_version
 from yogadl.storage._buckets.store import NotCarriedOverError, Transport
 
-# What is carried over, or means nothing for a get. All else may mean something that obstore does not know.
+# Options that are carried over, or do not affect a get. Any other option may have no equal in obstore.
 _OPTIONS: Final = {"project", "credentials", "client_info", "client_options", "extra_headers"}
 _INNER_OPTIONS: Final = {"api_endpoint", "credentials_file", "quota_project_id", "scopes", "universe_domain"}
 # Headers that every client of requests sends.
@@ -17,10 +17,10 @@ _BEARER: Final = "Bearer "
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Make sure that a client's options have an equal in obstore.
+    """Check that a client's options have equals in obstore.
 
     Raises:
-        NotCarriedOverError: if one has none.
+        NotCarriedOverError: if an option has none.
     """
     inner = options.get("client_options") or {}
     given = inner if isinstance(inner, Mapping) else vars(inner)
@@ -30,11 +30,11 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def transport_of(client: Any, bucket: str, user_project: str | None, timeouts_s: Any) -> Transport:
-    """Return how a client sends gets: to the other API of the same endpoint, which is what obstore speaks.
+    """Return how a client sends gets, for the other API of the same endpoint, which obstore uses.
 
     Raises:
-        NotCarriedOverError: if it was given something that obstore has no equal of.
-        Exception: of the SDK, if there are no credentials.
+        NotCarriedOverError: if the client has a setting that has no equal in obstore.
+        Exception: an error of the SDK, if there are no credentials.
     """
     try:
         return _transport_of(client, bucket, user_project, timeouts_s)

@@ -35,11 +35,11 @@ Found = TypeVar("Found")
 class LocalBucket(Bucket):
     """A bucket in a folder, whose names are paths in it.
 
-    Writes are durable when the call returns. Which writer is first is decided by a hard link, which
-    is atomic on network file systems, too.
+    Writes are durable when the call returns. A hard link decides which writer is first; it is atomic on
+    network file systems, too.
 
     Args:
-        folder: The folder; made when something is first written.
+        folder: The folder; made at the first write.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -77,7 +77,8 @@ class LocalBucket(Bucket):
             _stamp(temporary)
             is_first = self._link(temporary, name)
             temporary.unlink()
-        # A network file system repeats a request whose answer was lost, and then finds its own link.
+        # A network file system repeats a request whose answer was lost, and then fails on the link it has
+        # made.
         return is_first or is_own(self, name, content)
 
     def head(self, name: str) -> Object | None:
@@ -85,41 +86,41 @@ class LocalBucket(Bucket):
         return None if found is None else _object(name, found)
 
     def list(self, prefix: str = "") -> Iterator[Object]:
-        # Not a name of a file: `a/b` begins those of `a/bc/d`, too.
+        # The folder only: the prefix `a/b` matches `a/bc/d`, too.
         below, _, _ = checked_prefix(prefix).rpartition("/")
         names = [
             name
             for name in files_below(self._folder.root, below, refuse_unlisted)
-            # Others put files there, too, such as "Icon\r", which no object can be called.
+            # Other programs put files there whose names no object can have, such as "Icon\r".
             if name.startswith(prefix) and is_name(name) and not _is_temporary(name)
         ]
-        for name in sorted(names):  # as text: in the order of the UTF-8 bytes, as stores have it
-            found = self._found(name, stat_any)  # anything but a file is refused when it is read
-            if found is not None:  # else it was deleted meanwhile
+        for name in sorted(names):  # as text: in the order of the UTF-8 bytes, as stores list them
+            found = self._found(name, stat_any)  # anything but a regular file is refused when it is read
+            if found is not None:  # it may have been deleted meanwhile
                 yield _object(name, found)
 
     def delete(self, name: str) -> None:
         self._folder.remove(_checked(name))
 
     def unfinished(self, below: str) -> Iterator[Object]:
-        """Yield what killed writers may have left below a folder; it is no object."""
+        """Yield temporary files that killed writers left below a folder; these are no objects."""
         for name in files_below(self._folder.root, below, refuse_unlisted):
             if is_name(name) and _is_temporary(name):
                 with suppress(FileNotFoundError):  # finished or removed meanwhile
                     yield _object(name, stat_any(self._folder.root, name))
 
     def delete_unfinished(self, name: str) -> None:
-        """Remove what `unfinished` has found, if it is there."""
+        """Remove a file that `unfinished` returned, if it exists."""
         self._folder.remove(checked_name(name))
 
     def _found(self, name: str, look: Callable[[Path, str], Found]) -> Found | None:
-        """Return what `look` returns for a file, ``None`` if there is none."""
+        """Return the result of `look` for a file, ``None`` if the file does not exist."""
         root, path = self._folder.root, self._folder.path(_checked(name))
         try:
             try:
                 return look(root, name)
             except FileNotFoundError:
-                # A network file system may cache its absence for a minute; opening the folder revalidates
+                # A network file system may cache for a minute that a name is free; opening the folder renews
                 # the cache.
                 os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
                 return look(root, name)
@@ -134,7 +135,7 @@ class LocalBucket(Bucket):
             try:
                 chunk = os.pread(file.fileno(), min(_CHUNK_BYTES, end - at), at)
             except OSError as error:
-                if error.errno == errno.ESTALE:  # gone from the server of a network file system
+                if error.errno == errno.ESTALE:  # deleted on the server of a network file system
                     raise replaced(self.url, name) from error
                 raise storage_error(error, f"can't read {self._folder.path(name)}") from error
             if not chunk:
@@ -147,7 +148,7 @@ class LocalBucket(Bucket):
         try:
             os.link(temporary, path)
         except FileExistsError as error:
-            if os.path.isdir(path):  # which is no object: it could be waited for without end
+            if os.path.isdir(path):  # not an object: waiting for it would never end
                 raise storage_error(error, f"{path} is a folder; remove it") from error
             return False
         except OSError as error:
@@ -173,10 +174,10 @@ def _checked(name: str) -> str:
 
 
 def _stamp(path: Path) -> None:
-    """Give a new file a time, and so a tag, that no other has.
+    """Give a new file a time, and so a tag, that no other file has.
 
     File systems give one time to all files written within some milliseconds, and reuse the inodes of removed
-    files. The milliseconds stay: they are the file system's clock, not ours.
+    files. The milliseconds are kept, since they are from the file system's clock, not this machine's.
     """
     modified = path.stat().st_mtime_ns
     os.utime(path, ns=(modified, modified - modified % _MILLISECOND_NS + secrets.randbelow(_MILLISECOND_NS)))

@@ -19,10 +19,10 @@ from yogadl.storage._buckets.bucket import (
 
 
 class MemoryBucket(Bucket):
-    """A bucket of this process alone, for tests. Implements `Bucket`, but for being picklable.
+    """A bucket of this process alone, for tests. Implements `Bucket`, except that it is not picklable.
 
     Args:
-        chunk_bytes: The size of the chunks that a body comes in.
+        chunk_bytes: The size of the chunks of a body.
     """
 
     def __init__(self, *, chunk_bytes: int = 2**20) -> None:
@@ -69,7 +69,7 @@ class MemoryBucket(Bucket):
 
     def list(self, prefix: str = "") -> Iterator[Object]:
         checked_prefix(prefix)
-        kept = list(self._objects.values())  # at once: others may write meanwhile
+        kept = list(self._objects.values())  # a snapshot: other threads may write meanwhile
         found = (known for known, _ in kept if known.name.startswith(prefix))
         yield from sorted(found, key=lambda known: known.name)
 

@@ -1,8 +1,8 @@
-"""Read ranges through obstore, which only this file imports, or by the store's SDK where that can't.
+"""Read ranges through obstore, which only this file imports, or through the store's SDK as a fallback.
 
-A get costs obstore a tenth of an SDK's processor time (benchmarks/transfer.py). It is used where it gives
-what the SDK would: with options that it has no equal of it is not tried, and what a store refuses to it is
-asked for again by the SDK, whose answer counts.
+A get through obstore takes a tenth of the processor time of one through an SDK (benchmarks/transfer.py).
+obstore is used if it gives the same result as the SDK: it is not tried with options that have no equal in it,
+and a request that a store refuses to it is repeated through the SDK, whose answer is final.
 """
 
 import errno
@@ -26,30 +26,31 @@ from yogadl.storage._buckets.store import NotCarriedOverError, PerProcess, Store
 from yogadl.storage._buckets.store_errors import Verb, is_transient, transient
 
 _log: Final = logging.getLogger("yogadl")
-# After so many refusals in a row of what the SDK was then given, the SDK alone is asked.
+# After this many requests in a row that obstore was refused and the SDK was not, only the SDK is used.
 _MOST_REFUSALS: Final = 3
-# obstore asks for credentials anew five minutes before they expire: so, once a minute. When they really do is
-# for the SDK to know, which renews them.
+# obstore requests credentials again five minutes before they expire: with this life, once a minute. The SDK
+# renews them at their real expiry.
 _CREDENTIALS_LIFE: Final = timedelta(minutes=6)
-# What obstore allows a whole body where chunks tell of progress; a silence ends it sooner.
+# The time that obstore allows for a whole body whose chunks show progress; silence ends it sooner.
 _LONGEST_BODY: Final = timedelta(days=1)
-# With these a store may say when it is to be asked again, which obstore does not tell: the SDK asks at once.
+# Answers with these statuses may have a Retry-After, which obstore does not return: the SDK repeats the
+# request at once.
 _BUSY: Final = (429, 503)
-# Ranges that did not come within moments are likely to be followed by others.
+# After a range that did not come within moments, further ones are likely to be slow for this time.
 _SLOW_FOR_S: Final = 60.0
-# obstore's errors have no more than a text.
+# obstore's errors have only a text.
 _STATUS: Final = re.compile(r"returned non-2xx status code: (\d{3})")
 _PASSING: Final = re.compile(r"HttpError \{\s+kind: (Timeout|Interrupted)")
 
 
 class _Client(NamedTuple):
-    """A store of obstore's, ``None`` if the SDK is to be asked. Never pickled: it has secrets.
+    """A store of obstore's, ``None`` if the SDK must be used. Never pickled: it has secrets.
 
     Attributes:
         store: Reads bodies of any length.
-        tag: What it calls an object's tag.
-        brief: The same, but gives up an answer that is not whole within the patience.
-        swift: The same, within moments.
+        tag: The key of an object's tag in obstore's metadata.
+        brief: The same store, but an answer must be whole within the patience.
+        swift: The same store, but an answer must be whole within moments.
     """
 
     store: Any
@@ -59,11 +60,11 @@ class _Client(NamedTuple):
 
 
 class BusyError(TransientError):
-    """The store is busy, and obstore does not tell until when: the SDK is to be asked."""
+    """The store is busy, and obstore does not return its Retry-After: the request must go to the SDK."""
 
 
 class OverdueError(TransientError):
-    """A range did not come within moments: it may be slow, and is read on without a limit for all of it."""
+    """A range did not come within moments; the rest must be read without a limit for the whole range."""
 
 
 class ObstoreRanges:
@@ -84,14 +85,14 @@ class ObstoreRanges:
 
     @property
     def url(self) -> str:
-        """The whole store."""
+        """The URL of the whole store."""
         return self.sdk.url
 
     def fetch(self, name: str, start: int, stop: int, tag: str | None) -> FetchedRange | None:
-        """Return a range that begins inside its object, all at once; ``None`` if `open` is to be asked.
+        """Return a range that begins inside its object, all at once, or ``None`` if `open` must be used.
 
         Raises:
-            BusyError: if the SDK is to be asked.
+            BusyError: if the request must go to the SDK.
         """
         client = self._client()
         if client.store is None:
@@ -111,10 +112,13 @@ class ObstoreRanges:
         return FetchedRange(content, found)
 
     def begin(self, name: str, start: int, stop: int, *, tag: str | None, chunk_bytes: int) -> Body | None:
-        """Open a range of which all comes within moments; ``None`` if `open` is to be asked. As `fetch`.
+        """Open a range that arrives within moments; return ``None`` if `open` must be used.
+
+        Otherwise this is like `fetch`.
 
         Raises:
-            OverdueError: if it does not, here or as its chunks are read: the rest is to be read by `open`.
+            OverdueError: if it does not arrive in time, here or as its chunks are read: `open` must read the
+                rest.
         """
         client, begun = self._client(), time.monotonic()
         if client.store is None or begun < self._slow_until:
@@ -146,7 +150,7 @@ class ObstoreRanges:
     def open(
         self, name: str, start: int, stop: int | None, *, tag: str | None, chunk_bytes: int
     ) -> Iterator[Body | None]:
-        """Open a range that begins inside its object; its chunks may break off, as `Store.open` says."""
+        """Open a range that begins inside its object; its chunks may break off, as for `Store.open`."""
         client = self._client()
         result = found = None
         is_busy = False
@@ -181,7 +185,7 @@ class ObstoreRanges:
                 raise NotCarriedOverError("a fork of a process that has loaded it, where it would hang")
             return _connected(self.sdk.transport(), self._patience_s)
         except StorageError:
-            raise  # such as that there are no credentials: there may be some later
+            raise  # for example missing credentials, which may appear later
         except ImportError:
             reason = "obstore is not installed (pip install obstore)"
         except NotCarriedOverError as error:
@@ -192,9 +196,9 @@ class ObstoreRanges:
         return _Client(None)
 
     def _note_refusal(self, client: _Client) -> None:
-        """Note that the SDK was given what obstore was not: begin anew, with new credentials, or give up."""
+        """Count a request that only obstore was refused; reconnect with new credentials, or give up."""
         if client.store is None or self._client() is not client:
-            return  # of several threads one has come before
+            return  # another thread has reconnected already
         self._refusals += 1
         if self._refusals < _MOST_REFUSALS:
             self._client = PerProcess(self._connected)
@@ -206,7 +210,7 @@ class ObstoreRanges:
         _log.info("ranges of %s are read by the SDK, which takes more processor time: %s", self.url, reason)
 
     def _raise_passing(self, error: Exception, name: str) -> None:
-        """Raise our error of one of obstore's if it may pass; what else it is the SDK is to say."""
+        """Raise one of obstore's errors, translated, if it may pass; return if the SDK must decide."""
         status = _STATUS.search(_said(error))
         if status is not None and int(status[1]) in _BUSY:
             raise BusyError(errno.EAGAIN, _said(error)) from error
@@ -221,7 +225,7 @@ class ObstoreRanges:
 
 
 def swift_s(patience_s: float) -> float:
-    """Return within how many seconds a range comes as a rule; they are no part of the patience."""
+    """Return the seconds within which a range usually comes; these seconds do not count as patience."""
     return min(1.5, patience_s / 4)
 
 
@@ -239,7 +243,7 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
     bypassed = getproxies().get(url.scheme) or getproxies().get("all")
     if transport.proxy_url is not None:
         options["proxy_url"] = transport.proxy_url
-    elif bypassed:  # or obstore would judge by the environment itself whether it is
+    elif bypassed:  # or obstore would decide from the environment whether to bypass the proxy
         options |= {"proxy_url": bypassed, "proxy_excludes": url.hostname}
     if isinstance(transport.verify, str):
         with open(transport.verify, "rb") as file:
@@ -249,7 +253,7 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
         getattr(store, transport.kind)(
             config=dict(transport.config),
             client_options={**options, "timeout": limit},
-            retry_config={"max_retries": 0},  # retries are made above
+            retry_config={"max_retries": 0},  # retries are made in `StoreBucket`
             credential_provider=transport.credentials
             and functools.partial(_credentials, transport.credentials),
         )
@@ -278,7 +282,7 @@ def _get(client: _Client, by: Any, name: str, start: int, stop: int, tag: str | 
 
 
 def _object(client: _Client, name: str, meta: Mapping[str, Any]) -> Object | None:
-    """Return what an answer says of its object; ``None`` if it does not say its tag."""
+    """Return the object that an answer describes, or ``None`` if the answer has no tag."""
     tag = meta[client.tag]
     if tag is None:
         return None
@@ -293,15 +297,15 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _said(error: Exception) -> str:
-    """Return an error's text without all that it knows of its origin."""
+    """Return an error's text without its debug information."""
     return str(error).partition("\n\nDebug source:")[0]
 
 
 @functools.cache
 def _forked_beside_obstore() -> list[int]:
-    """Return a list that will not be empty in processes that are forked from one that has loaded obstore.
+    """Return a list that is not empty in processes forked from one that has loaded obstore.
 
-    There a request would wait for ever for threads that did not come along.
+    In such a process a request would wait for ever, because obstore's threads do not survive a fork.
     """
     forked: list[int] = []
 

@@ -11,11 +11,11 @@ from yogadl.storage._buckets.retry import UnavailableError
 
 
 class OfflineError(UnavailableError):
-    """The store was not asked, because of ``offline=True``."""
+    """No request was made, because of ``offline=True``."""
 
 
 class OfflineBucket(Bucket):
-    """A bucket whose every verb raises at once."""
+    """A bucket whose verbs all raise at once."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket

@@ -1,4 +1,4 @@
-"""Find the bucket for a URL."""
+"""Open the bucket of a URL."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from yogadl.storage._buckets.local import LocalBucket
 from yogadl.storage._buckets.s3 import S3Bucket
 from yogadl.storage._folder import folder_at
 
-# By scheme, what opens a store's bucket, given the bucket's name, a prefix and options.
+# The bucket class of each scheme, called with the bucket's name, a prefix and options.
 _STORES: Final[dict[str, Callable[..., Bucket]]] = {"s3": S3Bucket, "gs": GCSBucket}
 
 
@@ -21,11 +21,11 @@ def open_bucket(url: str, others: Sequence[str] = (), **options: Any) -> Bucket:
 
     Args:
         url: ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``file:///folder``.
-        others: Further options that a caller has, for messages.
-        options: Those of the bucket's class, by name.
+        others: Options that the caller takes besides; listed in messages.
+        options: The options of the bucket's class, by name.
 
     Raises:
-        ConfigurationError: if it is no such URL, or an option is unknown.
+        ConfigurationError: if `url` has another form, or an option is unknown.
     """
     scheme, separator, rest = url.partition("://")
     name, _, prefix = rest.partition("/")
@@ -53,7 +53,7 @@ def _opened(
     known = list(inspect.signature(kind).parameters)[len(location) :]
     unknown = sorted(options.keys() - set(known))
     if unknown:
-        # As `open_storage` has it.
+        # The name that `open_storage` has for the option.
         named = {"patience_s" if name == "patience" else name: None for name in (*others, *known)}
         raise ConfigurationError(
             f"{', '.join(unknown)}: no option of {url}; it takes {', '.join(named) or 'no options'}"

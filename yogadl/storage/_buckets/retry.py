@@ -1,7 +1,7 @@
-"""Repeat operations on a store that failed for a passing reason, with backoff and a limit in time.
+"""Repeat operations on a store that failed for a transient reason, with backoff and a limit in time.
 
-An SDK's limits in time are between two bytes: one that comes a second keeps a request alive for ever. So
-attempts are made in threads of their own, and are left alone where too little comes of them.
+An SDK's time limits apply between two bytes: one byte each second keeps a request alive for ever. So attempts
+are made in threads of their own, and abandoned if they make too little progress.
 """
 
 import errno
@@ -22,11 +22,11 @@ _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 10.0
 # Failures that pass sooner are not logged.
 _LOG_AFTER_S: Final = 5.0
-# A refused port or an unknown host is most likely a mistyped endpoint, until the store has answered once.
+# Until the store has answered once, a refused port or an unknown host is most likely a mistyped endpoint.
 _MISTAKEN_S: Final = 4.0
-# An operation goes on as long as so much of it arrives, or is sent, within its patience.
+# An operation continues as long as this many bytes arrive, or are sent, within its patience.
 PROGRESS_BYTES: Final = 2**16
-# The last attempt has so long, however little of the patience is left.
+# The last attempt gets this time, even if less of the patience is left.
 _LEAST_ATTEMPT_S: Final = 1.0
 
 Result = TypeVar("Result")
@@ -36,7 +36,7 @@ class TransientError(StorageError):
     """A failure after which a new attempt may succeed: a reset connection, a stall, a 500 or 503.
 
     Attributes:
-        after_s: When the store wants to be asked again: its answer's Retry-After.
+        after_s: The seconds to wait before the next request, from the Retry-After of the store's answer.
     """
 
     after_s: float = 0.0
@@ -55,9 +55,9 @@ class RetryPolicy:
     """How long to wait for a store.
 
     Args:
-        silence_s: A connection on which nothing arrives for so long is closed, and the request repeated.
-        total_s: One operation goes on for so long without progress, which is 64 KiB of it; only for some
-            seconds while no connection could ever be made to this store.
+        silence_s: A connection on which nothing arrives for this time is closed, and the request repeated.
+        total_s: One operation continues for this time without progress, which is 64 KiB of it; only for some
+            seconds if no connection to this store was ever made.
 
     Raises:
         ConfigurationError: if either is not above 0.
@@ -68,7 +68,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {"silence_s": self.silence_s, "patience_s": self.total_s}
-        for name, value in given.items():  # not checked by a type before: it comes from the user
+        for name, value in given.items():  # values from the user, of any type
             if isinstance(value, bool) or not (isinstance(value, int | float) and value > 0):
                 raise ConfigurationError(
                     f"a store needs some time to answer: {name} must be a number of seconds above 0, not "
@@ -77,27 +77,27 @@ class RetryPolicy:
 
 
 DEFAULT_RETRY: Final = RetryPolicy()
-# For a question to which there is another answer.
+# For callers that have a fallback.
 HURRIED_RETRY: Final = RetryPolicy(silence_s=3.0, total_s=3.0)
 
 
 class Presence:
-    """What is known of whether a store answers, by all who ask it in this process. Safe for threads.
+    """Whether a store answers, as known to all its users in this process. Safe for threads.
 
-    A store that is away fails many operations: that is logged once, and once that it is back.
+    A store that is away fails many operations; its absence is logged once, and its return once.
 
     Attributes:
-        answered: Set once it has answered anything.
+        answered: Set once the store has answered anything.
     """
 
     def __init__(self) -> None:
         self.answered = threading.Event()
         self._lock = ProcessLock()
-        self._away_since_s: float | None = None  # since when operations failed, if that was logged
+        self._away_since_s: float | None = None  # the time of the first failure, if it was logged
         self._logged_s = -math.inf
 
     def is_away(self, since_s: float, error: TransientError, total_s: float) -> None:
-        """Note that an operation has failed since then, and is repeated for so long."""
+        """Note that an operation has failed since `since_s`, and is repeated for up to `total_s`."""
         now = time.monotonic()
         with self._lock:
             if self._away_since_s is not None or now - self._logged_s < total_s:
@@ -106,7 +106,7 @@ class Presence:
         _log.warning("%s; trying again for up to %.0f s", error.strerror, total_s)
 
     def is_here(self) -> None:
-        """Note that an operation was done."""
+        """Note that an operation has succeeded."""
         self.answered.set()
         if self._away_since_s is None:
             return
@@ -120,7 +120,7 @@ class Retrier:
     """Run operations on one store under a `RetryPolicy`. Safe to use from several threads.
 
     Attributes:
-        presence: Whether the store answers; shared by all who ask the same store.
+        presence: Whether the store answers; shared by all users of the same store.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
@@ -128,16 +128,16 @@ class Retrier:
         self.presence = Presence()
 
     def call(self, attempt: Callable[[], Result], what: str = "use the store") -> Result:
-        """Return what `attempt` returns; see `Attempts.call`."""
+        """Return the result of `attempt`; see `Attempts.call`."""
         return Attempts(self, what).call(attempt)
 
 
 class Attempts:
-    """The attempts at one operation. One thread makes them; any may say that they make progress.
+    """The attempts at one operation. One thread makes them; any thread may report progress.
 
     Args:
-        retrier: How long to go on.
-        what: What is to be done, for messages.
+        retrier: The policy and the presence of the store.
+        what: The operation, for messages.
     """
 
     def __init__(self, retrier: Retrier, what: str = "use the store") -> None:
@@ -154,17 +154,17 @@ class Attempts:
         self._begun = time.monotonic()
 
     def moved(self, size_bytes: int) -> None:
-        """Note that so many bytes have arrived, or were sent."""
+        """Note that bytes have arrived, or were sent."""
         self._bytes += size_bytes
         if self._bytes >= PROGRESS_BYTES:
             self.restart()
 
     def answered(self) -> None:
-        """Note that the store did what it was asked for."""
+        """Note that the store has done the operation."""
         self._retrier.presence.is_here()
 
     def call(self, attempt: Callable[[], Result]) -> Result:
-        """Return what `attempt` returns, called again while it raises `TransientError`.
+        """Return the result of `attempt`, called again while it raises `TransientError`.
 
         Raises:
             UnavailableError: if the policy's time is over.
@@ -180,7 +180,7 @@ class Attempts:
                 return result
 
     def run(self, work: Callable[[], Result]) -> Result:
-        """Return what `work` returns, made in a thread, which is left alone if it makes no progress.
+        """Return the result of `work`, called in a thread, which is abandoned if it makes no progress.
 
         Raises:
             UnavailableError: if the policy's time is over.
@@ -192,13 +192,13 @@ class Attempts:
         def call() -> None:
             try:
                 results.append(work())
-            except BaseException as error:  # noqa: BLE001  (who waits raises it, whatever it is)
+            except BaseException as error:  # noqa: BLE001  (raised by the waiting thread)
                 errors.append(error)
             done.set()
 
         try:
             threading.Thread(target=call, name="yogadl-request", daemon=True).start()
-        except RuntimeError:  # there may be no more threads, or the interpreter shuts down
+        except RuntimeError:  # the system has no more threads, or the interpreter shuts down
             return work()
         least_s = time.monotonic() + _LEAST_ATTEMPT_S
         while not done.is_set():
@@ -210,13 +210,14 @@ class Attempts:
             try:
                 raise errors[0]
             finally:
-                errors.clear()  # or the traceback would hold itself
+                errors.clear()  # or the traceback would be in a cycle with this list
         return results[0]
 
     def failed(self, error: TransientError) -> None:
-        """Sleep before the next attempt, longer each time; at random, so that clients do not return in step.
+        """Sleep before the next attempt, longer each time, at random, so that clients do not retry in step.
 
-        Not less than the store asks for. If that is longer than the policy's time, there is one attempt more.
+        The sleep is at least the Retry-After. If that is longer than the policy's time, one more attempt
+        follows.
 
         Raises:
             UnavailableError: if the policy's time is over.
@@ -233,7 +234,7 @@ class Attempts:
         if error.after_s > delay:
             most_s = left_s - min(_LEAST_ATTEMPT_S, self._policy.total_s / 4)
             delay = min(error.after_s, most_s) if most_s > 0 else error.after_s
-        # An attempt to connect may itself take long.
+        # The next attempt to connect may take long itself.
         is_mistaken = not has_answered and waited + delay > _MISTAKEN_S
         if is_mistaken or delay > left_s:
             raise self._unavailable() from error

@@ -38,7 +38,7 @@ from yogadl.storage._buckets.store_errors import (
     transient,
 )
 
-# The SDK retries the parts of a file, each by itself; all else is retried above, in one place.
+# The SDK retries each part of a file by itself; everything else is retried in `StoreBucket`.
 _ATTEMPTS_PER_PART: Final = 6
 _GIVE_CREDENTIALS: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile=, or read a public bucket with "
@@ -76,17 +76,17 @@ _PERMISSIONS: Final = {
 
 
 class S3Bucket(StoreBucket):
-    """A bucket in S3, or in a store that speaks as S3 does. Implements `Bucket`.
+    """A bucket in S3, or in a store with the same API. Implements `Bucket`.
 
     Args:
-        bucket: Its name.
-        prefix: The root; empty for all of the bucket.
-        endpoint_url: Where the store answers, if it is not AWS.
+        bucket: The bucket's name.
+        prefix: The root; empty for the whole bucket.
+        endpoint_url: The URL of the store, if it is not AWS.
         profile: The profile of the AWS configuration that has credentials, region and endpoint.
         anonymous: Read a public bucket without credentials.
-        client_options: What else `boto3.session.Session.client` is given: ``region_name``,
+        client_options: Further arguments for `boto3.session.Session.client`: ``region_name``,
             ``aws_access_key_id``, ``aws_secret_access_key``, ``verify``, ``config`` ...
-        extra_args: Further arguments, of every request that takes them: ``RequestPayer``,
+        extra_args: Further arguments, for every request that takes them: ``RequestPayer``,
             ``ServerSideEncryption``, ``SSEKMSKeyId``, ``ExpectedBucketOwner``, ``StorageClass`` ...
         patience: How long to wait for the store.
     """
@@ -132,7 +132,7 @@ def _client(
         read_timeout=patience.silence_s,
         max_pool_connections=CONNECTIONS,
         retries={"mode": "standard", "total_max_attempts": attempts},
-        # Contents are checked by sha256 elsewhere, and many stores refuse checksums that trail a body.
+        # yogadl compares contents by sha256, and many stores refuse checksums that trail a body.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         **({"signature_version": UNSIGNED} if anonymous else {}),
@@ -147,7 +147,7 @@ def _client(
         raise ConfigurationError(
             f"boto3 can't make a client with these options: {without_secrets(str(error))}"
         ) from error
-    checked_endpoint(client.meta.endpoint_url)  # it may be that of the environment
+    checked_endpoint(client.meta.endpoint_url)  # it may come from the environment
     if attempts > 1:
         client.meta.events.register_first(
             "needs-retry.s3", partial(_wanted_pause, attempts, patience.total_s)
@@ -156,14 +156,14 @@ def _client(
 
 
 def _wanted_pause(most: int, most_s: float, response: Any, attempts: int, **_: Any) -> float | None:
-    """Return how long the store wants the SDK to wait before it tries again; ``None`` if it does not say."""
+    """Return the store's Retry-After for the SDK's next attempt, or ``None`` if there is none."""
     if response is None or response[0].status_code < 400 or attempts >= most:
         return None
     return min(retry_after_s(response[0].headers.get("retry-after")), most_s) or None
 
 
 class _Client(NamedTuple):
-    """A client, and what it sends for a get."""
+    """A client, and the get that it would send."""
 
     sdk: Any
     get: Mapping[str, Any]
@@ -177,7 +177,7 @@ def _checked(connect: Callable[[], Any], bucket: str, extra_args: Mapping[str, A
     if unknown:
         raise ConfigurationError(f"no request to S3 takes {', '.join(unknown)}: correct extra_args")
     accepted = _accepted(client, "get_object", extra_args)
-    with contextlib.suppress(*_errors()):  # said where something is asked for
+    with contextlib.suppress(*_errors()):  # the first request raises the error
         return _Client(client, prepared_get(client, Bucket=bucket, **accepted))
     return _Client(client, {})
 
@@ -304,7 +304,7 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the error behind that of a file's upload, of which boto3 keeps no more than the text."""
+    """Return the error behind that of a file's upload, of which boto3 keeps only the text."""
     from boto3.exceptions import Boto3Error
 
     return error.__context__ if isinstance(error, Boto3Error) and error.__context__ else error
@@ -318,7 +318,7 @@ def _status_of(error: BaseException) -> int:
 
 
 def _translation(error: BaseException, verb: Verb, what: str) -> StorageError | ConfigurationError:
-    """Make one of our errors of one of boto3's."""
+    """Translate one of boto3's errors."""
     from botocore import exceptions
     from botocore.parsers import ResponseParserError
 
@@ -362,7 +362,7 @@ def _refused(error: Any, verb: Verb, what: str) -> StorageError:
         return refused(_REFUSALS[code], verb, what, "", detail)
     if status in (401, 403):
         return refused(Refusal.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
-    # An answer to HEAD has no body with a code in it.
+    # The answer to a HEAD has no body, and so no code.
     mend = "the credentials may be wrong or have expired" if code == "400" else ""
     return refused(Refusal.OTHER, verb, what, mend, detail)
 
@@ -378,7 +378,7 @@ def _code(error: Any) -> str:
 
 
 def _tag(answer: Mapping[str, Any]) -> str:
-    # Without its quotes: some stores refuse them in If-Match.
+    # Without quotes, because some stores refuse them in If-Match.
     tag: str = answer["ETag"]
     return tag.strip('"')
 

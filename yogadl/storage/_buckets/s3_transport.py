@@ -1,4 +1,4 @@
-"""Find out how boto3 sends a get, so that obstore sends it alike."""
+"""Find out how boto3 sends a get, so that obstore can send it in the same way."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -8,7 +8,7 @@ from typing import Any, Final
 from yogadl.storage._buckets.store import NotCarriedOverError, Transport
 
 _KEY: Final = "key"
-# What is carried over. All else may mean something that obstore does not know.
+# Headers and options that are carried over. Any other one may have no equal in obstore.
 _HEADERS: Final = {"user-agent", "x-amz-checksum-mode", "x-amz-request-payer"}
 _OPTIONS: Final = {
     "addressing_style",
@@ -21,15 +21,15 @@ _SIGNED, _UNSIGNED = "v4", "none"
 
 
 def prepared_get(client: Any, **arguments: Any) -> Mapping[str, Any]:
-    """Return what the client would send for a get: where to, with which headers; nothing is sent.
+    """Return the get that the client would send, with its URL and headers; nothing is sent.
 
-    Nobody else may use the client meanwhile.
+    No other thread may use the client meanwhile.
     """
     prepared: dict[str, Any] = {}
 
     def stop(params: Mapping[str, Any], **_: Any) -> Any:
         prepared.update(params)
-        return SimpleNamespace(status_code=200), {}  # as if it were the answer
+        return SimpleNamespace(status_code=200), {}  # in place of an answer
 
     client.meta.events.register_first("before-call.s3.GetObject", stop)
     try:
@@ -43,7 +43,7 @@ def transport_of(client: Any, get: Mapping[str, Any]) -> Transport:
     """Return how a client sends such gets.
 
     Raises:
-        NotCarriedOverError: if it was given something that obstore has no equal of.
+        NotCarriedOverError: if the client has a setting that has no equal in obstore.
     """
     try:
         return _transport_of(client, get)
@@ -75,8 +75,8 @@ def _transport_of(client: Any, get: Mapping[str, Any]) -> Transport:
     credentials = client._request_signer._credentials
     if kind == _SIGNED and credentials is None:
         raise NotCarriedOverError("no credentials")
-    endpoint = url.removesuffix(f"/{_KEY}")  # with the bucket in it, wherever the SDK puts that
-    # All that obstore would otherwise look for in the environment.
+    endpoint = url.removesuffix(f"/{_KEY}")  # contains the bucket, in the SDK's style of addresses
+    # All settings that obstore would otherwise take from the environment.
     settings = {
         "bucket": "bucket",
         "endpoint": endpoint,

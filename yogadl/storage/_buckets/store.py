@@ -1,4 +1,4 @@
-"""Declare a store, which makes one attempt at each verb, and write once what the SDKs of all stores need."""
+"""Declare a store, which makes one attempt at each verb, with code that the SDKs of all stores share."""
 
 import errno
 import io
@@ -20,7 +20,7 @@ from yogadl.storage._buckets.bucket import Body, Object, replaced
 from yogadl.storage._buckets.store_errors import Refusal, Verb, refused
 
 CONNECT_TIMEOUT_S: Final = 10.0
-# The SDKs' own pools hold ten, fewer than a download has in flight.
+# The SDKs' own pools hold ten, fewer than a download uses at once.
 CONNECTIONS: Final = 64
 
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+)")
@@ -37,20 +37,20 @@ class BadResponseError(Exception):
 
 
 class NotCarriedOverError(Exception):
-    """An SDK's client was given something that obstore has no equal of; says what."""
+    """An SDK's client has a setting that has no equal in obstore; the message names it."""
 
 
 @dataclass(frozen=True, repr=False)  # a proxy's URL may have a password in it
 class Transport:
-    """How an SDK's client sends its gets, so that obstore sends them alike.
+    """How an SDK's client sends its gets, so that obstore can send them in the same way.
 
     Args:
-        kind: The class of obstore's that speaks to such a store.
-        config: What that class is given.
-        url: Where the requests go.
-        credentials: Returns what requests are signed with, in obstore's form; ``None`` to sign none.
-        headers: What each request has besides.
-        user_agent: What the SDK's requests say they are of.
+        kind: The class of obstore's for such a store.
+        config: The arguments for that class.
+        url: The URL that requests go to.
+        credentials: Returns the credentials that sign requests, in obstore's form, or ``None`` to sign none.
+        headers: Further headers of each request.
+        user_agent: The user agent of the SDK's requests.
         verify: Whether to verify certificates, or the file with those to trust.
         proxy_url: The proxy that requests go through.
         timeouts_s: How long to wait for a connection, and for the next bytes on it.
@@ -69,7 +69,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class Page:
-    """Some of the objects of a list, and the mark of the next page; ``None`` for the last."""
+    """Some of the objects of a list, and the mark of the next page, or ``None`` for the last."""
 
     objects: list[Object]
     mark: str | None
@@ -78,18 +78,18 @@ class Page:
 class Store(Protocol):
     """One attempt at each verb, by a store's SDK. Names are whole: checked, with the root in front.
 
-    Every error of the SDK becomes a `StorageError` here: `TransientError` where another attempt may succeed,
-    `ReplacedError`, `PastEndError`, or one that says what to do. Safe to use from several threads, fork-safe
+    Every error of the SDK becomes a `StorageError` here: `TransientError` if another attempt may succeed,
+    `ReplacedError`, `PastEndError`, or one that names a remedy. Safe to use from several threads, fork-safe
     and picklable.
     """
 
     @property
     def url(self) -> str:
-        """The whole store, such as ``s3://bucket``."""
+        """The URL of the whole store, such as ``s3://bucket``."""
 
     @property
     def endpoint(self) -> str:
-        """Where it answers, as far as known without a request; two stores may have buckets of one name."""
+        """The store's endpoint, as known without a request; two stores may have buckets of one name."""
 
     def open(
         self, name: str, start: int, stop: int | None, *, tag: str | None, chunk_bytes: int
@@ -97,31 +97,31 @@ class Store(Protocol):
         """Open an object, or a range that begins inside it; its chunks may break off or end too early."""
 
     def put(self, name: str, content: bytes | Path, sent: Callable[[int], None]) -> Object:
-        """Write an object; `sent` is called with how many bytes were sent, from any thread."""
+        """Write an object; `sent` is called with the number of bytes sent, from any thread."""
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write an object unless there is one; return whether there was none."""
+        """Write an object unless it exists; return whether this call did."""
 
     def head(self, name: str) -> Object | None:
-        """Return what is known of an object."""
+        """Return the facts about an object."""
 
     def page(self, prefix: str, mark: str | None) -> Page:
         """Return the next objects with that prefix, in order of their names."""
 
     def delete(self, name: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object, if it exists."""
 
     def transport(self) -> Transport:
-        """Say how requests for ranges are sent.
+        """Return how requests for ranges are sent.
 
         Raises:
-            NotCarriedOverError: if obstore can't send them so.
+            NotCarriedOverError: if obstore can't send them in the same way.
         """
 
 
 @dataclass
 class Answer:
-    """What a request returned, or the HTTP status of an error that was expected; 0 if there was none."""
+    """The result of a request, or the HTTP status of an expected error; 0 if there was none."""
 
     content: Any = None
     status: int = 0
@@ -129,14 +129,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Sdk:
-    """How an SDK is found, and what its errors mean.
+    """How to import an SDK and translate its errors.
 
     Args:
-        package: What is imported of it.
-        missing: What to say if it is not installed.
+        package: The package to import.
+        missing: The message if it is not installed.
         errors: Returns the classes of its errors.
-        status_of: Returns the HTTP status that an error is about, 0 if none.
-        translate: Makes one of our errors of one of its own, given what was to be done, and with what: a URL.
+        status_of: Returns the HTTP status of an error, 0 if it has none.
+        translate: Returns our error for one of its own, given the verb and the URL.
     """
 
     package: str
@@ -147,7 +147,7 @@ class Sdk:
 
     @contextmanager
     def translated(self, verb: Verb, what: str, expected: tuple[int, ...] = ()) -> Iterator[Answer]:
-        """Raise the SDK's errors as ours; an expected HTTP status is noted in the answer instead."""
+        """Translate the SDK's errors; record an expected HTTP status in the answer instead of raising."""
         try:
             import_module(self.package)
         except ImportError as error:
@@ -164,14 +164,14 @@ class Sdk:
             answer.status = status
 
     def chunks(self, what: str, read: Callable[[], bytes]) -> Iterator[bytes]:
-        """Yield what `read` returns, until that is nothing."""
+        """Yield the results of `read` until one is empty."""
         with self.translated(Verb.READ, what):
             while chunk := read():
                 yield chunk
 
 
 class CountedBytes(io.BytesIO):
-    """Bytes to be sent that tell how many were read of them."""
+    """Bytes to be sent that report how many were read of them."""
 
     def __init__(self, content: bytes, sent: Callable[[int], None]) -> None:
         super().__init__(content)
@@ -185,7 +185,7 @@ class CountedBytes(io.BytesIO):
 
 
 class CountedFile(io.FileIO):
-    """A file to be sent that tells how many bytes were read of it."""
+    """A file to be sent that reports how many bytes were read of it."""
 
     def __init__(self, path: Path, sent: Callable[[int], None]) -> None:
         super().__init__(path)
@@ -202,7 +202,7 @@ class PerProcess(Generic[Value]):
     """A value for each process, such as a client with its connections. Safe to use from several threads.
 
     Args:
-        make: Makes the value; pickled with this.
+        make: Makes the value; pickled with this object.
     """
 
     def __init__(self, make: Callable[[], Value]) -> None:
@@ -218,7 +218,7 @@ class PerProcess(Generic[Value]):
         with self._lock:
             found = self._values.get(os.getpid())
             if found is None:
-                # A parent's value stays in place: to drop it here could end the parent's connections.
+                # A parent's value stays in the dict: dropping it here could end the parent's connections.
                 found = self._values[os.getpid()] = self._make()
         return found
 
@@ -226,11 +226,11 @@ class PerProcess(Generic[Value]):
         return PerProcess, (self._make,)
 
 
-def checked_endpoint(url: Any) -> str | None:  # whatever the caller took for a URL
-    """Return where a store answers, if that is a URL.
+def checked_endpoint(url: Any) -> str | None:  # a value from the user, of any type
+    """Return the endpoint of a store, if it is a URL.
 
     Raises:
-        ConfigurationError: if it is not; says what it might be.
+        ConfigurationError: if it is not; the error proposes a URL.
     """
     if url is None:
         return None
@@ -260,14 +260,14 @@ def checked_endpoint(url: Any) -> str | None:  # whatever the caller took for a 
 
 
 def range_header(start: int, stop: int | None) -> dict[str, str]:
-    """Return the header that asks for a range; none for a whole object."""
+    """Return the header that requests a range; none for a whole object."""
     if not start and stop is None:
         return {}
     return {"Range": f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"}
 
 
 def refuse_range(status: int, url: str, name: str, start: int) -> None:
-    """Raise the error that an HTTP status stands for: another tag than asked for, or no such range."""
+    """Raise the error of an HTTP status about a range: the tag differs, or the range is beyond the end."""
     if status == 412:
         raise replaced(url, name)
     if status == 416:
@@ -278,13 +278,14 @@ def size_of_whole(content_range: str | None, content_length: int, start: int, st
     """Return the size of an object of which a range was sent.
 
     Args:
-        content_range: What the answer says of it, such as ``bytes 10-19/1000``; ``None`` if it has all.
-        content_length: How many bytes follow.
-        start: The first byte that was asked for.
-        stop: The one behind the last; ``None`` for all.
+        content_range: The answer's Content-Range, such as ``bytes 10-19/1000``, or ``None`` for the whole
+            object.
+        content_length: The number of bytes that follow.
+        start: The position of the first byte requested.
+        stop: The position after the last, or ``None`` for all.
 
     Raises:
-        BadResponseError: if it is not the range that was asked for.
+        BadResponseError: if another range was sent than was requested.
     """
     if content_range is None and start == 0 and (stop is None or content_length <= stop):
         return content_length

@@ -1,4 +1,4 @@
-"""Make a bucket of a store: retries, resumed reads, names and pickling are written once, here."""
+"""Make a bucket of a store: retries, resumed reads, names and pickling are written here, once."""
 
 import errno
 import threading
@@ -35,23 +35,23 @@ from yogadl.storage._buckets.retry import (
 )
 from yogadl.storage._buckets.store import Page, PastEndError, Store
 
-# A connection that is reset loses the chunk that it was in, and each tells that there is progress.
+# Each chunk that arrives counts as progress; a connection that is reset loses at most one.
 _CHUNK_BYTES: Final = PROGRESS_BYTES
-# So much is read by a thread before it is handed on.
+# The bytes that a thread reads before it returns them.
 _AT_ONCE_BYTES: Final = 2**20
-# A range up to this that is wanted whole comes within moments, as a rule.
+# A range up to this size that is read whole usually comes within moments.
 _SWIFT_BYTES: Final = 2**21
 
 
 class StoreBucket(Bucket):
-    """A bucket in a store, below a prefix; a store's class adds its options.
+    """A bucket in a store, below a prefix; the subclass of each store adds its options.
 
     Args:
         store: The store.
         name: The bucket's name.
-        prefix: The root; empty for all of the bucket.
+        prefix: The root; empty for the whole bucket.
         patience: How long to wait for the store.
-        options: All others that the class was given; those that are empty are not pickled.
+        options: All other options of the subclass; empty ones are not pickled.
     """
 
     def __init__(
@@ -98,7 +98,8 @@ class StoreBucket(Bucket):
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
     ) -> Iterator[Body | None]:
         check_range(name, start, stop)
-        # What is read whole is small, and what machines agree by: the SDKs' answers to that are well known.
+        # Whole objects are small, and machines coordinate by them: the SDKs are the better-known way to read
+        # them.
         source = self._store if stop is None else self._ranges
         attempts = Attempts(self._retrier, f"read {self.url}/{name}")
         with self._read(ResumedRead(source, self._key(name), tag, attempts), name, start, stop, tag) as body:
@@ -140,7 +141,7 @@ class StoreBucket(Bucket):
     def fetch_range(self, name: str, start: int, stop: int, *, tag: str | None = None) -> FetchedRange | None:
         check_range(name, start, stop)
         key = self._key(name)
-        # What is larger may take longer than the patience: it is read chunk by chunk.
+        # A larger range may take longer than the patience, and is read chunk by chunk.
         if 0 < stop - start <= PROGRESS_BYTES:
             attempts = Attempts(self._retrier, f"read {self.url}/{name}")
             try:
@@ -148,7 +149,7 @@ class StoreBucket(Bucket):
             except TransientError as error:
                 source: Store | ObstoreRanges = self._store
                 if not isinstance(error, BusyError):
-                    attempts.failed(error)  # waits
+                    attempts.failed(error)  # sleeps
                     source = self._ranges
                 reading = ResumedRead(source, key, tag, attempts)
                 with self._read(reading, name, start, stop, tag) as body:
@@ -168,8 +169,8 @@ class StoreBucket(Bucket):
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         key = self._key(name)
-        # The object may be there because an earlier attempt of ours, or one repeated by a proxy, succeeded
-        # although its answer was lost.
+        # The object may exist because an earlier attempt, or one repeated by a proxy, succeeded although its
+        # answer was lost.
         is_new = self._retrier.call(lambda: self._store.create(key, content), f"write {self.url}/{name}")
         return is_new or is_own(self, name, content)
 
@@ -186,7 +187,7 @@ class StoreBucket(Bucket):
         mark: str | None = None
         while True:
             page = self._page(start, mark)
-            # Consoles put empty objects where they show folders; no name of ours ends in a slash.
+            # Consoles put empty objects for folders; no name of an object of ours ends in a slash.
             yield from (self._below_root(found) for found in page.objects if not found.name.endswith("/"))
             mark = page.mark
             if mark is None:
@@ -201,7 +202,7 @@ class StoreBucket(Bucket):
         return self._retrier.call(lambda: self._store.page(prefix, mark), what)
 
     def _check_bucket(self, missing: str) -> None:
-        """Make sure that an object is missing by itself, not with its bucket: stores answer 404 to both."""
+        """Check that an object is missing, not its whole bucket: stores answer 404 in both cases."""
         if self._exists:
             return
         try:
@@ -232,10 +233,10 @@ class ResumedRead:
     """One read of an object or a range, over as many connections as it takes. Not for several threads.
 
     Args:
-        store: Where it is, and how to open it.
+        store: The store that opens it.
         name: Its whole name.
-        tag: The tag it must have; ``None`` for that which is there now.
-        attempts: At reading it.
+        tag: The tag that the object must have, or ``None`` for the current one.
+        attempts: The attempts at this read.
     """
 
     def __init__(self, store: Store | ObstoreRanges, name: str, tag: str | None, attempts: Attempts) -> None:
@@ -248,16 +249,16 @@ class ResumedRead:
         self._is_swift = False
 
     def open(self, start: int, stop: int | None) -> Object | None:
-        """Begin to read; return the object, ``None`` if there is none."""
+        """Begin to read; return the object, ``None`` if it does not exist."""
         self._at = start
         body = self._open_again(stop)
         return None if body is None else self._begun(body, stop)
 
     def open_swiftly(self, start: int, stop: int) -> Object | None:
-        """Begin to read what comes within moments as a rule: until then, by no other thread.
+        """Begin to read a range that usually comes within moments, at first in this thread.
 
-        A thread for each piece takes several times the processor's time of the read itself
-        (benchmarks/transfer.py). What is slower is read on in threads, with all of the patience.
+        A thread for each piece takes several times the processor time of the read itself
+        (benchmarks/transfer.py). A slower range is read on in threads, with the whole patience.
         """
         self._at = start
         body = None
@@ -307,7 +308,7 @@ class ResumedRead:
     def _more(
         self, chunks: Iterator[bytes | memoryview], arrived: list[bytes | memoryview]
     ) -> TransientError | None:
-        """Add what comes next, and return the error after it, if there was one."""
+        """Append the next chunks, and return the error after them, if there was one."""
         size_bytes = 0
         try:
             while size_bytes < _AT_ONCE_BYTES and (chunk := next(chunks, None)) is not None:
@@ -324,13 +325,13 @@ class ResumedRead:
         try:
             return self._attempts.run(work)
         except UnavailableError:
-            # A thread may still read there, and to close it would wait for that.
+            # A thread may still read from the connection, and closing it would wait for that thread.
             left, self._connection = self._connection, ExitStack()
             threading.Thread(target=left.close, name="yogadl-request", daemon=True).start()
             raise
 
     def close(self) -> None:
-        """Return the connection to the pool, or close it if it has more to send."""
+        """Return the connection to the pool, or close it if it has unread bytes."""
         self._connection.close()
 
     def _reopened(self) -> Body:

@@ -1,4 +1,4 @@
-"""Make the errors of stores: what was refused and what to do about it, in the same words for every SDK."""
+"""Make the errors of stores, in the same words for every SDK: the refusal and the remedy."""
 
 import enum
 import errno
@@ -12,7 +12,7 @@ from yogadl.storage._buckets.retry import TransientError
 
 
 class Verb(enum.Enum):
-    """What was to be done with a store, as its error says it."""
+    """An operation on a store, as its errors name it."""
 
     READ = "read"
     WRITE = "write"
@@ -21,7 +21,7 @@ class Verb(enum.Enum):
 
 
 class Refusal(enum.Enum):
-    """Why a store refuses, where trying again does not help."""
+    """A reason why a store refuses, for which trying again does not help."""
 
     NO_BUCKET = (errno.ENOENT, "there is no such bucket: check its name and the endpoint, or make the bucket")
     NO_CREDENTIALS = (errno.EACCES, "no credentials were found")
@@ -53,14 +53,14 @@ _MOST_DIGITS: Final = 9
 
 
 def refused(refusal: Refusal, verb: Verb, what: str, mend: str, detail: str) -> StorageError:
-    """Make the error of a refusal.
+    """Return the error of a refusal.
 
     Args:
-        refusal: Why.
-        verb: What was to be done.
-        what: With what: a URL.
-        mend: What to do, in the SDK's words; may be empty.
-        detail: What the store said.
+        refusal: The reason.
+        verb: The operation.
+        what: The URL of its object.
+        mend: The remedy in the SDK's words; may be empty.
+        detail: The store's message.
     """
     number, reason = refusal.value
     if mend:
@@ -77,7 +77,7 @@ def transient(
     *,
     retry_after: str | None = None,
 ) -> TransientError:
-    """Make the error of what may succeed at the next attempt, after what the answer's Retry-After says."""
+    """Return the error of a failure after which the next attempt may succeed, no earlier than Retry-After."""
     error = kind(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
     error.after_s = retry_after_s(retry_after)
     return error
@@ -89,7 +89,7 @@ def is_transient(status: int) -> bool:
 
 
 def retry_after_s(retry_after: str | None) -> float:
-    """Return in how many seconds to ask again: that number, or a date, is what the header has."""
+    """Return the seconds of a Retry-After header, which is a number of seconds or a date."""
     text = (retry_after or "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:_MOST_DIGITS])

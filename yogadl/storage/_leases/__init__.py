@@ -1,1 +1,1 @@
-"""Decide which of any number of machines builds."""
+"""Leases, which decide which of any number of machines builds or prunes."""

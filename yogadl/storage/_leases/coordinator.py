@@ -1,4 +1,4 @@
-"""Decide by leases who builds or prunes in a bucket, or in a folder that machines share."""
+"""Decide by leases which process builds or prunes in a bucket, or in a folder that machines share."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ class LeaseCoordinator:
 
     Args:
         root: The root.
-        leases: Those below the same root.
+        leases: The leases below the same root.
         probes: Whether to test first that the store honours conditional writes.
         changed: Called with a version that was built, or may have been. Picklable.
     """

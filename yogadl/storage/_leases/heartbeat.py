@@ -1,7 +1,7 @@
 """Write a builder's heartbeat from a process of its own; see `Heartbeat`.
 
-A thread would not do: a source in C may hold the interpreter's lock for hours. The process watches that its
-parent lives, and overwrites one small object.
+A thread would not suffice: a source in C may hold the interpreter's lock for hours. The process watches that
+its parent lives, and overwrites one small object.
 """
 
 import errno
@@ -26,7 +26,7 @@ from yogadl.storage._leases.waiting import read_body
 
 _PARENT_POLL_S: Final = 0.5
 _REPORT_EVERY_S: Final = 1.0
-# Yogadl and the SDK are loaded after this time only, so that short builds cost little.
+# yogadl and the SDK are imported only after this time, so that short builds cost little.
 _FIRST_HEARTBEAT_S: Final = 2.0
 # Until the parent's path is set, imports come from Python itself and not from the current folder.
 _PYTHON: Final = (sys.executable, "-P")
@@ -40,7 +40,7 @@ sys.path[:] = path
 from yogadl.storage._leases.heartbeat import main
 main(pipe, task)
 """
-# It forks away from its parent at once, which so need not wait for it.
+# The program forks and its first process exits at once, so the parent need not wait for it.
 _START_TO_END: Final = """\
 import os, pickle, sys
 path, task = pickle.load(sys.stdin.buffer)
@@ -52,7 +52,7 @@ retry_ending(task)
 """
 _END_AGAIN_EVERY_S: Final = 1.0
 _STOPPED: Final = ("T", "t")
-# What a cluster's or a system's manager sends to every process of a job at once.
+# The signals that a cluster's or a system's manager sends to every process of a job at once.
 _SENT_TO_ALL: Final = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
@@ -60,14 +60,14 @@ _SENT_TO_ALL: Final = (
 
 @dataclass(frozen=True)
 class HeartbeatTask:
-    """What a heartbeat process has to do.
+    """The task of a heartbeat process.
 
     Args:
-        bucket: Where to write.
+        bucket: The bucket of the lease.
         lease_name: The lease; nothing is written if it turns out to be another process's.
         heartbeat_name: The object that is overwritten.
         end_name: The object that is written once the parent has died.
-        token: The lease's, which marks its objects.
+        token: The lease's token, which marks its objects.
         interval_s: The time between two writes.
     """
 
@@ -82,8 +82,8 @@ class HeartbeatTask:
 class Heartbeat:
     """This process's heartbeat, written by a child process until `stop` is called or this process dies.
 
-    None is written while this process is stopped (SIGSTOP, a debugger). Not for several threads at once; of
-    no use after a fork.
+    No heartbeat is written while this process is stopped (SIGSTOP, a debugger). Not for several threads at
+    once; useless after a fork.
     """
 
     def __init__(self, task: HeartbeatTask) -> None:
@@ -93,7 +93,7 @@ class Heartbeat:
         self._process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        # The task may hold credentials: through a pipe no other user can see them.
+        # The task is sent through a pipe: it may hold credentials that other users must not see.
         command = [*_PYTHON, "-c", _START]
         with _outliving_signals():
             try:
@@ -103,8 +103,8 @@ class Heartbeat:
                     error.errno or errno.EAGAIN,
                     f"can't start {sys.executable}, to tell others that this build goes on: {error.strerror}",
                 ) from error
-            # If this object is dropped, as by an interrupt, the heartbeat must end with it. But at this
-            # process's exit it must not: whatever thread builds then dies, and the heartbeat tells that.
+            # If this object is dropped, as by an interrupt, the heartbeat must end with it. At the exit of
+            # this process it must go on: the thread that builds dies then, and the heartbeat reports that.
             weakref.finalize(self, _end, process, self._pid).atexit = False
         assert process.stdin is not None
         start = pickle.dumps((sys.path, min(_FIRST_HEARTBEAT_S, self._task.interval_s)))
@@ -115,7 +115,7 @@ class Heartbeat:
         return process
 
     def report(self, records: int, total: int | None, size_bytes: int) -> None:
-        """Pass on how far the build is; never waits, and skips calls that come too often."""
+        """Pass on the progress of the build; never waits, and skips calls that come too often."""
         now = time.monotonic()
         if now - self._reported < _REPORT_EVERY_S or os.getpid() != self._pid:
             return
@@ -135,10 +135,11 @@ class Heartbeat:
 
 @contextmanager
 def _outliving_signals() -> Iterator[None]:
-    """Have processes that are started in this block live through signals to all processes of a job.
+    """Make processes started in this block survive signals to all processes of a job.
 
-    They tell others that this process is dead, so they must not die with it. The signals are blocked, which
-    a child inherits from its first moment on. This process gets them at the end of the block.
+    These processes tell other machines that this process is dead, so they must not die with it. The signals
+    are blocked, a state that a child inherits from its first moment on. This process gets them at the end of
+    the block.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT_TO_ALL)
     try:
@@ -156,7 +157,7 @@ def _end(process: "subprocess.Popen[bytes]", parent: int) -> None:
     process.stdin.close()
 
 
-def main(pipe: Any, pickled: bytes) -> None:  # a buffered binary stream has no one class in all Pythons
+def main(pipe: Any, pickled: bytes) -> None:  # a buffered binary stream has no class common to all Pythons
     """Write the heartbeat of the process that sent its id and a task, until that is dead."""
     parent, task = pickle.loads(pickled)
     watch = _ParentWatch(pipe, parent)
@@ -179,21 +180,21 @@ def _is_ours(task: HeartbeatTask) -> bool:
     try:
         return bool(read_body(task.bucket, task.lease_name).get("token") == task.token)
     except StorageError:
-        return False  # asked again at the next write
+        return False  # read again before the next write
 
 
 def end_in_background(task: HeartbeatTask, ending: bytes, for_s: float, *, may_come: bool) -> None:
     """Start a process that writes the end of a lease as soon as it can; it outlives this one.
 
     Args:
-        task: What is written where.
-        ending: What is written.
+        task: The lease, with the names of its objects.
+        ending: The content to write.
         for_s: How long to try.
-        may_come: Whether the lease may still appear, since the put that failed may take effect.
+        may_come: Whether the lease may still appear, because its put failed but may take effect later.
     """
     start = pickle.dumps((sys.path, pickle.dumps((task, ending, for_s, may_come))))
     command = [*_PYTHON, "-c", _START_TO_END]
-    silent = subprocess.DEVNULL  # a reader of our output would wait for both processes to end
+    silent = subprocess.DEVNULL  # with our output inherited, its reader would wait for both processes to end
     with suppress(OSError, subprocess.SubprocessError), _outliving_signals():
         subprocess.run(
             command, input=start, stdout=silent, stderr=silent, start_new_session=True, check=False
@@ -201,7 +202,7 @@ def end_in_background(task: HeartbeatTask, ending: bytes, for_s: float, *, may_c
 
 
 def retry_ending(pickled: bytes) -> None:
-    """Write the end of a lease, trying again and again, unless it has become another process's."""
+    """Write the end of a lease, with retries, unless the lease has become another process's."""
     task, ending, for_s, may_come = pickle.loads(pickled)
     deadline = time.monotonic() + for_s
     while time.monotonic() < deadline:
@@ -215,7 +216,7 @@ def retry_ending(pickled: bytes) -> None:
 
 
 class _ParentWatch:
-    """Read what the parent reports, and notice when it dies."""
+    """Read the parent's reports, and detect its death."""
 
     def __init__(self, pipe: Any, parent: int) -> None:
         self._pipe = pipe
@@ -228,7 +229,7 @@ class _ParentWatch:
         return os.getppid() == self._parent
 
     def wait(self, timeout_s: float) -> bytes | None:
-        """Wait, for less if the parent dies; return the last line that it sent."""
+        """Wait until the time is over or the parent dies; return the last line that it sent."""
         deadline, last = time.monotonic() + timeout_s, None
         while self.lives() and (left_s := deadline - time.monotonic()) > 0:
             if not self._is_open:
@@ -249,7 +250,7 @@ def _is_stopped(pid: int) -> bool:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0].decode() in _STOPPED
     except OSError:
-        pass  # macOS, or a /proc that is hidden
+        pass  # macOS, or a hidden /proc
     with suppress(OSError, subprocess.SubprocessError):
         found = subprocess.run(
             ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, timeout=10, check=False
@@ -262,5 +263,5 @@ def _attempt(put: Callable[[], object]) -> None:
     try:
         put()
     except StorageError as error:
-        # The next write may succeed; if none does another builder takes over, and this one notices.
+        # The next write may succeed; if none does, another builder takes over, and this one detects that.
         sys.stderr.write(f"yogadl: can't tell others that this build goes on: {error}\n")

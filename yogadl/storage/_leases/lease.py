@@ -1,6 +1,6 @@
-"""Let one of any number of machines build, or prune, by nothing but put-if-absent.
+"""Let one of any number of machines build, or prune, with put-if-absent as the only primitive.
 
-The protocol, and what it promises, is in docs/explanation/protocol.md.
+The protocol and its guarantees are in docs/explanation/protocol.md.
 """
 
 import contextlib
@@ -32,14 +32,14 @@ from yogadl.storage._leases.waiting import (
 
 _log = logging.getLogger("yogadl")
 
-_MOST_REFUSALS: Final = 20  # of one term, where the leases are listed each time
+_MOST_REFUSALS: Final = 20  # attempts to put one term, each after listing the leases again
 _MAX_INTERVAL_S: Final = 20.0
 _MAX_MESSAGE_CHARS: Final = 500
 
 
 @dataclass(frozen=True)
 class Leases:
-    """The leases on building and pruning what is below the root of a bucket. Picklable."""
+    """The leases on building and pruning below the root of a bucket. Picklable."""
 
     bucket: Bucket
     policy: LeasePolicy
@@ -48,28 +48,30 @@ class Leases:
     def held(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
     ) -> Iterator["BuildLease | None"]:
-        """Hold the lease on a version, waiting for its builder or for one that prunes the dataset.
+        """Hold the lease on a version, waiting for its builder or for a process that prunes the dataset.
 
-        Waiting processes are told when the block ends, and whether by an error.
+        The end of the block, and its error if there is one, are written for waiting processes.
 
         Args:
             key: The version.
-            unless: Called while waiting; once it returns true, ``None`` is given and nothing is held.
+            unless: Called while waiting; once it returns true, the context manager gives ``None`` and holds
+                nothing.
 
         Raises:
-            LeaseError: if it takes longer than `policy` allows; names the holder, and how to clear its lease.
+            LeaseError: if the wait takes longer than `policy` allows; the error names the holder, and how to
+                clear its lease.
         """
         lease = self._acquire(key, unless)
         if lease is None:
             yield None
             return
         with _released(lease):
-            self.wait_for_pruning(key.id)  # after acquiring: a later prune sees our lease
+            self.wait_for_pruning(key.id)  # after acquiring: a prune that begins later sees this lease
             yield lease
 
     @contextlib.contextmanager
     def pruning(self, dataset_id: str, now: float) -> Iterator["BuildLease | None"]:
-        """Hold the lease on pruning a dataset; give ``None`` if one builds or prunes there.
+        """Hold the lease on pruning a dataset; give ``None`` if a process builds or prunes there.
 
         Args:
             dataset_id: The dataset.
@@ -82,7 +84,7 @@ class Leases:
             yield None
             return
         with _released(lease):
-            # Checked after acquiring: a builder that begins later sees our lease, and waits.
+            # Checked after acquiring: a builder that begins later sees this lease, and waits.
             yield None if self.is_held(dataset_id, now) else lease
 
     def is_held(self, dataset_id: str, now: float) -> bool:
@@ -105,7 +107,8 @@ class Leases:
         for version, (term, has_ended, modified) in newest.items():
             if not has_ended:
                 holder = read_body(self.bucket, f"{version}/{term:010d}")
-                # Twice the time, since no process has watched its heartbeat: it must certainly be dead.
+                # Twice the time, because this process has not watched the heartbeat: the holder must
+                # certainly be dead.
                 if now - modified < 2 * max(self.policy.ttl_s, ttl_of(holder)):
                     held.add(version)
         return held
@@ -130,7 +133,7 @@ class Leases:
         while True:
             requested_s = time.monotonic()
             state = self._state(key)
-            # After the list: a builder that had ended by then has published by then.
+            # After the list: a builder whose end is in the list has published before.
             if unless is not None and unless():
                 return None
             if state.has_ended:
@@ -156,7 +159,7 @@ class Leases:
     def _state(self, key: DatasetKey | _names.WholeDataset) -> LeaseState:
         state, waited_for = LeaseState(), set()
         for found, term, ending in self._objects(_names.leases(key)):
-            if ending == _names.WAIT:  # which alone is no lease
+            if ending == _names.WAIT:  # a mark alone is no lease
                 waited_for.add(term)
                 continue
             if term > state.term:
@@ -167,14 +170,14 @@ class Leases:
         return replace(state, has_waiter=state.term in waited_for)
 
     def _objects(self, below: str) -> Iterator[tuple[Object, int, str]]:
-        """Yield what there is of leases below a folder, each with its term and the ending of its name."""
+        """Yield the objects of leases below a folder, each with its term and the ending of its name."""
         for found in self.bucket.list(f"{below}/"):
             split = _names.split_lease(found.name)
             if split is not None:
                 yield found, *split
 
     def _try_acquire(self, key: DatasetKey | _names.WholeDataset, state: LeaseState) -> "BuildLease | None":
-        """Put the lease of the term after `state`, unless another process does so first."""
+        """Put the lease of the term after `state`, unless another process puts it first."""
         if state.term >= _names.MAX_NUMBER:
             raise LeaseError(
                 f"{self.bucket.url}/{_names.lease(key, state.term)} has the highest number that there is, "
@@ -192,7 +195,7 @@ class Leases:
             "ttl_s": self.policy.ttl_s,
         }
         name = _names.lease(key, term)
-        # Before the lease is put: the heartbeat process reports it if this one is killed right after.
+        # The heartbeat starts before the lease is put, so that it reports a death right after the put.
         lease = BuildLease(self, key, term, token)
         is_taken = False
         try:
@@ -207,7 +210,8 @@ class Leases:
             return None
         try:
             if self._state(key).term > term:
-                # The state was outdated: this term has been held, and cleared by a later builder.
+                # `state` was outdated: this term was held before, and a later builder has removed its
+                # objects.
                 lease.stop_heartbeat()
                 self.bucket.delete(name)
                 return None
@@ -222,7 +226,7 @@ class Leases:
 
 @contextlib.contextmanager
 def _released(lease: "BuildLease") -> Iterator[None]:
-    """Release a lease at the end of a block, and tell waiting processes how it ended."""
+    """Release a lease at the end of a block, and write how the block ended for waiting processes."""
     try:
         yield
     except BaseException as error:
@@ -232,9 +236,9 @@ def _released(lease: "BuildLease") -> Iterator[None]:
 
 
 class BuildLease:
-    """The exclusive build (or prune) of one key; another builder takes over when the heartbeat stops.
+    """The right to build (or prune) one key; another builder takes over when the heartbeat stops.
 
-    Of no use after a fork. Made by `Leases.held`.
+    Useless after a fork. Made by `Leases.held`.
     """
 
     def __init__(self, leases: Leases, key: DatasetKey | _names.WholeDataset, term: int, token: str) -> None:
@@ -260,7 +264,7 @@ class BuildLease:
     def _is_ours(self) -> bool:
         """Return whether the lease of this term is still this one.
 
-        Leases are pruned a day after the last build, and then terms begin at 1 again.
+        Leases are pruned a day after the last build; after that, terms begin at 1 again.
         """
         return read_body(self._leases.bucket, self._name).get("token") == self._token
 
@@ -274,20 +278,20 @@ class BuildLease:
             )
 
     def end(self, failed: str | None) -> None:
-        """Release the lease and tell waiting processes.
+        """Release the lease, and write its end for waiting processes.
 
         Args:
-            failed: Why nothing was built, if so.
+            failed: The reason why nothing was built, if so.
         """
         if os.getpid() != self._pid:
             return  # a forked child does not hold its parent's lease
         try:
-            if self._is_ours():  # else another builder has taken over
+            if self._is_ours():  # otherwise another builder has taken over
                 self._leases.bucket.put(self._task.end_name, self._ending(failed))
         except BaseException as error:
             self.end_in_background(failed)
             if not isinstance(error, StorageError):
-                raise  # such as KeyboardInterrupt during retries
+                raise  # for example KeyboardInterrupt during retries
             _log.warning(
                 "yogadl: can't tell others that the build of %s has ended; trying for another %.0f s: %s",
                 self._key, self._leases.policy.ttl_s, error,
@@ -296,11 +300,11 @@ class BuildLease:
             self.stop_heartbeat()  # last: until then it ends the lease if this process is killed
 
     def end_in_background(self, failed: str | None, *, may_come: bool = False) -> None:
-        """Let another process write that the lease has ended, trying for one time to live.
+        """Let another process write the end of the lease, with retries for one time to live.
 
         Args:
-            failed: Why nothing was built, if so.
-            may_come: Whether the lease may still appear, since the put that failed may take effect.
+            failed: The reason why nothing was built, if so.
+            may_come: Whether the lease may still appear, because its put failed but may take effect later.
         """
         end_in_background(self._task, self._ending(failed), self._leases.policy.ttl_s, may_come=may_come)
 

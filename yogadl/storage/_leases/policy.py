@@ -1,4 +1,4 @@
-"""Say when a builder counts as dead, and how long to wait for one."""
+"""Hold the times after which a builder is considered dead, and callers stop waiting for one."""
 
 from typing import Final
 
@@ -11,10 +11,10 @@ _MIN_TTL_S: Final = 1.0
 
 @frozen
 class LeasePolicy:
-    """When a builder counts as dead, and how long to wait for one that lives.
+    """The times after which a builder is considered dead, and callers stop waiting for one.
 
     Args:
-        ttl_s: A builder without a heartbeat for so long counts as dead.
+        ttl_s: A builder without a heartbeat for this time is considered dead.
         wait_s: How long callers wait for a builder that lives; ``None`` is for ever.
 
     Raises:
@@ -25,7 +25,7 @@ class LeasePolicy:
     wait_s: float | None = None
 
     def __post_init__(self) -> None:
-        ttl_s: object = self.ttl_s  # from the user: may be anything
+        ttl_s: object = self.ttl_s  # a value from the user may have any type
         wait_s: object = self.wait_s
         if not (isinstance(ttl_s, int | float) and _MIN_TTL_S <= ttl_s < float("inf")):
             raise ConfigurationError(f"lease_ttl_s must be at least {_MIN_TTL_S:.0f} second, not {ttl_s!r}")

@@ -1,4 +1,4 @@
-"""Wait for a builder, judge whether it is alive, and describe it in messages."""
+"""Wait for a builder, decide whether it is alive, and describe it in messages."""
 
 import contextlib
 import logging
@@ -19,26 +19,26 @@ from yogadl.storage._leases.policy import LeasePolicy
 
 _log = logging.getLogger("yogadl")
 
-# So many heartbeats are due within one time to live, so that one or two may fail.
+# The number of heartbeats due within one time to live, so that one or two may fail.
 HEARTBEATS_PER_TTL: Final = 6
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _MOST_JITTER: Final = 1.3
 _LOG_AFTER_S: Final = 2.0
 _LOG_EVERY_S: Final = 60.0
-# A lease's objects are small; anybody could put large ones in their place.
+# The limit for reading a lease's object, which is small; other programs could put a large one in its place.
 _MAX_BODY_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True)
 class LeaseState:
-    """What a list of a version's leases shows of the newest.
+    """The state of the newest lease of a version, as a list of its objects shows it.
 
     Args:
         term: Its number; 0 if there is none.
-        heartbeat: Changes with each heartbeat.
+        heartbeat: A text that changes with each heartbeat.
         has_ended: Whether its builder has finished or failed.
-        has_waiter: Whether a process has noted that it waits for its turn.
+        has_waiter: Whether a process has put a mark that it waits for its turn.
     """
 
     term: int = 0
@@ -50,7 +50,7 @@ class LeaseState:
 class SilenceTimer:
     """Measure for how long a lease has not changed, as it does with each heartbeat.
 
-    Only this process's own monotonic clock counts: clocks of machines may be hours apart.
+    The time is that of this process's own monotonic clock: the clocks of machines may be hours apart.
     """
 
     def __init__(self) -> None:
@@ -62,8 +62,8 @@ class SilenceTimer:
 
         Args:
             state: The newest state.
-            requested_s: When it was requested: this process may have been stopped since.
-            answered: When it arrived.
+            requested_s: The time of its request; this process may have been stopped since.
+            answered: The time when it arrived.
         """
         if state != self._last_state:
             self._last_state, self._since = state, answered
@@ -74,10 +74,10 @@ class LeaseWaiter:
     """One caller's wait for a builder, or for a process that prunes.
 
     Args:
-        bucket: Where the leases are.
+        bucket: The bucket of the leases.
         policy: How long to wait.
-        key: What is built, or pruned.
-        takes_turns: Whether the caller will build even if the version is there by then, in turn with others
+        key: The version that is built, or the dataset that is pruned.
+        takes_turns: Whether the caller will build even if the version exists by then, in turn with others
             that replace it.
     """
 
@@ -99,7 +99,7 @@ class LeaseWaiter:
         self._pause_s = _FIRST_PAUSE_S
         self._paused_for = 0
         self._takes_turns = takes_turns
-        self._last_turn: int | None = None  # the term of this process, if others wait for their turn
+        self._last_turn: int | None = None  # the term of this process, if other processes wait for their turn
         self._yield_until_s: float | None = None
         self._holder: tuple[int, dict[str, Any]] = 0, {}
 
@@ -129,13 +129,14 @@ class LeaseWaiter:
             self._holder = 0, {}
 
     def yields_turn(self, state: LeaseState, requested_s: float) -> bool:
-        """Return whether this process has just built, and others that wait may not have noticed yet.
+        """Return whether this process has just built, and waiting processes may not have noticed yet.
 
-        Else a process that builds again and again would always be the first to notice, and starve them.
+        Without this, a process that builds repeatedly would always be the first to notice, and starve the
+        others.
 
         Args:
             state: The newest state; its builder has ended.
-            requested_s: When it was requested.
+            requested_s: The time of its request.
         """
         if not self._takes_turns:
             return False
@@ -146,7 +147,7 @@ class LeaseWaiter:
         return state.term == self._last_turn and now - self._started < self._yield_until_s
 
     def _next_pause_s(self, state: LeaseState) -> float:
-        """Return how long processes that wait for this one sleep at most; 0 if none does."""
+        """Return how long processes that wait for this one sleep at most; 0 if none waits."""
         if not state.has_waiter:
             return 0.0
         holder = self._body(state)
@@ -154,11 +155,11 @@ class LeaseWaiter:
         if (holder.get("host"), holder.get("pid")) != (socket.gethostname(), os.getpid()):
             return 0.0
         turn_s = max(0.0, time.time() - started) if isinstance(started, int | float) else 0.0
-        # Pauses grow by half each time, so that the last one is half of all of them.
+        # Pauses grow by half each time, so the last one is half of the sum of all.
         return min(self._longest_pause_s, _FIRST_PAUSE_S + turn_s / 2) * _MOST_JITTER + _FIRST_PAUSE_S
 
     def pause(self, state: LeaseState) -> None:
-        """Sleep a little, and log now and then what for.
+        """Sleep a little; log from time to time which builder this waits for.
 
         Raises:
             LeaseError: if the time to wait is over.
@@ -189,7 +190,7 @@ class LeaseWaiter:
 
     def rest(self, at_most_s: float | None = None) -> None:
         """Sleep a little, longer each time."""
-        # At random, so that a thousand callers do not ask the store at the same moment.
+        # At random, so that a thousand callers do not make requests at the same moment.
         pause_s = self._pause_s * random.uniform(2 - _MOST_JITTER, _MOST_JITTER)
         self._pause_s = min(self._pause_s * 1.5, self._longest_pause_s)
         time.sleep(pause_s if at_most_s is None else min(pause_s, at_most_s))
@@ -200,7 +201,7 @@ class LeaseWaiter:
 
     def _put_wait_mark(self, state: LeaseState) -> None:
         if self._takes_turns and not state.has_waiter:
-            with contextlib.suppress(StorageError):  # then this process may have to wait longer
+            with contextlib.suppress(StorageError):  # without the mark this process may wait longer
                 self._bucket.put(_names.lease(self._key, state.term) + _names.WAIT, b"{}")
 
     def _ttl_s(self, state: LeaseState) -> float:
@@ -228,15 +229,15 @@ class LeaseWaiter:
 
 
 def verbs(key: DatasetKey | _names.WholeDataset) -> tuple[str, str]:
-    """Return the verb of what a lease's holder does, and its participle."""
+    """Return the verb for the work of a lease's holder, and its participle."""
     return ("prune", "pruned") if isinstance(key, _names.WholeDataset) else ("build", "built")
 
 
 def if_this_process(holder: dict[str, Any]) -> str:
-    """Return what to add to a message about a builder if it is this very process; else nothing.
+    """Return an addition to a message about a builder if the builder is this very process; else nothing.
 
-    One thread may well wait for another's build. But a thread that a builder starts and waits for would wait
-    for ever. It can't be told from others: before Python 3.14 a thread does not know what started it.
+    One thread may wait for another's build. But a thread that a builder starts and joins would wait for
+    ever. It can't be distinguished: before Python 3.14 a thread does not know which thread started it.
     """
     if (holder.get("pid"), holder.get("host")) != (os.getpid(), socket.gethostname()):
         return ""
@@ -247,7 +248,7 @@ def if_this_process(holder: dict[str, Any]) -> str:
 
 
 def read_body(bucket: Bucket, name: str) -> dict[str, Any]:
-    """Return the JSON object in a lease's object; an empty one if it is gone or has no such content."""
+    """Return the JSON object in a lease's object; an empty one if it does not exist or has other content."""
     try:
         document = parse_json(read(bucket, name, 0, _MAX_BODY_BYTES) or b"{}")
     except ValueError:

@@ -1,1 +1,1 @@
-"""Keep copies of what a bucket holds on this machine, shared by its processes."""
+"""The mirror: copies of a bucket's files on this machine, shared by its processes."""

@@ -1,4 +1,4 @@
-"""Keep blocks in a mirror while a stream reads from them: a file each, shared by a machine's processes."""
+"""Keep blocks in a mirror while a stream reads from them, a file each, shared by the machine's processes."""
 
 import contextlib
 import fcntl
@@ -21,31 +21,31 @@ from yogadl.storage._mirror.partial_file import boot
 _log = logging.getLogger("yogadl")
 
 _LOCK_LIMIT_S: Final = 60.0
-# A process that brings a block and makes no progress is not waited for any longer.
+# How long to wait for a process that downloads a block and makes no progress.
 _STALL_S: Final = 60.0
 
 
 class BlockFiles:
-    """The folder in which one stream's blocks are kept, by all processes of this machine that read it.
+    """The folder of one stream's blocks, shared by all processes of this machine that read the stream.
 
-    It is removed when room is needed and none of them lives.
+    The folder is removed if room is needed and none of these processes lives.
 
     Args:
         location: The mirror.
-        table_name: The cache's part table.
-        key: Says which stream.
-        most_bytes: How much room to reserve.
+        table_name: The name of the cache's part table.
+        key: The name of the stream.
+        most_bytes: The room to reserve.
 
     Attributes:
-        most_bytes: How much room there is.
-        is_lost: Whether the folder was found to be removed.
+        most_bytes: The reserved room.
+        is_lost: Whether the folder was removed by others.
 
     Raises:
         StorageError: if there is no room, or the disk fails.
     """
 
     def __init__(self, location: MirrorLocation, table_name: str, key: str, most_bytes: int) -> None:
-        # What was written before the machine went down may not be whole.
+        # With the boot's id, since files written before a crash of the machine may be incomplete.
         name = hashlib.sha256(f"{table_name} {key} {boot()}".encode()).hexdigest()[:32]
         self._folder = location.blocks / name
         self._lock_path = lock_path = self._folder / BLOCKS_LOCK
@@ -63,7 +63,7 @@ class BlockFiles:
         self.is_lost = self._is_told = False
 
     def bring(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
-        """Write what `fetch` returns to a file, unless it is there; see `HeldFiles`."""
+        """Write the result of `fetch` to a file, unless the file exists; see `HeldFiles`."""
         path = self._folder / name
         if path.exists():
             return
@@ -108,12 +108,12 @@ class BlockFiles:
         return content
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         with contextlib.suppress(OSError):
             (self._folder / name).unlink(missing_ok=True)
 
     def _clear(self) -> None:
-        """Remove what is left of processes that are gone."""
+        """Remove the files of processes that have ended."""
         for entry in os.scandir(self._folder):
             if entry.name == BLOCKS_LOCK:
                 os.truncate(entry.path, 0)

@@ -1,8 +1,8 @@
-"""Evict files from a mirror to make room: those that nothing reads, least recently used first.
+"""Evict files from a mirror to make room: files that no process reads, least recently used first.
 
 A reader holds a shared lock on the lock file of its cache's part table for as long as it lives, whatever the
 number of parts. So the tables whose locks are held name the parts that must stay. Another lock is held while
-parts are downloaded, whose bytes are reserved: all that are missing, or the one that is named in it. Eviction
+parts are downloaded; it reserves the bytes of all missing parts, or of the one part that it names. Eviction
 holds the mirror's gate exclusively, and readers register while they share it, so neither interferes with the
 other.
 """
@@ -29,25 +29,25 @@ from yogadl.storage._mirror.location import BLOCKS_LOCK, MirrorLocation
 from yogadl.storage._mirror.partial_file import names_of, remove_abandoned
 from yogadl.storage._parts import part_files, part_sizes
 
-# So much of the disk stays free, or a hundredth of it if that is less.
+# The bytes of the disk that stay free, or a hundredth of the disk if that is less.
 _SPARE_BYTES: Final = 2**30
-# Files younger than this may not be locked yet; adopted ones never are.
+# Temporary files younger than this may not be locked yet; temporary names of adopted files never are.
 _ABANDONED_S: Final = 600.0
-# The unit of `st_blocks` on any file system; unlike `st_size` that excludes holes.
+# The unit of `st_blocks` on any file system; unlike `st_size`, the blocks exclude holes.
 _STAT_BLOCK_BYTES: Final = 512
 _KINDS: Final = (".mdb", ".idx", ".parts", _names.SELECTION_SUFFIX)
 
 
 @dataclass
 class _Contents:
-    """What a mirror has and has reserved room for, by name.
+    """The files of a mirror and the room reserved in it, by name.
 
     Args:
-        present: The files that are there.
-        last_used_ns: When each that a table names was last used.
-        in_use: Those that some reader has open or is going to download.
-        reserved: The size of each that a reader is going to download.
-        unfinished_bytes: How much of those is on the disk already.
+        present: The files that exist.
+        last_used_ns: The time of the last use of each file that a table names.
+        in_use: The files that some reader has open or is going to download.
+        reserved: The size of each file that a reader is going to download.
+        unfinished_bytes: The bytes of those files that are on the disk already.
     """
 
     present: dict[str, os.stat_result] = field(default_factory=dict)
@@ -57,26 +57,26 @@ class _Contents:
     unfinished_bytes: int = 0
 
     def age(self, name: str) -> tuple[int, bool, str]:
-        """Return what sorts files by when they were used last; a table comes after what it names."""
+        """Return a sort key by the time of the last use; a table comes after the files that it names."""
         return self.last_used_ns.get(name, self.present[name].st_mtime_ns), _is_table(name), name
 
 
 def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int | None, what: str) -> int:
-    """Evict files that nothing reads, least recently used first, until `wanted` fits.
+    """Evict files that no process reads, least recently used first, until `wanted` fits.
 
     The caller holds the gate exclusively.
 
     Args:
         location: The mirror.
         wanted: Name and size of each file that is about to be downloaded.
-        limit_bytes: What the mirror may hold; ``None`` if only the disk limits it.
-        what: What they are for, for messages.
+        limit_bytes: The largest size of the mirror, or ``None`` if only the disk limits it.
+        what: A name for the wanted files, for messages.
 
     Returns:
-        How many bytes there is room for besides, with nothing more evicted.
+        The bytes for which there is room besides, without more evictions.
 
     Raises:
-        StorageError: if they can't fit; then nothing is evicted.
+        StorageError: if the wanted files can't fit; then nothing is evicted.
     """
     contents = _contents(location, wanted)
     reserved = contents.reserved | {
@@ -102,9 +102,9 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
 
 
 def evict_to_free(location: MirrorLocation, size_bytes: int) -> None:
-    """Evict files that nothing reads, least recently used first, until the disk has so much free.
+    """Evict files that no process reads, least recently used first, until the disk has this many bytes free.
 
-    If that can't be, all of them go. The caller holds the gate exclusively.
+    If that is impossible, all of them are evicted. The caller holds the gate exclusively.
     """
     contents = _contents(location, ())
     free = contents.present.keys() - contents.in_use
@@ -112,7 +112,7 @@ def evict_to_free(location: MirrorLocation, size_bytes: int) -> None:
 
 
 def what_is_there(location: MirrorLocation) -> str:
-    """Say how much a mirror holds, and how much of that can't go."""
+    """Return a phrase with the size of a mirror's files, and of those that can't be evicted."""
     contents = _contents(location, ())
     here_bytes = sum(file.st_size for file in contents.present.values())
     in_use_bytes = sum(file.st_size for name, file in contents.present.items() if name in contents.in_use)
@@ -123,7 +123,7 @@ def what_is_there(location: MirrorLocation) -> str:
 
 
 def _evict(location: MirrorLocation, contents: _Contents, free: Iterable[str], excess_bytes: int) -> None:
-    """Remove these files, least recently used first, until so much is gone."""
+    """Remove these files, least recently used first, until `excess_bytes` are removed."""
     for name in sorted(free, key=contents.age):
         if excess_bytes <= 0:
             break
@@ -138,7 +138,7 @@ def _evict(location: MirrorLocation, contents: _Contents, free: Iterable[str], e
 
 
 def _most_bytes(location: MirrorLocation, here_bytes: int, limit_bytes: int | None) -> tuple[int, str, str]:
-    """Return how many bytes the mirror may have, why, and what to do if that is not enough."""
+    """Return the largest size of the mirror, the reason for that limit, and a remedy."""
     found = os.statvfs(location.root)
     disk_bytes, free_bytes = found.f_blocks * found.f_frsize, location.free_bytes()
     on_disk_bytes = here_bytes + free_bytes - min(_SPARE_BYTES, disk_bytes // 100)
@@ -150,15 +150,15 @@ def _most_bytes(location: MirrorLocation, here_bytes: int, limit_bytes: int | No
 
 
 def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
-    """List every file of the mirror; remove leftovers of killed processes, unless of wanted files."""
+    """List every file of the mirror; remove leftovers of killed processes, except those of wanted files."""
     resumable = {name for path in map(location.caches.path, wanted) for name in names_of(path)}
     contents = _Contents()
-    coming = _coming(location)  # before files are listed: what comes meanwhile counts as one or the other
+    coming = _coming(location)  # before the list: a part that arrives in between is then counted either way
     for name, path in _files(location.caches.root):
         try:
             found = path.lstat()
         except FileNotFoundError:
-            continue  # finished or removed just now
+            continue  # finished or removed meanwhile
         if name.endswith(_KINDS):
             contents.present[name] = found
         elif path.name.startswith(".") and path.suffix in (".tmp", ".lock"):
@@ -172,7 +172,7 @@ def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
 
 
 def _count_blocks(location: MirrorLocation, contents: _Contents) -> None:
-    """Count the room that streams have for blocks as reserved; remove blocks that no process reads."""
+    """Count the room of streams for blocks as reserved; remove blocks that no process reads."""
     for lock in location.blocks.glob(f"*/{BLOCKS_LOCK}"):
         folder = lock.parent
         if is_free(lock):
@@ -186,7 +186,7 @@ def _count_blocks(location: MirrorLocation, contents: _Contents) -> None:
 
 
 def _is_removed(path: Path) -> bool:
-    """Remove the leftover of a process, unless that lives; return whether it is gone."""
+    """Remove the leftover of a process, unless that process lives; return whether the leftover is removed."""
     if path.suffix == ".tmp":
         return remove_abandoned(path)
     if not is_free(path):
@@ -196,7 +196,7 @@ def _is_removed(path: Path) -> bool:
 
 
 def _coming(location: MirrorLocation) -> dict[Path, list[str]]:
-    """Return the locks under which something is downloaded, with which part that is; with none, it is all."""
+    """Return the held locks of downloads, each with the names of its parts; no name means all parts."""
     held: dict[Path, list[str]] = {}
     for lock in location.download_locks():
         if not is_free(lock):
@@ -208,7 +208,7 @@ def _coming(location: MirrorLocation) -> dict[Path, list[str]]:
 def _count_table(
     location: MirrorLocation, name: str, coming: Mapping[Path, list[str]], contents: _Contents
 ) -> None:
-    """Count a table's parts as in use if it is, else as last used when it was; and those that are coming."""
+    """Count a table's parts as in use or by their last use, and reserve room for those being downloaded."""
     lock = location.reader_lock(name)
     dataset_id, present = name.rpartition("/tables/")[0], contents.present
     table = _table_of(location, name, present[name].st_size)
@@ -219,7 +219,7 @@ def _count_table(
             for part, size_bytes in part_sizes(dataset_id, table)
             if part not in present and (is_whole or part in filled)
         )
-    # Of all that it names, only what is there is held on to: that may be little of much.
+    # Only files that exist are protected: these may be few of the many that the table names.
     named = itertools.chain([name], () if table is None else part_files(dataset_id, table))
     if not is_free(lock):
         contents.in_use.update(one for one in named if one in present)

@@ -1,4 +1,4 @@
-"""Fill a mirror with a cache while it is read: part by part, by one process of the machine."""
+"""Fill a mirror with a cache while the cache is read: part by part, by one process of the machine."""
 
 import logging
 import os
@@ -22,54 +22,54 @@ from yogadl.storage._threads import DaemonThreads
 
 _log = logging.getLogger("yogadl")
 
-# How often a process looks which parts others have brought, and whether it is to bring them itself; and how
-# many of them at a time, since each is asked of the file system.
+# The interval at which a process looks for parts that others have downloaded, and whether it must download
+# them itself; and the number of parts that it looks for at a time, each with a call to the file system.
 _LOOK_EVERY_S: Final = 0.5
 LOOKED_AT: Final = 256
-# After a failure of the network, which reading by range rides out as well.
+# The pause after a failure of the network, in which reading by range retries as well.
 _REST_S: Final = 10.0
-# A mirror is filled where at least this share of a cache will be read.
+# The least share of a cache that processes of this machine must read for it to be worth filling.
 _LEAST_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True)
 class FillPolicy:
-    """Whether to fill a mirror.
+    """Decide whether to fill a mirror.
 
     Args:
-        fill: With what is worth it, with all, or with nothing.
-        tell_full: Called where the mirror has no room for some parts: with which, and the error.
+        fill: Fill it if it is worth it, always, or never.
+        tell_full: Called if the mirror has no room for some parts, with a phrase about them and the error.
     """
 
     fill: Literal["auto", "always", "never"]
     tell_full: Callable[[str, StorageError], None] = lambda *_: None
 
     def fills(self, share: float) -> bool:
-        """Return whether to fill it for a process that reads this share of the records an epoch."""
+        """Return whether to fill the mirror for a process that reads this share of the records an epoch."""
         if self.fill == "auto":
             return share * _processes_here() >= _LEAST_SHARE
         return self.fill == "always"
 
     def why(self, share: float) -> str:
-        """Say what that depends on."""
+        """Return a phrase with the values that decide this."""
         of = f", and this process reads {share:.0%} of it an epoch" if self.fill == "auto" else ""
         return f"mirror_fill={self.fill!r}{of}"
 
 
 def _processes_here() -> int:
-    """Return how many processes of a job run on this machine, where its launcher says so."""
+    """Return the number of processes of a job on this machine, if its launcher sets it."""
     found = os.environ.get("LOCAL_WORLD_SIZE", "")
     return int(found) if found.isascii() and found.isdigit() else 1
 
 
 class Filler:
-    """Brings the parts of a cache to this machine, in threads; many processes may want it, one does it.
+    """Downloads the parts of a cache to this machine, in threads of one of the processes that read it.
 
-    What it leaves undone when its process ends, however that happens, another process goes on with.
+    If that process ends, for whatever reason, another process continues.
 
     Args:
-        cache: What the mirror has; it brings the parts.
-        are_away: Which parts are not here; set to false as they arrive.
+        cache: The mirror's files of the cache; downloads the parts.
+        are_away: Whether each part is away; set to false as parts arrive.
         condemn: Called with a part whose object has other bytes than its name says, and the error.
         tell_full: See `FillPolicy`.
     """
@@ -91,12 +91,12 @@ class Filler:
         self._looked_s = time.monotonic()
         self._next = 0
         self._starting = ProcessLock()
-        self._pid = 0  # of the process that the threads and the lock are of
+        self._pid = 0  # of the process that has the threads and the lock
         self._threads: DaemonThreads | None = None
         self._lock: int | None = None
 
     def look(self) -> None:
-        """See now and then which parts have arrived, by whomever they were brought."""
+        """Update from time to time which parts are away, as this process or others download them."""
         now = time.monotonic()
         if now - self._looked_s < _LOOK_EVERY_S:
             return
@@ -107,7 +107,7 @@ class Filler:
         self._next = 0 if self._next + LOOKED_AT >= len(away) else self._next + LOOKED_AT
 
     def soon(self, parts: NDArray[np.int64]) -> None:
-        """Say which parts are read next."""
+        """Note the parts that are read next."""
         self._soon = parts
 
     def start(self) -> None:
@@ -115,7 +115,7 @@ class Filler:
         with self._starting:
             if self._pid == os.getpid() or not self._are_away.any():
                 return
-            if self._lock is not None:  # inherited by a fork: the other process keeps it
+            if self._lock is not None:  # inherited through a fork: the parent keeps it
                 os.close(self._lock)
                 self._lock = None
             self._pid = os.getpid()
@@ -124,7 +124,7 @@ class Filler:
             self._threads.put(fill, lambda: None)
 
     def step(self) -> float | None:
-        """Bring one part, if that is for this process to do; return when to go on, None for never."""
+        """Download one part, if this process fills; return the pause until the next step, None for never."""
         assert self._threads is not None
         if self._lock is None:
             self._lock = self._cache.try_to_fill()
@@ -132,7 +132,7 @@ class Filler:
                 self.look()
                 return _LOOK_EVERY_S if self._are_away.any() else None
             close = weakref.finalize(self, _close, self._lock, self._pid)
-            close.atexit = False  # threads still write to it then; the process's end closes it
+            close.atexit = False  # threads still write to it at exit; the end of the process closes it
         part = self._first()
         if part is None:
             return None
@@ -159,7 +159,7 @@ class Filler:
         return 0.0
 
     def _first(self) -> int | None:
-        """Return which part to bring next: one that is needed soon, or else the first."""
+        """Return the part to download next: one that is needed soon, or else the first."""
         for parts in (self._soon, np.flatnonzero(self._are_away)):
             for part in map(int, parts):
                 if self._are_away[part] and part not in self._condemned:
@@ -171,7 +171,7 @@ def _fill(filler: "weakref.ref[Filler]", wait: Callable[[float], bool]) -> None:
     while (found := filler()) is not None:
         try:
             pause_s = found.step()
-        except OSError as error:  # such as of a folder that is none any more
+        except OSError as error:  # for example a file in place of a folder
             _log.warning("yogadl: the mirror is filled no further: %s", error)
             return
         del found

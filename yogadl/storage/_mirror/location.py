@@ -23,18 +23,18 @@ from yogadl.storage._mounts import file_system, network_file_system
 
 _log = logging.getLogger("yogadl")
 
-# The file that tells a mirror from any other folder, and holds its limit.
+# The file that distinguishes a mirror from any other folder, and holds its limit.
 _SETTINGS: Final = "mirror.json"
 _OURS: Final = frozenset(
     {_SETTINGS, "gate.lock", "locks", "caches", "builds", "blocks", "hosts", "lost+found"}
 )
-# In a folder of blocks: held by who reads them; says how much room they have.
+# The lock in a folder of blocks: held by the processes that read them; contains the size of their room.
 BLOCKS_LOCK: Final = "lock"
 # A disk with less free space is not chosen.
 _MIN_FREE_BYTES: Final = 10**9
 _OTHER_TEMPORARY: Final = "/var/tmp"
 IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
-# The gate is held to look at files, to remove some, or to write a few bytes.
+# The gate is held only while files are looked at or removed, or a few bytes are written.
 _GATE_LIMIT_S: Final = 300.0
 
 
@@ -44,7 +44,7 @@ class MirrorLocation:
 
     Args:
         root: Its path; everything else is below.
-        given_bytes: The limit that this process was given, should the file that has it be removed.
+        given_bytes: The limit that this process was given; used if the file with the limit was removed.
     """
 
     root: Path
@@ -57,12 +57,12 @@ class MirrorLocation:
 
     @property
     def builds(self) -> Path:
-        """What is being built on this machine."""
+        """The folder of unfinished builds of this machine."""
         return self.root / "builds"
 
     @property
     def blocks(self) -> Path:
-        """What streams hold for a time: a folder for each."""
+        """The folder of blocks that streams hold for a time: a folder for each stream."""
         return self.root / "blocks"
 
     def gate(self, *, exclusive: bool) -> AbstractContextManager[None]:
@@ -78,33 +78,33 @@ class MirrorLocation:
         return self.reader_lock(table_name).with_suffix(".whole")
 
     def fill_lock(self, table_name: str) -> Path:
-        """Return the lock that the one process holds that fills in that cache part by part.
+        """Return the lock of the one process that fills the mirror with that cache, part by part.
 
-        The file says which part it brings.
+        The file contains the name of the part being downloaded.
         """
         return self.reader_lock(table_name).with_suffix(".fill")
 
     def download_locks(self) -> list[Path]:
-        """Return every lock of these two kinds that there is."""
+        """Return every existing lock of these two kinds."""
         folder = self.root / "locks"
         return [*folder.glob("*.whole"), *folder.glob("*.fill")]
 
     def free_bytes(self) -> int:
-        """Return how much of its disk is free for this user."""
+        """Return the bytes of its disk that are free for this user."""
         found = os.statvfs(self.root)
         return found.f_bavail * found.f_frsize
 
     def limit_bytes(self) -> int | None:
-        """Return how many bytes the mirror may hold; ``None`` where only the disk limits it."""
+        """Return the largest size of the mirror in bytes, or ``None`` if only the disk limits it."""
         try:
             settings = parse_json(Folder(self.root).read(_SETTINGS) or b"")
         except ValueError:
-            return self.given_bytes  # damaged, or gone
+            return self.given_bytes  # damaged, or removed
         found = settings.get("limit_bytes") if isinstance(settings, dict) else self.given_bytes
         return found if type(found) is int and found > 0 else None
 
     def set_limit(self, limit_bytes: int) -> None:
-        """Set how many bytes the mirror may hold, for all processes that share it."""
+        """Set the largest size of the mirror, for all processes that share it."""
         if self.limit_bytes() != limit_bytes:
             with self.gate(exclusive=True):
                 self._write(limit_bytes)
@@ -135,7 +135,7 @@ class MirrorLocation:
                 self._write(None)
 
     def is_made(self) -> bool:
-        """Return whether the folder is a mirror by now."""
+        """Return whether the folder is a mirror now."""
         return Folder(self.root).size(_SETTINGS) is not None
 
     def _write(self, limit_bytes: int | None) -> None:
@@ -143,10 +143,10 @@ class MirrorLocation:
 
 
 def chosen_location(folder: Path) -> MirrorLocation:
-    """Return the mirror in a folder of the user's choice.
+    """Return the mirror in a folder that the user chose.
 
-    On a network file system it is in a folder of this host's own: whether locks hold between its hosts can't
-    be known, and without them one host could remove what another reads.
+    On a network file system the mirror is in a subfolder of this host's own: it is unknown whether locks hold
+    between hosts, and without them one host could remove files that another reads.
     """
     network = network_file_system(folder)
     if network is None:
@@ -160,13 +160,13 @@ def chosen_location(folder: Path) -> MirrorLocation:
 
 
 def default_location(*, makes: bool = True) -> MirrorLocation:
-    """Return the mirror in this machine's temporary storage: a local disk with room, this user's own.
+    """Return the mirror in this machine's temporary storage: on a local disk, in this user's own folder.
 
     Args:
         makes: Whether its folder is made if missing.
 
     Raises:
-        StorageError: if there is none.
+        StorageError: if there is no local disk with room.
     """
     candidates = dict.fromkeys(
         Path(os.path.realpath(path)) for path in (tempfile.gettempdir(), _OTHER_TEMPORARY)
@@ -194,7 +194,7 @@ def default_location(*, makes: bool = True) -> MirrorLocation:
 
 
 def _problem_with(root: Path, makes: bool) -> str | None:
-    """Return why the default mirror can't be here, ``None`` if it can."""
+    """Return why the default mirror can't be in this folder, ``None`` if it can."""
     parent = root.parent
     try:
         home = os.path.realpath(os.path.expanduser("~"))
@@ -217,7 +217,7 @@ def _problem_with(root: Path, makes: bool) -> str | None:
 
 
 def _is_own_folder(root: Path) -> bool:
-    """Return whether it is this user's folder and no other may write to it: others may write to /tmp."""
+    """Return whether a folder is this user's and not writable for others; anybody may write to /tmp."""
     try:
         found = root.lstat()
     except OSError:

@@ -1,8 +1,8 @@
 """Keep copies of a bucket's caches on this machine, for all its processes: downloaded once, and checked.
 
 A mirror lies in a folder of its own, outlives the processes that use it, and needs no server. Its files are
-in a bucket, too: a part is named by the sha256 of its bytes, and was downloaded or uploaded. So any file that
-nothing reads may be evicted.
+in the bucket, too: a part is named by the sha256 of its bytes, and was downloaded or uploaded. So any file
+that no process reads may be evicted.
 """
 
 import contextlib
@@ -45,13 +45,13 @@ class Mirror:
     Opens and makes nothing before it is used. Picklable; safe to use from threads and after a fork.
 
     Args:
-        bucket: Where the caches are.
-        folder: Where the copies are to be; ``None`` for this machine's temporary storage.
-        limit: How much it may hold, in bytes or as ``"200GB"``; it is stored in the folder, where the
-            last value given counts. ``None`` leaves it as it is: without one, the disk alone limits it.
+        bucket: The bucket of the caches.
+        folder: The folder of the copies, or ``None`` for this machine's temporary storage.
+        limit: The largest size, in bytes or as ``"200GB"``; stored in the folder, where the last value given
+            is used. ``None`` leaves it unchanged; without a limit, only the disk limits the mirror.
 
     Raises:
-        ConfigurationError: if `limit` is no size.
+        ConfigurationError: if `limit` is not a size.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Mirror:
 
     @property
     def location(self) -> MirrorLocation:
-        """Its folder, made if missing.
+        """The mirror's folder, made if missing.
 
         Raises:
             ConfigurationError: if the folder chosen holds other files.
@@ -88,7 +88,7 @@ class Mirror:
             return self._found
 
     def location_if_made(self) -> MirrorLocation | None:
-        """Return its folder, or ``None`` if there is none yet; makes nothing.
+        """Return the mirror's folder, or ``None`` if there is none yet; makes nothing.
 
         Raises:
             StorageError: if no folder can be used.
@@ -98,7 +98,7 @@ class Mirror:
 
     @property
     def folder(self) -> Folder:
-        """The folder of the copies, laid out as a local storage is, but for manifests."""
+        """The folder of the copies, laid out as a local storage is, except for manifests."""
         return self.location.caches
 
     def scratch(self) -> Path:
@@ -106,9 +106,10 @@ class Mirror:
         return made_folder(self.location.builds)
 
     def make_room(self, size_bytes: int) -> None:
-        """Evict what nothing reads until the disk has so much free, or nothing is left that can go.
+        """Evict files that no process reads until the disk has this many bytes free, or no such file is left.
 
-        It lists the mirror. If that did not help, a build does it again once half of what was free is gone.
+        This lists the mirror. If it did not help, a build repeats it only once half of the free bytes are
+        used.
         """
         try:
             location, looked_at_bytes = self.location, self._looked_at_bytes
@@ -123,7 +124,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Give a build room to begin, and tell at a full disk what the mirror has there."""
+        """Make room for a build to begin; on a full disk, add the size of the mirror to the error."""
         self._looked_at_bytes = None
         self.make_room(CHUNK_BYTES)
         try:
@@ -145,18 +146,18 @@ class Mirror:
             sweep(location.builds)
 
     def hold(self, manifest: Manifest) -> MirroredCache:
-        """Hold what the mirror has of a cache; but for its part table, nothing is downloaded.
+        """Hold the mirror's files of a cache; only its part table is downloaded.
 
-        As long as what is returned lives, none of it is evicted.
+        As long as the returned object lives, none of these files is evicted.
 
         Raises:
-            CacheFormatError: if the bucket has not the part table that the manifest names.
+            CacheFormatError: if the part table is missing in the bucket or altered.
             StorageError: if the network or the disk fails, or there is no room.
         """
         return MirroredCache(self._bucket, self.location, manifest)
 
     def fill(self, manifest: Manifest, *, progress: Progress | None = None) -> list[str]:
-        """Make a cache local, with its indexes, and compare files that were here before with their checksums.
+        """Download a cache with its indexes, and compare files that were here before with their checksums.
 
         Args:
             manifest: The cache.
@@ -166,7 +167,7 @@ class Mirror:
             The names of the files that were damaged here, and were downloaded again.
 
         Raises:
-            CacheFormatError: if the bucket has not what the manifest names; says which part.
+            CacheFormatError: if a part is missing in the bucket or altered; the error names the part.
             StorageError: if the network or the disk fails, or there is no room.
         """
         whole = manifest.size_bytes
@@ -186,33 +187,33 @@ class Mirror:
             return cache.mended
 
     def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
-        """Compare the files that are here of a cache with their checksums; download damaged ones again.
+        """Compare the files of a cache that are here with their checksums; download damaged ones again.
 
         Returns:
-            How many files are here, and the names of those that were damaged.
+            The number of files here, and the names of the damaged ones.
 
         Raises:
-            CacheFormatError: if the bucket has not what the manifest names; says which part.
+            CacheFormatError: if a part is missing in the bucket or altered; the error names the part.
             StorageError: if the network or the disk fails, or there is no room.
         """
         location = self.location_if_made()
         if location is None or not location.caches.names(manifest.key.id):
-            return 0, []  # and nothing is made or downloaded
+            return 0, []  # without making or downloading anything
         with contextlib.closing(MirroredCache(self._bucket, self.location, manifest)) as cache:
             return cache.mend(), cache.mended
 
     def kept(self, key: DatasetKey, digest: str | None = None) -> Published | None:
-        """Return a version's manifest if the mirror has it and all parts that it names; asks no bucket.
+        """Return a version's manifest if the mirror has it and all its parts; makes no request.
 
         Args:
             key: The version.
-            digest: Which manifest; ``None`` for the newest that is known here.
+            digest: The digest of the manifest, or ``None`` for the newest that is known here.
         """
         found = self.known(key, digest)
         return found if found is not None and _is_whole(self.folder, found.manifest) else None
 
     def known(self, key: DatasetKey, digest: str | None = None) -> Published | None:
-        """Return a version's manifest if the mirror has it, whatever it has of the parts."""
+        """Return a version's manifest if the mirror has it, with or without its parts."""
         location = self._location_if_any()
         if location is None:
             return None
@@ -224,7 +225,7 @@ class Mirror:
         for name in caches.names(f"{key.id}/tables", f".{digest}{_names.MANIFEST_SUFFIX}"):
             content = caches.read(name)
             if content is not None and digest_of(content) == digest:
-                with contextlib.suppress(CacheFormatError):  # of another version, or a newer library
+                with contextlib.suppress(CacheFormatError):  # of another version, or from a newer library
                     manifest = read_manifest(content, key, caches.where(name))
                     return Published(manifest, digest, content)
         return None
@@ -263,18 +264,18 @@ class Mirror:
             _log.info("yogadl: not kept in the mirror: %s: %s", name, error)
 
     def keep_newest(self, published: Published) -> None:
-        """Note that this is the newest manifest of its version, unless one is noted."""
+        """Note that this is the newest manifest of its version, unless a newest one is noted."""
         key = published.manifest.key
         with _unless_it_fails(key):
             if self._newest(self.folder, key) is None:
                 self.folder.write(self._newest_name(key), published.digest.encode())
 
     def renew(self, key: DatasetKey, digest: str | None) -> None:
-        """Replace the note of which manifest of a version is the newest, if there is one.
+        """Replace the note of the newest manifest of a version, if there is one.
 
         Args:
             key: The version.
-            digest: The newest manifest's; ``None`` if that is not known.
+            digest: The digest of the newest manifest, or ``None`` if unknown.
         """
         location = self._location_if_any()
         if location is None:
@@ -288,13 +289,13 @@ class Mirror:
                 location.caches.write(self._newest_name(key), digest.encode())
 
     def tagged(self, key: DatasetKey) -> str | None:
-        """Return which version a tag named when its store was last asked."""
+        """Return the version that a tag named when the store last answered."""
         location = self._location_if_any()
         content = None if location is None else location.caches.read(self._tag_name(key))
         return content.decode(errors="replace") if content else None
 
     def note_tag(self, key: DatasetKey, version: str | None) -> None:
-        """Note which version a tag names; ``None`` if it names none."""
+        """Note the version that a tag names, or ``None`` if it names none."""
         with _unless_it_fails(key):
             if self.tagged(key) == version:
                 return
@@ -304,7 +305,7 @@ class Mirror:
                 self.folder.write(self._tag_name(key), version.encode())
 
     def _newest(self, caches: Folder, key: DatasetKey) -> str | None:
-        """Return the digest of the manifest that a version had when its store was last asked."""
+        """Return the digest of a version's manifest when the store last answered."""
         content = caches.read(self._newest_name(key))
         return None if content is None else content.decode(errors="replace")
 
@@ -315,7 +316,7 @@ class Mirror:
         return self._note(key.id, f"@{key.version}")
 
     def _note(self, dataset_id: str, what: str) -> str:
-        # For each store apart: two may have buckets of one name.
+        # With the bucket's origin, since two stores may have buckets of one name.
         digest = hashlib.sha256(f"{what} {self._bucket.origin}".encode()).hexdigest()
         return f"{dataset_id}/newest/{digest[:32]}"
 
@@ -326,12 +327,12 @@ class Mirror:
             return None
 
     def adopt(self, files: Mapping[str, Path]) -> bool:
-        """Take files that were built here, by hard link or as copies, so that they need not be downloaded.
+        """Copy files that were built here to the mirror, as hard links if possible, to save their download.
 
         The bucket must have them already.
 
         Args:
-            files: By name in the bucket; they stay where they are.
+            files: The paths by name in the bucket; the files stay in place.
 
         Returns:
             Whether the mirror has all of them now; it has none if there is no room.
@@ -364,7 +365,7 @@ def _is_whole(folder: Folder, manifest: Manifest) -> bool:
 
 @contextlib.contextmanager
 def _unless_it_fails(key: DatasetKey) -> Iterator[None]:
-    """Log an error and go on: without the mirror's manifest the bucket is asked."""
+    """Log an error and continue: without the mirror's note, the bucket is used."""
     try:
         yield
     except StorageError as error:
@@ -373,7 +374,7 @@ def _unless_it_fails(key: DatasetKey) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _copy(path: Path, target: Path) -> Iterator[Path]:
-    """Give another name of a file, or a copy of it, beside `target`; it is gone afterwards unless renamed."""
+    """Give a hard link or a copy of a file, beside `target`; it is removed afterwards unless renamed."""
     made_folder(target.parent)
     temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:

@@ -33,32 +33,32 @@ _log = logging.getLogger("yogadl")
 
 # Only eviction holds this lock exclusively, for a moment.
 _LOCK_LIMIT_S: Final = 60.0
-# For more indexes their sizes are listed, not asked for one by one.
+# For more indexes than this, sizes are listed instead of requested one by one.
 _FEW_INDEXES: Final = 16
-# To look for room lists the mirror, a second for 100,000 parts. What is filled in, one part after the other,
-# takes this share of the room that was found before that: others may take some, too.
+# Looking for room lists the mirror, a second for 100,000 parts. Filling, part by part, uses one of this many
+# equal shares of the room it has found before it looks again, since others may use the rest.
 _ROOM_SHARE: Final = 16
-# How many files are compared at once, and how much of each at a time.
+# The number of files compared at once, and the bytes of each read at a time.
 _HASHED_AT_ONCE: Final = 4
 _HASH_BYTES: Final = 2**20
 
 
 class MirroredCache:
-    """The files of one cache in a mirror, for a `Reader`; they stay there as long as this object lives.
+    """The files of one cache in a mirror, for a `Reader`; the files stay there as long as this object lives.
 
-    Safe to use from threads and after a fork; the cache may be evicted once the last process that has it has
-    closed it or ended in any way. Not picklable.
+    Safe to use from threads and after a fork. The cache may be evicted once the last process that holds it
+    has closed it or ended in any way. Not picklable.
 
     Args:
-        bucket: Where the cache is.
-        location: Of the mirror.
+        bucket: The bucket of the cache.
+        location: The mirror.
         manifest: The cache. Its part table is downloaded now, its parts by `complete`.
 
     Attributes:
         mended: The names of the files that were damaged, and were downloaded again.
     """
 
-    away = None  # what is not there is downloaded when its path is asked for
+    away = None  # a missing part is downloaded when its path is requested
 
     def __init__(self, bucket: Bucket, location: MirrorLocation, manifest: Manifest) -> None:
         self.folder = location.caches
@@ -69,7 +69,7 @@ class MirroredCache:
         self._table_name = _names.table(manifest.key.id, manifest.table_sha256)
         self._lock_path = location.reader_lock(self._table_name)
         self._lock = ProcessLock()
-        self._room_bytes = 0  # that may be filled before it is looked for again, under this limit
+        self._room_bytes = 0  # the room to fill before looking again, found under this limit
         self._room_limit_bytes: int | None = None
         self._release = self._hold()
         try:
@@ -84,7 +84,7 @@ class MirroredCache:
         )
 
     def close(self) -> None:
-        """Give up this process's hold, so that the cache can be evicted."""
+        """Release this process's hold, so that the cache can be evicted."""
         self._release()
 
     def path(self, part: int) -> str:
@@ -92,7 +92,7 @@ class MirroredCache:
         if not self.is_here(part):
             with self._lock:
                 self.close()
-                self._release = self._hold()  # the lock's file may be gone as well
+                self._release = self._hold()  # the lock's file may have been removed as well
                 self._open_table()
                 self.complete([part])
         return str(self.folder.path(_names.part(self._manifest.key.id, self.table.sha256[part])))
@@ -101,7 +101,7 @@ class MirroredCache:
         """Return the index of a part, downloaded again if it was removed or damaged.
 
         Raises:
-            CacheFormatError: if the bucket has not what the part table names.
+            CacheFormatError: if the index is missing in the bucket or altered.
         """
         self.path(number)
         try:
@@ -113,7 +113,7 @@ class MirroredCache:
             return read_index(self.folder, self._manifest.key, self.table, number)
 
     def complete(self, numbers: Sequence[int], progress: Progress | None = None) -> None:
-        """Download those of these parts that are not there, in this order."""
+        """Download the missing ones of these parts, in this order."""
         with self._location.gate(exclusive=False):
             missing = self._missing(numbers)
         if not missing:
@@ -129,21 +129,21 @@ class MirroredCache:
                 fetch(self._bucket, missing, show)
 
     def fill_in(self, number: int, ranges: Executor, total: Total, lock: int) -> bool:
-        """Download a part while the cache is read; return whether it is there.
+        """Download a part while the cache is read; return whether the part is here.
 
         Args:
-            number: Which part.
-            ranges: What runs the requests.
-            total: Ends it early, once stopped.
+            number: The number of the part.
+            ranges: Runs the requests.
+            total: Stops the download early, once stopped.
             lock: The mirror's `fill_lock` of this cache, which the caller holds.
 
         Raises:
-            CacheFormatError: if the bucket has not what the part table names.
+            CacheFormatError: if the part is missing in the bucket or altered.
             StorageError: if the network or the disk fails, or there is no room.
         """
         one = self._part(number)
         size_bytes = one.size_bytes or 0
-        limit_bytes = self._location.limit_bytes()  # which may have been lowered since
+        limit_bytes = self._location.limit_bytes()  # it may have been lowered
         is_room_known = size_bytes <= self._room_bytes and limit_bytes == self._room_limit_bytes
         with self._location.gate(exclusive=not is_room_known):
             if is_room_known:
@@ -158,7 +158,7 @@ class MirroredCache:
         return self.is_here(number)
 
     def try_to_fill(self) -> int | None:
-        """Take the lock of who fills this cache in; the caller closes it. None if another process has it."""
+        """Take the lock on filling, which the caller closes; return None if another process has it."""
         path = self._location.fill_lock(self._table_name)
         descriptor = open_lock(path)
         if try_lock(descriptor, path, exclusive=True):
@@ -167,7 +167,7 @@ class MirroredCache:
         return None
 
     def block_files(self, key: str, size_bytes: int) -> BlockFiles:
-        """Return where a stream may keep blocks of so many bytes.
+        """Return a folder for this many bytes of a stream's blocks.
 
         Raises:
             StorageError: if there is no room, or the disk fails.
@@ -176,22 +176,22 @@ class MirroredCache:
 
     @property
     def limit_bytes(self) -> int | None:
-        """How many bytes the mirror may hold; ``None`` where only the disk limits it."""
+        """The largest size of the mirror in bytes, or ``None`` if only the disk limits it."""
         return self._location.limit_bytes()
 
     def are_here(self) -> NDArray[np.bool_]:
-        """Return which parts are there; that each is whole is seen to when it is opened."""
+        """Return whether each part exists here; opening a part checks that it is whole."""
         below, files = _names.parts(self._manifest.key.id), map(_names.part_file, self.table.sha256)
         return np.fromiter(self.folder.exist(below, files), bool, len(self.table))
 
     def complete_indexes(self, numbers: Sequence[int]) -> None:
-        """Download those of these parts' indexes that are not there: checked reads need them."""
+        """Download the missing ones of these parts' indexes, which checked reads need."""
         key = self._manifest.key
         missing = [number for number in numbers if not self._has_index(number)]
         if not missing:
             return
         sizes: dict[str, int] | None = None
-        if len(missing) > _FEW_INDEXES:  # one request for the sizes of a thousand files
+        if len(missing) > _FEW_INDEXES:  # a list has the sizes of a thousand files in one request
             sizes = {found.name: found.size_bytes for found in self._bucket.list(f"{key.id}/parts/")}
         wanted = {self._index_names(number)[0]: self._index(number, sizes) for number in missing}
         with self._location.gate(exclusive=True):
@@ -200,13 +200,13 @@ class MirroredCache:
         fetch(self._bucket, list(wanted.values()))
 
     def mend(self, progress: Progress | None = None) -> int:
-        """Compare every file that is there with its checksum, and download damaged ones again.
+        """Compare every file that is here with its checksum, and download damaged ones again.
 
         Args:
             progress: Called with bytes compared and bytes to compare.
 
         Returns:
-            How many files were there. `mended` has the names of those that were damaged.
+            The number of files that were here. `mended` has the names of the damaged ones.
         """
         numbers = range(len(self.table))
         parts = {part: self.folder.size(part.name) for part in map(self._part, numbers)}
@@ -219,14 +219,14 @@ class MirroredCache:
         return len(held) + len({self._index_names(number) for number in indexes}) + 1  # and the table
 
     def _hold(self) -> Callable[[], object]:
-        """Register as a reader; return the function that ends that."""
+        """Register as a reader; return the function that ends the registration."""
         with self._location.gate(exclusive=False):
             descriptor = open_lock(self._lock_path, reads=True)
             release = weakref.finalize(self, os.close, descriptor)
-            release.atexit = False  # the process's end closes it
+            release.atexit = False  # the end of the process closes it
             wait_for_lock(descriptor, self._lock_path, exclusive=False, limit_s=_LOCK_LIMIT_S)
-            with contextlib.suppress(OSError):  # where it may only be read, nothing is evicted from here
-                os.utime(descriptor)  # when it was used last
+            with contextlib.suppress(OSError):  # a read-only mirror has no evictions
+                os.utime(descriptor)  # the time of the last use
         return release
 
     def _open_table(self) -> PartTable:
@@ -237,7 +237,7 @@ class MirroredCache:
         try:
             return table_to_read(self.folder, manifest)
         except CacheFormatError:
-            # Damaged here; the bucket's is checked once it is downloaded.
+            # Damaged here; a copy from the bucket is checked when it is downloaded.
             _warn_of_damage(path)
             self.folder.remove(self._table_name)
             fetch(self._bucket, [wanted])
@@ -246,7 +246,7 @@ class MirroredCache:
 
     @contextlib.contextmanager
     def _reserved(self) -> Iterator[None]:
-        """Keep room for all that is missing, as others look for some."""
+        """Reserve room for all missing parts, so that other processes do not use it."""
         path = self._location.download_lock(self._table_name)
         descriptor = open_lock(path)
         try:
@@ -256,7 +256,7 @@ class MirroredCache:
             os.close(descriptor)
 
     def is_here(self, number: int) -> bool:
-        """Return whether a part is there."""
+        """Return whether a part is here."""
         name = _names.part(self._manifest.key.id, self.table.sha256[number])
         return self.folder.size(name) == int(self.table.size_bytes[number])
 
@@ -288,7 +288,7 @@ class MirroredCache:
         return Download(name, index_sha256, sizes.get(name), path)
 
     def _drop_if_damaged(self, number: int) -> bool:
-        """Remove the index of a part if it is damaged, which no reader keeps open; return whether it was."""
+        """Remove a part's index if it is damaged; return whether it was. No reader keeps indexes open."""
         name = self._index_names(number)[0]
         content = self.folder.read(name)
         if content is None or hashlib.sha256(content).hexdigest() == self.table.index_sha256[number]:
@@ -299,21 +299,21 @@ class MirroredCache:
 
 
 def _mended(bucket: Bucket, files: Mapping[Download, int], progress: Progress | None = None) -> list[str]:
-    """Compare files with their sha256, and download again those that are damaged.
+    """Compare files with their sha256, and download damaged ones again.
 
     A process that has a damaged file open or mapped keeps it: the new file only takes its name. A damaged
-    file that can't be downloaded again is removed, so that nothing reads it.
+    file that can't be downloaded again is removed, so that no process reads it.
 
     Args:
-        bucket: Where they lie.
-        files: Which ones, and their sizes.
+        bucket: The bucket to download from.
+        files: The files, each with its size.
         progress: Called with bytes compared and bytes to compare.
 
     Returns:
-        The names of those that were damaged.
+        The names of the damaged files.
 
     Raises:
-        CacheFormatError: if the bucket has not what it should have, either.
+        CacheFormatError: if the bucket's object is missing or damaged, too.
         StorageError: if the network or the disk fails, or the disk is full.
     """
     total = Total(sum(files.values()), progress)
@@ -347,7 +347,7 @@ def _warn_of_damage(path: Path) -> None:
 
 
 def _damaged(wanted: Download, total: Total) -> os.stat_result | None:
-    """Return the status of the file if its bytes are not those of its sha256."""
+    """Return the status of a file if its bytes do not have its sha256, or ``None`` if they do."""
     sha256, buffer = hashlib.sha256(), bytearray(_HASH_BYTES)
     try:
         with wanted.path.open("rb", buffering=0) as file:
@@ -357,13 +357,13 @@ def _damaged(wanted: Download, total: Total) -> os.stat_result | None:
             is_sound = total.stopped.is_set() or sha256.hexdigest() == wanted.sha256
             return None if is_sound else os.fstat(file.fileno())
     except FileNotFoundError:
-        return None  # downloaded when needed
+        return None  # it is downloaded when it is needed
     except OSError as error:
         raise storage_error(error, f"can't read {wanted.path}") from error
 
 
 def _is_unchanged(found: os.stat_result, path: Path) -> bool:
-    """Return whether the file there is still the same one."""
+    """Return whether a path still names the same file."""
     try:
         now = path.stat()
     except FileNotFoundError:

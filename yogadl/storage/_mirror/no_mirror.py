@@ -1,4 +1,4 @@
-"""Read a bucket without any disk: keep nothing of it on this machine."""
+"""Read a bucket without a mirror: keep no files of it on a disk of this machine."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +14,9 @@ from yogadl.storage._mirror.transfer import Progress
 
 
 class NoMirror(Mirror):
-    """What stands for a mirror where there is to be none: it has nothing, and keeps nothing.
+    """A mirror that keeps nothing, for ``mirror=None``.
 
-    Builds are still made on a disk, in this machine's temporary storage, and go from there when they end.
+    Builds still use a disk, this machine's temporary storage, and remove their files when they end.
     """
 
     def __init__(self, bucket: Bucket) -> None:
@@ -34,7 +34,7 @@ class NoMirror(Mirror):
         raise self._none(f"download {manifest.key}")
 
     def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
-        """Return that nothing is here."""
+        """Return that no files are here."""
         return 0, []
 
     def kept(self, key: DatasetKey, digest: str | None = None) -> Published | None:

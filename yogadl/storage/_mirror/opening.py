@@ -1,4 +1,4 @@
-"""Find the mirror for what a user asked for."""
+"""Open the mirror that the arguments of `open_storage` describe."""
 
 import os
 from typing import Any
@@ -18,7 +18,7 @@ def open_mirror(
     """Return a mirror of a bucket; the other arguments are those of `open_storage`.
 
     Raises:
-        ConfigurationError: if they make no sense, or not together.
+        ConfigurationError: if the arguments make no sense, or not together.
     """
     if fill not in ("auto", "always", "never"):
         raise ConfigurationError(f"mirror_fill is 'auto', 'always' or 'never', not {fill!r}")

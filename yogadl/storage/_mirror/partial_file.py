@@ -2,7 +2,7 @@
 
 The file lies beside its final name, with notes of the ranges that it has. A range is noted when it is
 written, not when it is synced: the writes of a killed process are in the page cache, but may be lost when the
-machine goes down. So notes count only until the next boot. In any case the whole file is compared with its
+machine crashes. So notes are used only until the next boot. In any case the whole file is compared with its
 sha256 before it gets its name.
 """
 
@@ -25,12 +25,12 @@ from yogadl.storage._flock import is_at, try_lock
 
 _BYTES: Final = ".tmp"
 _NOTES: Final = ".ranges.tmp"
-# On Linux only; elsewhere the sha256 alone detects what was lost.
+# Linux only; elsewhere only the sha256 detects lost writes.
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _MOST_NOTED_BYTES: Final = 2**20
-# Synced each time that so much is written, so that little is left to sync at the end.
+# The file is synced each time that this many bytes were written, so that little is left to sync at the end.
 _SYNC_BYTES: Final = 16 * 2**20
-# No link is followed, and no pipe waited for, that lies there in place of a file.
+# Links are not followed, and a pipe in place of a file is not waited for.
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -40,10 +40,10 @@ class PartialFile:
     Args:
         path: The file.
         descriptor: The file, open; this process holds its lock.
-        notes: The file with its ranges; ``None`` if it can't be resumed.
+        notes: The file with its ranges, or ``None`` if it can't be resumed.
 
     Attributes:
-        found: The ranges that it had at first, from and up to, and the tag of the object that each is of.
+        found: The ranges that it had at first, as (start, stop), each with the tag of its object.
     """
 
     def __init__(self, path: Path, descriptor: int, notes: Path | None) -> None:
@@ -53,9 +53,9 @@ class PartialFile:
         self._notes = notes
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
-        # Of several threads that write one file, all but one would spin in the kernel meanwhile.
+        # If several threads wrote one file at once, all but one would spin in the kernel.
         self._writing = threading.Lock()
-        self._unsynced_bytes = 0  # about: several threads count
+        self._unsynced_bytes = 0  # approximate: several threads change it without a lock
         if notes is not None:
             size_bytes = os.fstat(descriptor).st_size
             self.found = {span: tag for span, tag in _noted(notes).items() if span[1] <= size_bytes}
@@ -64,7 +64,7 @@ class PartialFile:
             os.ftruncate(descriptor, 0)
 
     def write(self, chunks: list[bytes | memoryview], position: int) -> int:
-        """Write chunks one after the other, from any thread; return how many bytes they have."""
+        """Write chunks one after the other, from any thread; return their size in bytes."""
         size_bytes = sum(map(len, chunks))
         with self._writing:
             written = os.pwritev(self.descriptor, chunks, position)
@@ -75,7 +75,7 @@ class PartialFile:
         return size_bytes
 
     def sync_meanwhile(self) -> None:
-        """Sync the file, if much was written since, while other threads receive.
+        """Sync the file, if much was written since the last sync, while other threads receive.
 
         One thread at a time: several that sync one file slow each other down (benchmarks/transfer.py).
         """
@@ -96,15 +96,15 @@ class PartialFile:
             start += count
 
     def note(self, span: tuple[int, int], tag: str) -> None:
-        """Note a range that was written, and of which object it is; from any thread."""
+        """Note a range that was written, with the tag of its object; from any thread."""
         if self._notes is not None:
             with self._lock, self._notes.open("ab", buffering=0) as file:
                 first = b"" if file.tell() else _line(boot())
                 file.write(first + _line([*span, tag]))
 
     def finish(self, path: Path) -> None:
-        """Give the file its name; its bytes must be on the disk."""
-        self._drop_notes()  # first, or the next file of that name would have them
+        """Give the file its name; the caller has synced its bytes."""
+        self._drop_notes()  # first, or they would be used for the next file of that name
         self.path.replace(path)
 
     def drop(self) -> None:
@@ -122,13 +122,13 @@ class PartialFile:
 
 @contextlib.contextmanager
 def open_partial(path: Path, *, is_noted: bool) -> Iterator[PartialFile]:
-    """Open the file that is to become `path`, as far as a killed process has filled it.
+    """Open the file that is to become `path`, with the ranges that a killed process has written.
 
-    It is removed afterwards, unless it was finished, or this process is killed as well. It is locked while it
-    is written; if another process has it locked, a separate file is made.
+    The file is removed afterwards, unless it was finished, or this process is killed as well. It is locked
+    while it is written; if another process has locked it, a separate file is made.
 
     Args:
-        path: What it is to become.
+        path: The final path.
         is_noted: Whether to note its ranges.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,12 +145,12 @@ def names_of(path: Path) -> tuple[Path, Path]:
 
 
 def remove_abandoned(path: Path) -> bool:
-    """Remove an unfinished file or its notes, unless a process writes it; return whether it is gone."""
+    """Remove an unfinished file or its notes, unless a process writes it; return whether it is removed."""
     stem = path.name.removesuffix(_NOTES).removesuffix(_BYTES)
     notes = path.with_name(stem + _NOTES)
     if path == notes:
         if path.with_name(stem + _BYTES).exists():
-            return False  # removed together with the bytes
+            return False  # the notes are removed together with the bytes
         path.unlink(missing_ok=True)
         return True
     try:
@@ -170,7 +170,7 @@ def remove_abandoned(path: Path) -> bool:
 
 
 def _taken(path: Path, is_noted: bool) -> PartialFile | None:
-    """Resume the file of a killed process, or begin; ``None`` if a live process writes it."""
+    """Resume the file of a killed process, or begin one; return ``None`` if a live process writes it."""
     name, notes = names_of(path)
     while True:
         try:
@@ -178,7 +178,7 @@ def _taken(path: Path, is_noted: bool) -> PartialFile | None:
         except OSError as error:
             if error.errno not in NO_FILE:
                 raise
-            name.unlink()  # such as a link
+            name.unlink()  # a link, for example
             continue
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -186,7 +186,7 @@ def _taken(path: Path, is_noted: bool) -> PartialFile | None:
                 continue
             if not _locked(descriptor, name):
                 break
-            if is_at(descriptor, name):  # else its writer has just finished it
+            if is_at(descriptor, name):  # its writer may have just finished it
                 partial = PartialFile(name, descriptor, notes if is_noted else None)
                 descriptor = -1
                 return partial
@@ -212,7 +212,7 @@ def _locked(descriptor: int, path: Path) -> bool:
 
 
 def _noted(notes: Path) -> dict[tuple[int, int], str]:
-    """Return the ranges noted since the last boot, but for a truncated last line."""
+    """Return the ranges noted since the last boot, without a truncated last line."""
     found = {}
     with contextlib.suppress(OSError, ValueError, TypeError):
         with open(os.open(notes, _FLAGS | os.O_RDONLY), "rb") as file:
@@ -225,12 +225,12 @@ def _noted(notes: Path) -> dict[tuple[int, int], str]:
 
 
 def boot() -> str:
-    """Return what tells the time since the machine went up from any other; empty where that can't be told."""
+    """Return a text that is unique to the time since the machine was booted; empty if unknown."""
     try:
         return _BOOT.read_text().strip()
     except OSError:
         return ""
 
 
-def _line(document: Any) -> bytes:  # what JSON can say
+def _line(document: Any) -> bytes:  # any JSON value
     return json.dumps(document).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""Read a bucket's cache of which this machine has not all: mapped parts, and the rest by range."""
+"""Read a bucket's cache that this machine has only partly: mapped parts, and the rest by range."""
 
 import logging
 import os
@@ -35,22 +35,22 @@ Int64s = NDArray[np.int64]
 
 
 class RangedCache:
-    """The files of one cache, for a `Reader`: those that a mirror has, and those that are read by range.
+    """The files of one cache, for a `Reader`: parts in a mirror, and parts that are read by range.
 
     Safe to use from threads and after a fork; not picklable.
 
     Args:
-        bucket: Where the cache is.
+        bucket: The bucket of the cache.
         manifest: The cache.
         table: Its part table.
-        spending: Counts what is read by range.
-        sums: What is read by range must hash to; ``None`` if it is not compared.
-        mirrored: The mirror's files of it, and which parts are there; ``None`` without a mirror.
+        spending: Counts requests for ranges.
+        sums: The checksums of the blocks, or ``None`` if ranges are not compared.
+        mirrored: The mirror's files of the cache, and whether each part is there, or ``None``.
         policy: Whether to fill the mirror while a stream reads.
 
     Attributes:
-        are_away: Which parts are not here. Some may arrive meanwhile.
-        sums: What is read by range must hash to; ``None`` if it is not compared.
+        are_away: Whether each part is away, not on this machine. Parts may arrive at any time.
+        sums: The checksums of the blocks, or ``None`` if ranges are not compared.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RangedCache:
             lambda part: _names.part(dataset_id, sha256[part]),
             table.size_bytes,
             spending,
-            # Where blocks are compared, it does not matter which object they are of.
+            # If blocks are compared, it does not matter which object they are from.
             Pins(bucket, dataset_id, table, manifest.table_sha256) if sums is None else None,
         )
         self._reading = _comparing(self._ranges, sums)
@@ -93,14 +93,14 @@ class RangedCache:
 
     @property
     def away(self) -> "RangedCache":
-        """What reads those parts that are not here."""
+        """The reader of the parts that are not here."""
         return self
 
     def path(self, part: int) -> str:
-        """Return the path of the file of a part that is here; one that was removed is downloaded again.
+        """Return the path of the file of a part that is here; a file that was removed is downloaded again.
 
         Raises:
-            PartRemovedError: if there is no room for it any more: then it is away.
+            PartRemovedError: if there is no room for it any more; the part is away then.
         """
         assert self._mirrored is not None
         try:
@@ -112,18 +112,18 @@ class RangedCache:
             raise PartRemovedError(*error.args) from error
 
     def will_read(self, records: int, *, held_bytes: int | None) -> None:
-        """Say that a stream of this process is going to read so many records an epoch; see `AwayParts`."""
+        """Announce that a stream of this process will read this many records an epoch; see `AwayParts`."""
         share = records / max(1, self.table.records)
         is_filled = self._policy.fills(share) and self.choice(share, held_bytes=held_bytes)[0] != "blocks"
         if self._filler is not None and is_filled:
             self._filler.start()
 
     def choice(self, share: float, *, held_bytes: int | None) -> tuple[str, str]:
-        """Return how a stream reads that reads this share of the records an epoch, and why."""
+        """Return the way in which a stream reads this share of the records an epoch, and the reason."""
         limit_bytes = None if self._mirrored is None else self._mirrored.limit_bytes
         has_disk = self._mirrored is not None and self._policy.fill != "never"
         otherwise = "ranges"
-        # What is compared comes in the format's blocks, and is kept as such.
+        # Compared ranges are whole blocks of the format already, and are kept as such.
         if held_bytes is not None and self.sums is None:
             has_room = has_disk and (limit_bytes is None or held_bytes <= limit_bytes)
             if not has_room and held_bytes > MOST_IN_MEMORY_BYTES:
@@ -138,7 +138,7 @@ class RangedCache:
         return "mirror" if is_filled else otherwise, self._policy.why(share)
 
     def block_store(self, key: str, share: float, held_bytes: int, *, is_shared: bool) -> BlockStore | None:
-        """Return where a stream is to hold blocks; see `AwayParts`."""
+        """Return the store in which a stream is to hold blocks; see `AwayParts`."""
         if self.choice(share, held_bytes=held_bytes)[0] != "blocks":
             return None
         found = self._stores.get((os.getpid(), key))
@@ -150,7 +150,7 @@ class RangedCache:
         return found
 
     def _block_files(self, key: str, held_bytes: int) -> BlockFiles | None:
-        """Return where blocks are kept on disk; None if there is no room."""
+        """Return a folder on disk for blocks, or None if there is no room."""
         if self._mirrored is None or self._policy.fill == "never":
             return None
         try:
@@ -177,19 +177,19 @@ class RangedCache:
 
     @property
     def received(self) -> tuple[int, int]:
-        """How many requests this process made for ranges, and how many bytes came."""
+        """The number of requests that this process made for ranges, and the number of bytes received."""
         return self._ranges.requests, self._ranges.received_bytes
 
     def _look(self) -> None:
-        """See now and then which parts other processes have brought here."""
+        """Update from time to time which parts other processes have downloaded."""
         if self._filler is not None:
             self._filler.look()
 
 
 def _comparing(ranges: Ranges, sums: "Checksums | None") -> "Ranges | CheckedRanges":
-    """Return what reads ranges, and compares them if that is wanted."""
+    """Return the reader of ranges, which compares blocks if there are checksums."""
     if sums is None:
         return ranges
-    from yogadl.storage._checked_ranges import CheckedRanges  # who does not compare needs none of it
+    from yogadl.storage._checked_ranges import CheckedRanges  # only comparing readers need it
 
     return CheckedRanges(ranges, sums)

@@ -21,26 +21,26 @@ from yogadl.storage._root import MAX_READ_BYTES, too_large
 # last one is hashed after all others (benchmarks/transfer.py).
 _LEAST_RANGE_BYTES: Final = 8 * 2**20
 _MOST_RANGE_BYTES: Final = 16 * 2**20
-# Of what is requested in few ranges: of a part table, by each machine.
+# The size of ranges for a download in few requests, such as that of a part table by each machine.
 _FEW_RANGE_BYTES: Final = 32 * 2**20
 _RANGES: Final = 16
 _HASH_BYTES: Final = 2**20
-# Writes of this size at multiples of it get large pages in the page cache, of which small records are read a
-# sixth faster, epoch after epoch (benchmarks/transfer.py); smaller ones would be written faster, once.
+# Writes of this size at multiples of it get large pages in the page cache, from which small records are read
+# a sixth faster, epoch after epoch (benchmarks/transfer.py). Smaller writes would be faster, but only once.
 _WRITE_BYTES: Final = 2 * 2**20
-_MOST_CHUNKS: Final = 512  # that one call can write
+_MOST_CHUNKS: Final = 512  # the most that one call can write
 
 # Called with the number of bytes that have arrived.
 Report = Callable[[int], None]
 
 
 class StoppedError(Exception):
-    """The download of another object has failed, so this one need not go on."""
+    """The download of another object has failed, so this one stops."""
 
 
 @dataclass(frozen=True)
 class Receiver:
-    """Receive objects of one bucket, by requests that `ranges` runs."""
+    """Receive objects of one bucket, with requests run by the executor `ranges`."""
 
     bucket: Bucket
     ranges: Executor
@@ -49,17 +49,18 @@ class Receiver:
     def receive(
         self, name: str, size_bytes: int | None, partial: PartialFile, report: Report, *, in_few: bool = False
     ) -> str:
-        """Fill a file with what it lacks of an object and return the sha256 of what is in it then.
+        """Fill a file with the missing ranges of an object, and return the sha256 of the whole file.
 
         Raises:
-            CacheFormatError: if there is no such object, or it has another size.
-            ReplacedError: if it was replaced between two ranges, of which one may have been there before.
+            CacheFormatError: if the object does not exist, or has another size.
+            ReplacedError: if the object was replaced between two ranges, of which one may be from an earlier
+                download.
         """
         if not size_bytes or has_ranges(size_bytes, in_few):
-            # A size in a manifest may be anything: it is compared before the object is cut into ranges.
+            # A size in a manifest is untrusted: it is compared before the object is cut into ranges.
             size_bytes = self._size_of(name, size_bytes)
         if partial.found:
-            os.ftruncate(partial.descriptor, size_bytes)  # it may have been changed
+            os.ftruncate(partial.descriptor, size_bytes)  # its size may have been changed
         spans = ranges_of(size_bytes, in_few)
         received: list[Future[str]] = []
         try:
@@ -69,7 +70,7 @@ class Receiver:
                     received[-1].set_result(partial.found[span])
                     report(span[1] - span[0])
                 else:
-                    # As a whole, it leaves less memory with the process (benchmarks/many_parts.py).
+                    # Requesting the whole object leaves less memory in use (benchmarks/many_parts.py).
                     stop = None if in_few and len(spans) == 1 else span[1]
                     fill = functools.partial(self._fill, name, size_bytes, span, partial, report)
                     received.append(self.ranges.submit(fill, stop))
@@ -137,19 +138,19 @@ class Receiver:
 
 
 def has_ranges(size_bytes: int | None, in_few: bool = False) -> bool:
-    """Return whether an object of so many bytes is downloaded in several ranges."""
+    """Return whether an object of this size is downloaded in several ranges."""
     return size_bytes is not None and size_bytes > (_FEW_RANGE_BYTES if in_few else _LEAST_RANGE_BYTES)
 
 
 def ranges_of(size_bytes: int, in_few: bool = False) -> list[tuple[int, int]]:
-    """Return the ranges, from and up to, that an object of so many bytes is downloaded in."""
+    """Return the ranges in which an object of this size is downloaded, as (start, stop)."""
     length = max(_LEAST_RANGE_BYTES, min(_MOST_RANGE_BYTES, size_bytes // _RANGES))
     length = _FEW_RANGE_BYTES if in_few else -(-length // _WRITE_BYTES) * _WRITE_BYTES
     return [(start, min(start + length, size_bytes)) for start in range(0, size_bytes, length)]
 
 
 def _gathered(chunks: Iterator[bytes | memoryview], report: Report) -> Iterator[list[bytes | memoryview]]:
-    """Group chunks, of any sizes, into writes of `_WRITE_BYTES`; report each."""
+    """Group chunks of any sizes into writes of `_WRITE_BYTES`; report each chunk."""
     gathered: list[bytes | memoryview] = []
     size_bytes = 0
     for chunk in chunks:

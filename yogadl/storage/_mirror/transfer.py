@@ -1,7 +1,7 @@
 """Download objects of a bucket to files and upload files: in parallel, resumed, and checked.
 
 A download has a temporary name beside its file's until all bytes are on the disk and their sha256 is right.
-One that a killed process has begun is resumed.
+A download that a killed process began is resumed.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from yogadl.storage._folder import storage_error, sync_folder
 from yogadl.storage._mirror.partial_file import open_partial
 from yogadl.storage._mirror.receive import Receiver, StoppedError, has_ranges
 
-# A process that fetches a file and receives nothing for so long is not waited for.
+# How long to wait for a process that downloads a file and receives nothing.
 _STALL_S: Final = 60.0
 # Called with bytes done and bytes in all.
 Progress = Callable[[int, int], None]
-# Called now and then while bytes arrive.
+# Called from time to time while bytes arrive.
 Touch = Callable[[], None]
 
-# How many ranges, and how many objects, are requested at once. One connection to a distant store is slow, and
-# more than two a processor compete for it (benchmarks/transfer.py).
+# The number of ranges, and of objects, requested at once. One connection to a distant store is slow, and
+# more than two for each processor compete for it (benchmarks/transfer.py).
 _LEAST_CONNECTIONS: Final = 4
 _MOST_CONNECTIONS: Final = 32
-# How often an object is requested again that was replaced meanwhile, or whose bytes do not fit its name.
+# The number of times that an object is requested again which was replaced meanwhile, or has a wrong sha256.
 _MOST_REPLACED: Final = 5
 _MOST_WRONG: Final = 2
 _PROGRESS_EVERY_S: Final = 0.2
@@ -43,12 +43,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Download:
-    """One object, what it must be, and where it goes.
+    """One object to download, its hash, and the file that it becomes.
 
     Args:
         name: Its name in the bucket.
         sha256: The hash of its bytes.
-        size_bytes: Its size; ``None`` if that is not known before.
+        size_bytes: Its size, or ``None`` if unknown.
         path: The file that it becomes; any other of that name is replaced.
         in_few: Whether it is requested in few ranges, which takes longer.
     """
@@ -62,7 +62,7 @@ class Download:
 
 # Returns whether a file need not be downloaded any more.
 IsMade = Callable[[Download], bool]
-# Held during a file's download; gives None if that is not needed any more.
+# Held during a file's download; gives None if the download is not needed any more.
 Guard = Callable[[Download], contextlib.AbstractContextManager[Touch | None]]
 
 
@@ -76,17 +76,18 @@ def download_all(
 ) -> None:
     """Download objects to files, in this order; each file appears whole, durable and checked, or not at all.
 
-    Safe to use from several threads and after a fork. The first error ends it; finished files stay.
+    Safe to use from several threads and after a fork. The first error ends all downloads; finished files
+    stay.
 
     Args:
-        bucket: Where they lie.
-        wanted: Which ones.
-        connections: How many ranges are requested at once; chosen by the number of processors if not given.
+        bucket: The bucket of the objects.
+        wanted: The downloads.
+        connections: The number of ranges requested at once; chosen by the number of processors if not given.
         progress: Called with bytes downloaded and bytes in all, from the thread that called this.
         guard: Held during a file's download.
 
     Raises:
-        CacheFormatError: if an object is missing, or its bytes are not those that were asked for.
+        CacheFormatError: if an object is missing, or its bytes do not have the right sha256.
         StorageError: if the network or the disk fails, or the disk is full.
     """
     total = Total(sum(one.size_bytes or 0 for one in wanted), progress)
@@ -97,7 +98,7 @@ def download_all(
 
 
 def is_made(wanted: Download) -> bool:
-    """Return whether a file is there, and of its size where that is known."""
+    """Return whether a file exists, and has the size of its object, if that is known."""
     try:
         size_bytes = wanted.path.stat().st_size
     except FileNotFoundError:
@@ -108,26 +109,26 @@ def is_made(wanted: Download) -> bool:
 def fetch(
     bucket: Bucket, wanted: Sequence[Download], progress: Progress | None = None, is_made: IsMade = is_made
 ) -> None:
-    """Download files, but wait for those that another process of this machine downloads.
+    """Download files, except those that another process of this machine downloads; wait for these.
 
     Args:
-        bucket: Where they lie.
-        wanted: Which ones.
+        bucket: The bucket of the objects.
+        wanted: The downloads.
         progress: Called with bytes downloaded and bytes in all.
         is_made: Returns whether a file need not be downloaded any more.
 
     Raises:
-        CacheFormatError: if an object is missing, or its bytes are not those that were asked for.
+        CacheFormatError: if an object is missing, or its bytes do not have the right sha256.
         StorageError: if the network or the disk fails, or the disk is full.
     """
     download_all(bucket, wanted, progress=progress, guard=partial(_claimed, is_made=is_made))
 
 
 def fetch_one(bucket: Bucket, wanted: Download, ranges: Executor, total: "Total") -> None:
-    """Download a file as `fetch` does, in threads of the caller's; once `total` is stopped it may be missing.
+    """Download a file as `fetch` does, in the caller's threads; if `total` is stopped, it may be missing.
 
     Raises:
-        CacheFormatError: if the object is missing, or its bytes are not those that were asked for.
+        CacheFormatError: if the object is missing, or its bytes do not have the right sha256.
         StorageError: if the network or the disk fails, or the disk is full.
     """
     receiver = Receiver(bucket, ranges, total.stopped.is_set)
@@ -135,10 +136,10 @@ def fetch_one(bucket: Bucket, wanted: Download, ranges: Executor, total: "Total"
 
 
 def upload(bucket: Bucket, name: str, path: Path) -> Object:
-    """Send a file, and make sure that the bucket has all of it.
+    """Upload a file, and check that the bucket has all of it.
 
     Raises:
-        StorageError: if it has not.
+        StorageError: if the bucket has another size, or no object.
     """
     size_bytes = path.stat().st_size
     bucket.put(name, path)
@@ -154,13 +155,13 @@ def upload(bucket: Bucket, name: str, path: Path) -> Object:
 
 
 def connection_count() -> int:
-    """Return how many ranges this machine requests at once."""
+    """Return the number of ranges that this machine requests at once."""
     return min(_MOST_CONNECTIONS, max(_LEAST_CONNECTIONS, 2 * (os.cpu_count() or 0)))
 
 
 @dataclass
 class Total:
-    """Count the bytes of all objects, report them, and stop all when one has failed."""
+    """Count the bytes of all objects, report them, and stop all downloads when one has failed."""
 
     size_bytes: int
     progress: Progress | None
@@ -180,7 +181,7 @@ class Total:
 
 
 def in_parallel(work: Callable[[T], None], items: Sequence[T], count: int, total: Total) -> None:
-    """Do the work for every item, so many at a time.
+    """Do the work for every item, a limited number at a time.
 
     The first error stops the others, and is raised once they have ended.
     """
@@ -208,7 +209,7 @@ class _Downloader:
     guard: Guard
 
     def download(self, wanted: Download) -> None:
-        """Download one object, unless the guard says that this is not needed any more."""
+        """Download one object, unless the guard gives None because the download is not needed any more."""
         if self.total.stopped.is_set():
             return
         try:
@@ -226,7 +227,7 @@ class _Downloader:
 
     def _download(self, wanted: Download, touch: Touch) -> None:
         replaced = wrong = 0
-        received: list[int] = []  # by one attempt, which may fail
+        received: list[int] = []  # by the current attempt, which may fail
 
         def count(size_bytes: int) -> None:
             received.append(size_bytes)
@@ -239,7 +240,7 @@ class _Downloader:
                     return
                 wrong += 1
             except ReplacedError:
-                # Most likely by the same bytes, by a second builder of the part.
+                # Most likely it was replaced by the same bytes, by a second builder of the part.
                 replaced += 1
                 if replaced == _MOST_REPLACED:
                     raise
