@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--worker-chains",
         type=int,
-        default=15,
+        default=8,
         help="how many chains of stops, kills and resumes tests/faults/test_killed_prefetch.py tries",
     )
 

@@ -10,7 +10,7 @@ import signal
 import stat
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,25 +55,33 @@ def forged(root: Path, change: Callable[[forge.Forgery], object]) -> None:
     forgery.write()
 
 
-def refusal(call: Callable[..., Any], *args: Any, **options: Any) -> str:
+def refusal(call: Callable[..., Any], *args: Any) -> str:
     """Return the message of the error that a call ends with, in a process that may not take a gigabyte."""
+    return refusals([(call, *args)])[0]
 
-    def run() -> str:
+
+def refusals(calls: Iterable[tuple[Any, ...]]) -> list[str]:
+    """Return the messages of several calls, one after the other in one such process."""
+
+    def run() -> list[str]:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(LIMIT_S)  # ends a process that waits for a pipe
         if sys.platform == "linux":
             # Beside what earlier tests left: each of their threads has a stack of 8 MB.
             [had_kb] = re.findall(r"VmData:\s*(\d+) kB", Path("/proc/self/status").read_text())
             most_bytes = int(had_kb) * 1024 + MEMORY_BYTES
             resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
-        try:
-            call(*args, **options)
-        except YogaError as error:
-            return f"{type(error).__name__}: {error}"
-        return "nothing"
+        messages = []
+        for call, *args in calls:
+            signal.alarm(LIMIT_S)  # ends a process that waits for a pipe
+            try:
+                call(*args)
+                messages.append("nothing")
+            except YogaError as error:
+                messages.append(f"{type(error).__name__}: {error}")
+        return messages
 
-    message: str = in_fork(run)
-    return message
+    messages: list[str] = in_fork(run)
+    return messages
 
 
 def read(root: Path, **options: Any) -> Any:
@@ -83,8 +91,7 @@ def read(root: Path, **options: Any) -> Any:
 
 def refused(root: Path, match: str) -> None:
     """Check that reading and verifying end with an error that says this."""
-    for call in (read, lambda root: yogadl.open_storage(root).verify("data", "1")):
-        message = refusal(call, root)
+    for message in refusals([(read, root), (lambda: yogadl.open_storage(root).verify("data", "1"),)]):
         assert message.startswith("CacheFormatError: ")
         assert match in message
 
@@ -295,7 +302,8 @@ def use(root: Path, kind: str, work: Path) -> list[str]:
         "prune": lambda: storage.prune(grace_s=0),
         "ls": lambda: cli.main(["ls", "-s", str(root)]),
     }
-    return [name for name, call in calls.items() if "CacheFormatError" in refusal(call)]
+    messages = refusals([(call,) for call in calls.values()])
+    return [name for name, message in zip(calls, messages, strict=True) if "CacheFormatError" in message]
 
 
 @pytest.mark.parametrize("storage", ["local", "shared", "bucket"])
@@ -527,12 +535,15 @@ def test_whatever_a_manifest_says_of_its_builder_explains_as_far_as_it_can_be_un
         yogadl.open_storage(root).cacheable("data", version)(source)()
     whole = forge.Forgery.of(root).manifest
     path = root / "data/versions/1.json"
-    for value in PROVENANCE[name]:
-        path.write_text(json.dumps(whole | {"builder": whole["builder"] | {name: value}}))
-        assert refusal(asked, root) == "nothing", f"{value!r:.60}"
-    for builder in ({}, {name: PROVENANCE[name][0]}):
+
+    def ask(builder: dict[str, Any]) -> None:
         path.write_text(json.dumps(whole | {"builder": builder}))
-        assert refusal(asked, root) == "nothing"
+        asked(root)
+
+    builders = [whole["builder"] | {name: value} for value in PROVENANCE[name]]
+    builders += [{}, {name: PROVENANCE[name][0]}]
+    for builder, message in zip(builders, refusals((ask, builder) for builder in builders), strict=True):
+        assert message == "nothing", f"{builder.get(name)!r:.60}"
 
 
 def test_two_long_sources_are_compared_in_no_time(tmp_path: Path) -> None:

@@ -312,6 +312,7 @@ def leave_open(root, path, method, waits):
     options = {"start_method": method}
     batches = iter(stream_of(root).batch(SIZE).map(slow).prefetch(3, workers=2, **options))
     next(batches)
+    wait_until(lambda: len(family()) == 3, "the second worker")  # the first one may be as quick as that
     path.with_suffix(".tmp").write_text(" ".join(map(str, family())))
     path.with_suffix(".tmp").rename(path)
     if waits == "in next":
