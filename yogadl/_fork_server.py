@@ -8,6 +8,7 @@ script that was started.)
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -213,6 +214,9 @@ def main(given: str) -> None:
 
 def _serve(control: socket.socket, parent: int, work: Work, spawned: str | None = None) -> NoReturn:
     """Start workers, report their deaths, and end all of them when the owner is gone or requests it."""
+    # Garbage of the process that was forked is left alone: objects of some frameworks can't be destroyed in
+    # another process, which would crash. The pages of all that was imported also stay shared.
+    gc.freeze()
     outlive_signals()
     os.set_blocking(control.fileno(), True)
     woken, wakes = os.pipe()

@@ -1,6 +1,7 @@
 """Worker processes: the same batches, records and cursors as without them, however many there are."""
 
 import functools
+import gc
 import itertools
 import os
 import sys
@@ -545,3 +546,31 @@ def test_pieces_are_the_rows_of_chunks(drop, across, options):
             assert 0 < count_of(pieces) <= size * items
             found += [run.rows(Point(p.epoch, p.origin), p.first, p.last).indices for p in pieces]
         assert np.concatenate([[], *found]).tolist() == np.concatenate([[], *wanted]).tolist()
+
+
+class Trap:
+    """An object that must be destroyed only by the process that made it."""
+
+    def __init__(self, path):
+        self.path, self.itself, self.pid = path, self, os.getpid()
+
+    def __del__(self):
+        if os.getpid() != self.pid:
+            self.path.touch()
+
+
+def collecting(batch):
+    gc.collect()
+    return batch
+
+
+def test_a_forked_worker_leaves_the_garbage_of_the_process_that_it_is_forked_from(ref, tmp_path):
+    gc.disable()
+    try:
+        Trap(tmp_path / "trap")
+        loader = ref.stream().batch(8).map(collecting).prefetch(2, workers=2, start_method="fork")
+        assert sum(len(batch["id"]) for batch in loader) == COUNT
+    finally:
+        gc.enable()
+        gc.collect()
+    assert not (tmp_path / "trap").exists()
