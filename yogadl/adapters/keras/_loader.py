@@ -128,7 +128,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
     @property
     def workers(self) -> int:
-        """The number of Keras's threads that read it: always 1. Some backends lose batches with more.
+        """The number of Keras's threads that read it, which is always 1. Some backends lose batches with more.
 
         Keras reads this property before it reads the dataset, so the property checks how Keras is about to
         read.
@@ -160,7 +160,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
     @property
     def use_multiprocessing(self) -> bool:
-        """Whether processes of Keras read the dataset: always False."""
+        """Whether processes of Keras read the dataset, which is always False."""
         return False
 
     @use_multiprocessing.setter
