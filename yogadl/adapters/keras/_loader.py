@@ -128,7 +128,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
     @property
     def workers(self) -> int:
-        """The number of Keras's threads that read it, which is always 1. Some backends lose batches with more.
+        """The number of threads of Keras that read it, always 1. Some backends lose batches with more.
 
         Keras reads this property before it reads the dataset, so the property checks how Keras is about to
         read.
