@@ -15,7 +15,7 @@ DAY_S = 86_400
 try:
     import hypothesis
 except ModuleNotFoundError:  # the environment `bare`
-    gc.freeze()
+    pass
 else:
     # The same examples in every run, so that a failure is the change's and not the dice's; machines of
     # strangers are slow, hence no deadline. To search further: pytest --hypothesis-profile=thorough

@@ -37,9 +37,9 @@ def run_by(server: Any, command: list[str], *, check: bool = False) -> Completed
     For what `torch.distributed.run` is to start, each rank gets the variables that it sets.
     """
     assert command[0] == sys.executable
-    places: list[dict[str, str]] = [{}]
-    if command[1:3] == ["-m", "torch.distributed.run"]:
-        standalone, ranks = command[3:5]
+    places, given = [dict[str, str]()], command[1:]
+    if given[:2] == ["-m", "torch.distributed.run"]:
+        standalone, ranks, *given = given[2:]
         assert standalone == "--standalone"
         count = ranks.removeprefix("--nproc-per-node=")
         with socket.socket() as free:
@@ -50,8 +50,7 @@ def run_by(server: Any, command: list[str], *, check: bool = False) -> Completed
                 "MASTER_PORT": f"{free.getsockname()[1]}",
             }
         places = [{**place, "RANK": str(rank)} for rank in range(int(count))]
-        del command[1:5]
-    script, *arguments = command[1:]
+    script, *arguments = given
     started = [server.start(Path(script), *arguments, variables=place) for place in places]
     try:
         ended = [one.ended() for one in started]
