@@ -68,26 +68,26 @@ __all__ = [
 
 # These names are loaded at their first use: a process that reads a local folder needs none of them.
 _LAZY: Final = {
-    "Difference": "_explain",
-    "Explanation": "_explain",
-    "Exported": "_export",
-    "GCSBucket": "_buckets.gcs",
-    "GCSConfigurations": "_classic",
-    "GCSStorage": "_classic",
-    "LFSConfigurations": "_classic",
-    "LFSStorage": "_classic",
-    "Log": "_log",
-    "LoggedVersion": "_log",
-    "PartitionedBuild": "_begin",
-    "Pruned": "_prune",
-    "S3Bucket": "_buckets.s3",
-    "S3Configurations": "_classic",
-    "S3Storage": "_classic",
-    "TagMove": "_tags",
-    "Unfinished": "_unfinished",
-    "Verified": "_verify",
-    "copy": "_copy",
-    "export": "_export",
+    "Difference": "yogadl.storage._explain",
+    "Explanation": "yogadl.storage._explain",
+    "Exported": "yogadl.storage._export",
+    "GCSBucket": "yogadl.storage._buckets.gcs",
+    "GCSConfigurations": "yogadl.storage._classic",
+    "GCSStorage": "yogadl.storage._classic",
+    "LFSConfigurations": "yogadl.storage._classic",
+    "LFSStorage": "yogadl.storage._classic",
+    "Log": "yogadl.storage._log",
+    "LoggedVersion": "yogadl.storage._log",
+    "PartitionedBuild": "yogadl.storage._begin",
+    "Pruned": "yogadl.storage._prune",
+    "S3Bucket": "yogadl.storage._buckets.s3",
+    "S3Configurations": "yogadl.storage._classic",
+    "S3Storage": "yogadl.storage._classic",
+    "TagMove": "yogadl.storage._tags",
+    "Unfinished": "yogadl.storage._unfinished",
+    "Verified": "yogadl.storage._verify",
+    "copy": "yogadl.storage._copy",
+    "export": "yogadl.storage._export",
 }
 
 # A mistyped bucket URL, refused because it would create a folder called "s3:". A folder of that name can be
@@ -230,7 +230,7 @@ def __getattr__(name: str) -> Any:  # any name of the module
         from yogadl._removed import missing
 
         raise missing("yogadl.storage", name)
-    value = getattr(import_module(f"yogadl.storage.{_LAZY[name]}"), name)
+    value = getattr(import_module(_LAZY[name]), name)
     globals()[name] = value
     return value
 

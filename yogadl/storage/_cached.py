@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from yogadl._format.selection import Selection
     from yogadl._format.table import PartTable
     from yogadl._format.window import Window
-    from yogadl.storage._catalogue import Catalogue  # makes `CachedRecords`
     from yogadl.storage._planning import Planner
 
 # The advice about damage if there is no second copy.
@@ -43,6 +42,78 @@ class Published:
     manifest: Manifest
     digest: str
     content: bytes = field(repr=False)
+
+
+class Opener(Protocol):
+    """Open caches: in place, or after a download. Picklable."""
+
+    def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
+        """Return the manifest of a version as it is now, or ``None`` if there is none.
+
+        Args:
+            key: The version.
+            digest: The digest of the manifest that the caller wants, if any; the result may have another.
+        """
+
+    def here(self, key: DatasetKey, digest: str) -> Published | None:
+        """Return this manifest if it, and all files that it names, are on this machine, else ``None``."""
+        return None
+
+    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
+        """Return a reader of a cache.
+
+        Args:
+            published: The cache.
+            check: Whether each block is compared with its checksum before the first read from it.
+
+        Raises:
+            CacheFormatError: if a file is missing or truncated.
+        """
+
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        """Return the content of a file that is the same in every copy, or ``None`` if there is none.
+
+        Raises:
+            CacheFormatError: if it is larger than `most_bytes`, or not a file.
+        """
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write such a file; a file of that name is replaced."""
+
+    def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
+        """Return the version that a tag names, ``None`` if there is no such tag.
+
+        Args:
+            key: The tag, in place of a version.
+            is_away: Whether the storage can't be reached, so that only this machine's own notes of tags
+                count.
+        """
+
+    def opened(self, published: Published) -> None:
+        """Note that this manifest was returned as the newest of its version."""
+
+    def mend(self, published: Published) -> tuple[int, list[str]]:
+        """Compare this machine's copies of a cache's files with their checksums; download damaged ones again.
+
+        Returns:
+            The number of copies, and the names of the damaged ones.
+        """
+        return 0, []
+
+
+class Versions(Protocol):
+    """Find manifests, and open the caches that they describe. Picklable."""
+
+    @property
+    def opener(self) -> Opener:
+        """The object that opens caches."""
+
+    def published(self, key: DatasetKey, digest: str | None = None) -> Published:
+        """Return the manifest with a digest, even from the trash.
+
+        Raises:
+            DatasetNotFoundError: if there is no such manifest.
+        """
 
 
 class CachedRecords:
@@ -63,7 +134,7 @@ class CachedRecords:
 
     def __init__(
         self,
-        storage: "Catalogue",
+        storage: Versions,
         key: DatasetKey,
         digest: str,
         allow_pickle: bool,
@@ -228,7 +299,7 @@ class CachedRecords:
         """Return a planner that counts the requests for reading this cache by range."""
         from yogadl.storage._planning import Planner
 
-        return Planner(self.open()[1].parts, self._storage)
+        return Planner(self.open()[1].parts, self._storage.opener)
 
     def selection(self, name: str, records: int) -> Indices | None:
         """Return the selection kept under this name, of a view of this many records, or None."""

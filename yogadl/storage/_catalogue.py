@@ -5,16 +5,15 @@ import errno
 import itertools
 import os
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import digest_of, read_manifest
-from yogadl._format.reader import AnyReader
 from yogadl._frozen import frozen
 from yogadl._key import DatasetKey, is_dataset_id, is_version
 from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._cached import CachedRecords, Published
+from yogadl.storage._cached import CachedRecords, Opener, Published
 from yogadl.storage._folder import folder_at
 from yogadl.storage._root import Root
 from yogadl.storage._trash import trashed_names
@@ -23,63 +22,6 @@ from yogadl.storage._trash import trashed_names
 # store's list).
 _MOST_LOOKED_AT: Final = 1000
 _MOST_NAMED: Final = 20
-
-
-class Opener(Protocol):
-    """Open caches: in place, or after a download. Picklable."""
-
-    def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
-        """Return the manifest of a version as it is now, or ``None`` if there is none.
-
-        Args:
-            key: The version.
-            digest: The digest of the manifest that the caller wants, if any; the result may have another.
-        """
-
-    def here(self, key: DatasetKey, digest: str) -> Published | None:
-        """Return this manifest if it, and all files that it names, are on this machine, else ``None``."""
-        return None
-
-    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
-        """Return a reader of a cache.
-
-        Args:
-            published: The cache.
-            check: Whether each block is compared with its checksum before the first read from it.
-
-        Raises:
-            CacheFormatError: if a file is missing or truncated.
-        """
-
-    def read(self, name: str, most_bytes: int) -> bytes | None:
-        """Return the content of a file that is the same in every copy, or ``None`` if there is none.
-
-        Raises:
-            CacheFormatError: if it is larger than `most_bytes`, or not a file.
-        """
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write such a file; a file of that name is replaced."""
-
-    def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
-        """Return the version that a tag names, ``None`` if there is no such tag.
-
-        Args:
-            key: The tag, in place of a version.
-            is_away: Whether the storage can't be reached, so that only this machine's own notes of tags
-                count.
-        """
-
-    def opened(self, published: Published) -> None:
-        """Note that this manifest was returned as the newest of its version."""
-
-    def mend(self, published: Published) -> tuple[int, list[str]]:
-        """Compare this machine's copies of a cache's files with their checksums; download damaged ones again.
-
-        Returns:
-            The number of copies, and the names of the damaged ones.
-        """
-        return 0, []
 
 
 @frozen

@@ -12,8 +12,8 @@ from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
-from yogadl.storage._cached import Published, open_reader
-from yogadl.storage._catalogue import Catalogue, Opener
+from yogadl.storage._cached import Opener, Published, open_reader
+from yogadl.storage._catalogue import Catalogue
 from yogadl.storage._folder import Folder, storage_error
 from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._locks import FileLocks

@@ -18,7 +18,6 @@ from yogadl.storage._spending import Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
-    from yogadl.storage._catalogue import Catalogue
 
 Int64s = NDArray[np.int64]
 
@@ -156,13 +155,13 @@ class Planner:
 
     Args:
         parts: The parts of the cache.
-        catalogue: The catalogue of the storage.
+        opener: The object of the storage that opens caches.
     """
 
-    def __init__(self, parts: Parts, catalogue: "Catalogue") -> None:
+    def __init__(self, parts: Parts, opener: Any) -> None:
         self._parts = parts
         self._table = parts.table
-        self._opener = catalogue.opener
+        self._opener = opener
         sums = getattr(parts.away, "sums", None)  # set if whole blocks are compared
         self._counted = _Counted(parts.table) if sums is None else _CountedBlocks(sums)
         self._heaps: dict[int, tuple[Int64s, Int64s]] = {}

@@ -15,7 +15,7 @@ from yogadl.storage import _names
 from yogadl.storage._root import Root
 
 if TYPE_CHECKING:
-    from yogadl.storage._catalogue import Opener
+    from yogadl.storage._cached import Opener
 
 _log = logging.getLogger("yogadl")
 

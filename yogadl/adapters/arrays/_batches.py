@@ -44,7 +44,7 @@ class StreamSource:
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on; the records before `start` are read and dropped."""
-        return _chunks(self._names, self._batches, start, start)
+        return _chunked(self._names, self._batches, start, start)
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ class PiecesSource:
             if first + piece.records > start:
                 rest = self._pieces[number:]
                 batches = (batch for piece in rest for batch in piece.batches())
-                yield from _chunks(self._names, batches, start, start - first)
+                yield from _chunked(self._names, batches, start, start - first)
                 return
             first += piece.records
 
 
-def _chunks(names: Sequence[str], batches: Iterable[Any], first: int, skipped: int) -> Iterator[Columns]:
+def _chunked(names: Sequence[str], batches: Iterable[Any], first: int, skipped: int) -> Iterator[Columns]:
     """Yield columns in chunks of `chunk_records`, reading ahead on another thread.
 
     Args:

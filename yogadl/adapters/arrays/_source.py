@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from yogadl._sources import Source
-from yogadl.adapters.arrays import _frames as frames
-from yogadl.adapters.arrays import _parquet as parquet_files
 from yogadl.adapters.arrays._batches import StreamSource
+from yogadl.adapters.arrays._frames import of_datasets, of_pandas, of_polars, of_pyarrow
+from yogadl.adapters.arrays._parquet import of_dataset, of_files
 from yogadl.errors import ConfigurationError
 
 
@@ -26,11 +26,11 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a table o
     packages = [kind.__module__.partition(".")[0] for kind in type(data).__mro__]
     package = next((name for name in packages if name in ("pandas", "polars", "datasets")), None)
     if package == "pandas":
-        return frames.of_pandas(data)
+        return of_pandas(data)
     if package == "polars":
-        return frames.of_polars(data)
+        return of_polars(data)
     if package == "datasets":
-        return frames.of_datasets(data)
+        return of_datasets(data)
     found = _of_pyarrow(data)
     if found is None and hasattr(data, "__arrow_c_stream__"):
         return StreamSource(pa.RecordBatchReader.from_stream(data))
@@ -70,7 +70,7 @@ def parquet(
     paths = [os.fspath(path) for path in path_or_paths]
     if not paths:
         raise ConfigurationError("give the path of at least one Parquet file")
-    return parquet_files.of_files(paths, columns)
+    return of_files(paths, columns)
 
 
 def _of_pyarrow(data: Any) -> Source | None:
@@ -79,9 +79,9 @@ def _of_pyarrow(data: Any) -> Source | None:
     # Compared by name: these modules of pyarrow are loaded only if there are such objects.
     kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(data).__mro__}
     if "pyarrow.parquet.core.ParquetFile" in kinds:
-        return parquet_files.of_files([data], None)
+        return of_files([data], None)
     if "pyarrow._dataset.Dataset" in kinds:
-        return parquet_files.of_dataset(data)
+        return of_dataset(data)
     if "pyarrow._dataset.Scanner" in kinds:
         return StreamSource(data.to_reader())
-    return frames.of_pyarrow(data)
+    return of_pyarrow(data)

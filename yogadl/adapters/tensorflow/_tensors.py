@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from yogadl.adapters.tensorflow import _pack as pack
+from yogadl.adapters.tensorflow._pack import encoded
 from yogadl.adapters.tensorflow._specs import Tensor
 from yogadl.errors import ConfigurationError
 
@@ -42,7 +42,7 @@ def ragged(flat: Tensor, splits: Sequence[Tensor], sizes: Sequence[int | None]) 
 def serialized(value: Any) -> bytes:  # bytes or str, or an array of them
     """Return strings of any shape as one string of bytes, for `tf.io.parse_tensor`."""
     array = np.asarray(value, object)
-    found = pack.encoded(array.ravel().tolist()).reshape(array.shape)
+    found = encoded(array.ravel().tolist()).reshape(array.shape)
     content: bytes = tf.make_tensor_proto(found, tf.string, array.shape).SerializeToString()
     return content
 
