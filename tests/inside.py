@@ -10,10 +10,10 @@ from typing import Any
 # A module, and what it has; `NAME=GIVEN` where two modules give the same name.
 NAMES = """
 yogadl _chain _filter
-yogadl._arguments names_of
-yogadl._columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
-yogadl._declare declare written
-yogadl._fork_server Workers
+yogadl._core.arguments names_of
+yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
+yogadl._core.columns declare written
+yogadl._workers.server Workers
 yogadl._format checks fingerprint manifest rows writer
 yogadl._format.arrays ArrayFile
 yogadl._format.checks CheckedReader Checksums
@@ -29,28 +29,28 @@ yogadl._format.selection Selection most_selection_bytes read_selection
 yogadl._format.table MOST_EMPTY_RECORDS PartTable
 yogadl._format.window Window
 yogadl._format.writer CacheWriter
-yogadl._frozen frozen
-yogadl._interfaces announce
+yogadl._core.frozen frozen
+yogadl._core.protocols announce
 yogadl._joined JoinedRecords
-yogadl._json MAX_DEPTH MAX_VALUES parse_json
-yogadl._key DatasetKey RESERVED_NAMES is_dataset_id new_key
-yogadl._leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
-yogadl._memory BatchMemory
+yogadl._core.frozen MAX_DEPTH MAX_VALUES parse_json
+yogadl._core.key DatasetKey RESERVED_NAMES is_dataset_id new_key
+yogadl._core.leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
+yogadl._core.memory BatchMemory
 yogadl._order GlobalOrder Mixture Order SourceOrder _permutation _random derive_key make_order
-yogadl._order._apportion apportion
+yogadl._order._keys apportion
 yogadl._order._keys absorb absorb_array
 yogadl._order._mix RUN
 yogadl._order._permutation EXACT_LIMIT ROUNDS permute unpermute
 yogadl._order._random generators
 yogadl._order._windows BlocksOrder
-yogadl._prices usual_prices
-yogadl._printable printable without_secrets
+yogadl._core.protocols usual_prices
+yogadl._core.printable printable without_secrets
 yogadl._provenance.code CodeReader dumped
 yogadl._provenance.describer Describer
 yogadl._provenance.difference Difference difference
 yogadl._provenance.references names_read
 yogadl._sources ArraysSource ItemsSource IterableSource RecordsSource open_source
-yogadl._spec DictNode MAX_FIELDS SequenceNode Spec
+yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
 yogadl._split SPLIT_TAG _CHUNK_RECORDS _values split_split=split
 yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span run stats
 yogadl._stream walk
@@ -122,7 +122,7 @@ yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _RENEW_CACHE_BYTES _RENEW_PAGES
 yogadl._format.table _SUMS_AT_ONCE
 yogadl._order._permutation ROUNDS
-yogadl._progress PROGRESS_DELAY_S=_DELAY_S
+yogadl._core.progress PROGRESS_DELAY_S=_DELAY_S
 yogadl._stream.block_ahead BLOCK_AHEAD_TOGETHER_BYTES=_TOGETHER_BYTES _COMING_BYTES _WINDOW_BYTES
 yogadl._stream.items ITEMS_MOST_BYTES=MOST_BYTES
 yogadl._stream.plan COUNTED PLAN_INDICES=INDICES

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from yogadl._columns import batch_column, size_of, split
-from yogadl._declare import declare
-from yogadl._frozen import frozen
-from yogadl._interfaces import READ, Column, Indices, Memory, Planned, RandomAccess, announce
-from yogadl._leaf import BadValueError, refuse
-from yogadl._spec import Spec
+from yogadl._core.columns import batch_column, declare, size_of, split
+from yogadl._core.frozen import frozen
+from yogadl._core.leaf import BadValueError, refuse
+from yogadl._core.protocols import READ, Column, Indices, Memory, Planned, RandomAccess, announce
+from yogadl._core.spec import Spec
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 
 # The epochs and positions at which records come, epoch by epoch: random functions depend on them.

@@ -7,14 +7,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._arguments import flag, whole
+from yogadl._core.arguments import flag, whole
+from yogadl._core.frozen import frozen
+from yogadl._core.leaf import Leaf, is_too_large
+from yogadl._core.memory import require_memory
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Column, Indices, Memory, RandomAccess, announce
+from yogadl._core.spec import DictNode, Spec
 from yogadl._format.table import before
-from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Indices, Memory, RandomAccess, announce
-from yogadl._leaf import Leaf, is_too_large
-from yogadl._lock import ProcessLock
-from yogadl._memory import require_memory
-from yogadl._spec import DictNode, Spec
 from yogadl._views import hash_of, origin_of
 from yogadl.errors import ConfigurationError
 

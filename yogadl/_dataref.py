@@ -6,8 +6,9 @@ from typing import Any, Final, Self, SupportsIndex, overload
 
 import numpy as np
 
-from yogadl._arguments import checked_indices, explains_names, flag, whole
-from yogadl._interfaces import (
+from yogadl._core.arguments import checked_indices, explains_names, flag, whole
+from yogadl._core.process import end_if_left_behind
+from yogadl._core.protocols import (
     Column,
     DataRef,
     Indices,
@@ -20,10 +21,9 @@ from yogadl._interfaces import (
     lineage_of,
     locality_of,
 )
-from yogadl._leaving import end_if_left_behind
+from yogadl._core.spec import Spec
 from yogadl._order import Blocks, Mixture
 from yogadl._removed import missing
-from yogadl._spec import Spec
 from yogadl._stream import RecordStream, open_shard, open_stream
 from yogadl._views import ProjectedRecords, SelectedRecords, SlicedRecords
 from yogadl.errors import ConfigurationError

@@ -16,13 +16,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._arguments import whole
 from yogadl._chain import MappedRecords, name_of
-from yogadl._failure import Failure
-from yogadl._interfaces import Column, Indices, RandomAccess
-from yogadl._memory import require_memory
-from yogadl._spec import Spec
+from yogadl._core.arguments import whole
+from yogadl._core.memory import require_memory
+from yogadl._core.protocols import Column, Indices, RandomAccess
+from yogadl._core.spec import Spec
 from yogadl._views import ProjectedRecords, SelectedRecords, SlicedRecords
+from yogadl._workers.messages import Failure
 from yogadl.errors import ConfigurationError, StageError, WorkerDiedError
 
 _log = logging.getLogger("yogadl")
@@ -154,8 +154,8 @@ def _called(
 
 def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> list[Indices]:
     """Return the indices at which the function is true, computed by several processes."""
-    from yogadl._processes import worker_pool
-    from yogadl._sending import pickled
+    from yogadl._workers.messages import pickled
+    from yogadl._workers.processes import worker_pool
 
     given = pickled(
         (records, function),
@@ -195,6 +195,6 @@ def _examined(first: int, end: int) -> Indices | Failure:
 
 @functools.cache  # this process is a worker and has one function only
 def _given() -> Any:
-    from yogadl._processes import given_to_worker
+    from yogadl._workers.processes import given_to_worker
 
     return pickle.loads(given_to_worker())

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._interfaces import Column, Indices, Memory, Planned, RandomAccess, announce
-from yogadl._order._bounds import bounds_reached
-from yogadl._spec import Spec
+from yogadl._core.protocols import Column, Indices, Memory, Planned, RandomAccess, announce
+from yogadl._core.spec import Spec
+from yogadl._order._keys import bounds_reached
 from yogadl._views import hash_of, origin_of
 from yogadl.errors import ConfigurationError
 

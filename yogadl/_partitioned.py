@@ -5,9 +5,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from yogadl._columns import Columns
+from yogadl._core.columns import Columns
+from yogadl._core.spec import Spec
 from yogadl._sources import NO_RECORDS, Source, open_if_any
-from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 

@@ -5,14 +5,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._columns import batch_column, split, widen
-from yogadl._declare import declare, written
+from yogadl._core.columns import batch_column, declare, split, widen, written
+from yogadl._core.leaf import BadShapeError, BadValueError, refuse
+from yogadl._core.protocols import Column, Indices, Memory
+from yogadl._core.spec import Spec
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import hash_run
-from yogadl._interfaces import Column, Indices, Memory
-from yogadl._leaf import BadShapeError, BadValueError, refuse
 from yogadl._sources import ArraysSource, ItemsSource, adapted_source, has_random_access, is_arrays
-from yogadl._spec import Spec
 from yogadl._views import hash_of
 from yogadl.errors import UnsupportedDataError
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from yogadl._columns import (
+from yogadl._core.columns import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
     Columns,
@@ -20,8 +20,8 @@ from yogadl._columns import (
     numbered,
     size_of,
 )
-from yogadl._leaf import OBJECT, Leaf, is_masked, leaf_at
-from yogadl._spec import Keys, Node, Spec, node_of
+from yogadl._core.leaf import OBJECT, Leaf, is_masked, leaf_at
+from yogadl._core.spec import Keys, Node, Spec, node_of
 from yogadl.errors import UnsupportedDataError
 
 # The package or module of an object, and the adapter in `yogadl.adapters` that reads such objects. The

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._arguments import exact
 from yogadl._chain import MappedRecords
-from yogadl._interfaces import Indices, RandomAccess, views_of
-from yogadl._leaf import OBJECT
-from yogadl._memory import require_memory
+from yogadl._core.arguments import exact
+from yogadl._core.leaf import OBJECT
+from yogadl._core.memory import require_memory
+from yogadl._core.protocols import Indices, RandomAccess, views_of
 from yogadl._order import derive_key
-from yogadl._order._apportion import apportion
+from yogadl._order._keys import apportion
 from yogadl._order._permutation import permute
 from yogadl.errors import ConfigurationError
 

@@ -5,8 +5,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from yogadl._interfaces import Column, Indices, Memory, Planned, RandomAccess, announce
-from yogadl._spec import Spec
+from yogadl._core.protocols import Column, Indices, Memory, Planned, RandomAccess, announce
+from yogadl._core.spec import Spec
 
 
 class SelectedRecords:

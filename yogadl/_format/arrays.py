@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._frozen import frozen
-from yogadl._json import parse_json
+from yogadl._core.frozen import frozen, parse_json
 from yogadl.errors import CacheFormatError
 
 _CODES = {"I64": "<i8", "U64": "<u8", "U8": "|u1"}

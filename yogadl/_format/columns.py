@@ -5,11 +5,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._columns import Pickled, check_size, shape_of, widen
+from yogadl._core.columns import Pickled, check_size, shape_of, widen
+from yogadl._core.frozen import frozen
+from yogadl._core.leaf import OBJECT, BadValueError, Leaf
 from yogadl._format.entries import ENTRY_DTYPE, MAX_UNKNOWN_RANK
 from yogadl._format.fingerprint import Hashes, hash_rows, hash_values
-from yogadl._frozen import frozen
-from yogadl._leaf import OBJECT, BadValueError, Leaf
 
 _SIZE_LIMIT: Final = 2**32
 

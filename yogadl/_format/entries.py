@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._leaf import BYTES, MAX_DIMENSIONS, Leaf, is_too_large
+from yogadl._core.leaf import BYTES, MAX_DIMENSIONS, Leaf, is_too_large
 
 # An entry consists of 32-bit words: the heap block, the start in it, the length; then, unless every value is
 # a scalar, the rank of the value and the sizes of its shape. An unknown rank gets room for this many sizes.

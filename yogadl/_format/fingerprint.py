@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._frozen import frozen
-from yogadl._spec import Spec
+from yogadl._core.frozen import frozen
+from yogadl._core.spec import Spec
 
 PRIME: Final = 2**61 - 1
 BASE: Final = 0x1B873593_1EDC6F41 % PRIME

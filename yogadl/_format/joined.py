@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.leaf import Leaf
 from yogadl._format.fields import Blocks
 from yogadl._format.table import before
 from yogadl._format.window import Window, view_rows
-from yogadl._leaf import Leaf
 
 Int64s = NDArray[np.int64]
 

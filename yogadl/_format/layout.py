@@ -6,6 +6,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.frozen import frozen
+from yogadl._core.leaf import MAX_DIMENSIONS
 from yogadl._format.arrays import ArrayFile
 from yogadl._format.fingerprint import PRIME, RunHash
 from yogadl._format.table import (
@@ -20,8 +22,6 @@ from yogadl._format.table import (
     have_room,
     lie_in,
 )
-from yogadl._frozen import frozen
-from yogadl._leaf import MAX_DIMENSIONS
 from yogadl.errors import CacheFormatError
 
 # LMDB puts a 16-byte header before a value on pages of its own; with the header, a full heap block fills its

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
+from yogadl._core.leaf import Leaf
 from yogadl._format.columns import FixedRows, HeapValues, StoredColumn, as_heap
 from yogadl._format.entries import ENTRY_DTYPE, ENTRY_WORDS, entry_words
 from yogadl._format.fingerprint import RunHash
@@ -27,8 +28,7 @@ from yogadl._format.layout import (
     rows_per_block,
 )
 from yogadl._format.sealing import disk_error, inspect_file, write_synced
-from yogadl._lane import Lane
-from yogadl._leaf import Leaf
+from yogadl._workers.lane import Lane
 from yogadl.errors import StorageError
 
 _LARGE_ROW_BYTES: Final = 1024

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.protocols import Memory
+from yogadl._core.spec import Spec
 from yogadl._format.fields import Blocks, FixedField, VaryingField
 from yogadl._format.hints import Hints
 from yogadl._format.rows import PAGE_BYTES, HeldRows, PartFiles, PartRemovedError, Parts, StoredRows
 from yogadl._format.table import PartTable
 from yogadl._format.window import Window
-from yogadl._interfaces import Memory
-from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, StorageError
 
 Int64s = NDArray[np.int64]

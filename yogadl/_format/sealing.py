@@ -15,7 +15,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from yogadl._format.layout import PAGE_HEADER_BYTES
-from yogadl._lane import Lane
+from yogadl._workers.lane import Lane
 from yogadl.errors import StorageError
 
 # An input/output error means a full disk if less than this is free.

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from yogadl._core.frozen import frozen
+from yogadl._core.protocols import Indices
 from yogadl._format.arrays import ArrayFile
-from yogadl._frozen import frozen
-from yogadl._interfaces import Indices
 from yogadl.errors import CacheFormatError
 
 _HEADER_BYTES: Final = 2**12

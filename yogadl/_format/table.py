@@ -6,9 +6,9 @@ from typing import Any, Final, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.frozen import frozen
+from yogadl._core.leaf import MAX_DIMENSIONS
 from yogadl._format.arrays import ArrayFile
-from yogadl._frozen import frozen
-from yogadl._leaf import MAX_DIMENSIONS
 from yogadl.errors import CacheFormatError
 
 Int64s = NDArray[np.int64]

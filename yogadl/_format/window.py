@@ -18,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._lock import ProcessLock
-from yogadl._memory import load_libc, map_memory
+from yogadl._core.memory import load_libc, map_memory
+from yogadl._core.process import ProcessLock
 from yogadl.errors import CacheFormatError, StorageError
 
 Int64s = NDArray[np.int64]

@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from yogadl._core.leaf import BadValueError, Leaf, refuse
+from yogadl._core.memory import settle_allocator
+from yogadl._core.protocols import Column
+from yogadl._core.spec import Field, Spec
 from yogadl._format.columns import FixedRows, StoredColumn, stored_column, widen_by
 from yogadl._format.fingerprint import RunHash, hash_run
 from yogadl._format.layout import SealedPart
 from yogadl._format.part import PartWriter
 from yogadl._format.table import MOST_EMPTY_RECORDS
-from yogadl._interfaces import Column
-from yogadl._lane import Lane
-from yogadl._leaf import BadValueError, Leaf, refuse
-from yogadl._memory import settle_allocator
-from yogadl._spec import Field, Spec
+from yogadl._workers.lane import Lane
 from yogadl.errors import ConfigurationError
 
 # Part sizes of a growing build: the first parts are small, so that one is sealed while the next is written.

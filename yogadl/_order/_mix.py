@@ -12,12 +12,19 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._frozen import frozen
-from yogadl._order._apportion import apportion
+from yogadl._core.frozen import frozen
 from yogadl._order._blocks import Blocks, Mixture
-from yogadl._order._bounds import bounds_reached
-from yogadl._order._check import RECORDS_LIMIT, check_records, check_within
-from yogadl._order._keys import GOLDEN, absorb, derive_key, mix_array
+from yogadl._order._keys import (
+    GOLDEN,
+    RECORDS_LIMIT,
+    absorb,
+    apportion,
+    bounds_reached,
+    check_records,
+    check_within,
+    derive_key,
+    mix_array,
+)
 from yogadl._order._permutation import Integers
 from yogadl.errors import ConfigurationError
 

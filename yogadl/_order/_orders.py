@@ -7,10 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._frozen import frozen
+from yogadl._core.frozen import frozen
 from yogadl._order._blocks import Blocks, Mixture
-from yogadl._order._check import check_records, check_within
-from yogadl._order._keys import derive_key
+from yogadl._order._keys import check_records, check_within, derive_key
 from yogadl._order._permutation import permute, unpermute
 from yogadl.errors import ConfigurationError
 

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._frozen import frozen
+from yogadl._core.frozen import frozen
 from yogadl._order._blocks import Blocks
-from yogadl._order._check import check_records, check_within
-from yogadl._order._keys import absorb, absorb_array, derive_key
+from yogadl._order._keys import absorb, absorb_array, check_records, check_within, derive_key
 from yogadl._order._permutation import (
     CHUNK,
     Integers,

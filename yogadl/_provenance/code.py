@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Final
 
-from yogadl._lock import ProcessLock
+from yogadl._core.process import ProcessLock
 from yogadl._provenance.members import functions_of, is_generated, is_made_by_call
 from yogadl._provenance.references import Reference, names_read
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from yogadl._interfaces import DataRef, Storage, views_of
+from yogadl._core.protocols import DataRef, Storage, views_of
 from yogadl.errors import ConfigurationError
 
 HOOK: Final = "__yogadl_version__"

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from yogadl._interfaces import Planned, announce, will_read
+from yogadl._core.protocols import Planned, announce, will_read
 from yogadl._stream.rows import Rows
 from yogadl._stream.run import Run
 

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from yogadl._interfaces import Indices, Planned, RandomAccess, announce, views_of
-from yogadl._lock import ProcessLock
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Indices, Planned, RandomAccess, announce, views_of
 from yogadl._stream.rows import Rows
 from yogadl._stream.shard import Shard
 from yogadl._stream.skipped import Skipped

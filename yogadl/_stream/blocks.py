@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from typing import Final
 
-from yogadl._lock import ProcessLock
+from yogadl._core.process import ProcessLock
 from yogadl._stream.ahead import Ahead
 from yogadl._stream.rows import Rows, joined
 from yogadl._stream.run import INDICES, Run

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from yogadl._fork_server import received
+from yogadl._workers.server import received
 
 _HEADER: Final = struct.Struct("=QI")  # bytes that follow, and descriptors sent along
 _READ_AT_ONCE: Final = 2**16

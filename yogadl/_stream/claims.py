@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from yogadl._lock import ProcessLock
+from yogadl._core.process import ProcessLock
 from yogadl._stream.cut import Span
 from yogadl._stream.recipe import Progress, Recipe
 from yogadl._stream.shard import Point

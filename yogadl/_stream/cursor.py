@@ -7,8 +7,8 @@ carry ``shard`` and ``needs``; this version refuses both by name.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from yogadl._frozen import frozen
-from yogadl._interfaces import Lineage
+from yogadl._core.frozen import frozen
+from yogadl._core.protocols import Lineage
 from yogadl._stream.shard import Point
 from yogadl._stream.skipped import Skipped
 from yogadl.errors import ConfigurationError, CursorError

@@ -3,8 +3,8 @@
 import warnings
 from typing import NamedTuple
 
-from yogadl._arguments import flag, whole
-from yogadl._frozen import frozen
+from yogadl._core.arguments import flag, whole
+from yogadl._core.frozen import frozen
 from yogadl._stream.shard import Point, Shard, walk
 from yogadl.errors import ConfigurationError
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from yogadl._interfaces import DataRef, Stream
+from yogadl._core.protocols import DataRef, Stream
 from yogadl._stream.loader import Loader
 from yogadl._stream.stream import RecordStream
 from yogadl.errors import ConfigurationError

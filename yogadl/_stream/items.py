@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Planned
+from yogadl._core.frozen import frozen
+from yogadl._core.protocols import Column, Planned
 from yogadl._stream.ahead import Ahead
 from yogadl._stream.cut import Cut
 from yogadl._stream.rows import Flags, Rows

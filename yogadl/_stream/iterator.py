@@ -8,9 +8,9 @@ from typing import Any, Final, Generic, NamedTuple
 
 import numpy as np
 
-from yogadl._arguments import whole
-from yogadl._interfaces import Indices, Item_co
-from yogadl._leaving import end_if_left_behind
+from yogadl._core.arguments import whole
+from yogadl._core.process import end_if_left_behind
+from yogadl._core.protocols import Indices, Item_co
 from yogadl._stream.claims import Claims
 from yogadl._stream.cursor import read_cursor, write_cursor
 from yogadl._stream.prefetch import ForkedError
@@ -166,7 +166,7 @@ class ShownIterator(StreamIterator[Item_co]):
         progress = self._progress
         assert progress.span is not None
         if self._show is None:
-            from yogadl._progress import shown  # slow to import
+            from yogadl._core.progress import shown  # slow to import
 
             stack = contextlib.ExitStack()
             self._show = stack.enter_context(shown(True, "reading"))

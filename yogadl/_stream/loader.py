@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from yogadl._arguments import explains_names, whole
-from yogadl._interfaces import Item_co, Made
+from yogadl._core.arguments import explains_names, whole
+from yogadl._core.protocols import Item_co, Made
 from yogadl._stream.items import Batches
 from yogadl._stream.iterator import Restartable
 from yogadl._stream.recipe import Recipe
@@ -16,7 +16,7 @@ from yogadl._stream.workers import InWorkers
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from yogadl._prices import Prices
+    from yogadl._core.protocols import Prices
     from yogadl._stream.plan import Plan
     from yogadl._stream.stream import RecordStream
 

@@ -7,7 +7,7 @@ number of delivered items.
 from functools import cached_property
 from typing import Any
 
-from yogadl._frozen import frozen
+from yogadl._core.frozen import frozen
 from yogadl._stream.cursor import Identity, write_cursor
 from yogadl._stream.cut import Cut
 from yogadl._stream.shard import Point, Shard

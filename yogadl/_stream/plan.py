@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from yogadl._arguments import above_zero, whole
-from yogadl._frozen import frozen
-from yogadl._interfaces import Indices, views_of
-from yogadl._prices import Prices
-from yogadl._size import in_words
+from yogadl._core.arguments import above_zero, in_words, whole
+from yogadl._core.frozen import frozen
+from yogadl._core.protocols import Indices, Prices, views_of
 from yogadl._stream.cut import Cut
 from yogadl._stream.items import Batches, Records
 from yogadl._stream.run import INDICES

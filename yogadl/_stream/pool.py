@@ -9,8 +9,6 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from yogadl._failure import Failure
-from yogadl._fork_server import KEEPS_DESCRIPTORS, Workers
 from yogadl._stream.channel import Channel
 from yogadl._stream.deaths import Names
 from yogadl._stream.pieces import Pieces, count_of
@@ -18,6 +16,8 @@ from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.shard import Point
 from yogadl._stream.transport import MOST_SEGMENTS, UnmappedError, Unpacker, shared_memory
 from yogadl._stream.worker import Answer, Request, Task, forked, work
+from yogadl._workers.messages import Failure
+from yogadl._workers.server import KEEPS_DESCRIPTORS, Workers
 
 # The most unanswered requests of a worker; this many fit into a socket.
 _MOST_ASKED: Final = 64
@@ -52,7 +52,7 @@ class WorkerPool:
         task: The work of the processes.
         given: The pickled task; empty for "fork".
         workers: The number of processes.
-        method: The way to start them; see `yogadl._fork_server.Workers`.
+        method: The way to start them; see `yogadl._workers.server.Workers`.
         names: The names in messages.
         environment: Additional variables of their environment.
         preload: Modules that they share.

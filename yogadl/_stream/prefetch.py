@@ -10,8 +10,8 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from yogadl._frozen import frozen
-from yogadl._memory import settle_allocator
+from yogadl._core.frozen import frozen
+from yogadl._core.memory import settle_allocator
 from yogadl._stream.items import Pending, Read
 from yogadl._stream.run import Counters
 from yogadl._stream.stats import Waits

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
-from yogadl._arguments import whole
-from yogadl._frozen import frozen
+from yogadl._core.arguments import whole
+from yogadl._core.frozen import frozen
 from yogadl._stream.cut import Cut, Span
 from yogadl._stream.items import Batches, Pending, Read, Records
 from yogadl._stream.prefetch import Prefetch

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._interfaces import Indices
+from yogadl._core.protocols import Indices
 
 Flags = NDArray[np.bool_]
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from yogadl._arguments import whole
-from yogadl._frozen import frozen
-from yogadl._interfaces import (
+from yogadl._core.arguments import whole
+from yogadl._core.frozen import frozen
+from yogadl._core.protocols import (
     READ,
     Column,
     Indices,
@@ -24,8 +24,8 @@ from yogadl._interfaces import (
     received_by,
     views_of,
 )
+from yogadl._core.spec import Spec
 from yogadl._order import Order
-from yogadl._spec import Spec
 from yogadl._stream.cursor import Identity
 from yogadl._stream.cut import Cut
 from yogadl._stream.numbering import Numbering

@@ -7,7 +7,7 @@ shard: after k rows it stands at min(n, g + kR), whether or not this shard had a
 
 from typing import Literal, NamedTuple
 
-from yogadl._frozen import frozen
+from yogadl._core.frozen import frozen
 from yogadl.errors import ConfigurationError
 
 Remainder = Literal["uneven", "drop", "pad"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from yogadl._arguments import whole
-from yogadl._frozen import frozen
-from yogadl._interfaces import Indices
+from yogadl._core.arguments import whole
+from yogadl._core.frozen import frozen
+from yogadl._core.protocols import Indices
 from yogadl.errors import ConfigurationError
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any, TypeVar
 
-from yogadl._frozen import frozen
+from yogadl._core.frozen import frozen
 from yogadl._stream.run import Run
 
 T = TypeVar("T")

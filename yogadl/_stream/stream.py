@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from yogadl._arguments import explains_names, flag, whole
-from yogadl._interfaces import DataRef, Indices, Item_co, Made, RandomAccess, Stream
-from yogadl._spec import Spec
+from yogadl._core.arguments import explains_names, flag, whole
+from yogadl._core.protocols import DataRef, Indices, Item_co, Made, RandomAccess, Stream
+from yogadl._core.spec import Spec
 from yogadl._stream.cursor import write_cursor
 from yogadl._stream.cut import Cut
 from yogadl._stream.items import Batches, Records
@@ -23,7 +23,7 @@ from yogadl._stream.workers import InWorkers
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from yogadl._prices import Prices
+    from yogadl._core.protocols import Prices
     from yogadl._stream.plan import Plan
 
 

@@ -13,10 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from yogadl._failure import Failure
-from yogadl._fork_server import Work
-from yogadl._interfaces import Column, received_by
-from yogadl._memory import settle_allocator
+from yogadl._core.memory import settle_allocator
+from yogadl._core.protocols import Column, received_by
 from yogadl._stream.ahead import expect
 from yogadl._stream.blocks import RowBlocks
 from yogadl._stream.channel import Channel
@@ -25,6 +23,8 @@ from yogadl._stream.items import Batches, Records
 from yogadl._stream.pieces import Pieces, count_of
 from yogadl._stream.rows import Flags, Rows, joined
 from yogadl._stream.transport import Packer, SharedBatch
+from yogadl._workers.messages import Failure
+from yogadl._workers.server import Work
 from yogadl.errors import ConfigurationError
 
 # Environment variables that set the number of threads of libraries, before these are loaded.

@@ -5,8 +5,8 @@ from dataclasses import field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from yogadl._arguments import whole
-from yogadl._frozen import frozen
+from yogadl._core.arguments import whole
+from yogadl._core.frozen import frozen
 from yogadl._stream.cut import Cut
 from yogadl._stream.deaths import Names
 from yogadl._stream.items import MOST_RECORDS, RECORDS_BYTES, Batches, Read, Records, passed
@@ -37,7 +37,7 @@ class WorkerOptions:
         ahead: The number of items that are kept ready, besides those that the workers are making.
         begin: Called first in each worker, with its number.
         timeout_s: The longest time that an item may take.
-        method: The way to start the workers; see `yogadl._fork_server.Workers`.
+        method: The way to start the workers; see `yogadl._workers.server.Workers`.
         threads: The number of threads of numerical libraries in each worker.
         is_persistent: Whether the workers stay for the next iterator.
         factor: The number of requests for each worker, instead of `ahead`.
@@ -65,7 +65,7 @@ class WorkerOptions:
     names: Names = Names()
 
     def __post_init__(self) -> None:
-        from yogadl._fork_server import METHODS
+        from yogadl._workers.server import METHODS
 
         if self.begin is not None and not callable(self.begin):
             raise ConfigurationError(
@@ -300,7 +300,7 @@ class InWorkers:
         Raises:
             ConfigurationError: if a part of it can't be pickled; the error names the part.
         """
-        from yogadl._sending import pickled
+        from yogadl._workers.messages import pickled
 
         try:
             hint = _UNSENDABLE.format(self.options.names.method)

@@ -5,7 +5,7 @@ import sys
 import warnings
 from typing import Any, Final
 
-from yogadl._arguments import whole
+from yogadl._core.arguments import whole
 from yogadl._stream import Cut, RecordStream
 from yogadl.errors import ConfigurationError, MissingDependencyError
 

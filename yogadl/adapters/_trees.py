@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from yogadl._leaf import Leaf
-from yogadl._spec import DictNode, Spec
+from yogadl._core.leaf import Leaf
+from yogadl._core.spec import DictNode, Spec
 
 RECORD_COLUMN: Final = "record"  # the name of the column in tables whose records are single values
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from yogadl._size import bytes_of
+from yogadl._core.arguments import bytes_of
 from yogadl.errors import ConfigurationError
 
 _BATCH: Final = 256

@@ -26,8 +26,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from yogadl._key import AUTO, DatasetKey
-from yogadl._progress import Shown, shown
+from yogadl._core.key import AUTO, DatasetKey
+from yogadl._core.progress import Shown, shown
 from yogadl._provenance.describer import Call, Describer
 from yogadl.cli import _tasks
 from yogadl.cli._arguments import add_json, add_key, add_storage, number_of, parse_size

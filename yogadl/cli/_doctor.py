@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from yogadl._printable import without_secrets
+from yogadl._core.printable import without_secrets
 from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._location import bucket_at, open_existing, refuse_needless
 from yogadl.cli._output import say, say_json

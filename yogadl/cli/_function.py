@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from yogadl._json import MANY_DIGITS, parse_json
+from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl.cli._output import cut, error_line
 from yogadl.errors import ConfigurationError, YogaError
 

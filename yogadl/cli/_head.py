@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from yogadl._core.leaf import OBJECT
+from yogadl._core.printable import printable
+from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
-from yogadl._leaf import OBJECT
-from yogadl._printable import printable
-from yogadl._spec import Spec
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, number_of
 from yogadl.cli._location import fetch, open_version
 from yogadl.cli._output import columns_of, counted, cut, note, say, say_json, say_table, table, width

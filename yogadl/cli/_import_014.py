@@ -15,7 +15,7 @@ import argparse
 import time
 from pathlib import Path
 
-from yogadl._key import DatasetKey
+from yogadl._core.key import DatasetKey
 from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._info import info_to_json
 from yogadl.cli._location import open_or_make

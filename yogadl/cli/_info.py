@@ -11,7 +11,7 @@ import argparse
 import math
 from typing import Any
 
-from yogadl._printable import printable
+from yogadl._core.printable import printable
 from yogadl.cli._arguments import add_json, add_storage, add_tagged
 from yogadl.cli._location import open_version
 from yogadl.cli._output import (

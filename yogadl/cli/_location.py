@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any, Final
 
+from yogadl._core.frozen import MANY_DIGITS, parse_json
+from yogadl._core.key import RESERVED_NAMES
+from yogadl._core.printable import without_secrets
 from yogadl._dataref import RecordsRef
-from yogadl._json import MANY_DIGITS, parse_json
-from yogadl._key import RESERVED_NAMES
-from yogadl._printable import without_secrets
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, open_storage
 from yogadl.storage._buckets.bucket import Bucket

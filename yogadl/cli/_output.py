@@ -11,8 +11,8 @@ from collections.abc import Container, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from yogadl._printable import printable
-from yogadl._size import in_words
+from yogadl._core.arguments import in_words
+from yogadl._core.printable import printable
 from yogadl.cli._waiting import Waiting
 
 _GAP: Final = "  "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from yogadl._key import is_dataset_id
+from yogadl._core.key import is_dataset_id
 
 _VERSIONS: Final = "versions"
 _SUFFIX: Final = ".json"

@@ -13,8 +13,8 @@ import argparse
 from dataclasses import asdict
 from typing import Final
 
+from yogadl._core.protocols import Prices
 from yogadl._order import Blocks
-from yogadl._prices import Prices
 from yogadl.cli._arguments import add_batch, add_json, add_storage, add_tagged, number_of
 from yogadl.cli._location import fetch, open_version
 from yogadl.cli._output import say, say_json

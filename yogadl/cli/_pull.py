@@ -13,7 +13,7 @@ Example:
 
 import argparse
 
-from yogadl._key import DatasetKey
+from yogadl._core.key import DatasetKey
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, add_target_options
 from yogadl.cli._copying import copy_to, refuse_needless_for_target
 from yogadl.cli._location import open_version

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from yogadl._key import DatasetKey, new_key
-from yogadl._progress import Tally, shown
+from yogadl._core.key import DatasetKey, new_key
+from yogadl._core.progress import Tally, shown
 from yogadl._provenance.describer import Call
 from yogadl._sources import open_source
 from yogadl.cli._output import counted, note, say, say_json

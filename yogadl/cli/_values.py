@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._leaf import OBJECT, Leaf
-from yogadl._spec import Spec
+from yogadl._core.leaf import OBJECT, Leaf
+from yogadl._core.spec import Spec
 from yogadl.cli._output import counted
 
 # The limits of what is shown of a string or of bytes: in text, in brief text, and in JSON.

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from yogadl._interfaces import Earlier, Lineage
-from yogadl._printable import without_secrets
+from yogadl._core.printable import without_secrets
+from yogadl._core.protocols import Earlier, Lineage
 from yogadl.errors import ConfigurationError
 from yogadl.storage._leases.policy import TTL_S, LeasePolicy
 from yogadl.storage._local import local_backend, shared_backend
@@ -15,7 +15,7 @@ from yogadl.storage._storage import CacheStorage
 from yogadl.storage._storage_reading import DatasetInfo
 
 if TYPE_CHECKING:
-    from yogadl._prices import Prices
+    from yogadl._core.protocols import Prices
     from yogadl._provenance.difference import Difference
     from yogadl.storage._begin import PartitionedBuild
     from yogadl.storage._buckets.bucket import Bucket
@@ -180,7 +180,7 @@ def open_storage(
     if "://" in text:
         if shared:
             raise ConfigurationError(f"shared=True is for folders; {without_secrets(text)} is so as it is")
-        from yogadl._prices import usual_prices
+        from yogadl._core.protocols import usual_prices
         from yogadl.storage._mirror.opening import open_mirror
         from yogadl.storage._remote_opening import remote_backend
         from yogadl.storage._spending import Spending
@@ -208,7 +208,7 @@ def open_storage(
 
 
 def _bucket_at(url: str, options: dict[str, Any], patience_s: float | None, *, offline: bool) -> "Bucket":
-    from yogadl._arguments import names_of
+    from yogadl._core.arguments import names_of
     from yogadl.storage._buckets.offline import OfflineBucket
     from yogadl.storage._buckets.opening import open_bucket
     from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from yogadl._frozen import frozen
-from yogadl._key import DatasetKey
+from yogadl._core.frozen import frozen
+from yogadl._core.key import DatasetKey
 from yogadl.storage._catalogue import Catalogue
 from yogadl.storage._root import Root
 

@@ -7,9 +7,9 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
-from yogadl._interfaces import DataRef
-from yogadl._key import DatasetKey, is_version
-from yogadl._progress import Progress
+from yogadl._core.key import DatasetKey, is_version
+from yogadl._core.progress import Progress
+from yogadl._core.protocols import DataRef
 from yogadl._provenance.describer import sha256_of_data
 from yogadl._sources import Source, open_if_any, open_source
 from yogadl.errors import ConfigurationError

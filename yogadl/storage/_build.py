@@ -15,17 +15,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._columns import CHUNK_BYTES, Columns, size_of, widen
+from yogadl._core.arguments import in_words
+from yogadl._core.columns import CHUNK_BYTES, Columns, size_of, widen
+from yogadl._core.key import DatasetKey, library_version
+from yogadl._core.leaf import Leaf
+from yogadl._core.progress import Progress
+from yogadl._core.spec import Spec
 from yogadl._format.fingerprint import RunHash
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.manifest import digest_of
-from yogadl._key import DatasetKey
-from yogadl._leaf import Leaf
-from yogadl._progress import Progress
-from yogadl._size import in_words
 from yogadl._sources import Source
-from yogadl._spec import Spec
-from yogadl._version import library_version
 from yogadl.errors import CacheFormatError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._exclusion import BuildExclusion

@@ -13,19 +13,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec
 
-from yogadl._caller import users_level
+from yogadl._core.arguments import in_words, users_level
+from yogadl._core.key import AUTO, DatasetKey, new_key
+from yogadl._core.progress import Progress, Tally, both, is_shown, shown
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import Manifest
-from yogadl._key import AUTO, DatasetKey, new_key
 from yogadl._partitioned import PartitionedSource
-from yogadl._processes import require_main
-from yogadl._progress import Progress, Tally, both, is_shown, shown
 from yogadl._provenance.builder import Builder
 from yogadl._provenance.describer import Call, Describer, sha256_of_data
 from yogadl._provenance.difference import difference
 from yogadl._provenance.values import HOOK
-from yogadl._size import in_words
 from yogadl._sources import Source, open_source
+from yogadl._workers.processes import require_main
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend

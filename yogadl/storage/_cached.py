@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from yogadl._core.frozen import frozen
+from yogadl._core.key import DatasetKey
+from yogadl._core.memory import trim_allocator
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Column, Indices, Lineage, Locality, Memory, Planned
+from yogadl._core.spec import Spec
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import AnyReader, Reader
-from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Indices, Lineage, Locality, Memory, Planned
-from yogadl._key import DatasetKey
-from yogadl._lock import ProcessLock
-from yogadl._memory import trim_allocator
-from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.storage import _names
 from yogadl.storage._folder import Folder

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
+from yogadl._core.frozen import frozen
+from yogadl._core.key import DatasetKey, is_dataset_id, is_version
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import digest_of, read_manifest
-from yogadl._frozen import frozen
-from yogadl._key import DatasetKey, is_dataset_id, is_version
 from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._cached import CachedRecords, Opener, Published

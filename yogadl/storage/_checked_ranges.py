@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.process import ProcessLock
 from yogadl._format.checks import Checksums
 from yogadl._format.table import before
-from yogadl._lock import ProcessLock
 from yogadl.errors import CacheFormatError
 from yogadl.storage._ranges import Ranges
 

@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any, Final
 
-from yogadl._caller import users_level
+from yogadl._core.arguments import users_level
 from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.gcs import GCSBucket

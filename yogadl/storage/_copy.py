@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from yogadl._core.key import DatasetKey
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._format.table import PartTable
-from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend

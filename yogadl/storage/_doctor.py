@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from yogadl._size import in_words
+from yogadl._core.arguments import in_words
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import Bucket, Object, read
 from yogadl.storage._buckets.conditions import check_conditions

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from yogadl._processes import given_to_worker, report, worker_pool
-from yogadl._progress import Tally
-from yogadl._sending import pickled
+from yogadl._core.progress import Tally
 from yogadl._sources import open_if_any
+from yogadl._workers.messages import pickled
+from yogadl._workers.processes import given_to_worker, report, worker_pool
 from yogadl.errors import ConfigurationError, WorkerDiedError
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._partitions import Partitions

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Protocol
 
-from yogadl._progress import Progress
+from yogadl._core.progress import Progress
 from yogadl.errors import CacheFormatError, LeaseError, StorageError
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from yogadl._key import DatasetKey
-from yogadl._processes import refuse_starting_worker
+from yogadl._core.key import DatasetKey
+from yogadl._workers.processes import refuse_starting_worker
 from yogadl.errors import ConfigurationError
 from yogadl.storage._backend import Backend
 from yogadl.storage._exclusion import BuildExclusion

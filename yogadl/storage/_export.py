@@ -13,11 +13,11 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from yogadl._columns import size_of
+from yogadl._core.columns import size_of
+from yogadl._core.leaf import OBJECT, Leaf
+from yogadl._core.protocols import Column
+from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
-from yogadl._interfaces import Column
-from yogadl._leaf import OBJECT, Leaf
-from yogadl._spec import Spec
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 from yogadl.storage._folder import storage_error, sync_folder
 

@@ -15,19 +15,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._caller import users_level
-from yogadl._columns import CHUNK_BYTES, Columns
+from yogadl._core.arguments import users_level
+from yogadl._core.columns import CHUNK_BYTES, Columns
+from yogadl._core.key import DatasetKey
+from yogadl._core.leaf import BYTES, OBJECT, Leaf
+from yogadl._core.protocols import Earlier
+from yogadl._core.spec import DictNode, Spec
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import fingerprint_of
 from yogadl._format.layout import SealedPart
 from yogadl._format.manifest import MOST_EARLIER, Manifest, digest_of, read_manifest
 from yogadl._format.reader import AnyReader
-from yogadl._interfaces import Earlier
-from yogadl._key import DatasetKey
-from yogadl._leaf import BYTES, OBJECT, Leaf
 from yogadl._provenance.describer import Call
 from yogadl._sources import NO_RECORDS, Source
-from yogadl._spec import DictNode, Spec
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,

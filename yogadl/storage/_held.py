@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._lock import ProcessLock
+from yogadl._core.process import ProcessLock
 from yogadl.storage._range import Range
 from yogadl.storage._ranges import Ranges, merged, spans_of
 from yogadl.storage._threads import DaemonThreads

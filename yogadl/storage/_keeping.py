@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 
-from yogadl._key import DatasetKey
+from yogadl._core.key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend

@@ -5,10 +5,10 @@ import stat
 import warnings
 from pathlib import Path
 
-from yogadl._caller import users_level
+from yogadl._core.arguments import users_level
+from yogadl._core.frozen import frozen
+from yogadl._core.key import DatasetKey
 from yogadl._format.reader import AnyReader
-from yogadl._frozen import frozen
-from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from yogadl._frozen import frozen
-from yogadl._json import parse_json
-from yogadl._key import DatasetKey
-from yogadl._printable import printable
+from yogadl._core.frozen import frozen, parse_json
+from yogadl._core.key import DatasetKey
+from yogadl._core.printable import printable
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._flock import is_free

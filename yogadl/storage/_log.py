@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from yogadl._core.key import DatasetKey
+from yogadl._core.protocols import Earlier
 from yogadl._format.manifest import Manifest
-from yogadl._interfaces import Earlier
-from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
 from yogadl.storage._catalogue import Catalogue
 from yogadl.storage._explain import Explanation, explain

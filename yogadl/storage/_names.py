@@ -5,8 +5,8 @@ import re
 from dataclasses import field
 from typing import Final
 
-from yogadl._frozen import frozen
-from yogadl._key import DatasetKey, is_hash
+from yogadl._core.frozen import frozen
+from yogadl._core.key import DatasetKey, is_hash
 from yogadl.errors import CacheFormatError
 
 # Not compiled here: a process that only reads does not need these.

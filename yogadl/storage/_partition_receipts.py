@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from yogadl._json import MANY_DIGITS, parse_json
-from yogadl._spec import Spec
+from yogadl._core.frozen import MANY_DIGITS, parse_json
+from yogadl._core.spec import Spec
 from yogadl.storage._parts import read_sealed
 from yogadl.storage._receipts import Receipt, samples_from, samples_to_json
 from yogadl.storage._root import Root

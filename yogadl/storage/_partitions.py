@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from yogadl._key import DatasetKey
-from yogadl._progress import Progress
+from yogadl._core.key import DatasetKey
+from yogadl._core.progress import Progress
+from yogadl._core.spec import Spec
 from yogadl._sources import Source
-from yogadl._spec import Spec
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,

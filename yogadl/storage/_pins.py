@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.process import ProcessLock
 from yogadl._format.arrays import ArrayFile
 from yogadl._format.table import PartTable
-from yogadl._lock import ProcessLock
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket

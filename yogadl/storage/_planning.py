@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.protocols import Prices
 from yogadl._format.rows import KEPT_ROW_BYTES, Parts
 from yogadl._format.table import PartTable
-from yogadl._prices import Prices
 from yogadl.storage._checked_ranges import AHEAD_BYTES, MOST_CHECKED_BYTES, TOGETHER_BYTES, BlockPlaces
 from yogadl.storage._held import HELD_GAP_BYTES
 from yogadl.storage._mirror.receive import ranges_of

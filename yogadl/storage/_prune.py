@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from yogadl._core.arguments import in_words
+from yogadl._core.key import RESERVED_NAMES, DatasetKey
 from yogadl._format.manifest import read_manifest
-from yogadl._key import RESERVED_NAMES, DatasetKey
-from yogadl._size import in_words
 from yogadl.errors import CacheFormatError, LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._exclusion import BuildExclusion

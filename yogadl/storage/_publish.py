@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from yogadl._core.key import DatasetKey
+from yogadl._core.protocols import Earlier
+from yogadl._core.spec import Spec
 from yogadl._format.fingerprint import RunHash, fingerprint_of
 from yogadl._format.manifest import Manifest, fitting, read_manifest
 from yogadl._format.table import PartTable
-from yogadl._interfaces import Earlier
-from yogadl._key import DatasetKey
-from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket, ReplacedError

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.process import ProcessLock
 from yogadl._format.table import before
-from yogadl._lock import ProcessLock
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._buckets.bucket import Bucket, ReplacedError, replaced
 from yogadl.storage._pins import Pins

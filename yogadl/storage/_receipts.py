@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from yogadl._core.frozen import MANY_DIGITS, parse_json
+from yogadl._core.key import DatasetKey
+from yogadl._core.leaf import OBJECT
+from yogadl._core.spec import Spec
 from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import RunHash, hash_run
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.reader import Reader
-from yogadl._json import MANY_DIGITS, parse_json
-from yogadl._key import DatasetKey
-from yogadl._leaf import OBJECT
 from yogadl._sources import Resumable, Source
-from yogadl._spec import Spec
 from yogadl.errors import StorageError
 from yogadl.storage import _names
 from yogadl.storage._parts import read_sealed

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from yogadl._core.key import DatasetKey
 from yogadl._format.manifest import Manifest, digest_of
 from yogadl._format.reader import AnyReader, Reader
 from yogadl._format.table import PartTable
-from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend

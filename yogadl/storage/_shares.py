@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
-from yogadl._columns import Columns
+from yogadl._core.columns import Columns
 from yogadl._partitioned import Partition, PartitionedSource
 from yogadl._provenance.describer import sha256_of_data
 from yogadl._sources import Resumable, Source

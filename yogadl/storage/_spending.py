@@ -4,10 +4,9 @@ import errno
 import time
 from typing import Any
 
-from yogadl._arguments import above_zero
-from yogadl._lock import ProcessLock
-from yogadl._prices import Prices
-from yogadl._size import in_words
+from yogadl._core.arguments import above_zero, in_words
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Prices
 from yogadl.errors import ConfigurationError, SpendingError
 
 

@@ -7,10 +7,10 @@ does not load them.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from yogadl._arguments import explains_names
+from yogadl._core.arguments import explains_names
+from yogadl._core.key import DatasetKey, new_key
+from yogadl._core.protocols import Storage
 from yogadl._dataref import RecordsRef
-from yogadl._interfaces import Storage
-from yogadl._key import DatasetKey, new_key
 from yogadl.storage._backend import Backend
 from yogadl.storage._storage_keeping import KeepingStorage
 from yogadl.storage._storage_reading import ReadingStorage
@@ -18,7 +18,7 @@ from yogadl.storage._storage_reading import ReadingStorage
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from yogadl._progress import Progress
+    from yogadl._core.progress import Progress
     from yogadl.storage._begin import PartitionedBuild
 
 P = ParamSpec("P")

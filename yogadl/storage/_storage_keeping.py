@@ -7,7 +7,7 @@ not load them.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from yogadl._key import DatasetKey
+from yogadl._core.key import DatasetKey
 from yogadl.storage._backend import Backend
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from yogadl._arguments import explains_names
+from yogadl._core.arguments import explains_names
+from yogadl._core.frozen import frozen
+from yogadl._core.key import DatasetKey
+from yogadl._core.protocols import Earlier
+from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
-from yogadl._frozen import frozen
-from yogadl._interfaces import Earlier
-from yogadl._key import DatasetKey
-from yogadl._spec import Spec
 from yogadl.storage._backend import Backend
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from yogadl._core.frozen import frozen, parse_json
+from yogadl._core.key import DatasetKey, check_name, is_version, new_key
 from yogadl._format.manifest import read_manifest
-from yogadl._frozen import frozen
-from yogadl._json import parse_json
-from yogadl._key import DatasetKey, check_name, is_version, new_key
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend

@@ -12,7 +12,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, Final
 
-from yogadl._lane import call_into
+from yogadl._workers.lane import call_into
 
 _EXIT_TIMEOUT_S: Final = 5.0
 

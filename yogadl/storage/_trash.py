@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from yogadl._key import DatasetKey
+from yogadl._core.key import DatasetKey
 from yogadl.storage import _names
 from yogadl.storage._root import Root
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from yogadl._json import MANY_DIGITS, parse_json
-from yogadl._key import DatasetKey
+from yogadl._core.frozen import MANY_DIGITS, parse_json
+from yogadl._core.key import DatasetKey
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._root import Entry, Root

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from yogadl._columns import Columns
+from yogadl._core.columns import Columns
+from yogadl._core.spec import Spec
 from yogadl._sources import NO_RECORDS
-from yogadl._spec import Spec
 from yogadl.adapters.arrays._columns import stored_columns
 from yogadl.adapters.arrays._types import spec_of
 from yogadl.errors import UnsupportedDataError

@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from yogadl._leaf import BYTES, STR, Leaf, Shape, leaf_at, refuse
-from yogadl._spec import DictNode, Node, Spec, check_keys
+from yogadl._core.leaf import BYTES, STR, Leaf, Shape, leaf_at, refuse
+from yogadl._core.spec import DictNode, Node, Spec, check_keys
 from yogadl.errors import UnsupportedDataError
 
 # pyarrow has no annotations, so `Any` stands for a pa.DataType or a pa.Array throughout.

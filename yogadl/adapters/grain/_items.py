@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import grain
 import numpy as np
 
+from yogadl._core.protocols import RandomAccess
 from yogadl._dataref import RecordsRef, as_ref
-from yogadl._interfaces import RandomAccess
 from yogadl._stream import INDICES, Ahead, NumberedBatches, Numbering, Point, RecordStream, Rows
 from yogadl.adapters._trees import with_padding
 from yogadl.adapters.grain._numbering import length_of

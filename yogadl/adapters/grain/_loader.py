@@ -8,7 +8,7 @@ from typing import Any
 import grain
 from absl import flags
 
-from yogadl._arguments import names_of, unknown_argument, whole
+from yogadl._core.arguments import names_of, unknown_argument, whole
 from yogadl._dataref import RecordsRef, takes_a_stream
 from yogadl._stream import NumberedBatches, Numbering, RecordStream, as_stream
 from yogadl.adapters._checks import SHARD_ARGUMENTS, cut_of, ranks_of, warn_if_unsharded

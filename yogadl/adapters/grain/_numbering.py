@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from yogadl._arguments import whole
+from yogadl._core.arguments import whole
 from yogadl._order import derive_key
 from yogadl._stream import Cut, Identity, Numbering, Shard, read_cursor
 from yogadl.errors import CursorError

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import grain
 
-from yogadl._arguments import whole
-from yogadl._json import MANY_DIGITS, parse_json
+from yogadl._core.arguments import whole
+from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._stream import Numbering, walk
 from yogadl.adapters.grain._assignment import Assignment, Effect, effect_of
 from yogadl.adapters.grain._items import StreamMapDataset

@@ -10,8 +10,8 @@ import jax
 import jax.experimental
 import numpy as np
 
-from yogadl._interfaces import Column
-from yogadl._spec import Spec
+from yogadl._core.protocols import Column
+from yogadl._core.spec import Spec
 from yogadl._stream import Ahead, Batches, Cut, Finish, Flags, Pending, Point, Read, Rows, Run
 from yogadl.adapters.jax._layout import GlobalField
 

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._caller import users_level
-from yogadl._leaf import Leaf
-from yogadl._spec import DictNode, Field, Node, Spec
+from yogadl._core.arguments import users_level
+from yogadl._core.leaf import Leaf
+from yogadl._core.spec import DictNode, Field, Node, Spec
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 # A jax.Array, a Sharding, a tree of Shardings: JAX is not installed where the types are checked.

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from yogadl._arguments import whole
+from yogadl._core.arguments import whole
+from yogadl._core.protocols import Stream
 from yogadl._dataref import takes_a_stream
-from yogadl._interfaces import Stream
 from yogadl._stream import Claims, Make, Recipe, StreamIterator, as_stream, begin
 from yogadl.adapters._checks import ahead_of, cut_of
 from yogadl.adapters._trees import with_padding

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from yogadl._leaf import Leaf
-from yogadl._spec import DictNode, Node, SequenceNode, Spec
+from yogadl._core.leaf import Leaf
+from yogadl._core.spec import DictNode, Node, SequenceNode, Spec
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 # A function of a batch; or Keras's structure of inputs, with keys of the record in the place of arrays.

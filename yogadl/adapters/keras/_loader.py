@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import keras
 
+from yogadl._core.protocols import Stream
 from yogadl._dataref import takes_a_stream
-from yogadl._interfaces import Stream
 from yogadl._stream import RecordStream, as_stream
 from yogadl.adapters._checks import SHARD_ARGUMENTS, ahead_of, cut_of, ranks_of, warn_if_unsharded
 from yogadl.adapters.keras._fields import Fields, arranger

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from yogadl._arguments import whole
-from yogadl._lock import ProcessLock
+from yogadl._core.arguments import whole
+from yogadl._core.process import ProcessLock
 from yogadl._stream import Cut, RecordStream, StreamIterator, read_cursor
 from yogadl.errors import ConfigurationError
 

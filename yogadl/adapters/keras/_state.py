@@ -10,8 +10,8 @@ from typing import Any, Final
 import keras
 import numpy as np
 
-from yogadl._arguments import whole
-from yogadl._json import MANY_DIGITS, parse_json
+from yogadl._core.arguments import whole
+from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl.adapters.keras._changes import changes
 from yogadl.adapters.keras._loader import PyDataset
 from yogadl.errors import CacheFormatError, ConfigurationError

@@ -8,8 +8,8 @@ import ray.data
 from ray.data.block import BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
+from yogadl._core.protocols import Column
 from yogadl._dataref import RecordsRef
-from yogadl._interfaces import Column
 from yogadl.adapters._trees import RECORD_COLUMN
 from yogadl.errors import ConfigurationError
 

@@ -10,10 +10,10 @@ from ray.data.block import BlockAccessor
 from ray.data.datasource import Datasink
 from ray.exceptions import RayTaskError
 
-from yogadl._columns import Columns
+from yogadl._core.columns import Columns
+from yogadl._core.spec import Spec
 from yogadl._partitioned import Partitioned
 from yogadl._sources import Source, open_source
-from yogadl._spec import Spec
 from yogadl.adapters.ray._executor import original
 from yogadl.errors import UnsupportedDataError
 

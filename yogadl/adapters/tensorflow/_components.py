@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from yogadl._interfaces import Column
-from yogadl._leaf import BYTES, STR, Leaf
-from yogadl._spec import DictNode, NamedTupleNode, Node, Spec
+from yogadl._core.leaf import BYTES, STR, Leaf
+from yogadl._core.protocols import Column
+from yogadl._core.spec import DictNode, NamedTupleNode, Node, Spec
 from yogadl.adapters._trees import with_padding
 from yogadl.adapters.tensorflow import _pack as pack
 from yogadl.adapters.tensorflow._specs import (

@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from yogadl._interfaces import Column, Memory
-from yogadl._lock import ProcessLock
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Column, Memory
 from yogadl._stream import Flags, NumberedBatches
 from yogadl.errors import CursorError
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from yogadl._memory import BatchMemory, settle_allocator
+from yogadl._core.memory import BatchMemory, settle_allocator
 from yogadl._stream import NumberedBatches
 from yogadl.adapters.tensorflow._components import Component
 from yogadl.adapters.tensorflow._gather import FOREIGN, EpochTokens, Gather

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._columns import check_size
+from yogadl._core.columns import check_size
+from yogadl._core.leaf import BadValueError, Leaf
+from yogadl._core.protocols import Column
 from yogadl._format.columns import HeapValues, as_bytes, shapes_of
 from yogadl._format.table import before
-from yogadl._interfaces import Column
-from yogadl._leaf import BadValueError, Leaf
 from yogadl.errors import UnsupportedDataError
 
 Arrays = list[NDArray[Any]]

@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
-from yogadl._caller import users_level
-from yogadl._columns import Columns
-from yogadl._leaf import BadValueError, Leaf, refuse
+from yogadl._core.arguments import users_level
+from yogadl._core.columns import Columns
+from yogadl._core.leaf import BadValueError, Leaf, refuse
 from yogadl._sources import NO_RECORDS, Source
 from yogadl.adapters.tensorflow import _pack as pack
 from yogadl.adapters.tensorflow._build_state import IteratorStates, restore

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from yogadl._leaf import BYTES, NUMPY_DTYPES, Leaf
-from yogadl._spec import Keys, NamedTupleNode, Node, Spec, node_of
+from yogadl._core.leaf import BYTES, NUMPY_DTYPES, Leaf
+from yogadl._core.spec import Keys, NamedTupleNode, Node, Spec, node_of
 from yogadl.errors import UnsupportedDataError
 
 # A tf.data.Dataset, a tf.Tensor, a tf.TypeSpec: TensorFlow has no annotations that a checker can use.

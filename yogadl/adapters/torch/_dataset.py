@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from yogadl._arguments import checked_indices
+from yogadl._core.arguments import checked_indices
 from yogadl._dataref import RecordsRef, as_ref
 from yogadl.adapters.torch._tensors import converters
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from yogadl._arguments import whole
+from yogadl._core.arguments import whole
 from yogadl._dataref import takes_a_stream
 from yogadl._stream import Cut, NumberedBatches, Point, RecordStream, as_stream, read_cursor, write_cursor
 from yogadl.adapters._checks import cut_of

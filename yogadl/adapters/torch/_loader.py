@@ -7,9 +7,9 @@ from typing import Any, Final, Unpack
 
 import torch
 
-from yogadl._arguments import flag, names_of, unknown_argument, whole
+from yogadl._core.arguments import flag, names_of, unknown_argument, whole
+from yogadl._core.frozen import frozen
 from yogadl._dataref import RecordsRef
-from yogadl._frozen import frozen
 from yogadl._stream import (
     Batches,
     Finish,

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from yogadl._arguments import flag, whole
+from yogadl._core.arguments import flag, whole
 from yogadl._dataref import takes_a_stream
 from yogadl._stream import (
     Cut,

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from yogadl._columns import Columns
-from yogadl._interfaces import Indices
+from yogadl._core.columns import Columns
+from yogadl._core.protocols import Indices
+from yogadl._core.spec import Spec
 from yogadl._sources import (
     NO_RECORDS,
     ArraysSource,
@@ -17,7 +18,6 @@ from yogadl._sources import (
     Source,
     has_random_access,
 )
-from yogadl._spec import Spec
 from yogadl.adapters.torch._dataset import Dataset
 from yogadl.adapters.torch._tensors import arrays_in
 from yogadl.errors import UnsupportedDataError

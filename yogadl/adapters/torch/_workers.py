@@ -9,8 +9,8 @@ from typing import Any, Final, TypedDict
 import numpy as np
 import torch
 
-from yogadl._arguments import whole
-from yogadl._frozen import frozen
+from yogadl._core.arguments import whole
+from yogadl._core.frozen import frozen
 from yogadl._stream import Names, WorkerOptions
 from yogadl.errors import ConfigurationError
 

@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from yogadl._core.key import library_version
 from yogadl._dataref import RecordsRef
 from yogadl._format.table import PartTable
-from yogadl._version import library_version
 from yogadl.cli._output import counted, day_and_time, size
 from yogadl.cli._report_page import charts
 from yogadl.cli._report_page.fields import fields_section

@@ -3,7 +3,7 @@
 from collections.abc import Container, Sequence
 from typing import Final
 
-from yogadl._leaf import Leaf
+from yogadl._core.leaf import Leaf
 from yogadl.cli._output import counted
 from yogadl.cli._report_page import charts
 from yogadl.cli._report_page.markup import element, folded, note, pairs, section, table, text

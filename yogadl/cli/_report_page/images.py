@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._leaf import Leaf
+from yogadl._core.leaf import Leaf
 
 # The sides of an image of an array, in pixels; larger images are shrunk.
 MOST_SIDE: Final = 256

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._leaf import OBJECT, Leaf
+from yogadl._core.leaf import OBJECT, Leaf
 from yogadl.cli._output import size
 from yogadl.cli._report_page.images import Image, image_of_array, image_of_file, is_image, kind_of
 from yogadl.cli._report_page.markup import element, lines, note, pairs, section, text

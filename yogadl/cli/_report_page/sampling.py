@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._columns import size_of
+from yogadl._core.columns import size_of
+from yogadl._core.leaf import OBJECT
+from yogadl._core.protocols import Column
 from yogadl._dataref import RecordsRef
-from yogadl._interfaces import Column
-from yogadl._leaf import OBJECT
 from yogadl._order import make_order
 
 MOST_RECORDS: Final = 4096

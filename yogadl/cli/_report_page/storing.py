@@ -5,8 +5,8 @@ from typing import Final
 
 import numpy as np
 
+from yogadl._core.protocols import Locality
 from yogadl._format.table import PartTable
-from yogadl._interfaces import Locality
 from yogadl.cli._output import counted, size
 from yogadl.cli._report_page.charts import share
 from yogadl.cli._report_page.fields import MOST_LISTED, table_of_fields

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._interfaces import Column
-from yogadl._leaf import BYTES, NUMPY_DTYPES, OBJECT, STR, Leaf
+from yogadl._core.leaf import BYTES, NUMPY_DTYPES, OBJECT, STR, Leaf
+from yogadl._core.protocols import Column
 from yogadl.cli._report_page.bars import Bars, bars_of, label_of
 from yogadl.cli._report_page.images import kind_of
 

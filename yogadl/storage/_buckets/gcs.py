@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from yogadl._printable import without_secrets
-from yogadl._version import library_version
+from yogadl._core.key import library_version
+from yogadl._core.printable import without_secrets
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import Body, Object
 from yogadl.storage._buckets.gcs_transport import check_options, transport_of

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from yogadl._version import library_version
+from yogadl._core.key import library_version
 from yogadl.storage._buckets.store import NotCarriedOverError, Transport
 
 # Options that are carried over, or do not affect a get. Any other option may have no equal in obstore.

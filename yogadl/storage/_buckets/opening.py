@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from yogadl._printable import without_secrets
+from yogadl._core.printable import without_secrets
 from yogadl.errors import ConfigurationError
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._buckets.gcs import GCSBucket

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from yogadl._lock import ProcessLock
+from yogadl._core.process import ProcessLock
 from yogadl.errors import ConfigurationError, StorageError
 
 _log: Final = logging.getLogger("yogadl")

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from yogadl._printable import without_secrets
-from yogadl._version import library_version
+from yogadl._core.key import library_version
+from yogadl._core.printable import without_secrets
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._buckets.bucket import Body, Object
 from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy, UnreachableError

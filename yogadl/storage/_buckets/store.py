@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from yogadl._lock import ProcessLock
-from yogadl._printable import printable
+from yogadl._core.printable import printable
+from yogadl._core.process import ProcessLock
 from yogadl.errors import ConfigurationError, MissingDependencyError, StorageError
 from yogadl.storage._buckets.bucket import Body, Object, replaced
 from yogadl.storage._buckets.store_errors import Refusal, Verb, refused

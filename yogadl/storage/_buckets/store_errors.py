@@ -6,7 +6,7 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from yogadl._printable import printable, without_secrets
+from yogadl._core.printable import printable, without_secrets
 from yogadl.errors import StorageError
 from yogadl.storage._buckets.retry import TransientError
 

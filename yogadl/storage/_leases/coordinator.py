@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from yogadl._key import DatasetKey
+from yogadl._core.key import DatasetKey
 from yogadl.storage._buckets.conditions import check_conditions
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._leases.lease import Leases

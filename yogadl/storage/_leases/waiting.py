@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from yogadl._json import parse_json
-from yogadl._key import DatasetKey
-from yogadl._printable import printable
+from yogadl._core.frozen import parse_json
+from yogadl._core.key import DatasetKey
+from yogadl._core.printable import printable
 from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket, read

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._lock import ProcessLock
+from yogadl._core.process import ProcessLock
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._folder import FULL
 from yogadl.storage._mirror.mirrored_cache import MirroredCache

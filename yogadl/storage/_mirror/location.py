@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from yogadl._json import parse_json
+from yogadl._core.frozen import parse_json
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._flock import locked
 from yogadl.storage._folder import Folder, storage_error

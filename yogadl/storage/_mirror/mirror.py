@@ -17,11 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from yogadl._columns import CHUNK_BYTES
+from yogadl._core.arguments import bytes_of
+from yogadl._core.columns import CHUNK_BYTES
+from yogadl._core.key import DatasetKey
+from yogadl._core.process import ProcessLock
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
-from yogadl._key import DatasetKey
-from yogadl._lock import ProcessLock
-from yogadl._size import bytes_of
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from yogadl._core.key import DatasetKey
 from yogadl._format.manifest import Manifest
-from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError
 from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._cached import Published

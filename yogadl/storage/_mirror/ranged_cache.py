@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.arguments import in_words
 from yogadl._format.manifest import Manifest
 from yogadl._format.rows import PartRemovedError
 from yogadl._format.table import PartTable
-from yogadl._size import in_words
 from yogadl.errors import StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket

@@ -1,14 +1,19 @@
-"""Declare `DataRef`, `Stream` and `Storage`, and the interface of random access beneath them."""
+"""Declare `DataRef`, `Stream` and `Storage`, the interface of random access beneath them, and prices."""
 
 import abc
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._frozen import frozen
-from yogadl._spec import Spec
+from yogadl._core.frozen import frozen
+from yogadl._core.spec import Spec
+from yogadl.errors import ConfigurationError
+
+# Declare `DataRef`, `Stream` and `Storage`, and the interface of random access beneath them.
+
 
 if TYPE_CHECKING:  # type checkers have it; with the default, `Stream` alone is `Stream[Any]`
     from typing_extensions import TypeVar
@@ -280,3 +285,50 @@ def views_of(records: Any) -> Iterator[Any]:
     for parent in below:
         if parent is not None:
             yield from views_of(parent)
+
+
+# Define the prices of a store for reading.
+
+
+@frozen
+class Prices:
+    """The prices of a store for reading, in dollars or any other currency.
+
+    Args:
+        per_1000_requests: The price of a thousand requests that get bytes of an object. Add other costs of
+            each request, such as those of an audit log or of a key service.
+        per_gb: The price of a GB (1e9 bytes) that leaves the store: to another region, through a NAT, or to
+            the internet.
+
+    Raises:
+        ConfigurationError: if a price is no number, or below 0.
+
+    Example:
+        >>> import yogadl
+        >>> abroad = yogadl.Prices(per_1000_requests=0.0004, per_gb=0.02)
+        >>> abroad.of(requests=1_000_000, size_bytes=8e9)
+        0.56
+    """
+
+    per_1000_requests: float = 0.0
+    per_gb: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value < math.inf:
+                raise ConfigurationError(f"Prices: {name} must be a number, 0 or more, not {value!r}")
+
+    def of(self, requests: float, size_bytes: float) -> float:
+        """Return the cost of a number of requests that receive a number of bytes in total."""
+        return requests / 1000 * self.per_1000_requests + size_bytes / 1e9 * self.per_gb
+
+
+# As of November 2026, for the standard class, read from the store's own region, where bytes are free. S3: GET
+# in us-east-1; Google: class B operations in one region.
+_PRICES: Final = {"s3": Prices(0.0004), "gs": Prices(0.0004)}
+
+
+def usual_prices(url: str) -> Prices:
+    """Return the usual prices of the store of a URL; 0 for an unknown store."""
+    return _PRICES.get(url.partition("://")[0], Prices())

@@ -1,9 +1,14 @@
-"""Name a dataset by id and version; both are checked before they become a path."""
+"""Name a dataset by id and version, checked before they become a path; the library's own version."""
 
+from functools import cache
+from pathlib import Path
 from typing import Final
 
-from yogadl._frozen import frozen
+from yogadl._core.frozen import frozen
 from yogadl.errors import ConfigurationError
+
+# Name a dataset by id and version; both are checked before they become a path.
+
 
 # Folders that each dataset has; an id with such a segment would collide with the files of a shorter id.
 RESERVED_NAMES = frozenset({"versions", "parts", "tables", "builds", "trash", "locks", "leases", "tags"})
@@ -124,3 +129,15 @@ def _problem_with(name: str) -> str | None:
         if segment in RESERVED_NAMES:
             return f"has the reserved path segment {segment!r}"
     return None
+
+
+# Return the version of this library, which is stored in a file beside this one.
+
+
+@cache  # the version can't change while the library is loaded
+def library_version() -> str:
+    """Return the version.
+
+    The version is read from the file, since importlib.metadata takes 20 ms and does not know a checkout.
+    """
+    return (Path(__file__).parents[1] / "VERSION").read_text().strip()

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from yogadl._failure import Failure
+from yogadl._workers.messages import Failure
 from yogadl.errors import ConfigurationError, WorkerDiedError
 
 if TYPE_CHECKING:

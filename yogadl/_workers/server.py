@@ -23,7 +23,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
 
-from yogadl._processes import SENT_TO_ALL, end_with, how_it_ended, outlive_signals, outlive_signals_alone
+from yogadl._workers.processes import (
+    SENT_TO_ALL,
+    end_with,
+    how_it_ended,
+    outlive_signals,
+    outlive_signals_alone,
+)
 
 METHODS: Final = ("forkserver", "spawn", "fork")
 # The interval at which the server checks that its parent lives, where the kernel can't notify it.
@@ -38,7 +44,7 @@ _MOST_DESCRIPTORS: Final = 64
 # signal handler runs at the start of it.
 _CLOSED_AT_EXEC: Final = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 _CUT: Final = int(socket.MSG_CTRUNC)
-_CODE: Final = "import sys; sys.path[:] = {path!r}; from yogadl._fork_server import main; main({given!r})"
+_CODE: Final = "import sys; sys.path[:] = {path!r}; from yogadl._workers.server import main; main({given!r})"
 
 Work = Callable[[socket.socket, int], object]
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._frozen import frozen
+from yogadl._core.frozen import frozen
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,

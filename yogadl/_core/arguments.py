@@ -1,9 +1,12 @@
-"""Check the arguments of callers; all errors about an argument's name or value are worded here."""
+"""Check the arguments of callers, and word all errors about an argument's name or value; sizes with units."""
 
 import functools
 import math
 import operator
+import re
+import sys
 from collections.abc import Callable, Collection, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import numpy as np
@@ -13,6 +16,71 @@ from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fractions import Fraction
+
+# Read and write sizes with units, such as 256MB.
+
+
+_UNITS: Final = {
+    "": 1, "B": 1,
+    "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
+}  # fmt: skip
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)")
+
+
+def bytes_of(size: int | str) -> int:
+    """Return the number of bytes in a size such as ``5000``, ``"256MB"`` or ``"1GiB"``.
+
+    Raises:
+        ConfigurationError: if it is no size.
+    """
+    if isinstance(size, str):
+        found = _SIZE.fullmatch(size.strip())
+        unit = _UNITS.get(found[2].upper()) if found else None
+        count = 0 if not found or unit is None else int(float(found[1]) * unit)
+    else:
+        count = size if type(size) is int else 0
+    if count < 1:
+        raise ConfigurationError(f"give a size such as 256MB or 1GiB, not {size!r}")
+    return count
+
+
+def in_words(size_bytes: float) -> str:
+    """Return a number of bytes as text with a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size_bytes < 999.5:
+            is_whole = unit == "B" or size_bytes >= 99.95
+            return f"{size_bytes:.{0 if is_whole else 1}f} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:,.1f} TB"
+
+
+# Find the line of the user's own code that a warning should point at.
+
+
+def users_level(*libraries: str) -> int:
+    """Return the `stacklevel` that makes a warning of the calling function point at the user's own line.
+
+    The user's line is the innermost one outside of this library. The `yogadl` command counts as a user: it
+    shows such warnings itself.
+
+    Args:
+        libraries: Packages through which the user may have called this library; their lines are skipped, too.
+    """
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and _is_passed_over(frame, {"yogadl", *libraries}):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _is_passed_over(frame: FrameType, libraries: set[str]) -> bool:
+    names = frame.f_globals.get("__name__", "").split(".")
+    return names[0] in libraries and names[:2] != ["yogadl", "cli"]
+
+
+# Check the arguments of callers; all errors about an argument's name or value are worded here.
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
