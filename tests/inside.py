@@ -9,7 +9,7 @@ from typing import Any
 
 # A module, and what it has; `NAME=GIVEN` where two modules give the same name.
 NAMES = """
-yogadl _chain _filter
+yogadl._views _chain=functions _filter=filter
 yogadl._core.arguments names_of
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declare written
@@ -31,7 +31,7 @@ yogadl._format.window Window
 yogadl._format.writer CacheWriter
 yogadl._core.frozen frozen
 yogadl._core.protocols announce
-yogadl._joined JoinedRecords
+yogadl._views.joined JoinedRecords
 yogadl._core.frozen MAX_DEPTH MAX_VALUES parse_json
 yogadl._core.key DatasetKey RESERVED_NAMES is_dataset_id new_key
 yogadl._core.leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
@@ -49,9 +49,9 @@ yogadl._provenance.code CodeReader dumped
 yogadl._provenance.describer Describer
 yogadl._provenance.difference Difference difference
 yogadl._provenance.references names_read
-yogadl._sources ArraysSource ItemsSource IterableSource RecordsSource open_source
+yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource open_source
 yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
-yogadl._split SPLIT_TAG _CHUNK_RECORDS _values split_split=split
+yogadl._views.split SPLIT_TAG _CHUNK_RECORDS _values split_split=split
 yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span run stats
 yogadl._stream walk
 yogadl._stream.pieces count_of pieces_of
@@ -115,8 +115,8 @@ yogadl.storage._threads DaemonThreads
 """
 # The same of constants; tests name them without an underscore in front.
 CONSTANTS = """
-yogadl._chunks CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
-yogadl._filter _TASKS _TASK_RECORDS
+yogadl._views.views CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
+yogadl._views.filter _TASKS _TASK_RECORDS
 yogadl._format.joined _MOST_BLOCKS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _RENEW_CACHE_BYTES _RENEW_PAGES

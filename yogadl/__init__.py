@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from yogadl._dataref import RecordsRef, from_source
     from yogadl._mix import MixedRef, concat, mix
     from yogadl._order import Blocks
-    from yogadl._partitioned import partitioned
+    from yogadl._sources.partitioned import partitioned
     from yogadl.storage import open_storage
 
 __all__ = [
@@ -50,7 +50,7 @@ _LAZY = {
     "from_source": ("yogadl._dataref", "from_source"),
     "mix": ("yogadl._mix", "mix"),
     "open_storage": ("yogadl.storage", "open_storage"),
-    "partitioned": ("yogadl._partitioned", "partitioned"),
+    "partitioned": ("yogadl._sources.partitioned", "partitioned"),
     "storage": ("yogadl.storage", None),
     "adapters": ("yogadl.adapters", None),
     "dataref": ("yogadl.dataref", None),

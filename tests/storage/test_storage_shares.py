@@ -45,7 +45,7 @@ def test_shares_begin_where_a_source_begins_best(storage):
     class Groups(Rows):
         pass
 
-    source = yogadl._sources.open_source(Groups(1000, Path("/dev/null")))
+    source = yogadl._sources.sources.open_source(Groups(1000, Path("/dev/null")))
     source.starts = [0, 3, 300, 301, 990]
     assert _shares.shares_of(source).terms() == [0, 300, 990, 1000]
 

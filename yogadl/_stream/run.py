@@ -34,8 +34,8 @@ from yogadl._stream.shard import Point, Shard
 from yogadl._stream.skipped import Skipped
 
 if TYPE_CHECKING:
-    from yogadl._chain import Chain, Stage
     from yogadl._stream.block_ahead import BlockAhead
+    from yogadl._views.functions import Chain, Stage
 
 # The order costs some 30 us a call and some 5 ns an index, so many indices are computed at a time, from the
 # first call on: 0.1 ms. (Chunks that begin small and grow were slower with large records: the arrays of each
@@ -118,14 +118,14 @@ class Run:
         self, stages: "tuple[Stage, ...]", function: Callable[..., Any], seed: int | None
     ) -> "tuple[Stage, ...]":
         """Return the functions of batches with one more, numbered after the functions of records."""
-        from yogadl._chain import Stage
+        from yogadl._views.functions import Stage
 
         before = len(self.chain.stages) if self.chain else 0
         return (*stages, Stage.of(function, before + len(stages), seed))
 
     def through(self, function: Callable[..., Any], seed: int | None, spec: Any) -> "Run":
         """Return the run whose records are passed through one more function; see `Chain`."""
-        from yogadl._chain import Chain  # imported only if functions are called
+        from yogadl._views.functions import Chain  # imported only if functions are called
 
         return replace(self, chain=(self.chain or Chain(self.source, ())).then(function, seed, spec))
 

@@ -16,9 +16,9 @@ from yogadl._stream.shard import Point
 from yogadl.errors import ConfigurationError, WorkerDiedError
 
 if TYPE_CHECKING:
-    from yogadl._chain import Stage
     from yogadl._stream.pool import WorkerPool
     from yogadl._stream.worker import ItemStage, Task
+    from yogadl._views.functions import Stage
 
 # Small batches are sent in chunks of about this size, since sending costs some 0.1 ms for any size
 # (benchmarks/torch_loader.py).

@@ -6,7 +6,7 @@ from typing import Any, Final
 from yogadl._core.columns import Columns, field_column, size_of
 from yogadl._core.leaf import leaf_at
 from yogadl._core.spec import DictNode, Spec, check_keys
-from yogadl._sources import NO_RECORDS, Source
+from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 __all__ = ["rows", "source"]

@@ -11,7 +11,7 @@ from yogadl._core.key import DatasetKey, is_version
 from yogadl._core.progress import Progress
 from yogadl._core.protocols import DataRef
 from yogadl._provenance.describer import sha256_of_data
-from yogadl._sources import Source, open_if_any, open_source
+from yogadl._sources.sources import Source, open_if_any, open_source
 from yogadl.errors import ConfigurationError
 from yogadl.storage._backend import Backend
 from yogadl.storage._build import digest_replaced

@@ -24,7 +24,7 @@ from yogadl._core.spec import Spec
 from yogadl._format.fingerprint import RunHash
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.manifest import digest_of
-from yogadl._sources import Source
+from yogadl._sources.sources import Source
 from yogadl.errors import CacheFormatError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._exclusion import BuildExclusion

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from yogadl._core.progress import Tally
-from yogadl._sources import open_if_any
+from yogadl._sources.sources import open_if_any
 from yogadl._workers.messages import pickled
 from yogadl._workers.processes import given_to_worker, report, worker_pool
 from yogadl.errors import ConfigurationError, WorkerDiedError

@@ -27,7 +27,7 @@ from yogadl._format.layout import SealedPart
 from yogadl._format.manifest import MOST_EARLIER, Manifest, digest_of, read_manifest
 from yogadl._format.reader import AnyReader
 from yogadl._provenance.describer import Call
-from yogadl._sources import NO_RECORDS, Source
+from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,

@@ -14,7 +14,7 @@ from typing import Any, Final
 from yogadl._core.key import DatasetKey
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
-from yogadl._sources import Source
+from yogadl._sources.sources import Source
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,

@@ -17,7 +17,7 @@ from yogadl._format.columns import stored_column
 from yogadl._format.fingerprint import RunHash, hash_run
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.reader import Reader
-from yogadl._sources import Resumable, Source
+from yogadl._sources.sources import Resumable, Source
 from yogadl.errors import StorageError
 from yogadl.storage import _names
 from yogadl.storage._parts import read_sealed

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from yogadl._core.columns import Columns
-from yogadl._partitioned import Partition, PartitionedSource
 from yogadl._provenance.describer import sha256_of_data
-from yogadl._sources import Resumable, Source
+from yogadl._sources.partitioned import Partition, PartitionedSource
+from yogadl._sources.sources import Resumable, Source
 from yogadl.errors import ConfigurationError
 
 # A source with random access is cut into about this many shares, whatever the number of workers. So a slow or

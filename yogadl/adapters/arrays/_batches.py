@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from yogadl._core.columns import Columns
 from yogadl._core.spec import Spec
-from yogadl._sources import NO_RECORDS
+from yogadl._sources.sources import NO_RECORDS
 from yogadl.adapters.arrays._columns import stored_columns
 from yogadl.adapters.arrays._types import spec_of
 from yogadl.errors import UnsupportedDataError

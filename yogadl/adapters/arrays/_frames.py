@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from yogadl._core.columns import Columns
 from yogadl._core.protocols import Indices
 from yogadl._core.spec import Spec
-from yogadl._sources import NO_RECORDS
+from yogadl._sources.sources import NO_RECORDS
 from yogadl.adapters.arrays._batches import StreamSource, chunk_records
 from yogadl.adapters.arrays._columns import bytes_of, stored_columns, value_lists
 from yogadl.adapters.arrays._types import Values, spec_of

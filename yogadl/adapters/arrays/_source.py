@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from yogadl._sources import Source
+from yogadl._sources.sources import Source
 from yogadl.adapters.arrays._batches import StreamSource
 from yogadl.adapters.arrays._frames import of_datasets, of_pandas, of_polars, of_pyarrow
 from yogadl.adapters.arrays._parquet import of_dataset, of_files

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import grain
 
-from yogadl._sources import IterableSource, Source
+from yogadl._sources.sources import IterableSource, Source
 from yogadl.adapters.grain._loader import allow_workers
 from yogadl.errors import UnsupportedDataError
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.columns import Columns, field_column, split
 from yogadl._core.spec import Spec
-from yogadl._sources import NO_RECORDS, Source
+from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.adapters._trees import Path, map_leaves
 from yogadl.errors import UnsupportedDataError
 

@@ -12,8 +12,8 @@ from ray.exceptions import RayTaskError
 
 from yogadl._core.columns import Columns
 from yogadl._core.spec import Spec
-from yogadl._partitioned import Partitioned
-from yogadl._sources import Source, open_source
+from yogadl._sources.partitioned import Partitioned
+from yogadl._sources.sources import Source, open_source
 from yogadl.adapters.ray._executor import original
 from yogadl.errors import UnsupportedDataError
 

@@ -13,7 +13,7 @@ from tensorflow.python.ops import script_ops
 from yogadl._core.arguments import users_level
 from yogadl._core.columns import Columns
 from yogadl._core.leaf import BadValueError, Leaf, refuse
-from yogadl._sources import NO_RECORDS, Source
+from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.adapters.tensorflow import _pack as pack
 from yogadl.adapters.tensorflow._build_state import IteratorStates, restore
 from yogadl.adapters.tensorflow._graph import Graph

@@ -9,7 +9,7 @@ import torch
 from yogadl._core.columns import Columns
 from yogadl._core.protocols import Indices
 from yogadl._core.spec import Spec
-from yogadl._sources import (
+from yogadl._sources.sources import (
     NO_RECORDS,
     ArraysSource,
     ItemsSource,

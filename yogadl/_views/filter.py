@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._chain import MappedRecords, name_of
 from yogadl._core.arguments import whole
 from yogadl._core.memory import require_memory
 from yogadl._core.protocols import Column, Indices, RandomAccess
 from yogadl._core.spec import Spec
-from yogadl._views import ProjectedRecords, SelectedRecords, SlicedRecords
+from yogadl._views.functions import MappedRecords, name_of
+from yogadl._views.views import ProjectedRecords, SelectedRecords, SlicedRecords
 from yogadl._workers.messages import Failure
 from yogadl.errors import ConfigurationError, StageError, WorkerDiedError
 

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._chain import MappedRecords
 from yogadl._core.arguments import exact
 from yogadl._core.leaf import OBJECT
 from yogadl._core.memory import require_memory
@@ -14,6 +13,7 @@ from yogadl._core.protocols import Indices, RandomAccess, views_of
 from yogadl._order import derive_key
 from yogadl._order._keys import apportion
 from yogadl._order._permutation import permute
+from yogadl._views.functions import MappedRecords
 from yogadl.errors import ConfigurationError
 
 SPLIT_TAG: Final = int.from_bytes(b"split-1", "big")

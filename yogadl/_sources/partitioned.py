@@ -7,7 +7,7 @@ from typing import Any
 
 from yogadl._core.columns import Columns
 from yogadl._core.spec import Spec
-from yogadl._sources import NO_RECORDS, Source, open_if_any
+from yogadl._sources.sources import NO_RECORDS, Source, open_if_any
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 
