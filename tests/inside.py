@@ -14,20 +14,20 @@ yogadl._core.arguments names_of
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declare written
 yogadl._workers.server Workers
-yogadl._format checks fingerprint manifest rows writer
-yogadl._format.arrays ArrayFile
+yogadl._format checks fingerprint=columns manifest rows writer
+yogadl._format.table ArrayFile
 yogadl._format.checks CheckedReader Checksums
 yogadl._format.columns HeapValues stored_column
 yogadl._format.fields VaryingField
-yogadl._format.fingerprint RunHash fingerprint_of hash_rows hash_run
+yogadl._format.columns RunHash fingerprint_of hash_rows hash_run
 yogadl._format.layout HEAP_BLOCK_BYTES PartIndex join_parts
 yogadl._format.manifest Manifest digest_of read_manifest
 yogadl._format.old_cache OldCache
 yogadl._format.reader Reader
 yogadl._format.rows Parts
-yogadl._format.selection Selection most_selection_bytes read_selection
+yogadl._format.joined Selection most_selection_bytes read_selection
 yogadl._format.table MOST_EMPTY_RECORDS PartTable
-yogadl._format.window Window
+yogadl._format.rows Window
 yogadl._format.writer CacheWriter
 yogadl._core.frozen frozen
 yogadl._core.protocols announce
@@ -46,9 +46,9 @@ yogadl._order._windows BlocksOrder
 yogadl._core.protocols usual_prices
 yogadl._core.printable printable without_secrets
 yogadl._provenance.code CodeReader dumped
-yogadl._provenance.describer Describer
+yogadl._provenance.builder Describer
 yogadl._provenance.difference Difference difference
-yogadl._provenance.references names_read
+yogadl._provenance.code names_read
 yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource open_source
 yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
 yogadl._views.split SPLIT_TAG _CHUNK_RECORDS _values split_split=split

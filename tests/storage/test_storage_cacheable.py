@@ -415,7 +415,7 @@ def test_a_set_is_described_the_same_in_every_process():
 
 def test_sets_inside_of_an_argument_are_described_the_same_in_every_process():
     code = (
-        "from yogadl._provenance.describer import Describer\n"
+        "from yogadl._provenance.builder import Describer\n"
         "words = {'c', 'a', 'b', 'd'}\n"
         "value = [words, {'words': words, 1: (words, [frozenset(words)], (words,))}]\n"
         "call = Describer(lambda value: value, thorough=False).call((value,), {})\n"

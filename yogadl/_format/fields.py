@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from yogadl._core.leaf import BYTES, OBJECT, Leaf
 from yogadl._core.protocols import Memory
-from yogadl._format.entries import ENTRY_DTYPE, ENTRY_WORDS, are_readable, decoded
-from yogadl._format.rows import Parts, StoredRows
+from yogadl._format.columns import ENTRY_DTYPE, ENTRY_WORDS, are_readable, decoded
+from yogadl._format.rows import Parts, StoredRows, Window, row_step
 from yogadl._format.table import FieldTable
-from yogadl._format.window import Window, row_step
 from yogadl.errors import CacheFormatError
 
 Int64s = NDArray[np.int64]

@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import MAX_DIMENSIONS
-from yogadl._format.arrays import ArrayFile
-from yogadl._format.fingerprint import PRIME, RunHash
+from yogadl._format.columns import PRIME, RunHash
 from yogadl._format.table import (
     CONTAINER,
     MAX_CACHE_BYTES,
     MAX_RECORDS,
     MAX_ROW,
     MOST_EMPTY_RECORDS,
+    ArrayFile,
     FieldTable,
     PartTable,
     before,

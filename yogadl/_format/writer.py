@@ -11,8 +11,7 @@ from yogadl._core.leaf import BadValueError, Leaf, refuse
 from yogadl._core.memory import settle_allocator
 from yogadl._core.protocols import Column
 from yogadl._core.spec import Field, Spec
-from yogadl._format.columns import FixedRows, StoredColumn, stored_column, widen_by
-from yogadl._format.fingerprint import RunHash, hash_run
+from yogadl._format.columns import FixedRows, RunHash, StoredColumn, hash_run, stored_column, widen_by
 from yogadl._format.layout import SealedPart
 from yogadl._format.part import PartWriter
 from yogadl._format.table import MOST_EMPTY_RECORDS

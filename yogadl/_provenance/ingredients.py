@@ -15,16 +15,18 @@ from typing import Any, Final
 
 from yogadl._provenance.code import Code, CodeReader
 from yogadl._provenance.members import (
+    Libraries,
     described,
     functions_of,
     held_functions,
     is_internal,
     is_of_python,
+    module_name,
+    package_of,
+    place_in_project,
     set_later,
 )
-from yogadl._provenance.modules import Libraries, module_name, package_of, place_in_project
-from yogadl._provenance.shown import shown_object, shown_value
-from yogadl._provenance.values import ValueForms, is_plain
+from yogadl._provenance.values import ValueForms, is_plain, shown_object, shown_value
 from yogadl.errors import ConfigurationError
 
 _MAX_INGREDIENTS: Final = 20_000

@@ -68,7 +68,7 @@ class _Place(NamedTuple):
 
 def _place(records: RandomAccess, function: Predicate) -> _Place | None:
     """Return the place where a function's selection of these records is stored, or None if there is none."""
-    from yogadl._provenance.describer import sha256_of_function
+    from yogadl._provenance.builder import sha256_of_function
 
     below: Any = records
     passed: list[Any] = []  # between the cache and these records; fingerprints may not cover it

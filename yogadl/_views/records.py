@@ -9,8 +9,7 @@ from yogadl._core.columns import batch_column, declare, split, widen, written
 from yogadl._core.leaf import BadShapeError, BadValueError, refuse
 from yogadl._core.protocols import Column, Indices, Memory
 from yogadl._core.spec import Spec
-from yogadl._format.columns import stored_column
-from yogadl._format.fingerprint import hash_run
+from yogadl._format.columns import hash_run, stored_column
 from yogadl._sources.sources import ArraysSource, ItemsSource, adapted_source, has_random_access, is_arrays
 from yogadl._views.views import hash_of
 from yogadl.errors import UnsupportedDataError

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from yogadl._core.key import DatasetKey, new_key
-from yogadl._provenance.describer import Call
+from yogadl._provenance.builder import Call
 from yogadl.cli._build import add_options, add_target, make, options_of
 from yogadl.cli._location import open_existing
 from yogadl.storage import CacheStorage

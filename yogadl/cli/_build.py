@@ -28,7 +28,7 @@ from typing import Any
 
 from yogadl._core.key import AUTO, DatasetKey
 from yogadl._core.progress import Shown, shown
-from yogadl._provenance.describer import Call, Describer
+from yogadl._provenance.builder import Call, Describer
 from yogadl.cli import _tasks
 from yogadl.cli._arguments import add_json, add_key, add_storage, number_of, parse_size
 from yogadl.cli._function import Target, check_arguments, load, parse_argument, told_in_one_line

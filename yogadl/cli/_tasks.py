@@ -8,7 +8,7 @@ from typing import Any
 
 from yogadl._core.key import DatasetKey, new_key
 from yogadl._core.progress import Tally, shown
-from yogadl._provenance.describer import Call
+from yogadl._provenance.builder import Call
 from yogadl._sources.sources import open_source
 from yogadl.cli._output import counted, note, say, say_json
 from yogadl.storage import CacheStorage

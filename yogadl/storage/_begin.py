@@ -10,7 +10,7 @@ from typing import Any, Final
 from yogadl._core.key import DatasetKey, is_version
 from yogadl._core.progress import Progress
 from yogadl._core.protocols import DataRef
-from yogadl._provenance.describer import sha256_of_data
+from yogadl._provenance.builder import sha256_of_data
 from yogadl._sources.sources import Source, open_if_any, open_source
 from yogadl.errors import ConfigurationError
 from yogadl.storage._backend import Backend

@@ -21,7 +21,7 @@ from yogadl._core.key import DatasetKey, library_version
 from yogadl._core.leaf import Leaf
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
-from yogadl._format.fingerprint import RunHash
+from yogadl._format.columns import RunHash
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.manifest import digest_of
 from yogadl._sources.sources import Source

@@ -18,8 +18,7 @@ from yogadl._core.key import AUTO, DatasetKey, new_key
 from yogadl._core.progress import Progress, Tally, both, is_shown, shown
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import Manifest
-from yogadl._provenance.builder import Builder
-from yogadl._provenance.describer import Call, Describer, sha256_of_data
+from yogadl._provenance.builder import Builder, Call, Describer, sha256_of_data
 from yogadl._provenance.difference import difference
 from yogadl._provenance.values import HOOK
 from yogadl._sources.partitioned import PartitionedSource

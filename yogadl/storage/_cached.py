@@ -24,11 +24,10 @@ from yogadl.storage._parts import LARGE_TABLE_BYTES, PartPaths, are_whole, read_
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
     from yogadl._format.fields import Blocks
+    from yogadl._format.joined import Selection
     from yogadl._format.layout import PartIndex
-    from yogadl._format.rows import HeldRows
-    from yogadl._format.selection import Selection
+    from yogadl._format.rows import HeldRows, Window
     from yogadl._format.table import PartTable
-    from yogadl._format.window import Window
     from yogadl.storage._planning import Planner
 
 # The advice about damage if there is no second copy.
@@ -318,7 +317,7 @@ class CachedRecords:
             records: The number of records that were selected from: of the cache, or of a view of it.
             indices: The indices of the selected records.
         """
-        from yogadl._format.selection import Selection
+        from yogadl._format.joined import Selection
         from yogadl.storage._selections import write_selection
 
         selection = Selection(name, records, indices)

@@ -21,12 +21,11 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.leaf import BYTES, OBJECT, Leaf
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import DictNode, Spec
-from yogadl._format.columns import stored_column
-from yogadl._format.fingerprint import fingerprint_of
+from yogadl._format.columns import fingerprint_of, stored_column
 from yogadl._format.layout import SealedPart
 from yogadl._format.manifest import MOST_EARLIER, Manifest, digest_of, read_manifest
 from yogadl._format.reader import AnyReader
-from yogadl._provenance.describer import Call
+from yogadl._provenance.builder import Call
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.errors import (
     CacheFormatError,

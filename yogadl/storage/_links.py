@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from yogadl._core.key import RESERVED_NAMES
-from yogadl._format.window import NO_FILE
+from yogadl._format.rows import NO_FILE
 from yogadl.errors import CacheFormatError
 
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY

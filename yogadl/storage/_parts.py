@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.key import DatasetKey
-from yogadl._format.arrays import ArrayFile
 from yogadl._format.manifest import Manifest
-from yogadl._format.table import LateSums, PartTable
+from yogadl._format.table import ArrayFile, LateSums, PartTable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._folder import Folder

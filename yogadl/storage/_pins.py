@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.process import ProcessLock
-from yogadl._format.arrays import ArrayFile
-from yogadl._format.table import PartTable
+from yogadl._format.table import ArrayFile, PartTable
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket

@@ -13,7 +13,7 @@ from typing import Any
 from yogadl._core.key import DatasetKey
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
-from yogadl._format.fingerprint import RunHash, fingerprint_of
+from yogadl._format.columns import RunHash, fingerprint_of
 from yogadl._format.manifest import Manifest, fitting, read_manifest
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError

@@ -13,8 +13,7 @@ from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._core.key import DatasetKey
 from yogadl._core.leaf import OBJECT
 from yogadl._core.spec import Spec
-from yogadl._format.columns import stored_column
-from yogadl._format.fingerprint import RunHash, hash_run
+from yogadl._format.columns import RunHash, hash_run, stored_column
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.reader import Reader
 from yogadl._sources.sources import Resumable, Source

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from yogadl._format.joined import Selection, most_selection_bytes, read_selection
 from yogadl._format.manifest import Manifest
-from yogadl._format.selection import Selection, most_selection_bytes, read_selection
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._root import Root

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from yogadl._core.columns import Columns
-from yogadl._provenance.describer import sha256_of_data
+from yogadl._provenance.builder import sha256_of_data
 from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import Resumable, Source
 from yogadl.errors import ConfigurationError

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from xxhash import xxh3_64_intdigest
 
 from yogadl._format.checks import damage
-from yogadl._format.fingerprint import RunHash, fingerprint_of
+from yogadl._format.columns import RunHash, fingerprint_of
 from yogadl._format.layout import BlockKind, BlockRanges, FieldIndex, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
+from yogadl._format.rows import open_part, read_at, unreadable
 from yogadl._format.table import PartTable
-from yogadl._format.window import open_part, read_at, unreadable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._cached import REMEDY

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from yogadl._core.columns import check_size
 from yogadl._core.leaf import BadValueError, Leaf, Shape, refuse
 from yogadl._core.spec import Spec
-from yogadl._format.columns import HeapValues, as_bytes
-from yogadl._format.entries import ENTRY_DTYPE, decoded
+from yogadl._format.columns import ENTRY_DTYPE, HeapValues, as_bytes, decoded
 from yogadl.adapters.arrays._types import NULL, Values, below, is_list, is_text, unnested
 
 # The types of column that `CacheWriter.write` accepts.

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from yogadl._core.arguments import in_words
-from yogadl._format.arrays import ArrayFile
-from yogadl._format.table import PartTable
+from yogadl._format.table import ArrayFile, PartTable
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._flock import is_free
