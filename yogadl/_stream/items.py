@@ -16,11 +16,9 @@ import numpy as np
 
 from yogadl._core.frozen import frozen
 from yogadl._core.protocols import Column, Planned
-from yogadl._stream.ahead import Ahead
-from yogadl._stream.cut import Cut
+from yogadl._stream.cut import Cut, Point
 from yogadl._stream.rows import Flags, Rows
-from yogadl._stream.run import Counters, Run
-from yogadl._stream.shard import Point
+from yogadl._stream.run import Ahead, Counters, Run
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:

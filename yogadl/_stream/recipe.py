@@ -6,13 +6,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from yogadl._core.arguments import whole
 from yogadl._core.frozen import frozen
-from yogadl._stream.cut import Cut, Span
+from yogadl._stream.cut import Cut, Point, Span
 from yogadl._stream.items import Batches, Pending, Read, Records
-from yogadl._stream.prefetch import Prefetch
+from yogadl._stream.prefetch import Prefetch, Stats, Waits
 from yogadl._stream.rows import Rows, joined
 from yogadl._stream.run import Run
-from yogadl._stream.shard import Point
-from yogadl._stream.stats import Stats, Waits
 from yogadl._stream.workers import InWorkers, WorkerOptions, given_workers
 from yogadl.errors import ConfigurationError
 
