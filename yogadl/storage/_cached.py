@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from yogadl._format.fields import Blocks
     from yogadl._format.joined import Selection
     from yogadl._format.layout import PartIndex
-    from yogadl._format.rows import HeldRows, Window
+    from yogadl._format.rows import HeldRows, Parts, Window
     from yogadl._format.table import PartTable
-    from yogadl.storage._planning import Planner
 
 # The advice about damage if there is no second copy.
 REMEDY: Final = "build the dataset again, or restore the file"
@@ -90,6 +89,9 @@ class Opener(Protocol):
 
     def opened(self, published: Published) -> None:
         """Note that this manifest was returned as the newest of its version."""
+
+    def planner(self, parts: "Parts") -> Any:
+        """Return an object that counts the requests for reading a cache by range, from its parts alone."""
 
     def mend(self, published: Published) -> tuple[int, list[str]]:
         """Compare this machine's copies of a cache's files with their checksums; download damaged ones again.
@@ -294,11 +296,9 @@ class CachedRecords:
         here = sizes if parts.away is None else sizes[~parts.away.are_away]
         return Locality(len(sizes), len(here), int(sizes.sum()), int(here.sum()), *self.received)
 
-    def planner(self) -> "Planner":
+    def planner(self) -> Any:
         """Return a planner that counts the requests for reading this cache by range."""
-        from yogadl.storage._planning import Planner
-
-        return Planner(self.open()[1].parts, self._storage.opener)
+        return self._storage.opener.planner(self.open()[1].parts)
 
     def selection(self, name: str, records: int) -> Indices | None:
         """Return the selection kept under this name, of a view of this many records, or None."""

@@ -25,7 +25,7 @@ from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._exclusive import exclusive_build
 from yogadl.storage._folder import translated
-from yogadl.storage._keeping import clear_spent
+from yogadl.storage._keeping import clear_spent, replace
 from yogadl.storage._mirror.transfer import (
     Download,
     Progress,
@@ -36,7 +36,7 @@ from yogadl.storage._mirror.transfer import (
     upload,
 )
 from yogadl.storage._parts import open_table, part_files
-from yogadl.storage._publish import clear_attempt, pin_parts, replace
+from yogadl.storage._publish import clear_attempt, pin_parts
 from yogadl.storage._root import MAX_READ_BYTES, Root
 from yogadl.storage._selections import missing_selections
 from yogadl.storage._storage import CacheStorage

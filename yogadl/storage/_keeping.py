@@ -8,10 +8,10 @@ from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundE
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
 from yogadl.storage._buckets.offline import OfflineError
+from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._exclusive import exclusive_build
 from yogadl.storage._prune import GRACE_OF_THE_SILENT_S, Pruned, Pruning, count, incomplete
-from yogadl.storage._publish import replace
-from yogadl.storage._root import Entry
+from yogadl.storage._root import Entry, Root
 from yogadl.storage._tags import refuse_tag, refuse_tagged
 from yogadl.storage._trash import new_trashed_name, trashed_names
 from yogadl.storage._unfinished import Unfinished, attempts, has_spent, held
@@ -49,6 +49,23 @@ def undelete(backend: Backend, key: DatasetKey) -> None:
             return
         replace(root, key, content, exclusion)
         root.remove(names[-1])
+
+
+def replace(root: Root, key: DatasetKey, content: bytes, exclusion: BuildExclusion) -> None:
+    """Replace the manifest of this version, without a moment in which there is none.
+
+    The old manifest, if there is one, goes to the trash.
+
+    Raises:
+        LeaseLostError: if another builder has taken over.
+    """
+    name = _names.manifest(key)
+    exclusion.check()
+    old = root.read(name)
+    if old is not None:
+        root.write(new_trashed_name(root, key), old)
+        exclusion.check()
+    root.write(name, content)
 
 
 def unfinished(backend: Backend, dataset_id: str | None) -> list[Unfinished]:

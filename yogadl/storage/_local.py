@@ -4,6 +4,7 @@ import os
 import stat
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from yogadl._core.arguments import users_level
 from yogadl._core.frozen import frozen
@@ -19,6 +20,10 @@ from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._locks import FileLocks
 from yogadl.storage._mounts import network_file_system
 from yogadl.storage._root import Root
+
+if TYPE_CHECKING:
+    from yogadl._format.rows import Parts
+    from yogadl.storage._planning import Planner
 
 
 @frozen
@@ -40,6 +45,11 @@ class FolderOpener(Opener):
 
     def reader(self, published: Published, *, check: bool = False) -> AnyReader:
         return open_reader(self.folder, published.manifest, check=check, mapped=self.mapped)
+
+    def planner(self, parts: "Parts") -> "Planner":
+        from yogadl.storage._planning import Planner  # only `plan` needs it
+
+        return Planner(parts, self)
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
         return self.root.read(name, most_bytes)

@@ -20,10 +20,10 @@ from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._buckets.bucket import Bucket, ReplacedError
 from yogadl.storage._exclusion import BuildExclusion
+from yogadl.storage._keeping import replace
 from yogadl.storage._parts import open_table
 from yogadl.storage._pins import UNKNOWN, has_bytes, hash_of, pins_file, read_pins
 from yogadl.storage._root import Entry, Root
-from yogadl.storage._trash import new_trashed_name
 
 _log = logging.getLogger("yogadl")
 
@@ -98,23 +98,6 @@ def publish(
         return True
     exclusion.check()
     return root.write_if_absent(_names.manifest(key), manifest.to_bytes())
-
-
-def replace(root: Root, key: DatasetKey, content: bytes, exclusion: BuildExclusion) -> None:
-    """Replace the manifest of this version, without a moment in which there is none.
-
-    The old manifest, if there is one, goes to the trash.
-
-    Raises:
-        LeaseLostError: if another builder has taken over.
-    """
-    name = _names.manifest(key)
-    exclusion.check()
-    old = root.read(name)
-    if old is not None:
-        root.write(new_trashed_name(root, key), old)
-        exclusion.check()
-    root.write(name, content)
 
 
 def pin_parts(

@@ -33,6 +33,8 @@ from yogadl.storage._spending import Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
+    from yogadl._format.rows import Parts
+    from yogadl.storage._planning import Planner
 
 _log = logging.getLogger("yogadl")
 
@@ -216,6 +218,11 @@ class MirrorOpener:
             self._tell_full(what, error)
             return False
         return True
+
+    def planner(self, parts: "Parts") -> "Planner":
+        from yogadl.storage._planning import Planner  # only `plan` needs it
+
+        return Planner(parts, self)
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
         content = self.mirror.read_file(name, most_bytes)
