@@ -1,9 +1,11 @@
-"""Delete and restore versions, and remove files that are not needed."""
+"""Tag, delete and restore versions, and remove files that are not needed."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
 from yogadl._core.key import DatasetKey
+from yogadl._format.manifest import read_manifest
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._backend import Backend
@@ -12,7 +14,15 @@ from yogadl.storage._exclusion import BuildExclusion
 from yogadl.storage._exclusive import exclusive_build
 from yogadl.storage._prune import GRACE_OF_THE_SILENT_S, Pruned, Pruning, count, incomplete
 from yogadl.storage._root import Entry, Root
-from yogadl.storage._tags import refuse_tag, refuse_tagged
+from yogadl.storage._tags import (
+    TagMove,
+    check_tag,
+    current_tags,
+    move_tag,
+    refuse_tag,
+    refuse_tagged,
+    version_of,
+)
 from yogadl.storage._trash import new_trashed_name, trashed_names
 from yogadl.storage._unfinished import Unfinished, attempts, has_spent, held
 
@@ -66,6 +76,51 @@ def replace(root: Root, key: DatasetKey, content: bytes, exclusion: BuildExclusi
         root.write(new_trashed_name(root, key), old)
         exclusion.check()
     root.write(name, content)
+
+
+def set_tag(backend: Backend, key: DatasetKey, tag: str) -> None:
+    """Make a tag name a version: see `CacheStorage.tag`."""
+    root = backend.root
+    check_tag(key.id, tag)
+    name = DatasetKey(key.id, tag)
+    if root.size(_names.manifest(name)) is not None:
+        raise ConfigurationError(f"there is a {name}, so a tag can't have that name: choose another")
+    if not _is_there(root, key):
+        target = version_of(root, key)  # the name given may be another tag
+        if target is None or not _is_there(root, DatasetKey(key.id, target)):
+            raise backend.catalogue.not_found(key)
+        key = DatasetKey(key.id, target)
+    now: str | None = None
+    with contextlib.suppress(CacheFormatError):  # a new move replaces a damaged one
+        now = version_of(root, name)
+    if now != key.version:
+        move_tag(root, key.id, TagMove(tag, key.version, root.now()))
+
+
+def _is_there(root: Root, key: DatasetKey) -> bool:
+    """Return whether a version exists.
+
+    Raises:
+        CacheFormatError: if its manifest can't be read, so that reading by a tag would fail.
+    """
+    name = _names.manifest(key)
+    content = root.read(name)
+    if content is not None:
+        read_manifest(content, key, root.where(name))
+    return content is not None
+
+
+def remove_tag(backend: Backend, dataset_id: str, tag: str) -> None:
+    """Remove a tag: see `CacheStorage.untag`."""
+    check_tag(dataset_id, tag)
+    if version_of(backend.root, DatasetKey(dataset_id, tag)) is None:
+        there = sorted(current_tags(backend.root, dataset_id))
+        if not there and not backend.catalogue.versions(dataset_id):
+            raise backend.catalogue.no_dataset(dataset_id)
+        raise DatasetNotFoundError(
+            f"{dataset_id!r} has no tag {tag!r} in {backend.root.location}; it has the tags {there}"
+        )
+    move_tag(backend.root, dataset_id, TagMove(tag, None, backend.root.now()))
 
 
 def unfinished(backend: Backend, dataset_id: str | None) -> list[Unfinished]:

@@ -38,7 +38,7 @@ class KeepingStorage:
             DatasetNotFoundError: if the version does not exist.
             ConfigurationError: if a version has the tag's name, or the name is not allowed.
         """
-        from yogadl.storage._tags import set_tag
+        from yogadl.storage._keeping import set_tag
 
         set_tag(self._backend, DatasetKey(dataset_id, dataset_version), tag)
 
@@ -48,7 +48,7 @@ class KeepingStorage:
         Raises:
             DatasetNotFoundError: if the tag does not exist.
         """
-        from yogadl.storage._tags import remove_tag
+        from yogadl.storage._keeping import remove_tag
 
         remove_tag(self._backend, dataset_id, tag)
 

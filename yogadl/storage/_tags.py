@@ -5,7 +5,6 @@ highest number contains the version that the tag names now; the others are its h
 that move a tag at the same time both succeed, one after the other, without a lock.
 """
 
-import contextlib
 import errno
 import json
 import logging
@@ -15,10 +14,8 @@ from typing import Any, Final
 
 from yogadl._core.frozen import frozen, parse_json
 from yogadl._core.key import DatasetKey, check_name, is_version, new_key
-from yogadl._format.manifest import read_manifest
-from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
+from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._backend import Backend
 from yogadl.storage._root import Root
 
 _log = logging.getLogger("yogadl")
@@ -48,52 +45,7 @@ class TagMove:
         return json.dumps({"format": _FORMAT, "version": self.version, "moved": self.moved}).encode()
 
 
-def set_tag(backend: Backend, key: DatasetKey, tag: str) -> None:
-    """Make a tag name a version: see `CacheStorage.tag`."""
-    root = backend.root
-    _check_tag(key.id, tag)
-    name = DatasetKey(key.id, tag)
-    if root.size(_names.manifest(name)) is not None:
-        raise ConfigurationError(f"there is a {name}, so a tag can't have that name: choose another")
-    if not _is_there(root, key):
-        target = version_of(root, key)  # the name given may be another tag
-        if target is None or not _is_there(root, DatasetKey(key.id, target)):
-            raise backend.catalogue.not_found(key)
-        key = DatasetKey(key.id, target)
-    now: str | None = None
-    with contextlib.suppress(CacheFormatError):  # a new move replaces a damaged one
-        now = version_of(root, name)
-    if now != key.version:
-        _move(root, key.id, TagMove(tag, key.version, root.now()))
-
-
-def _is_there(root: Root, key: DatasetKey) -> bool:
-    """Return whether a version exists.
-
-    Raises:
-        CacheFormatError: if its manifest can't be read, so that reading by a tag would fail.
-    """
-    name = _names.manifest(key)
-    content = root.read(name)
-    if content is not None:
-        read_manifest(content, key, root.where(name))
-    return content is not None
-
-
-def remove_tag(backend: Backend, dataset_id: str, tag: str) -> None:
-    """Remove a tag: see `CacheStorage.untag`."""
-    _check_tag(dataset_id, tag)
-    if version_of(backend.root, DatasetKey(dataset_id, tag)) is None:
-        there = sorted(current_tags(backend.root, dataset_id))
-        if not there and not backend.catalogue.versions(dataset_id):
-            raise backend.catalogue.no_dataset(dataset_id)
-        raise DatasetNotFoundError(
-            f"{dataset_id!r} has no tag {tag!r} in {backend.root.location}; it has the tags {there}"
-        )
-    _move(backend.root, dataset_id, TagMove(tag, None, backend.root.now()))
-
-
-def _check_tag(dataset_id: str, tag: str) -> None:
+def check_tag(dataset_id: str, tag: str) -> None:
     """Refuse a name that a tag can't have.
 
     Raises:
@@ -105,7 +57,8 @@ def _check_tag(dataset_id: str, tag: str) -> None:
     new_key(dataset_id, tag)
 
 
-def _move(root: Root, dataset_id: str, move: TagMove) -> None:
+def move_tag(root: Root, dataset_id: str, move: TagMove) -> None:
+    """Write a move of a tag, which becomes the last one."""
     refused: list[int] = []
     while refused.count(max(refused, default=0)) < _MOST_REFUSALS:
         newest = max(_numbers(root, dataset_id, move.tag), default=0)
