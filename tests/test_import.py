@@ -63,7 +63,7 @@ def test_reading_a_cache_loads_nothing_that_only_building_needs(tmp_path):
     )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(child.stdout.split())
-    assert loaded & {"yogadl._format.reader", "yogadl.storage._catalogue"}
+    assert loaded & {"yogadl._format.reader", "yogadl.storage._catalogue.catalogue"}
     assert not [name for name in loaded if re.match(BUILDS, name)]
 
 

@@ -584,7 +584,7 @@ def test_in_a_fork_both_sides_read_and_fill(url, here, tmp_path, large, monkeypa
 _FILLING_AT_EXIT = """
 import sys, time, yogadl
 from yogadl.storage import _remote_opening, _threads
-from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._files.local_bucket import LocalBucket
 _remote_opening.AT_ONCE_BYTES = 0
 _threads._EXIT_TIMEOUT_S = 1000.0
 get = LocalBucket.get
@@ -609,7 +609,7 @@ def test_an_interpreter_ends_while_it_fills_the_mirror(url, tmp_path):
 _FILLING_AFTER_EXIT_BEGAN = """
 import os, sys, threading, yogadl
 from yogadl.storage import _remote_opening
-from yogadl.storage._mirror.mirrored_cache import MirroredCache
+from yogadl.storage._remote.mirrored_cache import MirroredCache
 _remote_opening.AT_ONCE_BYTES = 0
 fill_in, begun = MirroredCache.fill_in, threading.Event()
 def late(self, number, ranges, total, lock):

@@ -18,8 +18,8 @@ from yogadl._provenance.builder import Call
 from yogadl.cli._build import add_options, add_target, make, options_of
 from yogadl.cli._location import open_existing
 from yogadl.storage import CacheStorage
-from yogadl.storage._building import BuildOptions, warn_if_stale
-from yogadl.storage._growth import append, warn_if_other_base
+from yogadl.storage._build.building import BuildOptions, warn_if_stale
+from yogadl.storage._build.growth import append, warn_if_other_base
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ from yogadl.cli._info import info_to_json
 from yogadl.cli._location import open_or_make
 from yogadl.cli._output import ago, contents, duration, note, say, say_json
 from yogadl.storage import CacheStorage, DatasetInfo
-from yogadl.storage._building import BuildOptions, replace_version
+from yogadl.storage._build.building import BuildOptions, replace_version
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,6 @@ from yogadl.cli._arguments import add_json, add_storage
 from yogadl.cli._location import bucket_at, open_existing, refuse_needless
 from yogadl.cli._output import say, say_json
 from yogadl.errors import ConfigurationError, MissingDependencyError
-from yogadl.storage._buckets.retry import RetryPolicy
 from yogadl.storage._doctor import (
     Finding,
     Outcome,
@@ -32,7 +31,8 @@ from yogadl.storage._doctor import (
     examine_mirror,
     examine_process,
 )
-from yogadl.storage._mirror.mirror import Mirror
+from yogadl.storage._objects.retry import RetryPolicy
+from yogadl.storage._remote.mirror import Mirror
 
 _COLORS: Final = {Outcome.PROBLEM: "red"}
 # The user waits for the result, so retries end early.

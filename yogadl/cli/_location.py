@@ -15,9 +15,9 @@ from yogadl._core.printable import without_secrets
 from yogadl._dataref import RecordsRef
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, open_storage
-from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._buckets.opening import open_bucket
-from yogadl.storage._folder import Folder, folder_at
+from yogadl.storage._files.folder import Folder, folder_at
+from yogadl.storage._objects.bucket import Bucket
+from yogadl.storage._remote.buckets import open_bucket
 
 # A search of a home folder without a limit would take minutes.
 _MOST_FOLDERS: Final = 2_000

@@ -15,7 +15,7 @@ from yogadl.cli._location import open_existing
 from yogadl.cli._output import day_and_time, error_line, moment, note, say_json, say_table, size, table
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
 from yogadl.storage import CacheStorage, DatasetInfo
-from yogadl.storage._parts import open_table
+from yogadl.storage._catalogue.parts import open_table
 
 if TYPE_CHECKING:
     from yogadl.storage import Unfinished

@@ -19,7 +19,7 @@ from yogadl.cli._copying import copy_to, refuse_needless_for_target
 from yogadl.cli._location import open_version
 from yogadl.cli._output import Bar, mended, say, say_json, stored
 from yogadl.errors import ConfigurationError
-from yogadl.storage._remote_opening import MirrorOpener
+from yogadl.storage._remote.opener import MirrorOpener
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -20,8 +20,8 @@ from yogadl.cli._output import error_line, note, say, say_json, size
 from yogadl.cli._report_page import Subject, page_of
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import CacheStorage
-from yogadl.storage._folder import Folder
-from yogadl.storage._log import Log
+from yogadl.storage._catalogue.log import Log
+from yogadl.storage._files.folder import Folder
 
 _STDOUT: Final = "-"
 

@@ -20,13 +20,16 @@ from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._backend import Backend
-from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._exclusion import BuildExclusion
-from yogadl.storage._exclusive import exclusive_build
-from yogadl.storage._folder import translated
-from yogadl.storage._keeping import clear_spent, replace
-from yogadl.storage._mirror.transfer import (
+from yogadl.storage._build.publish import clear_attempt, pin_parts
+from yogadl.storage._catalogue.backend import Backend, BuildExclusion
+from yogadl.storage._catalogue.cached import missing_selections
+from yogadl.storage._catalogue.parts import open_table, part_files
+from yogadl.storage._files.folder import translated
+from yogadl.storage._files.root import MAX_READ_BYTES, Root
+from yogadl.storage._keeping.keeping import clear_spent, replace
+from yogadl.storage._leases.exclusive import exclusive_build
+from yogadl.storage._objects.bucket import Bucket
+from yogadl.storage._remote.download import (
     Download,
     Progress,
     Total,
@@ -35,10 +38,6 @@ from yogadl.storage._mirror.transfer import (
     in_parallel,
     upload,
 )
-from yogadl.storage._parts import open_table, part_files
-from yogadl.storage._publish import clear_attempt, pin_parts
-from yogadl.storage._root import MAX_READ_BYTES, Root
-from yogadl.storage._selections import missing_selections
 from yogadl.storage._storage import CacheStorage
 
 # The number of files sent at once; each thread hashes and sends one.

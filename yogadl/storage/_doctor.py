@@ -20,13 +20,12 @@ from typing import Final
 
 from yogadl._core.arguments import in_words
 from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._buckets.bucket import Bucket, Object, read
-from yogadl.storage._buckets.conditions import check_conditions
-from yogadl.storage._buckets.store_errors import CredentialsError
-from yogadl.storage._flock import open_lock, try_lock
-from yogadl.storage._mirror.location import IN_MEMORY
-from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._mounts import file_system, is_network
+from yogadl.storage._files.locks import open_lock, try_lock
+from yogadl.storage._files.mounts import file_system, is_network
+from yogadl.storage._objects.bucket import Bucket, Object, check_conditions, read
+from yogadl.storage._objects.store import CredentialsError
+from yogadl.storage._remote.eviction import IN_MEMORY
+from yogadl.storage._remote.mirror import Mirror
 
 _WRITERS: Final = 8
 _ROUND_TRIPS: Final = 5

@@ -12,18 +12,18 @@ from yogadl._core.key import DatasetKey
 from yogadl._format.reader import AnyReader
 from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
-from yogadl.storage._backend import Backend
-from yogadl.storage._cached import Opener, Published, open_reader
-from yogadl.storage._catalogue import Catalogue
-from yogadl.storage._folder import Folder, storage_error
-from yogadl.storage._leases.policy import LeasePolicy
-from yogadl.storage._locks import FileLocks
-from yogadl.storage._mounts import network_file_system
-from yogadl.storage._root import Root
+from yogadl.storage._catalogue.backend import Backend
+from yogadl.storage._catalogue.cached import Opener, Published, open_reader
+from yogadl.storage._catalogue.catalogue import Catalogue
+from yogadl.storage._files.folder import Folder, storage_error
+from yogadl.storage._files.mounts import network_file_system
+from yogadl.storage._files.root import Root
+from yogadl.storage._leases.locks import FileLocks
+from yogadl.storage._leases.waiting import LeasePolicy
 
 if TYPE_CHECKING:
     from yogadl._format.rows import Parts
-    from yogadl.storage._planning import Planner
+    from yogadl.storage._remote.planning import Planner
 
 
 @frozen
@@ -47,7 +47,7 @@ class FolderOpener(Opener):
         return open_reader(self.folder, published.manifest, check=check, mapped=self.mapped)
 
     def planner(self, parts: "Parts") -> "Planner":
-        from yogadl.storage._planning import Planner  # only `plan` needs it
+        from yogadl.storage._remote.planning import Planner  # only `plan` needs it
 
         return Planner(parts, self)
 
@@ -58,7 +58,7 @@ class FolderOpener(Opener):
         self.root.write(name, content)
 
     def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
-        from yogadl.storage._tags import version_of  # fetching by version does not need it
+        from yogadl.storage._catalogue.tags import version_of  # fetching by version does not need it
 
         return None if is_away else version_of(self.root, key)
 
@@ -79,10 +79,9 @@ def shared_backend(path: Path, policy: LeasePolicy, mapped: bool = True) -> Back
     The file locks of a network file system may not hold between machines. Files lie as in a local folder, and
     each kind of storage can be opened as the other, as long as no process builds.
     """
-    from yogadl.storage._buckets.local import LocalBucket
-    from yogadl.storage._leases.coordinator import LeaseCoordinator
-    from yogadl.storage._leases.lease import Leases
-    from yogadl.storage._shared_root import SharedRoot
+    from yogadl.storage._files.local_bucket import LocalBucket
+    from yogadl.storage._leases.lease import LeaseCoordinator, Leases
+    from yogadl.storage._remote.shared_root import SharedRoot
 
     folder = _folder_at(path)
     root = SharedRoot(folder)

@@ -23,7 +23,7 @@ from yogadl.cli._report_page.sampling import Sample
 from yogadl.cli._report_page.storing import storing_section
 from yogadl.cli._report_page.style import STYLE
 from yogadl.storage import DatasetInfo
-from yogadl.storage._log import Log
+from yogadl.storage._catalogue.log import Log
 
 _PARTS: Final = {
     "fields": "Fields", "records": "Records", "order": "Shuffle", "storing": "On disk",

@@ -7,7 +7,7 @@ from typing import Any, Final
 from yogadl.cli._output import counted, day_and_time, size
 from yogadl.cli._report_page.markup import element, folded, lines, note, pairs, section, table, text
 from yogadl.storage import DatasetInfo
-from yogadl.storage._log import Log, LoggedVersion
+from yogadl.storage._catalogue.log import Log, LoggedVersion
 
 MOST_VERSIONS: Final = 50
 _MOST_LINES: Final = 40

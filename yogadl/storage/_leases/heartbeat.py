@@ -21,8 +21,8 @@ from functools import partial
 from typing import Any, Final
 
 from yogadl.errors import StorageError
-from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._leases.waiting import read_body
+from yogadl.storage._objects.bucket import Bucket
 
 _PARENT_POLL_S: Final = 0.5
 _REPORT_EVERY_S: Final = 1.0
