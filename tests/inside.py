@@ -63,20 +63,20 @@ yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span run
 yogadl._stream walk
 yogadl._stream.cut count_of pieces_of
 yogadl.adapters.arrays arrays_source=_source
-yogadl.adapters.grain _items _sampler _state grain_loader=_loader
-yogadl.adapters.grain._assignment Assignment
-yogadl.adapters.jax _shards jax_loader=_loader
+yogadl.adapters.grain _items _sampler=_loader _state grain_loader=_loader
+yogadl.adapters.grain._items Assignment
+yogadl.adapters.jax _shards=_loader jax_loader=_loader
 yogadl.adapters.keras keras_loader=_loader
-yogadl.adapters.ray _reading
-yogadl.adapters.tensorflow _build_state _cache tensorflow_loader=_loader
+yogadl.adapters.ray _reading=_source
+yogadl.adapters.tensorflow _build_state=_source _cache tensorflow_loader=_loader
 yogadl.adapters.tensorflow._source graph_of
 yogadl.cli _bench _demo _output _report
 yogadl.cli._arguments parse_size
 yogadl.cli._function parse_argument
-yogadl.cli._report_page Subject charts fields page_of records sampling summary
-yogadl.cli._report_page.bars BARS bars_of
-yogadl.cli._report_page.charts MOST_LABEL classes histogram
-yogadl.cli._report_page.images Image MOST_FILE_BYTES MOST_SIDE image_of_array image_of_file is_image kind_of
+yogadl.cli._report_page Subject charts=markup fields page_of records=fields sampling=fields summary
+yogadl.cli._report_page.summary BARS bars_of
+yogadl.cli._report_page.markup MOST_LABEL classes histogram
+yogadl.cli._report_page.summary Image MOST_FILE_BYTES MOST_SIDE image_of_array image_of_file is_image kind_of
 yogadl.cli._report_page.markup element lines text
 yogadl.cli._report_page.summary MOST_CLASSES MOST_VALUES summary_of
 yogadl.storage _copy
@@ -135,17 +135,17 @@ yogadl._stream.pool MOST_SEGMENTS
 yogadl._stream.run RUN_INDICES=INDICES
 yogadl._stream.workers WORKERS_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.adapters.arrow_export _MAX_BYTES
-yogadl.adapters.ray._reading _BLOCK_BYTES
-yogadl.adapters.tensorflow._gather _MOST_EPOCHS _TOKENS
+yogadl.adapters.ray._source _BLOCK_BYTES
+yogadl.adapters.tensorflow._items _MOST_EPOCHS _TOKENS
 yogadl.adapters.tensorflow._source _CHUNK_RECORDS _LARGE_GRAPH_BYTES
 yogadl.cli._bench _SAMPLE_BYTES
 yogadl.cli._doctor _PATIENCE
 yogadl.cli._head HEAD_READ_BYTES=_READ_BYTES
 yogadl.cli._output OUTPUT_DELAY_S=_DELAY_S
-yogadl.cli._report_page.history MOST_VERSIONS
-yogadl.cli._report_page.records MOST_IMAGE_BYTES RECORDS
-yogadl.cli._report_page.sampling SAMPLING_AT_ONCE=_AT_ONCE SAMPLING_MOST_BYTES=MOST_BYTES
-yogadl.cli._waiting WAITING_DELAY_S=_DELAY_S _TICK_S
+yogadl.cli._report_page.fields MOST_VERSIONS
+yogadl.cli._report_page.fields MOST_IMAGE_BYTES RECORDS
+yogadl.cli._report_page.fields SAMPLING_AT_ONCE=_AT_ONCE SAMPLING_MOST_BYTES=MOST_BYTES
+yogadl.cli._output WAITING_DELAY_S=_DELAY_S _TICK_S
 yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S _MISTAKEN_S
 yogadl.storage._catalogue.catalogue _MOST_LOOKED_AT
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from yogadl._core.leaf import BYTES, STR, Leaf, refuse
 from yogadl._core.protocols import Column
 from yogadl._core.spec import Field, Spec
-from yogadl.adapters._trees import RECORD_COLUMN
+from yogadl.adapters._checks import RECORD_COLUMN
 from yogadl.errors import MissingDependencyError, UnsupportedDataError
 
 try:

@@ -19,8 +19,8 @@ from types import ModuleType
 from typing import Any, Final, NoReturn
 
 from yogadl._core.key import library_version
+from yogadl.cli._arguments import mistaken_path
 from yogadl.cli._output import error_line, note, stop_waiting, wait
-from yogadl.cli._paths import mistaken_path
 from yogadl.errors import YogaError
 
 _FAILED: Final = 1

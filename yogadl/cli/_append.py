@@ -15,8 +15,8 @@ from typing import Any
 
 from yogadl._core.key import DatasetKey, new_key
 from yogadl._provenance.builder import Call
+from yogadl.cli._arguments import open_existing
 from yogadl.cli._build import add_options, add_target, make, options_of
-from yogadl.cli._location import open_existing
 from yogadl.storage import CacheStorage
 from yogadl.storage._build.building import BuildOptions, warn_if_stale
 from yogadl.storage._build.growth import append, warn_if_other_base

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._dataref import RecordsRef
-from yogadl.cli._arguments import add_batch, add_json, add_storage, add_tagged, number_of
-from yogadl.cli._location import fetch, open_version
+from yogadl.cli._arguments import add_batch, add_json, add_storage, add_tagged, fetch, number_of, open_version
 from yogadl.cli._output import Bar, counted, say, say_json, say_table, size, table
 
 _SECONDS: Final = 5.0

@@ -30,10 +30,9 @@ from yogadl._core.key import AUTO, DatasetKey
 from yogadl._core.progress import Shown, shown
 from yogadl._provenance.builder import Call, Describer
 from yogadl.cli import _tasks
-from yogadl.cli._arguments import add_json, add_key, add_storage, number_of, parse_size
+from yogadl.cli._arguments import add_json, add_key, add_storage, number_of, open_or_make, parse_size
 from yogadl.cli._function import Target, check_arguments, load, parse_argument, told_in_one_line
 from yogadl.cli._info import info_to_json
-from yogadl.cli._location import open_or_make
 from yogadl.cli._output import ago, contents, duration, note, say, say_json
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._build.building import BuildOptions, replace_version

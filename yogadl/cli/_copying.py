@@ -2,7 +2,7 @@
 
 import argparse
 
-from yogadl.cli._location import open_at, open_version, option_of
+from yogadl.cli._arguments import open_at, open_version, option_of
 from yogadl.cli._output import Bar, contents, say, say_json
 from yogadl.storage._copy import copy
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from yogadl._core.printable import without_secrets
-from yogadl.cli._arguments import add_json, add_storage
-from yogadl.cli._location import bucket_at, open_existing, refuse_needless
+from yogadl.cli._arguments import add_json, add_storage, bucket_at, open_existing, refuse_needless
 from yogadl.cli._output import say, say_json
 from yogadl.errors import ConfigurationError, MissingDependencyError
 from yogadl.storage._doctor import (

@@ -11,8 +11,7 @@ Example:
 import argparse
 from dataclasses import asdict
 
-from yogadl.cli._arguments import add_json, add_storage, add_tagged
-from yogadl.cli._location import open_version
+from yogadl.cli._arguments import add_json, add_storage, add_tagged, open_version
 from yogadl.cli._output import say, say_json
 
 

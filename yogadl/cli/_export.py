@@ -11,8 +11,7 @@ Example:
 
 import argparse
 
-from yogadl.cli._arguments import add_json, add_storage, add_tagged
-from yogadl.cli._location import fetch, open_version
+from yogadl.cli._arguments import add_json, add_storage, add_tagged, fetch, open_version
 from yogadl.cli._output import Bar, counted, say, say_json, size
 from yogadl.storage import export
 from yogadl.storage._catalogue.export import FORMATS, NPY

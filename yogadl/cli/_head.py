@@ -18,8 +18,7 @@ from yogadl._core.leaf import OBJECT
 from yogadl._core.printable import printable
 from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
-from yogadl.cli._arguments import add_json, add_storage, add_tagged, number_of
-from yogadl.cli._location import fetch, open_version
+from yogadl.cli._arguments import add_json, add_storage, add_tagged, fetch, number_of, open_version
 from yogadl.cli._output import columns_of, counted, cut, note, say, say_json, say_table, table, width
 from yogadl.cli._values import json_of, names_of, text_of
 

@@ -16,9 +16,8 @@ import time
 from pathlib import Path
 
 from yogadl._core.key import DatasetKey
-from yogadl.cli._arguments import add_json, add_storage
+from yogadl.cli._arguments import add_json, add_storage, open_or_make
 from yogadl.cli._info import info_to_json
-from yogadl.cli._location import open_or_make
 from yogadl.cli._output import contents, duration, say, say_json
 from yogadl.errors import ConfigurationError
 

@@ -12,8 +12,7 @@ import math
 from typing import Any
 
 from yogadl._core.printable import printable
-from yogadl.cli._arguments import add_json, add_storage, add_tagged
-from yogadl.cli._location import open_version
+from yogadl.cli._arguments import add_json, add_storage, add_tagged, open_version
 from yogadl.cli._output import (
     ago,
     counted,

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from yogadl.cli._arguments import add_json, add_storage
-from yogadl.cli._location import open_existing
+from yogadl.cli._arguments import add_json, add_storage, open_existing
 from yogadl.cli._output import counted, day_and_time, moment, note, say, say_json, size
 from yogadl.storage import LoggedVersion, TagMove
 

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from yogadl._core.key import DatasetKey
-from yogadl.cli._arguments import add_json, add_storage
-from yogadl.cli._location import open_existing
+from yogadl.cli._arguments import add_json, add_storage, open_existing
 from yogadl.cli._output import day_and_time, error_line, moment, note, say_json, say_table, size, table
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
 from yogadl.storage import CacheStorage, DatasetInfo

@@ -15,8 +15,7 @@ Example:
 import argparse
 from typing import Final
 
-from yogadl.cli._arguments import add_json, add_storage, number_of
-from yogadl.cli._location import open_existing
+from yogadl.cli._arguments import add_json, add_storage, number_of, open_existing
 from yogadl.cli._output import Bar, counted, say, say_json, size
 
 _DAY_S: Final = 86_400.0

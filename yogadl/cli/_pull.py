@@ -14,9 +14,8 @@ Example:
 import argparse
 
 from yogadl._core.key import DatasetKey
-from yogadl.cli._arguments import add_json, add_storage, add_tagged, add_target_options
+from yogadl.cli._arguments import add_json, add_storage, add_tagged, add_target_options, open_version
 from yogadl.cli._copying import copy_to, refuse_needless_for_target
-from yogadl.cli._location import open_version
 from yogadl.cli._output import Bar, mended, say, say_json, stored
 from yogadl.errors import ConfigurationError
 from yogadl.storage._remote.opener import MirrorOpener

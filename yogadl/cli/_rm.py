@@ -10,8 +10,7 @@ Example:
 import argparse
 import shlex
 
-from yogadl.cli._arguments import add_json, add_key, add_storage
-from yogadl.cli._location import open_existing, option_for
+from yogadl.cli._arguments import add_json, add_key, add_storage, open_existing, option_for
 from yogadl.cli._output import say, say_json
 
 

@@ -10,8 +10,7 @@ Example:
 
 import argparse
 
-from yogadl.cli._arguments import add_json, add_storage
-from yogadl.cli._location import open_existing
+from yogadl.cli._arguments import add_json, add_storage, open_existing
 from yogadl.cli._output import say, say_json
 from yogadl.errors import ConfigurationError
 

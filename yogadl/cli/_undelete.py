@@ -8,9 +8,8 @@ Example:
 
 import argparse
 
-from yogadl.cli._arguments import add_json, add_key, add_storage
+from yogadl.cli._arguments import add_json, add_key, add_storage, open_existing
 from yogadl.cli._info import info_to_json
-from yogadl.cli._location import open_existing
 from yogadl.cli._output import counted, day_and_time, say, say_json
 
 

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from yogadl.cli._arguments import add_json, add_storage
-from yogadl.cli._location import open_existing, open_version
+from yogadl.cli._arguments import add_json, add_storage, open_existing, open_version
 from yogadl.cli._output import Bar, contents, counted, error_line, mended, note, say, say_json
 from yogadl.errors import DatasetNotFoundError, YogaError
 from yogadl.storage import CacheStorage, Verified

@@ -14,9 +14,15 @@ import grain
 from yogadl._core.arguments import whole
 from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._stream import Numbering, walk
-from yogadl.adapters.grain._assignment import Assignment, Effect, effect_of
-from yogadl.adapters.grain._items import StreamMapDataset
-from yogadl.adapters.grain._numbering import cursor_of, from_json, length_of
+from yogadl.adapters.grain._items import (
+    Assignment,
+    Effect,
+    StreamMapDataset,
+    cursor_of,
+    effect_of,
+    from_json,
+    length_of,
+)
 from yogadl.errors import CursorError
 
 # Grain has no annotations and no public names for the stages of a pipeline: `Any` stands for its iterators,

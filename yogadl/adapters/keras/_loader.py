@@ -1,21 +1,167 @@
-"""Hand a stream to Keras: as a `PyDataset`."""
+"""Hand a stream to Keras: as a `PyDataset` with x, y and sample weights."""
 
 import operator
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
 import keras
 
+from yogadl._core.arguments import whole
+from yogadl._core.leaf import Leaf
+from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Stream
+from yogadl._core.spec import DictNode, Node, SequenceNode, Spec
 from yogadl._dataref import takes_a_stream
-from yogadl._stream import RecordStream, as_stream
+from yogadl._stream import Cut, RecordStream, StreamIterator, as_stream, read_cursor
 from yogadl.adapters._checks import SHARD_ARGUMENTS, ahead_of, cut_of, ranks_of, warn_if_unsharded
-from yogadl.adapters.keras._fields import Fields, arranger
-from yogadl.adapters.keras._reader import BatchReader
-from yogadl.errors import ConfigurationError, MissingDependencyError
+from yogadl.errors import ConfigurationError, MissingDependencyError, UnsupportedDataError
+
+# Map the fields of a record to Keras's x, y and sample weight.
+
+
+# A function of a batch; or Keras's structure of inputs, with keys of the record in the place of arrays.
+Fields = Any
+_LARGEST_TUPLE = 3
+_TUPLES = "Keras takes (x,), (x, y) or (x, y, sample_weight)"
+
+
+def arranger(spec: Spec, fields: Fields, padding_field: str | None) -> Callable[[Any], Any] | None:
+    """Return the function that makes Keras's batch of a batch of records; None if Keras takes it as it is.
+
+    Batches have `padding_field` in addition to the fields of the spec.
+    """
+    tree = spec.tree
+    if callable(fields):
+        function: Callable[[Any], Any] = fields
+        return function
+    if fields is None:
+        if isinstance(tree, SequenceNode) and len(tree.children) > _LARGEST_TUPLE:
+            raise ConfigurationError(
+                f"the record has {len(tree.children)} items, and {_TUPLES}: choose, by fields=(0, 2) say"
+            )
+        _require_arrays(tree, "")
+        return None
+    if not isinstance(fields, tuple | list):
+        fields = (fields,)
+    if not 1 <= len(fields) <= _LARGEST_TUPLE:
+        raise ConfigurationError(f"fields has {len(fields)} items, and {_TUPLES}")
+    return partial(_picked, _places(fields, tree, padding_field))
+
+
+def _picked(places: Any, batch: Any) -> Any:
+    """Return the arrays at these places of a batch."""
+    if isinstance(places, dict):
+        return {key: _picked(place, batch) for key, place in places.items()}
+    if isinstance(places, tuple):
+        return tuple(_picked(place, batch) for place in places)
+    return batch[places]
+
+
+def _places(fields: Fields, tree: Node, padding_field: str | None) -> Any:
+    """Return `fields` with each key replaced by its place in a batch: a dict's key, or a position."""
+    if isinstance(fields, dict):
+        return {key: _places(item, tree, padding_field) for key, item in fields.items()}
+    if isinstance(fields, tuple | list):
+        return tuple(_places(item, tree, padding_field) for item in fields)
+    if not isinstance(fields, str | int) or isinstance(fields, bool):
+        raise ConfigurationError(
+            f"fields has {fields!r}: give a key of the record, a tuple or dict of keys, or a function"
+        )
+    if isinstance(tree, Leaf):
+        raise ConfigurationError("the record is a single value: it has no fields to choose from")
+    if fields == padding_field:
+        return padding_field
+    keys = list(tree.keys)
+    if fields not in keys:
+        raise ConfigurationError(f"fields has {fields!r}, which the record has not; it has {keys}")
+    position = keys.index(fields)
+    _require_arrays(tree.children[position], str(fields))
+    return fields if isinstance(tree, DictNode) else position
+
+
+def _require_arrays(node: Node, path: str) -> None:
+    """Refuse fields whose batches are lists, since Keras would take a list for several inputs."""
+    for field in Spec(node).fields:
+        if not field.leaf.is_fixed:
+            name = "/".join(part for part in (path, field.name) if part)
+            named = f"field {name!r}" if name else "the record"
+            raise UnsupportedDataError(
+                f"{named} varies in length, or is text, so a batch of it is a list, and Keras takes arrays: "
+                "leave it out by fields=, or make it an array by a function, say "
+                "fields=lambda batch: (pad(batch['text']), batch['label'])"
+            )
+
+
+# Read batches by number, and read ahead if the numbers follow each other.
+
+
+class BatchReader:
+    """The batches of a stream by number, counted from the stream's start, across epochs.
+
+    If batches are requested one after another, threads read ahead; `ahead` is the number of batches and the
+    number of threads. Any other number can be requested, too, and reading ahead continues there. Safe to use
+    from several threads and after a fork; picklable if the stream is, without the batches read ahead.
+
+    Attributes:
+        stream: The stream, which starts at batch 0.
+        numbering: The numbering of the batches.
+        furthest: The greatest number requested; -1 before the first request.
+    """
+
+    def __init__(
+        self, stream: RecordStream, cut: Cut, padding_field: str | None, ahead: tuple[int, int]
+    ) -> None:
+        depth, threads = ahead
+        self.stream = stream = stream.past_finished(replace(cut, epochs=1))
+        loader = stream.batch(cut.size, cut.drop_remainder, cut.epochs, padding_field=padding_field)
+        self.numbering = stream.run.numbering(cut)
+        cut.warn_if_finished(stream.shard, cut.span(stream.run.start))
+        self.furthest = -1
+        self._options = cut, padding_field, ahead
+        self._loader = loader.prefetch(depth, threads=threads) if depth else loader
+        self._batches: StreamIterator | None = None
+        self._next = 0  # the number of the batch that `_batches` delivers next
+        self._lock = ProcessLock()
+
+    def __reduce__(self) -> Any:
+        return BatchReader, (self.stream, *self._options)
+
+    def batch(self, number: int) -> Any:  # a tree like the record's
+        """Read one batch, or raise an IndexError."""
+        count = self.numbering.length
+        if number < 0 or (count is not None and number >= count):
+            raise IndexError(f"there is no batch {number}: there are {count}")
+        with self._lock:
+            if self._batches is None or number != self._next:
+                place = self.cursor(number)  # `at` counts positions like a cursor
+                self._batches = self._loader.at(place["epoch"], place["position"])
+                self._next = number
+            batch = next(self._batches)
+            self._next = number + 1
+            self.furthest = max(self.furthest, number)
+        return batch
+
+    def cursor(self, delivered: int) -> dict[str, Any]:
+        """Return the cursor after so many delivered batches."""
+        delivered, count = whole("delivered", delivered), self.numbering.length
+        if count is not None and delivered > count:
+            raise ConfigurationError(f"{delivered} batches can't be delivered: there are {count}")
+        return self.numbering.cursor(self.numbering.reach(delivered))
+
+    def at(self, state: Mapping[str, Any], rebind: bool = False) -> "BatchReader":
+        """Return a reader of the same stream whose batch 0 is the first one after the cursor."""
+        run = self.stream.run
+        start = read_cursor(run.identity(), state, rebind)
+        return BatchReader(RecordStream(replace(run, start=start)), *self._options)
+
+
+# Hand a stream to Keras: as a `PyDataset`.
+
 
 # Keras up to 3.6 builds a model with batches that are then missing from the training.
 if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 7):

@@ -12,8 +12,7 @@ from yogadl._dataref import RecordsRef, from_source
 from yogadl.adapters.tensorflow._graph import Graph
 from yogadl.adapters.tensorflow._loader import make_tf_dataset
 from yogadl.adapters.tensorflow._source import graph_of, python_functions
-from yogadl.adapters.tensorflow._specs import Dataset
-from yogadl.adapters.tensorflow._tensors import require_eager
+from yogadl.adapters.tensorflow._specs import Dataset, require_eager
 from yogadl.errors import ConfigurationError, CursorError, DatasetNotFoundError
 
 # More records than any number of shards needs: options are checked on a range of this length before a build.
