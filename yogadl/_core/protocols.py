@@ -30,7 +30,8 @@ READ: Final = "read"
 
 # One field of a batch: rows stacked in an array, or a list if the length varies.
 Column = NDArray[Any] | list[Any]
-Indices = NDArray[np.int64]
+Int64s = NDArray[np.int64]
+Indices = Int64s  # the numbers of records
 
 
 class Stream(Generic[Item_co]):

@@ -8,13 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.leaf import BYTES, OBJECT, Leaf
-from yogadl._core.protocols import Memory
+from yogadl._core.protocols import Int64s, Memory
 from yogadl._format.columns import ENTRY_DTYPE, ENTRY_WORDS, are_readable, decoded
 from yogadl._format.rows import Parts, StoredRows, Window, row_step
 from yogadl._format.table import FieldTable
 from yogadl.errors import CacheFormatError
-
-Int64s = NDArray[np.int64]
 
 # The positions of a field's blocks are kept in memory up to 8 MiB, enough for about a terabyte of cache.
 _MAX_FLAT_BLOCKS: Final = 2**20

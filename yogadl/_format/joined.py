@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import Leaf
-from yogadl._core.protocols import Indices
+from yogadl._core.protocols import Indices, Int64s
 from yogadl._format.fields import Blocks
 from yogadl._format.rows import Window, view_rows
 from yogadl._format.table import ArrayFile, before
@@ -18,8 +18,6 @@ from yogadl.errors import CacheFormatError
 
 # Gather one field from several caches at once. Flat on purpose: benchmarks/stages.py measures it.
 
-
-Int64s = NDArray[np.int64]
 
 _MOST_BLOCKS: Final = 2**22  # of a field: 32 MiB of positions
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import MAX_DIMENSIONS
+from yogadl._core.protocols import Int64s
 from yogadl._format.columns import PRIME, RunHash
 from yogadl._format.table import (
     CONTAINER,
@@ -33,7 +34,6 @@ _NUMBERS: Final = ("row_bytes", "rows_per_block", "elements")  # the numbers of 
 
 
 BlockKind = Literal["rows", "heap"]
-Int64s = NDArray[np.int64]
 
 
 def rows_per_block(row_bytes: int, most: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.protocols import Memory
+from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
 from yogadl._format.fields import Blocks, FixedField, VaryingField
 from yogadl._format.rows import PAGE_BYTES, HeldRows, PartFiles, PartRemovedError, Parts, StoredRows, Window
@@ -22,8 +22,6 @@ from yogadl.errors import CacheFormatError, StorageError
 # neighbours that a shuffled epoch does not need. After an announcement, the kernel reads just the announced
 # pages, many at once (benchmarks/prefetch.py).
 
-
-Int64s = NDArray[np.int64]
 
 # Smaller rows share their pages with many others that the epoch needs, too.
 _LEAST_BYTES: Final = 1024

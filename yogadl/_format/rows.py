@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.memory import load_libc, map_memory
 from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Int64s
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, StorageError
 
@@ -25,8 +26,6 @@ from yogadl.errors import CacheFormatError, StorageError
 # called through ctypes, because Python's mmap can't place a mapping, and holds a descriptor for each. With
 # 5,000 parts neither is acceptable.
 
-
-Int64s = NDArray[np.int64]
 
 _PROT_NONE: Final = 0
 _MAP_FIXED: Final = 0x10

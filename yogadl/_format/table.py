@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen, parse_json
 from yogadl._core.leaf import MAX_DIMENSIONS
+from yogadl._core.protocols import Int64s
 from yogadl.errors import CacheFormatError
 
 # Store named arrays in one small file: part indexes and part tables.
@@ -85,8 +86,6 @@ def _array(entry: dict[str, Any], body: memoryview) -> NDArray[Any]:
 
 # Describe where the blocks of all parts of a cache lie: the part table.
 
-
-Int64s = NDArray[np.int64]
 
 CONTAINER: Final = "lmdb-1"
 CODEC: Final = "raw"

@@ -7,15 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Int64s
 from yogadl._format.checks import Checksums
 from yogadl._format.table import before
 from yogadl.errors import CacheFormatError
 from yogadl.storage._remote.ranges import Ranges
-
-Int64s = NDArray[np.int64]
 
 # The bytes of compared blocks that are kept for the next batches; the least recently used are dropped first.
 MOST_CHECKED_BYTES: Final = 64 * 2**20

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Int64s
 from yogadl.errors import StorageError
 from yogadl.storage._files.folder import storage_error
 from yogadl.storage._files.locks import Claim, open_lock, try_lock, wait_for_lock
@@ -25,8 +25,6 @@ from yogadl.storage._remote.requests import DaemonThreads, Range
 
 # Hold whole ranges of a cache for as long as a stream reads from them: in files, or in memory.
 
-
-Int64s = NDArray[np.int64]
 
 # The gap between two of the format's blocks: a block's header may take a page of its own.
 HELD_GAP_BYTES: Final = 2 * 4096

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from yogadl._core.protocols import Prices
+from yogadl._core.protocols import Int64s, Prices
 from yogadl._format.rows import KEPT_ROW_BYTES, Parts
 from yogadl._format.table import PartTable
 from yogadl.storage._remote.checked_ranges import AHEAD_BYTES, MOST_CHECKED_BYTES, TOGETHER_BYTES, BlockPlaces
@@ -17,8 +16,6 @@ from yogadl.storage._remote.requests import Range, Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
-
-Int64s = NDArray[np.int64]
 
 
 class _Counted(Ranges):

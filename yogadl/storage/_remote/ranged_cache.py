@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import in_words
+from yogadl._core.protocols import Int64s
 from yogadl._format.manifest import Manifest
 from yogadl._format.rows import PartRemovedError
 from yogadl._format.table import PartTable
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from yogadl.storage._remote.checked_ranges import CheckedRanges
 
 _log = logging.getLogger("yogadl")
-
-Int64s = NDArray[np.int64]
 
 
 class RangedCache:

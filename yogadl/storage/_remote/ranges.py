@@ -8,15 +8,13 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Int64s
 from yogadl._format.table import before
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
 from yogadl.storage._remote.requests import DaemonThreads, Pins, Range, Spending
-
-Int64s = NDArray[np.int64]
 
 # Rows closer than this are requested together: the bytes between them cost less than a request.
 GAP_BYTES: Final = 512
