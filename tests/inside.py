@@ -43,13 +43,13 @@ yogadl._core.frozen MAX_DEPTH MAX_VALUES parse_json
 yogadl._core.key DatasetKey RESERVED_NAMES is_dataset_id new_key
 yogadl._core.leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
 yogadl._core.memory BatchMemory
-yogadl._order GlobalOrder Mixture Order SourceOrder _permutation _random derive_key make_order
-yogadl._order._keys apportion
-yogadl._order._keys absorb absorb_array
-yogadl._order._mix RUN
-yogadl._order._permutation EXACT_LIMIT ROUNDS permute unpermute
-yogadl._order._random generators
-yogadl._order._windows BlocksOrder
+yogadl._order GlobalOrder Mixture Order SourceOrder _permutation=permutation _random=random derive_key make_order
+yogadl._order.keys apportion
+yogadl._order.keys absorb absorb_array
+yogadl._order.mix RUN
+yogadl._order.permutation EXACT_LIMIT ROUNDS permute unpermute
+yogadl._order.random generators
+yogadl._order.windows BlocksOrder
 yogadl._core.protocols usual_prices
 yogadl._core.printable printable without_secrets
 yogadl._provenance.code CodeReader dumped
@@ -126,7 +126,7 @@ yogadl._format.joined _MOST_BLOCKS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _RENEW_CACHE_BYTES _RENEW_PAGES
 yogadl._format.table _SUMS_AT_ONCE
-yogadl._order._permutation ROUNDS
+yogadl._order.permutation ROUNDS
 yogadl._core.progress PROGRESS_DELAY_S=_DELAY_S
 yogadl._stream.block_ahead BLOCK_AHEAD_TOGETHER_BYTES=_TOGETHER_BYTES _COMING_BYTES _WINDOW_BYTES
 yogadl._stream.items ITEMS_MOST_BYTES=MOST_BYTES

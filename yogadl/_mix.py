@@ -9,7 +9,7 @@ from yogadl._core.arguments import exact, explains_names, whole
 from yogadl._core.protocols import Item_co, Made, RandomAccess
 from yogadl._dataref import RecordsRef, StreamedRef
 from yogadl._order import Blocks, Mixture, make_order
-from yogadl._order._mix import MOST_BITS, RUN
+from yogadl._order.mix import MOST_BITS, RUN
 from yogadl._views.joined import JoinedRecords
 from yogadl.errors import ConfigurationError
 

@@ -105,7 +105,7 @@ class Stage:
         return made
 
     def _generators(self, places: Places) -> Iterator[np.random.Generator]:
-        from yogadl._order._random import generators  # slow to import
+        from yogadl._order.random import generators  # slow to import
 
         assert self.seed is not None
         for epoch, positions in places:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.protocols import Column, Indices, Memory, Planned, RandomAccess, announce
 from yogadl._core.spec import Spec
-from yogadl._order._keys import bounds_reached
+from yogadl._order.keys import bounds_reached
 from yogadl._views.views import hash_of, origin_of
 from yogadl.errors import ConfigurationError
 

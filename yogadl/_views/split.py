@@ -11,8 +11,8 @@ from yogadl._core.leaf import OBJECT
 from yogadl._core.memory import require_memory
 from yogadl._core.protocols import Indices, RandomAccess, views_of
 from yogadl._order import derive_key
-from yogadl._order._keys import apportion
-from yogadl._order._permutation import permute
+from yogadl._order.keys import apportion
+from yogadl._order.permutation import permute
 from yogadl._views.functions import MappedRecords
 from yogadl.errors import ConfigurationError
 

@@ -1,7 +1,7 @@
 """Parameters of a shuffle of blocks, and of a mix. The orders themselves are imported only when used."""
 
 from yogadl._core.frozen import frozen
-from yogadl._order._keys import check_count
+from yogadl._order.keys import check_count
 
 
 @frozen

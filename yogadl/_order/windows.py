@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
-from yogadl._order._blocks import Blocks
-from yogadl._order._keys import absorb, absorb_array, check_records, check_within, derive_key
-from yogadl._order._permutation import (
+from yogadl._order.blocks import Blocks
+from yogadl._order.keys import absorb, absorb_array, check_records, check_within, derive_key
+from yogadl._order.permutation import (
     CHUNK,
     Integers,
     Network,

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
-from yogadl._order._blocks import Blocks, Mixture
-from yogadl._order._keys import check_records, check_within, derive_key
-from yogadl._order._permutation import permute, unpermute
+from yogadl._order.blocks import Blocks, Mixture
+from yogadl._order.keys import check_records, check_within, derive_key
+from yogadl._order.permutation import permute, unpermute
 from yogadl.errors import ConfigurationError
 
 GLOBAL_TAG = int.from_bytes(b"global-1", "big")
@@ -108,11 +108,11 @@ def make_order(records: int, shuffle: bool | Blocks | Mixture, seed: int) -> Ord
             f"An order needs integers, not records={records!r} and seed={seed!r}; pass an int as the seed."
         ) from error
     if isinstance(shuffle, Blocks):
-        from yogadl._order._windows import BlocksOrder
+        from yogadl._order.windows import BlocksOrder
 
         return BlocksOrder(records, seed, shuffle)
     if isinstance(shuffle, Mixture):
-        from yogadl._order._mix import MixOrder
+        from yogadl._order.mix import MixOrder
 
         return MixOrder(shuffle, seed, make_order)
     if isinstance(shuffle, (bool, np.bool_)):

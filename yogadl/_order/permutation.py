@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._order._keys import GOLDEN, mix_array, stream
+from yogadl._order.keys import GOLDEN, mix_array, stream
 
 Integers = NDArray[np.int64]
 Words = NDArray[np.unsignedinteger[Any]]  # uint32 or uint64: the arithmetic is the same

@@ -14,7 +14,7 @@ from numpy.random import PCG64, Generator, SeedSequence
 from numpy.random.bit_generator import ISpawnableSeedSequence
 from numpy.typing import NDArray
 
-from yogadl._order._keys import GOLDEN, absorb, absorb_array, derive_key, mix_array
+from yogadl._order.keys import GOLDEN, absorb, absorb_array, derive_key, mix_array
 
 RANDOM_TAG = int.from_bytes(b"random-1", "big")
 _WORDS = np.arange(1, 5, dtype=np.uint64) * np.uint64(GOLDEN)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
-from yogadl._order._blocks import Blocks, Mixture
-from yogadl._order._keys import (
+from yogadl._order.blocks import Blocks, Mixture
+from yogadl._order.keys import (
     GOLDEN,
     RECORDS_LIMIT,
     absorb,
@@ -25,7 +25,7 @@ from yogadl._order._keys import (
     derive_key,
     mix_array,
 )
-from yogadl._order._permutation import Integers
+from yogadl._order.permutation import Integers
 from yogadl.errors import ConfigurationError
 
 RUN_BITS: Final = 12
