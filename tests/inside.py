@@ -43,7 +43,8 @@ yogadl._core.frozen MAX_DEPTH MAX_VALUES parse_json
 yogadl._core.key DatasetKey RESERVED_NAMES is_dataset_id new_key
 yogadl._core.leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
 yogadl._core.memory BatchMemory
-yogadl._order GlobalOrder Mixture Order SourceOrder _permutation=permutation _random=random derive_key make_order
+yogadl._order GlobalOrder Mixture Order SourceOrder _permutation=permutation _random=random derive_key
+yogadl._order make_order
 yogadl._order.keys apportion
 yogadl._order.keys absorb absorb_array
 yogadl._order.mix RUN
