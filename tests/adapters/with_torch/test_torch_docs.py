@@ -7,7 +7,7 @@ import subprocess
 
 import pages
 import pytest
-from warm import warm
+from programs import programs
 
 from yogadl.adapters import torch as adapter
 
@@ -51,8 +51,7 @@ def test_the_story_of_a_language_model_runs_to_its_end(tmp_path, monkeypatch):
         monkeypatch.setenv(name, "set by the page")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    server = warm("numpy", "boto3", "torch._dynamo", "torch.nn.parallel", "yogadl.adapters.torch")
-    monkeypatch.setattr(subprocess, "run", functools.partial(pages.run_by, server))
+    monkeypatch.setattr(subprocess, "run", functools.partial(pages.run_by, programs("torch")))
     monkeypatch.chdir(tmp_path)
     pages.run("stories/language_model.md", pages.blocks("stories/language_model.md"))
 
