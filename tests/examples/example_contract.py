@@ -100,7 +100,7 @@ class ExampleContract:
     def test_killed_inside_its_saves_it_goes_on_with_weights_and_cursor_of_one_step(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        job = Job(self.script, self.framework, Path(), ranks=1, epochs=1)
+        job = Job(self.script, self.framework, Path(), ranks=1, epochs=1, save_every=8)
         ((arguments, variables),) = job.places()
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
