@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--worker-chains",
         type=int,
-        default=8,
+        default=5,
         help="how many chains of stops, kills and resumes tests/faults/test_killed_prefetch.py tries",
     )
 

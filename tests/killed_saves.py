@@ -1,8 +1,8 @@
 """Kill a training script inside its saves, at one point after another, and start it again each time.
 
-Usage: killed_saves.py SCRIPT RESULT WATCHED MODULES STEP [ARGUMENT ...], in a folder that has what the script
-reads. Each start is a fork of this process, which has loaded MODULES (comma-separated, or none), in a copy of
-that folder. It is killed at every STEP-th point (as the saves are alike, each of them has another one), and
+Usage: killed_saves.py SCRIPT RESULT WATCHED FRAMEWORK STEP [ARGUMENT ...], in a folder that has what the
+script reads. Each start is a fork of this process, which has loaded FRAMEWORK, in a copy of that folder. It
+is killed at every STEP-th point (as the saves are alike, each of them has another one), and
 at one of each kind at least.
 
 A point of a save is where a file whose path begins with WATCHED is about to be opened for writing, has been
@@ -23,12 +23,12 @@ import sys
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from warm import warm
+from programs import MODULES, programs
 
 FEW = 10_000  # more than there are: the first point, and one of each other kind
 WRITES = os.O_WRONLY | os.O_RDWR
@@ -42,17 +42,6 @@ WRITERS = (  # and which argument is the file
     ("tensorflow.python.lib.io.file_io", "atomic_write_string_to_file", None),
     ("tensorflow.python.lib.io.file_io", "delete_file_v2", None),
 )
-
-VARIABLES = {  # one process, on a machine without a network
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "ACCELERATE_USE_CPU": "1",
-    "PL_TRAINER_ACCELERATOR": "cpu",
-    "PL_TRAINER_DEVICES": "1",
-    "GLOO_SOCKET_IFNAME": "lo",
-    "JAX_PLATFORMS": "cpu",
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-}
 
 
 class Points:
@@ -147,23 +136,23 @@ def killed(
     *,
     result: str,
     watched: str,
-    modules: Sequence[str],
+    framework: str,
     step: int = FEW,
 ) -> set[str]:
     """Kill a script (a file, or its text) in copies of a folder; return at what kinds of points."""
     if isinstance(script, str):
         text, script = script, folder.with_name("script.py")
         script.write_text(textwrap.dedent(text))
-    given = [script, result, watched, ",".join(modules), step, *(arguments or [])]
-    done = warm(*modules, **VARIABLES).run(Path(__file__), *given, folder=folder)
+    given = [script, result, watched, framework, step, *(arguments or [])]
+    done = programs(framework).run(Path(__file__), *given, folder=folder)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return set(re.findall(r"^killed at: (.*)$", done.stdout, re.M))
 
 
-def main(script: str, result: str, watched: str, modules: str, step: str, *arguments: str) -> None:
+def main(script: str, result: str, watched: str, framework: str, step: str, *arguments: str) -> None:
     warnings.simplefilter("ignore")
     code, here = Path(script).absolute(), Path.cwd()
-    for module in filter(None, modules.split(",")):
+    for module in MODULES[framework]:
         importlib.import_module(module)
     sys.addaudithook(POINTS.audit)
     for writer in WRITERS:

@@ -21,6 +21,7 @@ from typing import Any, Self
 WARNINGS = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
 _OPTIONS = (*WARNINGS, "-X", "faulthandler")
 _MAIN = "import sys, processes; processes.main(sys.argv[1])"
+_MOUNTING_MAIN = f"import ctypes; assert ctypes.CDLL(None).unshare(0x20000) == 0  # CLONE_NEWNS\n{_MAIN}"
 
 
 # What tests import, for the process of which others are forked; what is not installed is left out.
@@ -44,7 +45,7 @@ class Process:
     """A process that runs `function(*args)`, a module's own, where warnings are errors.
 
     At the end of its block it is gone. It is no child of this one, but forked of one that has imported what
-    tests import, and done nothing else; with a command in front, it is a fresh interpreter.
+    tests import, and done nothing else. By the command of `mounting` it has a mount table of its own.
     """
 
     def __init__(self, function: Callable[..., Any], *args: Any, prefix: Sequence[str] = ()) -> None:
@@ -55,21 +56,11 @@ class Process:
         paths = [*filter(None, sys.path)]
         given = pickle.dumps((function.__module__, function.__name__, args, str(self._result)))
         task.write_bytes(pickle.dumps((paths, given)))
-        self._process: Any
-        if prefix:
-            with self._output.open("wb") as output:
-                self._process = subprocess.Popen(
-                    [*prefix, sys.executable, *_OPTIONS, "-c", _MAIN, task],
-                    env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                )
-        else:
-            from warm import warm
+        from warm import warm
 
-            server = warm(*_loaded(), options=_OPTIONS)
-            self._process = server.start(_MAIN, task, output=self._output, errors=self._output)
+        server = warm(*_loaded(), options=_OPTIONS, prefix=tuple(prefix))
+        main = _MOUNTING_MAIN if prefix else _MAIN
+        self._process = server.start(main, task, output=self._output, errors=self._output)
         self.pid = self._process.pid
 
     def __enter__(self) -> Self:
@@ -82,7 +73,7 @@ class Process:
         """Wait for the end and return what the function returned; its failure is the test's."""
         try:
             code: object = self._process.wait(timeout_s)
-        except (subprocess.TimeoutExpired, AssertionError):
+        except AssertionError:
             code = f"nothing within {timeout_s} s"
         try:
             assert code == 0, f"the process ended with {code}:\n{self._output.read_text(errors='replace')}"

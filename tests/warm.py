@@ -88,12 +88,18 @@ class Program:
 class Warm:
     """A process that has imported some modules, and forks programs on request."""
 
-    def __init__(self, modules: Sequence[str], options: Sequence[str], variables: dict[str, str]) -> None:
+    def __init__(
+        self,
+        modules: Sequence[str],
+        options: Sequence[str],
+        variables: dict[str, str],
+        prefix: Sequence[str] = (),
+    ) -> None:
         self._variables = variables
         self._folder = tempfile.TemporaryDirectory(prefix="yogadl-warm-", ignore_cleanup_errors=True)
         self._count = 0
         self._process = subprocess.Popen(
-            [sys.executable, *options, __file__, self._folder.name, *modules],
+            [*prefix, sys.executable, *options, __file__, self._folder.name, *modules],
             env=os.environ | variables | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -150,20 +156,27 @@ class Warm:
 
 @functools.cache
 def _warm(
-    pid: int, modules: tuple[str, ...], options: tuple[str, ...], variables: tuple[tuple[str, str], ...]
+    pid: int,
+    modules: tuple[str, ...],
+    options: tuple[str, ...],
+    variables: tuple[tuple[str, str], ...],
+    prefix: tuple[str, ...],
 ) -> Warm:
-    return Warm(modules, options, dict(variables))
+    return Warm(modules, options, dict(variables), prefix)
 
 
-def warm(*modules: str, options: tuple[str, ...] = (), **variables: str) -> Warm:
+def warm(
+    *modules: str, options: tuple[str, ...] = (), prefix: tuple[str, ...] = (), **variables: str
+) -> Warm:
     """Return this process's own server for these modules, which it imports with these variables.
 
     Args:
         modules: What it imports.
         options: Those of its interpreter.
+        prefix: A command in front of its interpreter.
         variables: Of the environment, for it and its programs.
     """
-    return _warm(os.getpid(), modules, options, tuple(sorted(variables.items())))
+    return _warm(os.getpid(), modules, options, tuple(sorted(variables.items())), prefix)
 
 
 def _leads(pid: int) -> bool:

@@ -1,9 +1,18 @@
 """What tests of adapters start from, and what they leave as they found it."""
 
+import os
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_waits_for_the_disk() -> Iterator[None]:
+    """Leave it to the kernel when files are written: these tests are not about machines that lose power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """What each script of examples/ shows, stopped again and again, each time on another number of processes."""
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
@@ -14,14 +15,19 @@ from killed_saves import killed
 TOLERANCE = 1e-5
 STEPS = 15  # of 96 records each, in an epoch of 1,527, of which the last 87 fill no batch
 WITHOUT_END = 1_000_000
+SELDOM = 1000  # steps from save to save
 
 
 @dataclass(frozen=True)
 class Stop:
-    """A job on so many processes, and the signal that all of them get once they have trained for an epoch."""
+    """A job on so many processes, and the signal that all of them get once they have trained for an epoch.
+
+    What it says first may be of an epoch that it found at its end: hence the number of epochs to wait for.
+    """
 
     ranks: int
     save_every: int
+    epochs: int = 1
     signal: Signals = SIGKILL
 
 
@@ -43,11 +49,11 @@ class ExampleContract:
     """
 
     script: str
-    modules: tuple[str, ...]  # that it loads, and that may be loaded before a fork
+    framework: str  # see `programs`
     points: tuple[str, ...]  # of its saves: "half a file", "rename" and so on, as killed_saves.py calls them
     whole_ranks = 2
     last_ranks = 1
-    stops = (Stop(2, save_every=STEPS), Stop(3, save_every=4))
+    stops = (Stop(2, save_every=STEPS), Stop(3, save_every=4, epochs=2))
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -56,12 +62,13 @@ class ExampleContract:
         folder: Path = tmp_path_factory.mktemp("example")
         parts = []
         for stop in cls.stops:
-            job = Job(cls.script, folder / "parts", stop.ranks, WITHOUT_END, stop.save_every, cls.modules)
-            parts.append(job.run(stop.signal, lambda stop=stop: cls.is_ready(stop, folder / "parts")))
+            job = Job(cls.script, cls.framework, folder / "parts", stop.ranks, WITHOUT_END, stop.save_every)
+            is_ready = functools.partial(cls.is_ready, stop, folder / "parts")
+            parts.append(job.run(stop.signal, stop.epochs, is_ready))
         epochs = max(epoch for part in parts for epoch in part.epochs) + 2
-        last = Job(cls.script, folder / "parts", cls.last_ranks, epochs, modules=cls.modules)
+        last = Job(cls.script, cls.framework, folder / "parts", cls.last_ranks, epochs, SELDOM)
         parts.append(last.run())
-        whole = Job(cls.script, folder / "whole", cls.whole_ranks, epochs, modules=cls.modules)
+        whole = Job(cls.script, cls.framework, folder / "whole", cls.whole_ranks, epochs, SELDOM)
         return Runs(parts, last.weights(), whole.run(), whole.weights())
 
     @classmethod
@@ -93,7 +100,7 @@ class ExampleContract:
     def test_killed_inside_its_saves_it_goes_on_with_weights_and_cursor_of_one_step(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        job = Job(self.script, Path(), ranks=1, epochs=1)
+        job = Job(self.script, self.framework, Path(), ranks=1, epochs=1, save_every=8)
         ((arguments, variables),) = job.places()
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -104,7 +111,7 @@ class ExampleContract:
             [*job.arguments(), *arguments],
             result="checkpoint/weights.npz",
             watched="checkpoint",
-            modules=["sklearn.datasets", *self.modules],
+            framework=self.framework,
         )
         assert points >= set(self.points)
 
@@ -112,7 +119,7 @@ class ExampleContract:
 class StoppableContract(ExampleContract):
     """The same, with a third stop: asked to end, a job saves at once. It would not have saved otherwise."""
 
-    stops = (*ExampleContract.stops, Stop(2, save_every=1000, signal=SIGTERM))
+    stops = (*ExampleContract.stops, Stop(2, save_every=SELDOM, signal=SIGTERM))
 
     def test_asked_to_stop_it_saves(self, runs: Runs) -> None:
         before, after = runs.parts[-2:]

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from killed_saves import VARIABLES
 from processes import until
-from warm import Program, warm
+from programs import programs
+from warm import Program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TIMEOUT_S = 240
@@ -25,11 +25,11 @@ class Job:
     """A script, where it keeps what it has, and how many processes run it."""
 
     script: str
+    framework: str  # that is loaded before it is forked
     folder: Path
     ranks: int
     epochs: int
     save_every: int = 4
-    modules: tuple[str, ...] = ()  # that it loads, and that are loaded before it is forked
 
     def places(self) -> Iterator[tuple[list[str], dict[str, str]]]:
         """Yield each process's own arguments and variables, by which the framework finds the others."""
@@ -60,7 +60,7 @@ class Job:
 
     def start(self) -> list[Program]:
         """Start all processes, each in a session of its own; what they print goes to files."""
-        server = warm("sklearn.datasets", *self.modules, **VARIABLES)
+        server = programs(self.framework)
         return [
             server.start(
                 EXAMPLES / self.script,
@@ -82,9 +82,12 @@ class Job:
         return self.folder / f"errors-{rank}"
 
     def run(
-        self, stop: signal.Signals | None = None, is_ready: Callable[[], bool] = lambda: True
+        self,
+        stop: signal.Signals | None = None,
+        epochs: int = 1,
+        is_ready: Callable[[], bool] = lambda: True,
     ) -> "Printed":
-        """Run it to its end, or up to a signal to all processes once it has trained for an epoch.
+        """Run it to its end, or up to a signal to all processes once it has spoken of so many epochs.
 
         `is_ready` is asked while all of them stand still.
         """
@@ -93,7 +96,7 @@ class Job:
         try:
             if stop is not None:
                 for _ in until(TIMEOUT_S, f"{self} to be through an epoch"):
-                    if self.is_stoppable(running):
+                    if self.is_stoppable(running, epochs):
                         send(running, signal.SIGSTOP)
                         if is_ready():
                             break
@@ -113,13 +116,10 @@ class Job:
         assert printed[0] is not None
         return printed[0]
 
-    def is_stoppable(self, running: list[Program]) -> bool:
-        """Return whether it has trained for an epoch, or has failed.
-
-        What it prints first may be of an epoch that it found at its end.
-        """
+    def is_stoppable(self, running: list[Program], epochs: int) -> bool:
+        """Return whether it has spoken of so many epochs, or has failed."""
         has_ended = any(process.poll() is not None for process in running)
-        return has_ended or len(EPOCH.findall(self.output(0).read_text())) > 1
+        return has_ended or len(EPOCH.findall(self.output(0).read_text())) >= epochs
 
     def weights(self) -> list[np.ndarray]:
         """Return what a job that came to its end has learned."""

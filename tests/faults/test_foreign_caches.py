@@ -286,15 +286,15 @@ def files_of(root: Path) -> dict[str, Path]:
     return {"part": found["mdb"], "index": found["idx"], "table": found["parts"], "manifest": found["json"]}
 
 
-def use(root: Path, kind: str, work: Path) -> list[str]:
-    """Do what there is to do with a storage; return what was refused."""
+def uses(root: Path, kind: str, work: Path) -> dict[str, Callable[[], Any]]:
+    """Return what there is to do with a storage."""
     storage = (
         yogadl.open_storage(f"file://{root}", mirror=work / "mirror")
         if kind == "bucket"
         else yogadl.open_storage(root, shared=kind == "shared")
     )
     other = yogadl.open_storage(work / "other")
-    calls: dict[str, Callable[[], Any]] = {
+    return {
         "read": lambda: storage.fetch("data", "1").gather(range(RECORDS)),
         "info": lambda: storage.info("data", "1"),
         "verify": lambda: storage.verify("data", "1"),
@@ -302,8 +302,6 @@ def use(root: Path, kind: str, work: Path) -> list[str]:
         "prune": lambda: storage.prune(grace_s=0),
         "ls": lambda: cli.main(["ls", "-s", str(root)]),
     }
-    messages = refusals([(call,) for call in calls.values()])
-    return [name for name, message in zip(calls, messages, strict=True) if "CacheFormatError" in message]
 
 
 @pytest.mark.parametrize("storage", ["local", "shared", "bucket"])
@@ -317,17 +315,26 @@ def test_what_is_no_file_is_one_clear_error_at_once_instead_of_a_wait_without_en
         "table": {"read", "verify", "copy"},
         "manifest": {"read", "verify", "copy", "info"},
     }
-    for what, path in files_of(root).items():
-        path.rename(tmp_path / "moved")
-        if kind == "pipe":
-            os.mkfifo(path)
-        elif kind == "socket":
-            os.mknod(path, stat.S_IFSOCK | 0o600)
-        else:
-            path.symlink_to("/dev/zero" if kind == "device" else tmp_path / "moved")
-        assert expected[what] <= set(use(root, storage, tmp_path / what)), what
-        path.unlink(missing_ok=True)  # a prune may remove the link, which is no file of the cache
-        (tmp_path / "moved").rename(path)
+
+    def calls() -> Iterator[tuple[Callable[[], Any]]]:
+        for what, path in files_of(root).items():
+            path.rename(tmp_path / "moved")
+            if kind == "pipe":
+                os.mkfifo(path)
+            elif kind == "socket":
+                os.mknod(path, stat.S_IFSOCK | 0o600)
+            else:
+                path.symlink_to("/dev/zero" if kind == "device" else tmp_path / "moved")
+            for call in uses(root, storage, tmp_path / what).values():
+                yield (call,)
+            path.unlink(missing_ok=True)  # a prune may remove the link, which is no file of the cache
+            (tmp_path / "moved").rename(path)
+
+    names = [(what, name) for what in expected for name in uses(root, storage, tmp_path / what)]
+    found = dict(zip(names, refusals(calls()), strict=True))
+    for what, refused_names in expected.items():
+        for name in refused_names:
+            assert "CacheFormatError" in found[what, name], (what, name)
     assert len(read(root)["number"]) == RECORDS
 
 
@@ -520,7 +527,7 @@ def asked(root: Path) -> None:
         warnings.simplefilter("ignore", UserWarning)
         storage.cacheable("data", "1")(source)(2)
     storage.info("data", "1")
-    for versions in (("1", "2"), ("2", "1"), ("1", "1")):
+    for versions in (("2", "1"), ("1", "1")):  # and in the other order by the command
         str(storage.explain("data", *versions))
     for words in (["info", "data", "1"], ["info", "data", "1", "--json"], ["explain", "data", "1", "2"]):
         assert cli.main([*words, "-s", str(root)]) == 0

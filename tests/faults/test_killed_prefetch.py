@@ -431,7 +431,7 @@ def taken_of(stream, size, taken, dice):
     loader = stream.batch(size)
     if dice.random() < 0.5:
         loader = loader.map(functools.partial(killing, dice.choice([0, 0, 0.05]), dice.random()))
-    workers, method = dice.choice([1, 2, 3]), dice.choice(["fork", "fork", "fork", None])
+    workers, method = dice.choice([1, 2, 3]), dice.choice(["fork"] * 7 + [None])
     items = iter(loader.prefetch(dice.randint(1, 4), workers=workers, start_method=method))
     found = []
     for _ in range(taken):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inside import DatasetKey
+from inside import DatasetKey, set_constants
 from places import Place
 from processes import Process
 from store_proxy import StoreProxy, proxy_before
@@ -51,8 +51,9 @@ def read_all(pickled: bytes) -> list[int]:
 
 
 def test_a_version_that_is_here_opens_though_the_store_is_away(
-    either_place: Place, opened: Opened, caplog: pytest.LogCaptureFixture
+    either_place: Place, opened: Opened, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    set_constants(monkeypatch, MISTAKEN_S=0.5)
     with proxy_before(either_place.options["endpoint_url"]) as proxy:
         place = either_place.through(proxy.url)
         submit(opened(place))

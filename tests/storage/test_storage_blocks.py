@@ -145,7 +145,7 @@ PLACES = [(("memory", "a mirror")[number % 2], name) for number, name in enumera
 PLACES += [
     ("a mirror" if where == "memory" else "memory", name)
     for where, name in PLACES
-    if name in ("a shard", "from the middle", "tiny windows", "joined", "threads", "workers")
+    if name in ("from the middle", "tiny windows", "joined", "threads")
 ]
 PLACES += [(where, "plain") for where in WHERE if where != "memory"]
 

@@ -178,23 +178,23 @@ class Counting:
 
 
 @pytest.mark.parametrize("tells", [True, False])
-@pytest.mark.parametrize(("tasks", "waiting"), [(0.5, 3), (3, 3), (4, 4), (4.5, 5), (1000, 8)])
-def test_so_many_tasks_wait_in_an_executor_as_constants_say(storage, monkeypatch, tasks, waiting, tells):
+def test_so_many_tasks_wait_in_an_executor_as_constants_say(storage, monkeypatch, tells):
     data = np.arange(3_200 * 100).reshape(3_200, 100)
     engine = Counting(tells)
     storage.submit(data, "d", "1", engine=engine)
-    set_constants(
-        monkeypatch,
-        WAITING_BYTES=int(max(engine.sent) * tasks),
-        LEAST_WAITING=2,
-        LEAST_UNTOLD=3,
-        MOST_WAITING=8,
-    )
-    counted = Counting(tells)
-    storage.submit(data, "d", "2", engine=counted)
-    assert len(counted.sent) == len(engine.sent)
-    assert counted.most <= waiting + tells  # one runs
-    assert storage.info("d", "1").fingerprint == storage.info("d", "2").fingerprint
+    for tasks, waiting in ((0.5, 3), (3, 3), (4, 4), (4.5, 5), (1000, 8)):
+        set_constants(
+            monkeypatch,
+            WAITING_BYTES=int(max(engine.sent) * tasks),
+            LEAST_WAITING=2,
+            LEAST_UNTOLD=3,
+            MOST_WAITING=8,
+        )
+        counted = Counting(tells)
+        storage.submit(data, "d", str(tasks), engine=counted)
+        assert len(counted.sent) == len(engine.sent)
+        assert counted.most <= waiting + tells  # one runs
+        assert storage.info("d", "1").fingerprint == storage.info("d", str(tasks)).fingerprint
 
 
 @pytest.mark.parametrize(

@@ -121,20 +121,22 @@ def check_seen(found, wanted):
             assert np.array_equal(one, other)
 
 
-# Each loader with one number of workers, by turns; with all, what differs in how work is shared out.
-SHARED_OUT = [(kind, WORKERS[number % 3]) for number, kind in enumerate(LOADERS)]
+# Each loader with one number of workers, by turns; with all, what differs in how work is shared out. Most are
+# forked, which is quickest; some of those are started in the usual way.
+SHARED_OUT = [(kind, WORKERS[number % 3], "fork") for number, kind in enumerate(LOADERS)]
 SHARED_OUT += [
-    (kind, workers)
+    (kind, workers, "forkserver" if number == 1 else "fork")
     for kind in ("batches", "across, dropped", "mapped", "an uneven shard", "a mix", "records")
-    for workers in WORKERS
-    if (kind, workers) not in SHARED_OUT
+    for number, workers in enumerate(
+        workers for workers in WORKERS if (kind, workers, "fork") not in SHARED_OUT
+    )
 ]
 
 
-@pytest.mark.parametrize(("kind", "workers"), SHARED_OUT)
-def test_batches_records_and_cursors_are_the_same(ref, kind, workers):
+@pytest.mark.parametrize(("kind", "workers", "method"), SHARED_OUT)
+def test_batches_records_and_cursors_are_the_same(ref, kind, workers, method):
     alone = LOADERS[kind](ref)
-    loader = LOADERS[kind](ref).prefetch(3, workers=workers)
+    loader = LOADERS[kind](ref).prefetch(3, workers=workers, start_method=method)
     wanted = [seen(iter(alone)) for _ in range(2)]
     for one in wanted:  # both epochs by the same processes
         check_seen(seen(iter(loader)), one)
@@ -150,7 +152,7 @@ def test_an_endless_iterator_is_left_and_gone_on_with(ref, kind):
     def endless(workers):
         stream = shuffled(ref).random_map(noisy) if kind == "mapped" else shuffled(ref)
         loader = stream.batch(10, epochs=None, across_epochs=kind == "across epochs")
-        return loader.prefetch(2, workers=workers) if workers else loader
+        return loader.prefetch(2, workers=workers, start_method="fork") if workers else loader
 
     alone, loader = iter(endless(0)), iter(endless(2))
     for _ in range(3):
@@ -162,7 +164,7 @@ def test_an_endless_iterator_is_left_and_gone_on_with(ref, kind):
 
 @pytest.mark.parametrize("workers", WORKERS)
 def test_a_batch_is_replayed_in_this_process(ref, workers):
-    loader = LOADERS["mapped batches"](ref).prefetch(2, workers=workers).map(with_pid)
+    loader = LOADERS["mapped batches"](ref).prefetch(2, workers=workers, start_method="fork").map(with_pid)
     for step, batch in enumerate(loader):
         assert_same(loader.batch_at(step), batch)
 
@@ -448,7 +450,7 @@ def test_batches_are_ones_own(tmp_path, is_mapped):
     wanted = np.repeat(np.arange(300, dtype=np.float32), 3000).reshape(300, 3000)
     storage.submit({"id": np.arange(300), "x": wanted}, "set", "1")
     loader = storage.fetch("set", "1").stream(shuffle=True).batch(4, epochs=4)
-    loader = (loader.map(half_x) if is_mapped else loader).prefetch(4, workers=2)
+    loader = (loader.map(half_x) if is_mapped else loader).prefetch(4, workers=2, start_method="fork")
     kept = []
     for batch in loader:
         assert all(array.flags.writeable and array.flags.c_contiguous for array in batch.values())
@@ -520,11 +522,11 @@ def test_values_of_sizes_around_the_constants_come_back(tmp_path, kind, start_me
 
 @pytest.mark.parametrize("count", [15, 16, 17, 48])
 def test_counts_around_the_constants_come_back(count):
-    stream = open_stream(MemorySource(count)).map(dict)
-    assert [int(one["id"]) for one in stream.prefetch(2, workers=2)] == list(range(count))
+    stream = open_stream(MemorySource(count))
     with scaled({"_stream.items.MOST_RECORDS": 16}):
-        stream = open_stream(MemorySource(count))
-        assert [int(one["id"]) for one in stream.prefetch(2, workers=2)] == list(range(count))
+        for made in (stream.map(dict), stream):
+            loader = made.prefetch(2, workers=2, start_method="fork")
+            assert [int(one["id"]) for one in loader] == list(range(count))
 
 
 # Which rows.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from job import Job
+from programs import OURS
 from warm import warm
 
 HERE = Path(__file__).parent
@@ -65,7 +66,7 @@ class Trainer:
         os.mkfifo(answering)
         # In a session of its own, so that its worker processes can be killed with it.
         self._process = warm(
-            "numpy", "job", f"run_{framework}", TF_CPP_MIN_LOG_LEVEL="2", KERAS_BACKEND="jax"
+            *OURS, "numpy", "job", f"run_{framework}", TF_CPP_MIN_LOG_LEVEL="2", KERAS_BACKEND="jax"
         ).start(HERE / "train.py", framework, asking, answering, output=log, errors=log)
         self._asked = asking.open("w", buffering=1)
         self._answers = answering.open()

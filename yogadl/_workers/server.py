@@ -59,7 +59,7 @@ class Workers:
             it must belong to a module.
         method: "forkserver": the workers are forked from a server that is started empty. "spawn": each worker
             is started empty. "fork": the workers begin with the whole state of this process.
-        preload: Modules that the server imports, so that this takes time only once.
+        preload: Modules that a server imports from which workers are forked, so that this takes time once.
         environment: Additional environment variables for processes that are started empty.
     """
 
@@ -184,7 +184,8 @@ def _spawned(
     theirs: socket.socket, work: str, method: str, preload: Sequence[str], environment: Mapping[str, str]
 ) -> int:
     """Start the server as an empty process."""
-    given = json.dumps([theirs.fileno(), os.getpid(), work, method, list(preload), None])
+    needed = preload if method == "forkserver" else ()  # nothing is shared with what is started empty
+    given = json.dumps([theirs.fileno(), os.getpid(), work, method, list(needed), None])
     process = subprocess.Popen(
         [*_interpreter(), _CODE.format(path=sys.path, given=given)],
         stdin=subprocess.DEVNULL,

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from warm import warm
+from programs import programs
 
 import yogadl
 
-MODULES = ("numpy", "grain", "grain.python", "jax", "orbax.checkpoint", "yogadl.adapters.grain")
 PROGRAM = """
 import json, sys
 import grain
@@ -66,7 +65,7 @@ def test_a_restored_iterator_gives_the_same_records(tmp_path, kind):
     program.write_text(PROGRAM)
 
     def run(task):
-        return warm(*MODULES, JAX_PLATFORMS="cpu").start(program, tmp_path, kind, task).answer()
+        return programs("jax").start(program, tmp_path, kind, task).answer()
 
     cursor, rest = run("save")
     assert run("restore") == [cursor, rest]

@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from warm import warm
+from programs import programs
 
 PROGRAM = """
 import json, sys, warnings
@@ -39,9 +39,7 @@ def found(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    server = warm("numpy", "grain", "grain.python", "jax", "orbax.checkpoint", "yogadl.adapters.grain",
-                  JAX_PLATFORMS="cpu")  # fmt: skip
-    running = [server.start(program, address, rank) for rank in range(2)]
+    running = [programs("jax").start(program, address, rank) for rank in range(2)]
     try:
         return [process.answer() for process in running]
     finally:

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from warm import warm
+from programs import programs
 
 TIMEOUT_S = 200
 
@@ -24,7 +24,7 @@ def run_job(task: str, processes: int, devices: int, **arguments: Any) -> list[A
         free.close()
         results = [Path(folder, f"{number}.json") for number in range(processes)]
         variables = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-        server = warm("numpy", "jax", "orbax.checkpoint", "yogadl.adapters.jax", JAX_PLATFORMS="cpu")
+        server = programs("jax")
         given = [task, json.dumps(arguments)]
         places = [(number, processes, address, result) for number, result in enumerate(results)]
         started = [server.start(Path(__file__), *given, *place, variables=variables) for place in places]

@@ -243,8 +243,7 @@ def test_the_threads_end_with_the_iterator(ref, is_closed, threads):
     assert not readers()
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("is_sharded", [False, True])
+@pytest.mark.parametrize(("is_sharded", "threads"), [(False, 3), (True, 1)])
 def test_the_interpreter_may_end_while_batches_are_on_their_way(tmp_path, is_sharded, threads):
     script = tmp_path / "script.py"
     script.write_text(

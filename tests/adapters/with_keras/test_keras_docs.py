@@ -7,7 +7,7 @@ import numpy as np
 import pages
 import pytest
 from inside import keras_loader as _loader
-from keras_programs import keras_programs
+from programs import programs
 
 import yogadl
 
@@ -22,7 +22,7 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
 
 def test_the_story_of_an_image_folder_runs_to_its_end(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(subprocess, "run", functools.partial(pages.run_by, keras_programs("torch")))
+    monkeypatch.setattr(subprocess, "run", functools.partial(pages.run_by, programs("keras on torch")))
     pages.run("stories/images.md", pages.blocks("stories/images.md"))
 
 

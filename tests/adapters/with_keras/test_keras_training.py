@@ -7,7 +7,7 @@ from pathlib import Path
 import keras_job
 import numpy as np
 import pytest
-from keras_programs import keras_programs
+from programs import programs
 
 # On JAX, tests/together has its fit.
 BACKENDS = [name for name in ("torch", "tensorflow") if find_spec(name)]
@@ -17,7 +17,7 @@ EPOCHS, KILLED_AFTER, EVERY = 3, 22, 5  # of 15 batches an epoch: killed in the 
 
 def start(backend, *tasks):
     """Run tasks one after another in a process of its own."""
-    return keras_programs(backend).start(JOB, json.dumps(tasks))
+    return programs(f"keras on {backend}").start(JOB, json.dumps(tasks))
 
 
 class Runs:
@@ -232,7 +232,7 @@ RANK = """
 
 @pytest.mark.skipif("torch" not in BACKENDS, reason="needs PyTorch")
 def test_an_unsharded_stream_among_several_ranks_is_warned_of(tmp_path):
-    ranks = [keras_programs("torch").start(RANK, tmp_path / "store", rank) for rank in range(2)]
+    ranks = [programs("keras on torch").start(RANK, tmp_path / "store", rank) for rank in range(2)]
     for rank in ranks:
         ended = rank.ended()
         assert ended.returncode == 0, ended.stderr

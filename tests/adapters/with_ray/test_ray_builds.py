@@ -218,8 +218,11 @@ def test_empty_blocks_are_no_records_and_nothing_else_is_an_error(storage):
     assert storage.versions("d") == ["1"]
 
 
-@pytest.mark.parametrize("value", ["a", True, 7, 1.5, [1, 2], [1, None], b"x"], ids=repr)
-@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize(
+    ("value", "blocks"),
+    [("a", 1), ("a", 3), (True, 1), (7, 3), (1.5, 1), ([1, 2], 3), ([1, None], 1), ([1, None], 3), (b"x", 3)],
+    ids=repr,
+)
 def test_a_missing_value_is_an_error_that_names_the_column(storage, value, blocks):
     rows = [{"n": n, "column": value if n != 1 or None in np.ravel(value) else None} for n in range(3)]
     with pytest.raises(UnsupportedDataError, match=r"^column 'column' has missing values") as caught:

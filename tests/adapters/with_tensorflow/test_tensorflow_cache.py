@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from inside import graph_of, set_constants
-from tensorflow_programs import tensorflow
+from programs import programs
 
 import yogadl
 from yogadl.adapters import tensorflow as adapter
@@ -153,7 +153,7 @@ for weight, word in [pair.split(",") for pair in sys.argv[2:]]:
 
 def test_with_auto_the_version_is_the_same_in_every_process_and_counts_what_variables_hold(tmp_path):
     def counts(*pairs):
-        ended = tensorflow().run(AUTO, tmp_path, *pairs)
+        ended = programs("tensorflow").run(AUTO, tmp_path, *pairs)
         assert ended.returncode == 0, ended.stderr
         return [int(line) for line in ended.stdout.split()]
 
@@ -388,7 +388,7 @@ OWN_DATAREF = """
 )
 def test_what_0_1_4_documented_runs_as_it_was(tmp_path, script, word):
     strict = "import warnings; warnings.simplefilter('error', UserWarning)\n"
-    done = tensorflow().run(strict + textwrap.dedent(script), tmp_path)
+    done = programs("tensorflow").run(strict + textwrap.dedent(script), tmp_path)
     assert done.returncode == 0, done.stderr
     assert word in done.stdout
 

@@ -5,7 +5,7 @@ import socket
 
 import numpy as np
 import pytest
-from tensorflow_programs import tensorflow
+from programs import programs
 
 import yogadl
 
@@ -100,7 +100,7 @@ def root(tmp_path_factory):
 
 
 def start(code, *arguments, **environment):
-    return tensorflow().start(code, *arguments, variables=environment)
+    return programs("tensorflow").start(code, *arguments, variables=environment)
 
 
 def outcome(process):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from inside import set_constants
-from tensorflow_programs import tensorflow
+from programs import programs
 
 import yogadl
 from yogadl.adapters import tensorflow as adapter
@@ -253,7 +253,8 @@ def test_three_processes_one_after_another_read_each_record_of_each_epoch_once(t
     stream = storage.fetch("set", "1").stream(shuffle=True, shuffle_seed=5)
     found = []
     for count in (12, 20, 16):  # of 16 batches an epoch
-        found += tensorflow().start(PROCESS, tmp_path / "caches", tmp_path / "checkpoints", count).answer()
+        given = (tmp_path / "caches", tmp_path / "checkpoints", count)
+        found += programs("tensorflow").start(PROCESS, *given).answer()
     assert found == [int(i) for epoch in range(3) for i in stream.indices(epoch)]
 
 

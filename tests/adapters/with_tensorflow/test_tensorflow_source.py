@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from inside import set_constants
-from tensorflow_programs import tensorflow
+from programs import programs
 
 import yogadl
 from yogadl.adapters import tensorflow as adapter
@@ -387,7 +387,7 @@ print(graph_of(dataset).sha256())
 
 def test_the_hash_of_a_graph_is_the_same_in_every_process():
     def hashed(*arguments):
-        ended = tensorflow().run(HASH, *arguments)
+        ended = programs("tensorflow").run(HASH, *arguments)
         assert ended.returncode == 0, ended.stderr
         return ended.stdout.split()[-1]
 

@@ -6,7 +6,6 @@ import numpy as np
 import pages
 import pytest
 from killed_saves import killed
-from torch_programs import MODULES
 
 import yogadl
 
@@ -43,7 +42,7 @@ TRAINER = """
 )
 def test_a_trainers_script_that_is_killed_inside_its_saves_goes_on(trainer, model, folder):
     script = TRAINER.replace("{trainer}", trainer).replace("{model}", model)
-    points = killed(folder, script, result="weights.npz", watched="runs", modules=MODULES)
+    points = killed(folder, script, result="weights.npz", watched="runs", framework="torch")
     assert "rename" in points
     if trainer != "Lightning":  # it writes in the folder of temporary files
         assert points & {"half a file", "empty file"}
@@ -77,7 +76,7 @@ DISTRIBUTED = """
 
 
 def test_a_save_of_torch_distributed_checkpoint_that_is_killed_is_not_loaded(folder):
-    points = killed(folder, DISTRIBUTED, result="weights.npz", watched="checkpoints", modules=MODULES)
+    points = killed(folder, DISTRIBUTED, result="weights.npz", watched="checkpoints", framework="torch")
     assert points >= {"mkdir", "no file", "empty file", "rename"}
 
 
@@ -130,6 +129,6 @@ def test_a_pages_script_that_is_killed_inside_its_saves_goes_on(page, folder, mo
         ["train.py", model, *ends],
         result="weights.npz",
         watched=watched,
-        modules=MODULES,
+        framework="torch",
     )
     assert points >= {"before save", "half a file", "rename"}

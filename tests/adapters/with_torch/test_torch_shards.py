@@ -5,7 +5,7 @@ import textwrap
 import numpy as np
 import pytest
 import torch
-from torch_programs import torch_programs
+from programs import programs
 
 import yogadl
 from yogadl.adapters import torch as adapter
@@ -52,7 +52,7 @@ def stream_of(folder, **options):
 def run(folder, ranks, code):
     """Run code in a job of so many ranks; return what each found."""
     script = textwrap.dedent(PROLOGUE) + textwrap.dedent(code) + textwrap.dedent(EPILOGUE)
-    processes = [torch_programs().start(script, folder, rank, ranks) for rank in range(ranks)]
+    processes = [programs("torch").start(script, folder, rank, ranks) for rank in range(ranks)]
     try:
         return [process.answer(200) for process in processes]
     finally:

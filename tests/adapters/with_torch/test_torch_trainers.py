@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torch_programs import torch_programs
+from programs import programs
 
 import yogadl
 
@@ -19,7 +19,7 @@ def start(folder, trainer, ranks, *arguments):
     for path in folder.glob("rank-*"):
         path.unlink()
     started = [
-        torch_programs().start(
+        programs("torch").start(
             SCRIPT,
             trainer,
             folder,

@@ -5,5 +5,5 @@ from example_contract import StoppableContract
 
 class TestGrain(StoppableContract):
     script = "train_grain.py"
-    modules = ("jax", "orbax.checkpoint", "yogadl.adapters.grain")
+    framework = "jax"
     points = ("mkdir", "no file", "empty file", "rename")

@@ -5,5 +5,5 @@ from example_contract import StoppableContract
 
 class TestJax(StoppableContract):
     script = "train_jax.py"
-    modules = ("jax", "orbax.checkpoint", "yogadl.adapters.jax")
+    framework = "jax"
     points = ("mkdir", "no file", "empty file", "rename")

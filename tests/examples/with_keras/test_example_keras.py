@@ -4,15 +4,19 @@ import json
 import zipfile
 from signal import SIGTERM
 
-from example_contract import STEPS, Stop, StoppableContract
+from example_contract import SELDOM, STEPS, Stop, StoppableContract
 
 
 class TestKeras(StoppableContract):
     script = "train_keras.py"
-    modules = ("keras", "tensorflow", "torch._dynamo", "yogadl.adapters.keras")  # what Keras loads later, too
+    framework = "keras on torch"
     points = ("no file", "empty file", "rename")
     whole_ranks = 1
-    stops = (Stop(1, save_every=STEPS), Stop(1, save_every=4), Stop(1, save_every=1000, signal=SIGTERM))
+    stops = (
+        Stop(1, save_every=STEPS),
+        Stop(1, save_every=4, epochs=2),
+        Stop(1, save_every=SELDOM, signal=SIGTERM),
+    )
 
     @classmethod
     def is_ready(cls, stop, folder):

@@ -5,5 +5,5 @@ from example_contract import StoppableContract
 
 class TestTensorFlow(StoppableContract):
     script = "train_tensorflow.py"
-    modules = ("tensorflow", "yogadl.adapters.tensorflow")
+    framework = "tensorflow"
     points = ("before save_v2", "before merge_v2_checkpoints", "before atomic_write_string_to_file")

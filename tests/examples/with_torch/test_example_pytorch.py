@@ -10,7 +10,7 @@ import yogadl
 
 class TestPyTorch(StoppableContract):
     script = "train_pytorch.py"
-    modules = ("torch", "torch._dynamo", "yogadl.adapters.torch")
+    framework = "torch"
     points = ("before save", "half a file", "rename")
 
 
@@ -23,7 +23,7 @@ def test_one_wrong_record_of_one_step_changes_the_weights_by_far_more_than_the_t
     storage = yogadl.open_storage(tmp_path / "wrong" / "data")
     storage.submit({"image": images, "label": labels}, "digits", "1")
     names = ("right", "wrong")
-    jobs = [Job("train_pytorch.py", tmp_path / name, 1, 1, modules=TestPyTorch.modules) for name in names]
+    jobs = [Job("train_pytorch.py", "torch", tmp_path / name, 1, 1) for name in names]
     for job in jobs:
         job.run()
     right, wrong = (job.weights() for job in jobs)

@@ -1,0 +1,49 @@
+"""Run several pytests, two at a time, and print what each of them said when it has ended; fail if one fails.
+
+Usage: side_by_side.py OPTION ... + [NAME=VALUE ...] FILE ... [+ [NAME=VALUE ...] FILE ...] ...
+
+Before the first + is what all of them have; after each + the environment's variables and the files of one.
+They begin in this order, so those that take long come first.
+"""
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+AT_ONCE = 2
+
+
+def run(options: list[str], words: list[str]) -> int:
+    """Run one of them, and return its exit code."""
+    variables = list(itertools.takewhile(re.compile("[A-Z_]+=").match, words))
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="yogadl-pytest-", ignore_cleanup_errors=True) as folder:
+        own = {"PYTEST_DEBUG_TEMPROOT": folder}  # pytest removes folders there that it left behind earlier
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *words[len(variables) :]],
+            env=os.environ | own | dict(word.split("=", 1) for word in variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    title = f"{' '.join(words)}: {done.returncode} after {time.monotonic() - begun:.0f} s"
+    sys.stdout.buffer.write(b"%s\n%s\n" % (title.encode(), done.stdout))
+    sys.stdout.flush()
+    return done.returncode
+
+
+def main(given: list[str]) -> int:
+    """Run all of them; return 0 if all succeed, or the first other exit code."""
+    options, *groups = (list(words) for is_plus, words in itertools.groupby(given, "+".__eq__) if not is_plus)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return next(filter(None, pool.map(run, itertools.repeat(options), groups)), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
