@@ -18,7 +18,8 @@ HEAVY = {
 # What builds, and what buckets need.
 BUILDS = (
     r"lmdb|filelock|tqdm|cloudpickle|logging|secrets|multiprocessing|concurrent|yogadl\._provenance"
-    r"|yogadl\.storage\._(build|buckets|mirror|keeping|partitions|publish|prune|export|leases\.lease)"
+    r"|yogadl\._workers|yogadl\._stream\.(worker|workers|pool)"
+    r"|yogadl\.storage\._(build|objects|remote|keeping|copy|leases\.(?!policy)|catalogue\.(tags|log|copy|export))"
 )
 PACKAGE = Path(yogadl.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))

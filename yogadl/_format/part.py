@@ -19,16 +19,8 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from yogadl._core.leaf import Leaf
-from yogadl._format.columns import (
-    ENTRY_DTYPE,
-    ENTRY_WORDS,
-    FixedRows,
-    HeapValues,
-    RunHash,
-    StoredColumn,
-    as_heap,
-    entry_words,
-)
+from yogadl._format.columns import FixedRows, HeapValues, RunHash, StoredColumn, as_heap
+from yogadl._format.fields import ENTRY_DTYPE, ENTRY_WORDS, entry_words
 from yogadl._format.layout import (
     HEAP_BLOCK_BYTES,
     PAGE_HEADER_BYTES,

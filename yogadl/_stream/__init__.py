@@ -4,24 +4,28 @@ Adapters import everything they need from this module. Each module builds on the
 Integers only: `cut` divides the rows of an epoch, `cursor` is a place in them. Reading: `rows` holds records
 and their positions, `run` reads them, `block_ahead` chooses whole blocks to hold, `items` makes records or
 batches of them, `prefetch` is a stage of threads, `recipe` combines all of these, `plan` estimates the cost.
-Worker processes: `worker` runs in one, `transport` is its memory, `pool` sends requests to workers, `workers`
-makes items in them. Delivery: `iterator` delivers items one by one, `stream` is for users, `opening` opens a
-stream, `numbered` reads batches by number, for callers that count.
+Worker processes: `worker` runs in one, `transport` is its memory, `pool` sends requests to workers, `deaths`
+describes their failures, `workers` makes items in them. Delivery: `iterator` delivers items one by one,
+`stream` is for users, `opening` opens a stream, `numbered` reads batches by number, for callers that count.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from yogadl._stream.cursor import Identity, Numbering, read_cursor, write_cursor
 from yogadl._stream.cut import Cut, Point, Shard, Span, walk
+from yogadl._stream.deaths import Names
 from yogadl._stream.items import Batches, Finish, Pending, Read
 from yogadl._stream.iterator import Claims, Restartable, StreamIterator, begin
 from yogadl._stream.numbered import NumberedBatches
 from yogadl._stream.opening import open_shard, open_stream
-from yogadl._stream.pool import Names
 from yogadl._stream.prefetch import ForkedError, Prefetch, Stats
 from yogadl._stream.recipe import ItemStage, Make, Progress, Recipe
 from yogadl._stream.rows import Flags, Rows
 from yogadl._stream.run import INDICES, Ahead, Counters, Run
 from yogadl._stream.stream import Loader, RecordStream, as_order, as_stream
-from yogadl._stream.workers import InWorkers, WorkerOptions
+
+if TYPE_CHECKING:
+    from yogadl._stream.workers import WorkerOptions
 
 __all__ = [
     "Ahead",
@@ -33,7 +37,6 @@ __all__ = [
     "Flags",
     "ForkedError",
     "INDICES",
-    "InWorkers",
     "Identity",
     "Loader",
     "Make",
@@ -65,3 +68,11 @@ __all__ = [
     "walk",
     "write_cursor",
 ]
+
+
+def __getattr__(name: str) -> Any:  # any attribute of the module
+    if name == "WorkerOptions":  # most streams have no workers
+        from yogadl._stream.workers import WorkerOptions
+
+        return WorkerOptions
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,6 @@
 """Send requests for rows to worker processes, several ahead, and deliver the answers in order."""
 
 import contextlib
-import errno
 import mmap
 import os
 import select
@@ -11,65 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from yogadl._stream.cut import Pieces, Point, count_of
+from yogadl._stream.deaths import Names
 from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.transport import MOST_SEGMENTS, UnmappedError, Unpacker, shared_memory
 from yogadl._stream.worker import Answer, Channel, Request, Task, forked, work
 from yogadl._workers.messages import Failure
 from yogadl._workers.server import KEEPS_DESCRIPTORS, Workers
-from yogadl.errors import StorageError, WorkerDiedError, WorkerTimeoutError
-
-# Describe failures of worker processes, with the names of the caller's arguments.
-
-
-_DIED: Final = "If it was killed, the machine may lack memory: try fewer workers or smaller batches"
-_LATE: Final = (
-    "The source or a function is slow, or it hangs, for example on a lock that was held when the process was "
-    "forked. Give it more time ({}=), or leave that argument out to wait without a limit"
-)
-_AGAIN: Final = (
-    "No item is lost: next() tries again, and state_dict() is the cursor after the last item that was "
-    "delivered"
-)
-_NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
-
-
-class Names(NamedTuple):
-    """The names in messages, which are those of the caller's arguments."""
-
-    called: str = "prefetch"
-    begin: str = "worker_init"
-    timeout: str = "timeout_s"
-    method: str = "start_method"
-
-    def died(self, how: str, where: str) -> WorkerDiedError:
-        """Return the error for a worker that died at some record."""
-        error = WorkerDiedError(f"a worker process of {self.called} died {how}, {where}")
-        error.add_note(f"{_DIED}. {_AGAIN}")
-        return error
-
-    def late(self, timeout_s: float, where: str) -> WorkerTimeoutError:
-        """Return the error for a worker that took too long at some record."""
-        return self._late(f"a worker process of {self.called}", timeout_s, where)
-
-    def late_to_begin(self, timeout_s: float, number: int) -> WorkerTimeoutError:
-        """Return the error for a worker that took too long in its first function."""
-        return self._late(self.begin, timeout_s, f"in worker process {number} of {self.called}")
-
-    def _late(self, what: str, timeout_s: float, where: str) -> WorkerTimeoutError:
-        error = WorkerTimeoutError(f"{what} timed out after {timeout_s:g} seconds, {where}")
-        error.add_note(f"{_LATE.format(self.timeout)}. {_AGAIN}")
-        return error
-
-    def not_started(self, error: OSError) -> StorageError:
-        """Return the error for a process that can't be started."""
-        is_files = error.errno in _NO_MORE_FILES
-        hint = "close files, or raise the limit (ulimit -n)" if is_files else "try fewer workers"
-        text = f"can't start the worker processes of {self.called}: {error.strerror}; {hint}"
-        return StorageError(error.errno, text)
-
-
-# Send requests for rows to worker processes, several ahead, and deliver the answers in order.
-
 
 # The most unanswered requests of a worker; this many fit into a socket.
 _MOST_ASKED: Final = 64

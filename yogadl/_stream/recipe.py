@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from yogadl._core.arguments import whole
 from yogadl._core.frozen import frozen
@@ -11,8 +11,10 @@ from yogadl._stream.items import Batches, Pending, Read, Records
 from yogadl._stream.prefetch import Prefetch, Stats, Waits
 from yogadl._stream.rows import Rows, joined
 from yogadl._stream.run import Run
-from yogadl._stream.workers import InWorkers, WorkerOptions, given_workers
 from yogadl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from yogadl._stream.workers import WorkerOptions
 
 ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
 
@@ -34,6 +36,24 @@ class MakeInThreads(Make, Protocol):
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
         """Yield the reads of the items from `start` to the epoch `end`; any thread may make them."""
+
+
+@runtime_checkable
+class MakeInWorkers(Make, Protocol):
+    """Makes items in worker processes."""
+
+    @property
+    def options(self) -> "WorkerOptions":
+        """The way in which the workers are started."""
+
+    def begun(self) -> "MakeInWorkers":
+        """Return what makes the items of one more iterator."""
+
+    def then(self, function: Callable[..., Any], seed: int | None) -> "MakeInWorkers":
+        """Return what also passes each item through a function."""
+
+    def here(self, cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
+        """Yield the items from `start` to the epoch `end`, made in this process."""
 
 
 class Progress:
@@ -98,14 +118,16 @@ class Recipe:
             stages = (Prefetch(depth, threads), *(stages if self.stages else ()))
         return replace(self, stages=stages)
 
-    def in_workers(self, options: WorkerOptions) -> "Recipe":
+    def in_workers(self, options: "WorkerOptions") -> "Recipe":
         """Return the recipe that does everything so far in worker processes.
 
         Raises:
             ConfigurationError: if the recipe has workers already.
         """
+        from yogadl._stream.workers import InWorkers  # most streams have none
+
         if not isinstance(self.make, Batches | Records):
-            made = self.make.options if isinstance(self.make, InWorkers) else options
+            made = self.make.options if isinstance(self.make, MakeInWorkers) else options
             raise ConfigurationError(
                 f"{made.names.called} has workers already: ask for workers only once, after all functions"
             )
@@ -117,12 +139,14 @@ class Recipe:
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
+        from yogadl._stream.workers import given_workers
+
         options = given_workers(n, workers, threads, *more)
         return self.ahead(n, threads) if options is None else self.in_workers(options)
 
     def begun(self) -> "Recipe":
         """Return the recipe for one more iterator."""
-        return replace(self, make=self.make.begun()) if isinstance(self.make, InWorkers) else self
+        return replace(self, make=self.make.begun()) if isinstance(self.make, MakeInWorkers) else self
 
     @property
     def changing(self) -> tuple[ItemStage, ...]:
@@ -174,7 +198,7 @@ class Recipe:
             assert span.end is not None and cut.epochs is not None
             span = self.span(Point(span.end + spans * cut.epochs, 0))
         start, made = cut.reach(shard, span, number), self.make
-        if isinstance(made, InWorkers):
+        if isinstance(made, MakeInWorkers):
             items = made.here(cut, start, span.end)
             for stage in self.changing:
                 items = stage(items)

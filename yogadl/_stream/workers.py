@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from yogadl._core.arguments import whole
 from yogadl._core.frozen import frozen
 from yogadl._stream.cut import Cut, Piece, Point, pieces_of
+from yogadl._stream.deaths import Names
 from yogadl._stream.items import MOST_RECORDS, RECORDS_BYTES, Batches, Read, Records, passed
-from yogadl._stream.pool import Names
 from yogadl._stream.run import Run
 from yogadl.errors import ConfigurationError, WorkerDiedError
 

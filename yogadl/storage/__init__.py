@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from yogadl._core.printable import without_secrets
 from yogadl._core.protocols import Earlier, Lineage
 from yogadl.errors import ConfigurationError
-from yogadl.storage._leases.waiting import TTL_S, LeasePolicy
+from yogadl.storage._leases.policy import TTL_S, LeasePolicy
 from yogadl.storage._local import local_backend, shared_backend
 from yogadl.storage._storage import CacheStorage, DatasetInfo
 

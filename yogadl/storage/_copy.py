@@ -22,8 +22,8 @@ from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._build.publish import clear_attempt, pin_parts
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
-from yogadl.storage._catalogue.cached import missing_selections
 from yogadl.storage._catalogue.parts import open_table, part_files
+from yogadl.storage._catalogue.selections import missing_selections
 from yogadl.storage._files.folder import translated
 from yogadl.storage._files.root import MAX_READ_BYTES, Root
 from yogadl.storage._keeping.keeping import clear_spent, replace

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from yogadl._core.columns import Columns, check_size
 from yogadl._core.leaf import BYTES, STR, BadValueError, Leaf, Shape, leaf_at, refuse
 from yogadl._core.spec import DictNode, Node, Spec, check_keys
-from yogadl._format.columns import ENTRY_DTYPE, HeapValues, as_bytes, decoded
+from yogadl._format.columns import HeapValues, as_bytes
+from yogadl._format.fields import ENTRY_DTYPE, decoded
 from yogadl._sources.sources import NO_RECORDS
 from yogadl.errors import UnsupportedDataError
 

@@ -3,14 +3,17 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey
-from yogadl._core.progress import Progress
 from yogadl.errors import CacheFormatError, LeaseError, StorageError
 from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._files.root import Root
+
+if TYPE_CHECKING:
+    from yogadl._core.progress import Progress
 
 # Declare the right to build that a builder holds: a lock in a folder, a lease in a bucket.
 
@@ -27,7 +30,7 @@ class BuildExclusion(Protocol):
         """The lease's term, which counts the builds of this version, or ``None`` for a lock."""
 
     @property
-    def report(self) -> Progress | None:
+    def report(self) -> "Progress | None":
         """A cheap function that reports the progress to waiting processes, or ``None`` if there is no way."""
 
     def check(self) -> None:
@@ -94,13 +97,19 @@ class Backend:
 
     Args:
         catalogue: Finds and opens caches.
-        coordinator: Decides which process may build.
+        coordinator_of: Returns the object that decides which process may build. It is not loaded by a
+            process that only reads.
         part_bytes: The largest size of a part unless a build gives one; ``None`` lets parts grow up to 1 GiB.
     """
 
     catalogue: Catalogue
-    coordinator: BuildCoordinator
+    coordinator_of: Callable[[], BuildCoordinator]
     part_bytes: int | None = None
+
+    @cached_property
+    def coordinator(self) -> BuildCoordinator:
+        """The object that decides which process may build."""
+        return self.coordinator_of()
 
     @property
     def root(self) -> Root:

@@ -1,7 +1,6 @@
-"""Open a published cache and read its records; keep selections of its records beside it."""
+"""Open a published cache and read its records."""
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -14,19 +13,18 @@ from yogadl._core.memory import trim_allocator
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Column, Indices, Lineage, Locality, Memory, Planned
 from yogadl._core.spec import Spec
-from yogadl._format.joined import Selection, most_selection_bytes, read_selection
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import AnyReader, Reader
-from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
+from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.parts import LARGE_TABLE_BYTES, PartPaths, are_whole, read_index, table_to_read
 from yogadl.storage._files.folder import Folder
 from yogadl.storage._files.mounts import network_file_system
-from yogadl.storage._files.root import Root
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
     from yogadl._format.fields import Blocks
+    from yogadl._format.joined import Selection
     from yogadl._format.layout import PartIndex
     from yogadl._format.rows import HeldRows, Parts, Window
     from yogadl._format.table import PartTable
@@ -307,6 +305,8 @@ class CachedRecords:
 
     def selection(self, name: str, records: int) -> Indices | None:
         """Return the selection kept under this name, of a view of this many records, or None."""
+        from yogadl.storage._catalogue.selections import find_selection  # most readers do not need it
+
         found = self._selections.get(name)
         if found is None:
             found = find_selection(self._storage.opener, self.open()[0], name, records)
@@ -321,6 +321,7 @@ class CachedRecords:
             indices: The indices of the selected records.
         """
         from yogadl._format.joined import Selection
+        from yogadl.storage._catalogue.selections import write_selection
 
         selection = Selection(name, records, indices)
         if not write_selection(self._storage.opener, self.open()[0], selection):
@@ -383,56 +384,3 @@ def can_map(folder: Folder) -> bool:
     getting an error.
     """
     return network_file_system(folder.root) is None
-
-
-# Keep selections, the results of filters, beside the cache that they are of: see docs/explanation/format.md.
-#
-# A selection can be computed again. Therefore one that can't be read counts as absent, and a failure to write
-# one is only logged for debugging.
-
-
-_log = logging.getLogger("yogadl")
-
-
-def find_selection(files: "Opener", manifest: Manifest, name: str, records: int) -> Selection | None:
-    """Return the sound selection of that name, from this many records, if there is one."""
-    file = _names.selection(manifest.key.id, manifest.fingerprint, name)
-    try:
-        content = files.read(file, most_selection_bytes(records))
-        if content is None:
-            return None
-        found = read_selection(content, file)
-    except (StorageError, CacheFormatError, ConfigurationError) as error:
-        _log.info("yogadl: a selection from %s is computed again: %s", manifest.key, error)
-        return None
-    return found if (found.name, found.records) == (name, records) else None
-
-
-def write_selection(files: "Opener", manifest: Manifest, selection: Selection) -> bool:
-    """Write a selection, replacing any of its name; return whether that succeeded."""
-    file = _names.selection(manifest.key.id, manifest.fingerprint, selection.name)
-    try:
-        files.write(file, selection.to_bytes())
-    except (StorageError, CacheFormatError, ConfigurationError) as error:
-        _log.debug("yogadl: a selection from %s is kept only in memory: %s", manifest.key, error)
-        return False
-    return True
-
-
-def missing_selections(source: Root, target: Root, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the files of sound selections that one root has and another lacks."""
-    below = _names.selections(manifest.key.id, manifest.fingerprint)
-    there = set(target.names(below, _names.SELECTION_SUFFIX))
-    for file in source.names(below, _names.SELECTION_SUFFIX):
-        if file in there:
-            continue
-        try:
-            content = source.read(file, most_selection_bytes(manifest.records))
-            if content is None:
-                continue
-            found = read_selection(content, source.where(file))
-        except CacheFormatError as error:
-            _log.info("yogadl: a selection is not copied, since it can be computed again: %s", error)
-            continue
-        if file == _names.selection(manifest.key.id, manifest.fingerprint, found.name):
-            yield file, content

@@ -22,9 +22,9 @@ from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import BuildExclusion, LeaseLostError
 from yogadl.storage._files.root import Root
 from yogadl.storage._leases.heartbeat import Heartbeat, HeartbeatTask, end_in_background
+from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._leases.waiting import (
     HEARTBEATS_PER_TTL,
-    LeasePolicy,
     LeaseState,
     LeaseWaiter,
     read_body,

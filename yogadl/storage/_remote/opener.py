@@ -17,7 +17,7 @@ from yogadl._format.reader import AnyReader, Reader
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.backend import Backend
+from yogadl.storage._catalogue.backend import Backend, BuildCoordinator
 from yogadl.storage._catalogue.cached import REMEDY, Published, can_map, checked, checksums
 from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._catalogue.parts import read_index, table_to_read
@@ -25,8 +25,7 @@ from yogadl.storage._files.folder import FULL, translated
 from yogadl.storage._files.local_bucket import LocalBucket
 from yogadl.storage._files.locks import scratch_folder
 from yogadl.storage._files.root import MAX_READ_BYTES, Entry, too_large
-from yogadl.storage._leases.lease import LeaseCoordinator, Leases
-from yogadl.storage._leases.waiting import LeasePolicy
+from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._objects.bucket import Bucket, Object
 from yogadl.storage._objects.memory import OfflineError
 from yogadl.storage._objects.retry import UnavailableError
@@ -445,7 +444,7 @@ class MirrorOpener:
         Returns:
             The names of the files that were damaged in the mirror, and were downloaded again.
         """
-        from yogadl.storage._catalogue.cached import missing_selections  # most readers do not need it
+        from yogadl.storage._catalogue.selections import missing_selections  # most readers do not need it
 
         damaged = self.mirror.fill(published.manifest, progress=progress) + self.mirror.keep(published)
         self.mirror.keep_newest(published)
@@ -489,7 +488,15 @@ def remote_backend(
     if verify not in (None, "block"):
         raise ConfigurationError(f"verify is None or 'block', not {verify!r}")
     root = MirroredRoot(bucket, mirror)
-    changed = partial(mirror.renew, digest=None)
-    coordinator = LeaseCoordinator(root, Leases(bucket, policy), probes=exclusive, changed=changed)
     opener = MirrorOpener(bucket, mirror, mapped, fill, spending, verify)
-    return Backend(Catalogue(root, opener), coordinator, PART_BYTES)
+    coordinator_of = partial(_leases, root, bucket, mirror, policy, exclusive)
+    return Backend(Catalogue(root, opener), coordinator_of, PART_BYTES)
+
+
+def _leases(
+    root: MirroredRoot, bucket: Bucket, mirror: Mirror, policy: LeasePolicy, exclusive: bool
+) -> BuildCoordinator:
+    from yogadl.storage._leases.lease import LeaseCoordinator, Leases  # only what builds or prunes needs it
+
+    changed = partial(mirror.renew, digest=None)
+    return LeaseCoordinator(root, Leases(bucket, policy), probes=exclusive, changed=changed)

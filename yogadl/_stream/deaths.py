@@ -1,0 +1,52 @@
+"""Describe failures of worker processes, with the names of the caller's arguments."""
+
+import errno
+from typing import Final, NamedTuple
+
+from yogadl.errors import StorageError, WorkerDiedError, WorkerTimeoutError
+
+_DIED: Final = "If it was killed, the machine may lack memory: try fewer workers or smaller batches"
+_LATE: Final = (
+    "The source or a function is slow, or it hangs, for example on a lock that was held when the process was "
+    "forked. Give it more time ({}=), or leave that argument out to wait without a limit"
+)
+_AGAIN: Final = (
+    "No item is lost: next() tries again, and state_dict() is the cursor after the last item that was "
+    "delivered"
+)
+_NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
+
+
+class Names(NamedTuple):
+    """The names in messages, which are those of the caller's arguments."""
+
+    called: str = "prefetch"
+    begin: str = "worker_init"
+    timeout: str = "timeout_s"
+    method: str = "start_method"
+
+    def died(self, how: str, where: str) -> WorkerDiedError:
+        """Return the error for a worker that died at some record."""
+        error = WorkerDiedError(f"a worker process of {self.called} died {how}, {where}")
+        error.add_note(f"{_DIED}. {_AGAIN}")
+        return error
+
+    def late(self, timeout_s: float, where: str) -> WorkerTimeoutError:
+        """Return the error for a worker that took too long at some record."""
+        return self._late(f"a worker process of {self.called}", timeout_s, where)
+
+    def late_to_begin(self, timeout_s: float, number: int) -> WorkerTimeoutError:
+        """Return the error for a worker that took too long in its first function."""
+        return self._late(self.begin, timeout_s, f"in worker process {number} of {self.called}")
+
+    def _late(self, what: str, timeout_s: float, where: str) -> WorkerTimeoutError:
+        error = WorkerTimeoutError(f"{what} timed out after {timeout_s:g} seconds, {where}")
+        error.add_note(f"{_LATE.format(self.timeout)}. {_AGAIN}")
+        return error
+
+    def not_started(self, error: OSError) -> StorageError:
+        """Return the error for a process that can't be started."""
+        is_files = error.errno in _NO_MORE_FILES
+        hint = "close files, or raise the limit (ulimit -n)" if is_files else "try fewer workers"
+        text = f"can't start the worker processes of {self.called}: {error.strerror}; {hint}"
+        return StorageError(error.errno, text)
