@@ -141,7 +141,7 @@ yogadl.adapters.tensorflow._items _MOST_EPOCHS _TOKENS
 yogadl.adapters.tensorflow._source _CHUNK_RECORDS _LARGE_GRAPH_BYTES
 yogadl.cli._bench _SAMPLE_BYTES
 yogadl.cli._doctor _PATIENCE
-yogadl.cli._head HEAD_READ_BYTES=_READ_BYTES
+yogadl.cli._values HEAD_READ_BYTES=_READ_BYTES
 yogadl.cli._output OUTPUT_DELAY_S=_DELAY_S
 yogadl.cli._report_page.fields MOST_VERSIONS
 yogadl.cli._report_page.fields MOST_IMAGE_BYTES RECORDS

@@ -1,26 +1,27 @@
 """Run the `yogadl` command: find the sub-command, and turn errors into one line and an exit code.
 
-A sub-command is a module of this package. The first line of its docstring is the sub-command's help. The
-module defines `add_arguments(parser)` and `run(arguments)`; `run` returns the exit code. `COMMANDS` lists all
-sub-commands. A module is imported only when its sub-command runs.
+A sub-command is a function `run_<name>(arguments)` of a module of this package, which returns the exit code;
+its docstring is the sub-command's help. `add_<name>_arguments(parser)` is beside it. A module with the name
+of its only sub-command has `run`, `add_arguments`, and the help in its own docstring. `COMMANDS` lists all
+sub-commands. A module is imported only when one of its sub-commands runs.
 """
 
 import argparse
 import contextlib
 import difflib
+import inspect
 import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from yogadl._core.key import library_version
-from yogadl.cli._arguments import mistaken_path
 from yogadl.cli._output import error_line, note, stop_waiting, wait
+from yogadl.cli._paths import mistaken_path
 from yogadl.errors import YogaError
 
 _FAILED: Final = 1
@@ -67,6 +68,18 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
 COMMANDS: Final[Mapping[str, str]] = {
     name: line for group in _GROUPS.values() for name, line in group.items()
 }
+
+# The modules that have several sub-commands.
+_MODULES: Final[Mapping[str, str]] = {
+    "append": "_build", "build": "_build",
+    "explain": "_history", "log": "_history",
+    "export": "_convert", "import-014": "_convert",
+    "head": "_values",
+    "info": "_list", "ls": "_list",
+    "prune": "_trash", "rm": "_trash", "undelete": "_trash",
+    "pull": "_copying", "push": "_copying",
+    "tag": "_tags", "tags": "_tags", "untag": "_tags",
+}  # fmt: skip
 
 # Sub-commands that show no progress bar; `wait` shows a line in its place.
 _SILENT: Final = frozenset(
@@ -132,9 +145,24 @@ def _complete() -> None:
     complete(_parser(os.environ.get("COMP_LINE", "").split()[1:]))
 
 
-def command_named(name: str) -> ModuleType:
-    """Return the module of a sub-command."""
-    return import_module(f"yogadl.cli._{name.replace('-', '_')}")
+class Command(NamedTuple):
+    """A sub-command: its help, and its functions."""
+
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def command_named(name: str) -> Command:
+    """Return a sub-command, whose module is loaded."""
+    own = name.replace("-", "_")
+    module = import_module(f"yogadl.cli.{_MODULES.get(name, f'_{own}')}")
+    if name not in _MODULES:
+        return Command(module.__doc__ or COMMANDS[name], module.add_arguments, module.run)
+    run = getattr(module, f"run_{own}")
+    return Command(
+        inspect.cleandoc(run.__doc__ or COMMANDS[name]), getattr(module, f"add_{own}_arguments"), run
+    )
 
 
 class _NonsenseError(Exception):
@@ -239,7 +267,7 @@ def _add_command(commands: Any, name: str) -> None:  # argparse names no type fo
     command = command_named(name)
     one = commands.add_parser(
         name,
-        description=(command.__doc__ or COMMANDS[name]).rstrip(),
+        description=command.help.rstrip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

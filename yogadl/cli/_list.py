@@ -1,23 +1,134 @@
-"""List the datasets and their versions.
-
-Example:
-  yogadl ls -s /data/caches
-  yogadl ls squares -s /data/caches --json
-"""
+"""List datasets and versions, and show one."""
 
 import argparse
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from yogadl._core.key import DatasetKey
-from yogadl.cli._arguments import add_json, add_storage, open_existing
-from yogadl.cli._output import day_and_time, error_line, moment, note, say_json, say_table, size, table
+from yogadl._core.printable import printable
+from yogadl.cli._arguments import add_json, add_storage, add_tagged, open_existing, open_version
+from yogadl.cli._output import (
+    ago,
+    counted,
+    cut,
+    day_and_time,
+    error_line,
+    moment,
+    note,
+    say,
+    say_json,
+    say_table,
+    size,
+    stored,
+    table,
+    width,
+)
+from yogadl.cli._values import names_of, row_of_field
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._catalogue.parts import open_table
 
 if TYPE_CHECKING:
     from yogadl.storage import Unfinished
+
+
+def add_info_arguments(parser: argparse.ArgumentParser) -> None:
+    add_tagged(parser)
+    add_storage(parser)
+    add_json(parser)
+
+
+def run_info(arguments: argparse.Namespace) -> int:
+    """Show the size, the fields and the origin of a version.
+
+    The fingerprint is a hash of the content: the same records have the same fingerprint on every machine. The
+    digest is a hash of these files: `storage.fetch(..., digest=...)` refuses any others.
+
+    Example:
+      yogadl info squares 1 -s /data/caches
+    """
+    storage = open_version(arguments)
+    info = storage.info(arguments.id, arguments.version)
+    if arguments.json:
+        say_json(storage=storage.location, **info_to_json(info))
+        return 0
+    for name, text in _lines(info):
+        say(f"{name:<12} {text}")
+    say()
+    named = zip(names_of(info.spec), info.spec.fields, strict=True)
+    lines = table(("field", "dtype", "shape"), [row_of_field(name, field.leaf) for name, field in named])
+    say_table([cut(line, width()) for line in lines])
+    return 0
+
+
+def info_to_json(info: DatasetInfo) -> dict[str, Any]:
+    """Return all facts about a version, as JSON."""
+    return {
+        "id": info.id,
+        "version": info.version,
+        "records": info.records,
+        "size_bytes": info.size_bytes,
+        "parts": info.parts,
+        "created": moment(info.created),
+        "fingerprint": info.fingerprint,
+        "digest": info.digest,
+        "fields": [
+            {"name": field.name, "dtype": field.leaf.dtype, "shape": field.leaf.shape}
+            for field in info.spec.fields
+        ],
+        "spec": info.spec.to_json(),
+        "builder": _builder_to_json(info.builder),
+        "earlier": [dict(vars(earlier)) for earlier in info.earlier],
+    }
+
+
+def _builder_to_json(builder: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = _finite(builder)
+    if isinstance(found.get("started"), int | float):
+        found["started"] = moment(found["started"])
+    return found
+
+
+def _finite(value: Any) -> Any:  # any JSON value
+    """Return JSON with None for NaN and infinity, which a manifest may hold and JSON can't express."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _lines(info: DatasetInfo) -> list[tuple[str, str]]:
+    each = f", {size(info.size_bytes / info.records)} a record" if info.records else ""
+    lines = [
+        ("dataset", info.id),
+        ("version", info.version),
+        ("records", f"{info.records:,}"),
+        ("size", f"{stored(info)}{each}"),
+        ("built", f"{day_and_time(info.created)} UTC, {ago(info.created)}"),
+    ]
+    if info.earlier:
+        last = info.earlier[-1]
+        more = info.records - last.records
+        lines.append(("continues", _text(f"version {last.version}, with {counted(more, 'record')} more")))
+    builder = info.builder
+    if builder.get("function"):
+        lines.append(("from", _text(builder["function"])))
+    arguments = builder.get("arguments")
+    if isinstance(arguments, dict) and arguments:
+        said = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        lines.append(("arguments", cut(_text(said), width() - 13)))
+    names = {"yogadl": "yogadl", "python": "Python", "numpy": "numpy"}
+    software = ", ".join(f"{names[name]} {builder[name]}" for name in names if builder.get(name))
+    if software:
+        lines.append(("with", _text(software)))
+    return [*lines, ("fingerprint", info.fingerprint), ("digest", info.digest)]
+
+
+def _text(value: object) -> str:
+    """Return a value as text, cut if it is long, because a manifest may hold any value."""
+    return printable(f"{value!s:.1000}")
 
 
 @dataclass(frozen=True)
@@ -33,7 +144,7 @@ class _Version:
     shared_with: tuple[str, ...] = ()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_ls_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "id", metavar="ID", nargs="?", help="list only this dataset, and those below it (ID/...)"
     )
@@ -41,8 +152,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """List the datasets, and return 1 if a manifest is damaged."""
+def run_ls(arguments: argparse.Namespace) -> int:
+    """List the datasets and their versions.
+
+    Example:
+      yogadl ls -s /data/caches
+      yogadl ls squares -s /data/caches --json
+    """
     storage = open_existing(arguments)
     problems: list[str] = []
     found = _find(storage, arguments.id, problems)
