@@ -59,6 +59,11 @@ def loaded_by(*words):
     return set(child.stderr.split())
 
 
+def commands(loaded):
+    """Return the modules of the command among those that are loaded."""
+    return {name.removeprefix("yogadl.cli.") for name in loaded if name.startswith("yogadl.cli.")}
+
+
 def test_the_help_loads_no_storage_and_no_command(squares):
     loaded = loaded_by("--help")
     assert "yogadl.cli" in loaded
@@ -71,10 +76,7 @@ def test_the_help_loads_no_storage_and_no_command(squares):
 
 def test_a_command_loads_no_other(squares, root):
     loaded = loaded_by("ls", "-s", str(root))
-    own = {"_arguments", "_list", "_output", "_values"}
-    assert {name for name in loaded if name.startswith("yogadl.cli.")} == {
-        f"yogadl.cli.{name}" for name in own
-    }
+    assert commands(loaded) == {"_arguments", "_list", "_output", "_paths", "_values"}
     assert {"tqdm", "cloudpickle"} & loaded == set()
 
 

@@ -71,6 +71,8 @@ def _with_storage(command: str, location: str, what: str) -> str:
 
 def _is_storage(folder: Path) -> bool:
     """Return whether a folder is the root of a storage."""
+    from yogadl.cli._arguments import storage_below  # this loads all storages
+
     return storage_below(folder) == folder
 
 
