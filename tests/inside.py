@@ -9,7 +9,7 @@ from typing import Any
 
 # A module, and what it has; `NAME=GIVEN` where two modules give the same name.
 NAMES = """
-yogadl.storage._build _build=build _engines=executors _shares=receipts
+yogadl.storage._builds _build=build _engines=executors _shares=receipts
 yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=parts _tags=tags
 yogadl.storage._files _folder=folder _mounts=mounts local=local_bucket
 yogadl.storage._objects bucket obstore_ranges
@@ -110,12 +110,12 @@ yogadl.storage._remote.mirrored_cache MirroredCache
 yogadl.storage._remote.partial_file PartialFile
 yogadl.storage._remote.download Download download_all upload
 yogadl.storage._files.mounts file_system_of is_network network_file_system
-yogadl.storage._build.partitions Partitions
+yogadl.storage._builds.partitions Partitions
 yogadl.storage._catalogue.parts PartPaths open_table read_index table_to_read
 yogadl.storage._remote.ranges GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES Ranges merged
 yogadl.storage._remote.opener BucketRoot
 yogadl.storage._remote.opener MirrorOpener remote_backend
-yogadl.storage._build.receipts cut
+yogadl.storage._builds.receipts cut
 yogadl.storage._remote.requests Spending
 yogadl.storage._remote.requests DaemonThreads
 """
@@ -154,9 +154,9 @@ yogadl.storage._remote.checked_ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTE
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_TOGETHER_BYTES=TOGETHER_BYTES
 yogadl.storage._doctor _LITTLE_ROOM_BYTES
-yogadl.storage._build.executors _LEAST_UNTOLD _LEAST_WAITING _MOST_WAITING _PART_BYTES _WAITING_BYTES
+yogadl.storage._builds.executors _LEAST_UNTOLD _LEAST_WAITING _MOST_WAITING _PART_BYTES _WAITING_BYTES
 yogadl.storage._catalogue.export EXPORT_CHUNK_BYTES=_CHUNK_BYTES
-yogadl.storage._build.growth MOST_EARLIER
+yogadl.storage._builds.growth MOST_EARLIER
 yogadl.storage._remote.extents HELD_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
 yogadl.storage._leases.waiting _MIN_TTL_S
 yogadl.storage._leases.waiting WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
@@ -175,7 +175,7 @@ yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
 yogadl.storage._remote.planning PLANNING_TOGETHER_BYTES=TOGETHER_BYTES
 yogadl.storage._remote.ranges GAP_BYTES MOST_HELD_BYTES _THREADS
 yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
-yogadl.storage._build.receipts _SHARE_BYTES
+yogadl.storage._builds.receipts _SHARE_BYTES
 """
 
 

@@ -19,7 +19,7 @@ HEAVY = {
 BUILDS = (
     r"lmdb|filelock|tqdm|cloudpickle|logging|secrets|multiprocessing|concurrent|yogadl\._provenance"
     r"|yogadl\._workers|yogadl\._stream\.(worker|workers|pool)"
-    r"|yogadl\.storage\._(build|objects|remote|keeping|copy|leases\.(?!policy)|catalogue\.(tags|log|copy|export))"
+    r"|yogadl\.storage\._(builds|objects|remote|keeping|copy|leases\.(?!policy)|catalogue\.(tags|log|copy|export))"
 )
 PACKAGE = Path(yogadl.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))

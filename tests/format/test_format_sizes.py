@@ -58,7 +58,7 @@ OF_RECORDS = [
     "_stream.items.TOGETHER",
     "_stream.items.UNLOCKED_RECORDS",
     "_stream.run.INDICES",
-    "storage._build.receipts._SAMPLED_RECORDS",
+    "storage._builds.receipts._SAMPLED_RECORDS",
 ]
 # Where the number of parts or blocks does: made this small, and crossed by more parts.
 OF_PARTS = {
@@ -310,9 +310,9 @@ class Stopping:
 
 @pytest.mark.usefixtures("scale")
 @pytest.mark.parametrize("kind", [*VARYING_KINDS, "fixed"])
-@pytest.mark.parametrize("limit", limits(["storage._build.receipts._SAMPLED_BYTES"]))
+@pytest.mark.parametrize("limit", limits(["storage._builds.receipts._SAMPLED_BYTES"]))
 def test_a_build_goes_on_at_records_of_sizes_around_what_is_compared(storage, tmp_path, limit, kind):
-    count = constant("storage._build.receipts._SAMPLED_RECORDS")
+    count = constant("storage._builds.receipts._SAMPLED_RECORDS")
     ways = {str(size): [size] * 12 * count for size in around(limit // count)}
     if kind != "fixed":
         ways = {"mixed": arrangements([*around(limit), *around(limit // count)])["large ones first"]} | ways
@@ -476,9 +476,9 @@ ELSEWHERE = {
         "storage._remote.ranges.PAGE_BYTES",
     ],
     "storage/test_storage_shares.py": [
-        "storage._build.executors._PART_BYTES",
-        "storage._build.executors._WAITING_BYTES",
-        "storage._build.receipts._SHARE_BYTES",
+        "storage._builds.executors._PART_BYTES",
+        "storage._builds.executors._WAITING_BYTES",
+        "storage._builds.receipts._SHARE_BYTES",
     ],
     "test_split.py": ["_views.split._CHUNK_BYTES", "_views.split._CHUNK_RECORDS"],
     "test_key.py": ["_key.MAX_NAME_BYTES", "_key.MAX_SEGMENT_BYTES"],

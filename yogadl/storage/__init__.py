@@ -16,7 +16,7 @@ from yogadl.storage._storage import CacheStorage, DatasetInfo
 if TYPE_CHECKING:
     from yogadl._core.protocols import Prices
     from yogadl._provenance.difference import Difference
-    from yogadl.storage._build.building import PartitionedBuild
+    from yogadl.storage._builds.building import PartitionedBuild
     from yogadl.storage._catalogue.export import Exported, export
     from yogadl.storage._catalogue.log import Explanation, Log, LoggedVersion
     from yogadl.storage._catalogue.tags import TagMove
@@ -75,7 +75,7 @@ _LAZY: Final = {
     "LFSStorage": "yogadl.storage._classic",
     "Log": "yogadl.storage._catalogue.log",
     "LoggedVersion": "yogadl.storage._catalogue.log",
-    "PartitionedBuild": "yogadl.storage._build.building",
+    "PartitionedBuild": "yogadl.storage._builds.building",
     "Pruned": "yogadl.storage._keeping.prune",
     "S3Bucket": "yogadl.storage._objects.s3",
     "S3Configurations": "yogadl.storage._classic",

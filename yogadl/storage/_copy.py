@@ -20,7 +20,7 @@ from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._build.publish import clear_attempt, pin_parts
+from yogadl.storage._builds.publish import clear_attempt, pin_parts
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
 from yogadl.storage._catalogue.parts import open_table, part_files
 from yogadl.storage._catalogue.selections import missing_selections

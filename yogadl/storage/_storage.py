@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from yogadl._core.progress import Progress
-    from yogadl.storage._build.building import PartitionedBuild
+    from yogadl.storage._builds.building import PartitionedBuild
     from yogadl.storage._catalogue.export import Exported
     from yogadl.storage._catalogue.log import Explanation, Log
     from yogadl.storage._catalogue.verify import Verified
@@ -391,7 +391,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             UnsupportedDataError: if a record can't be stored; the error names field and record.
             StorageError: if the disk fails or is full.
         """
-        from yogadl.storage._build.building import BuildOptions, replace_version
+        from yogadl.storage._builds.building import BuildOptions, replace_version
 
         key = DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
@@ -439,8 +439,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             ConfigurationError: if the base version is this one, or contains all of it, as it does when the
                 call is repeated.
         """
-        from yogadl.storage._build.building import BuildOptions
-        from yogadl.storage._build.growth import append
+        from yogadl.storage._builds.building import BuildOptions
+        from yogadl.storage._builds.growth import append
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
         options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
@@ -480,8 +480,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             DatasetNotFoundError: if the base version does not exist.
             CacheFormatError: if the base version is damaged; nothing is published.
         """
-        from yogadl.storage._build.building import BuildOptions
-        from yogadl.storage._build.growth import compact
+        from yogadl.storage._builds.building import BuildOptions
+        from yogadl.storage._builds.growth import compact
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
         options = BuildOptions(workers, part_bytes, False, progress, check_space, engine)
@@ -511,7 +511,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 `yogadl.partitioned`.
             allow_pickle: Whether objects of the source without a stored form may be pickled.
         """
-        from yogadl.storage._build.building import begun
+        from yogadl.storage._builds.building import begun
 
         key = new_key(dataset_id, dataset_version)
         return begun(self._backend, key, partitions, run, source, allow_pickle=allow_pickle)
@@ -558,7 +558,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             ConfigurationError: if the arguments make no sense; from the function returned, if the version is
                 ``"auto"`` and a value that the function uses can't be described.
         """
-        from yogadl.storage._build.building import BuildOptions, cached
+        from yogadl.storage._builds.building import BuildOptions, cached
 
         DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)

@@ -1,52 +1,44 @@
 """Begin builds of a source, for one process that holds the right to build, or in partitions for any tasks."""
 
+import contextlib
+import errno
+import functools
 import hashlib
 import json
 import logging
 import secrets
-from collections.abc import Callable
-from typing import Any, Final
-from yogadl._core.key import DatasetKey, is_version
-from yogadl._core.progress import Progress
-from yogadl._core.protocols import DataRef
-from yogadl._provenance.builder import sha256_of_data
-from yogadl._sources.sources import Source, open_if_any, open_source
-from yogadl.errors import ConfigurationError
-from yogadl.storage._catalogue.backend import Backend
-from yogadl.storage._build.build import digest_replaced
-from yogadl.storage._build.partitions import Partitions
-from yogadl.storage._build.receipts import Shares, shares_of
-from yogadl.storage._catalogue.tags import refuse_tag
-import contextlib
-import errno
-import functools
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ParamSpec
+from typing import Any, Final, ParamSpec
+
 from yogadl._core.arguments import in_words, users_level
-from yogadl._core.key import AUTO, DatasetKey, new_key
+from yogadl._core.key import AUTO, DatasetKey, is_version, new_key
 from yogadl._core.progress import Progress, Tally, both, is_shown, shown
+from yogadl._core.protocols import DataRef
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import Manifest
 from yogadl._provenance.builder import Builder, Call, Describer, sha256_of_data
 from yogadl._provenance.difference import difference
 from yogadl._provenance.values import HOOK
 from yogadl._sources.partitioned import PartitionedSource
-from yogadl._sources.sources import Source, open_source
+from yogadl._sources.sources import Source, open_if_any, open_source
 from yogadl._workers.processes import require_main
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._build.build import Build, Planned, describe_machine
-from yogadl.storage._build.executors import ENGINES, write_all, written_by_itself
-from yogadl.storage._catalogue.backend import BuildExclusion, LeaseLostError, reporting_loss
-from yogadl.storage._leases.exclusive import exclusive_build, exclusive_build_unless
-from yogadl.storage._keeping.keeping import clear_spent
-from yogadl.storage._build.publish import clear_attempt, publish
+from yogadl.storage._builds.build import Build, Planned, describe_machine, digest_replaced
+from yogadl.storage._builds.executors import ENGINES, write_all, written_by_itself
+from yogadl.storage._builds.partitions import Partitions
+from yogadl.storage._builds.publish import clear_attempt, publish
+from yogadl.storage._builds.receipts import Shares, shares_of
+from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss
+from yogadl.storage._catalogue.tags import refuse_tag
 from yogadl.storage._files.root import Root
+from yogadl.storage._keeping.keeping import clear_spent
+from yogadl.storage._leases.exclusive import exclusive_build, exclusive_build_unless
 
 # Begin builds of a source in partitions, for one process that holds the right to build, or for any tasks.
 

@@ -1,23 +1,20 @@
 """Write the partitions of a build, each apart from the others, and publish them as one cache."""
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from yogadl._core.frozen import MANY_DIGITS, parse_json
-from yogadl._core.spec import Spec
-from yogadl.storage._catalogue.parts import read_sealed
-from yogadl.storage._build.receipts import Receipt, samples_from, samples_to_json
-from yogadl.storage._files.root import Root
 import concurrent.futures
 import hashlib
 import itertools
+import json
 import logging
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._core.key import DatasetKey
 from yogadl._core.progress import Progress
+from yogadl._core.spec import Spec
 from yogadl._sources.sources import Source
 from yogadl.errors import (
     CacheFormatError,
@@ -26,14 +23,14 @@ from yogadl.errors import (
     UnsupportedDataError,
 )
 from yogadl.storage import _names
-from yogadl.storage._catalogue.backend import Backend
-from yogadl.storage._build.build import (Build, content_of, describe_machine, note_version, require_like)
-from yogadl.storage._catalogue.backend import BuildExclusion
-from yogadl.storage._leases.exclusive import exclusive_build
+from yogadl.storage._builds.build import Build, content_of, describe_machine, note_version, require_like
+from yogadl.storage._builds.publish import Content, clear_attempt, publish, put_aside
+from yogadl.storage._builds.receipts import Only, Receipt, Receipts, Shares, samples_from, samples_to_json
+from yogadl.storage._catalogue.backend import Backend, BuildExclusion
+from yogadl.storage._catalogue.parts import read_sealed
+from yogadl.storage._files.root import Root
 from yogadl.storage._keeping.keeping import clear_spent
-from yogadl.storage._build.publish import (Content, clear_attempt, publish, put_aside)
-from yogadl.storage._build.receipts import Receipt, Receipts
-from yogadl.storage._build.receipts import Only, Shares
+from yogadl.storage._leases.exclusive import exclusive_build
 
 # The receipts that tasks leave of their partitions, and the receipts that a commit can't use.
 

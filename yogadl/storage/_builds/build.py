@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
 import numpy as np
+
 from yogadl._core.arguments import in_words
 from yogadl._core.columns import CHUNK_BYTES, Columns, size_of, widen
 from yogadl._core.key import DatasetKey, library_version
@@ -25,12 +27,11 @@ from yogadl._format.manifest import digest_of
 from yogadl._sources.sources import Source
 from yogadl.errors import CacheFormatError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
+from yogadl.storage._builds.publish import Content
+from yogadl.storage._builds.receipts import STATE, Receipt, Receipts, samples_of
 from yogadl.storage._catalogue.backend import BuildExclusion
+from yogadl.storage._files.root import Root, trashed_names
 from yogadl.storage._leases.locks import BuildLock
-from yogadl.storage._build.publish import Content
-from yogadl.storage._build.receipts import (STATE, Receipt, Receipts, samples_of)
-from yogadl.storage._files.root import Root
-from yogadl.storage._files.root import trashed_names
 
 _log = logging.getLogger("yogadl")
 

@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+
 import numpy as np
+
 from yogadl._core.arguments import users_level
 from yogadl._core.columns import CHUNK_BYTES, Columns
 from yogadl._core.key import DatasetKey
@@ -32,14 +34,14 @@ from yogadl.errors import (
     UnsupportedDataError,
 )
 from yogadl.storage import _names
+from yogadl.storage._builds.build import Planned, content_of, describe_machine
+from yogadl.storage._builds.building import BuildOptions, replace_version
+from yogadl.storage._builds.publish import Content
+from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
-from yogadl.storage._build.build import Planned, content_of, describe_machine
-from yogadl.storage._build.building import BuildOptions, replace_version
 from yogadl.storage._catalogue.cached import Published
 from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._catalogue.parts import open_table, read_index
-from yogadl.storage._build.publish import Content
-from yogadl.storage._build.receipts import Receipt
 from yogadl.storage._files.root import Root
 
 _log = logging.getLogger("yogadl")

@@ -1,20 +1,16 @@
 """Cut a source into shares, and write receipts of their sealed parts, which a later build can use."""
 
 import copy
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
-from yogadl._core.columns import Columns
-from yogadl._provenance.builder import sha256_of_data
-from yogadl._sources.partitioned import Partition, PartitionedSource
-from yogadl._sources.sources import Resumable, Source
-from yogadl.errors import ConfigurationError
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
 import numpy as np
+
+from yogadl._core.columns import Columns
 from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._core.key import DatasetKey
 from yogadl._core.leaf import OBJECT
@@ -22,7 +18,10 @@ from yogadl._core.spec import Spec
 from yogadl._format.columns import RunHash, hash_run, stored_column
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.reader import Reader
-from yogadl.errors import StorageError
+from yogadl._provenance.builder import sha256_of_data
+from yogadl._sources.partitioned import Partition, PartitionedSource
+from yogadl._sources.sources import Resumable, Source
+from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.parts import read_sealed
 from yogadl.storage._files.root import MAX_READ_BYTES, Root

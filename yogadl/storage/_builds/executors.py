@@ -8,15 +8,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
+
 from yogadl._core.progress import Tally
 from yogadl._sources.sources import open_if_any
 from yogadl._workers.messages import pickled
 from yogadl._workers.processes import given_to_worker, report, worker_pool
 from yogadl.errors import ConfigurationError, WorkerDiedError
+from yogadl.storage._builds.partitions import Partitions
+from yogadl.storage._builds.publish import put_aside
+from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import BuildExclusion
-from yogadl.storage._build.partitions import Partitions
-from yogadl.storage._build.publish import put_aside
-from yogadl.storage._build.receipts import Receipt
 
 # The executors of yogadl, by name: the module and class of each.
 ENGINES: Final = {"ray": ("yogadl.adapters.ray", "RayExecutor")}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
 from yogadl._core.key import DatasetKey
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
@@ -17,12 +18,12 @@ from yogadl._format.manifest import Manifest, fitting, read_manifest
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._objects.bucket import Bucket, ReplacedError
 from yogadl.storage._catalogue.backend import BuildExclusion
-from yogadl.storage._keeping.keeping import replace
 from yogadl.storage._catalogue.parts import open_table
-from yogadl.storage._remote.requests import (UNKNOWN, has_bytes, hash_of, pins_file, read_pins)
 from yogadl.storage._files.root import Entry, Root
+from yogadl.storage._keeping.keeping import replace
+from yogadl.storage._objects.bucket import Bucket, ReplacedError
+from yogadl.storage._remote.requests import UNKNOWN, has_bytes, hash_of, pins_file, read_pins
 
 _log = logging.getLogger("yogadl")
 
