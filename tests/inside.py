@@ -148,7 +148,7 @@ yogadl.cli._report_page.fields MOST_IMAGE_BYTES RECORDS
 yogadl.cli._report_page.fields SAMPLING_AT_ONCE=_AT_ONCE SAMPLING_MOST_BYTES=MOST_BYTES
 yogadl.cli._output WAITING_DELAY_S=_DELAY_S _TICK_S
 yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S _MISTAKEN_S
-yogadl.storage._catalogue.catalogue _MOST_LOOKED_AT
+yogadl.storage._catalogue.catalogue _MOST_FILES_LISTED
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
@@ -160,7 +160,7 @@ yogadl.storage._build.growth MOST_EARLIER
 yogadl.storage._remote.extents HELD_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
 yogadl.storage._leases.waiting _MIN_TTL_S
 yogadl.storage._leases.waiting WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
-yogadl.storage._leases.locks _SAY_AFTER_S
+yogadl.storage._leases.locks LOCK_LOG_AFTER_S=_LOG_AFTER_S
 yogadl.storage._remote.eviction _ABANDONED_S _SPARE_BYTES
 yogadl.storage._remote.mirrored_cache LOOKED_AT _LOOK_EVERY_S
 yogadl.storage._remote.eviction _OTHER_TEMPORARY

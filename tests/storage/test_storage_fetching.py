@@ -197,7 +197,7 @@ import sys
 import yogadl
 from yogadl.storage import _build
 
-_build._SAY_AFTER_S = 0.0
+_build._LOG_AFTER_S = 0.0
 data = [{"n": n} for n in range(5_000)]
 yogadl.open_storage(sys.argv[1]).submit(data, "d", "1", progress=eval(sys.argv[2]))
 """

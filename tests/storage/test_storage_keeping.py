@@ -372,7 +372,7 @@ def test_prune_removes_nothing_of_a_dataset_that_is_being_built_and_says_so(stor
 
 
 def test_a_build_waits_for_who_prunes_and_says_so(storage, caplog, monkeypatch):
-    set_constants(monkeypatch, SAY_AFTER_S=0.01)
+    set_constants(monkeypatch, LOCK_LOG_AFTER_S=0.01)
     building = threading.Thread(target=storage.submit, args=([1], "d", "1"))
     with storage._backend.coordinator.pruning("d") as exclusion:
         assert exclusion is not None

@@ -268,7 +268,7 @@ AHEAD_BYTES: Final = 32_000_000
 _STEPS: Final = 8  # announcements for AHEAD_BYTES: small batches then cost a comparison each
 
 
-def expect(run: Run, rows: Rows) -> None:
+def announce_rows(run: Run, rows: Rows) -> None:
     """Announce only these rows; other processes read the rows between them."""
     blocks = run.block_ahead
     announce(run.source, rows.indices if blocks is None else blocks.others(rows, is_shared=True))

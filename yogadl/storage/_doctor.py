@@ -36,7 +36,7 @@ _FEW_DESCRIPTORS: Final = 1024
 # Linux's default limit; in a cache of more parts than the limit, some parts are read without being mapped.
 _FEW_MAPPINGS: Final = 65_530
 
-_MENDS: Final = {
+_REMEDIES: Final = {
     errno.ENOENT: "make the bucket, or correct its name or --endpoint-url",
     errno.EAGAIN: "see that the store is up and can be reached: --endpoint-url, proxies, firewalls, DNS",
     errno.ENXIO: "give the bucket's own --region, or the right --endpoint-url",
@@ -192,7 +192,7 @@ def _trouble(what: str, error: StorageError, mend: str) -> Finding:
         mend = "give other credentials, by --profile or the environment; --anonymous for a public bucket"
     elif error.errno == errno.EACCES:
         mend = f"if the credentials are right, {mend}"
-    return Finding(what, Outcome.PROBLEM, _line(error), _MENDS.get(error.errno or 0, mend))
+    return Finding(what, Outcome.PROBLEM, _line(error), _REMEDIES.get(error.errno or 0, mend))
 
 
 def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:

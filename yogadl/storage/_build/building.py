@@ -44,7 +44,7 @@ from yogadl.storage._build.build import Build, Planned, describe_machine
 from yogadl.storage._build.executors import ENGINES, write_all, written_by_itself
 from yogadl.storage._catalogue.backend import BuildExclusion, LeaseLostError, reporting_loss
 from yogadl.storage._leases.exclusive import exclusive_build, exclusive_build_unless
-from yogadl.storage._keeping.keeping import clear_spent
+from yogadl.storage._keeping.keeping import clear_unresumable
 from yogadl.storage._build.publish import clear_attempt, publish
 from yogadl.storage._files.root import Root
 
@@ -364,9 +364,9 @@ def _attempt(backend: Backend, key: DatasetKey) -> Iterator[str]:
     try:
         yield token
     except BaseException:
-        clear_spent(backend, key.id, own)
+        clear_unresumable(backend, key.id, own)
         raise
-    clear_spent(backend, key.id, own, key)
+    clear_unresumable(backend, key.id, own, key)
 
 
 def _build(
@@ -409,7 +409,7 @@ def _build(
                 build = shared_out(backend, key, source, sha256, part_bytes, token)
                 if options.check_space:
                     _check_space(backend.root, key, source, build.where)
-                say = partial(_log.log, _say_level(options))
+                say = partial(_log.log, _log_level(options))
                 tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
                 write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
             content = planned.content(build.receipts())
@@ -420,14 +420,14 @@ def _build(
             _check_space(backend.root, key, source, where)
         one = Build(
             backend.root, key, part_bytes, both(exclusion.report, show), exclusion, sha256,
-            say_level=_say_level(options),
+            log_level=_log_level(options),
         )  # fmt: skip
         content = planned.content(one.run(source, where))
     if publish(backend.root, key, content, builder(), exclusion=exclusion, replaces=replaces):
         clear_attempt(backend.root, key, where)
 
 
-def _say_level(options: BuildOptions) -> int:
+def _log_level(options: BuildOptions) -> int:
     """Return the log level of the message about a build's size: a warning if no progress bar shows it."""
     return logging.INFO if is_shown(options.progress) else logging.WARNING
 

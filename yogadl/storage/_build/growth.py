@@ -88,7 +88,7 @@ def compact(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
 
 def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callable[[], Any]) -> Planned:
     manifest = _newest(backend.catalogue, base).manifest
-    if _has(manifest, key, _built(backend.catalogue.root, key)):
+    if _contains(manifest, key, _built(backend.catalogue.root, key)):
         which = f"{manifest.key.version!r}" + (f" (the tag {base.version!r})" if base != manifest.key else "")
         what = "is that" if manifest.key == key else "has all of that"
         raise ConfigurationError(
@@ -113,7 +113,7 @@ def earlier_of(base: Manifest) -> tuple[Earlier, ...]:
     return (*base.earlier, this)[-MOST_EARLIER:]
 
 
-def _has(base: Manifest, key: DatasetKey, built: Manifest | None) -> bool:
+def _contains(base: Manifest, key: DatasetKey, built: Manifest | None) -> bool:
     """Return whether a base already contains the records to append, because the call is a repetition.
 
     Args:
@@ -125,10 +125,10 @@ def _has(base: Manifest, key: DatasetKey, built: Manifest | None) -> bool:
     if any(each.version == key.version for each in chain):
         return True
     # The same records may have another name: a version may have been compacted since.
-    return built is not None and built.earlier != () and any(_is(each, built) for each in chain)
+    return built is not None and built.earlier != () and any(_has_records_of(each, built) for each in chain)
 
 
-def _is(earlier: Earlier, manifest: Manifest) -> bool:
+def _has_records_of(earlier: Earlier, manifest: Manifest) -> bool:
     return (earlier.records, earlier.fingerprint) == (manifest.records, manifest.fingerprint)
 
 
@@ -148,7 +148,7 @@ def warn_if_other_base(catalogue: Catalogue, built: Manifest, base: DatasetKey) 
         is_same = last is not None and last.version == given
     else:
         given = found.key.version
-        is_same = _has(found, built.key, built) or (last is not None and _is(last, found))
+        is_same = _contains(found, built.key, built) or (last is not None and _has_records_of(last, found))
     if is_same:
         return
     continues = "was not appended to any version" if last is None else f"continues version {last.version!r}"

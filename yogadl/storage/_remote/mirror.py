@@ -34,9 +34,9 @@ from yogadl.storage._remote.eviction import (
     MirrorLocation,
     chosen_location,
     default_location,
+    described_contents,
     evict_for,
     evict_to_free,
-    what_is_there,
 )
 from yogadl.storage._remote.mirrored_cache import MirroredCache
 
@@ -140,9 +140,8 @@ class Mirror:
                 raise
             raise StorageError(
                 error.errno,
-                f"{error.strerror}; {what_is_there(self.location)}. What nothing reads was removed from the "
-                "mirror as far as there was need: end readers, free the disk, or give mirror= a folder on a "
-                "larger one",
+                f"{error.strerror}; {described_contents(self.location)}. The mirror has already removed what it could, "
+                "since nothing reads it: end readers, free the disk, or give mirror= a folder on a larger one",
             ) from error
 
     def sweep(self) -> None:
@@ -208,17 +207,17 @@ class Mirror:
         with contextlib.closing(MirroredCache(self._bucket, self.location, manifest)) as cache:
             return cache.mend(), cache.mended
 
-    def kept(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+    def published_if_whole(self, key: DatasetKey, digest: str | None = None) -> Published | None:
         """Return a version's manifest if the mirror has it and all its parts; makes no request.
 
         Args:
             key: The version.
             digest: The digest of the manifest, or ``None`` for the newest that is known here.
         """
-        found = self.known(key, digest)
+        found = self.published_if_here(key, digest)
         return found if found is not None and _is_whole(self.folder, found.manifest) else None
 
-    def known(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+    def published_if_here(self, key: DatasetKey, digest: str | None = None) -> Published | None:
         """Return a version's manifest if the mirror has it, with or without its parts."""
         location = self._location_if_any()
         if location is None:
@@ -423,11 +422,11 @@ class NoMirror(Mirror):
         """Return that no files are here."""
         return 0, []
 
-    def kept(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+    def published_if_whole(self, key: DatasetKey, digest: str | None = None) -> Published | None:
         """Return that no version is here."""
         return None
 
-    def known(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+    def published_if_here(self, key: DatasetKey, digest: str | None = None) -> Published | None:
         """Return that no version is known here."""
         return None
 

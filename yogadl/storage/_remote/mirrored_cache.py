@@ -436,7 +436,7 @@ class Filler:
     Args:
         cache: The mirror's files of the cache; downloads the parts.
         are_away: Whether each part is away; set to false as parts arrive.
-        condemn: Called with a part whose object has other bytes than its name says, and the error.
+        mark_damaged: Called with a part whose object has other bytes than its name says, and the error.
         tell_full: See `FillPolicy`.
     """
 
@@ -444,12 +444,12 @@ class Filler:
         self,
         cache: MirroredCache,
         are_away: NDArray[np.bool_],
-        condemn: Callable[[int, CacheFormatError], None],
+        mark_damaged: Callable[[int, CacheFormatError], None],
         tell_full: Callable[[str, StorageError], None],
     ) -> None:
         self._cache = cache
         self._are_away = are_away
-        self._condemn = condemn
+        self._mark_damaged = mark_damaged
         self._tell_full = tell_full
         self._condemned: set[int] = set()
         self._soon: NDArray[np.int64] = np.empty(0, np.int64)
@@ -511,7 +511,7 @@ class Filler:
         except CacheFormatError as error:
             _log.warning("yogadl: %s", error)
             self._condemned.add(part)
-            self._condemn(part, error)
+            self._mark_damaged(part, error)
         except StorageError as error:
             if error.errno in FULL:
                 left = int(self._are_away.sum())

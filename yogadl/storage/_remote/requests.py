@@ -31,7 +31,7 @@ from yogadl.storage._objects.store import CredentialsError
 # Wait for bytes of a part that were requested, and read from them.
 
 
-class Range:
+class RequestedRange:
     """Bytes of one part that were requested.
 
     Attributes:
