@@ -195,7 +195,7 @@ def test_a_plan_counts_the_bytes_of_the_records_and_not_of_their_files(storage):
 BUILD = """
 import sys
 import yogadl
-from yogadl.storage import _build
+from yogadl.storage._build import build as _build
 
 _build._LOG_AFTER_S = 0.0
 data = [{"n": n} for n in range(5_000)]

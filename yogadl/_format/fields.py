@@ -80,7 +80,7 @@ def _row_positions(table: FieldTable, rows: StoredRows, row_bytes: int) -> Int64
     return found
 
 
-class Blocks(NamedTuple):
+class BlockPositions(NamedTuple):
     """The positions of a field's blocks in a window, and the rows of each but the last, a power of 2."""
 
     positions: Int64s
@@ -158,11 +158,11 @@ class FixedField:
             positions = _row_positions(self._table, rows, self._row_bytes)
             rows.announce(positions, np.full(len(positions), self._row_bytes), keeps_pages=self._is_kept)
 
-    def blocks(self) -> Blocks | None:
+    def blocks(self) -> BlockPositions | None:
         """Return the blocks in the window, or None if not all parts have the same layout."""
         if self._positions is None:
             return None
-        return Blocks(self._positions * (self._row_bytes // self._stride), self._mask + 1)
+        return BlockPositions(self._positions * (self._row_bytes // self._stride), self._mask + 1)
 
     def _pieces(self) -> tuple[int, int]:
         """Return the largest size that divides a row and all row distances, and the first piece's start."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Indices, Int64s
-from yogadl._format.fields import Blocks
+from yogadl._format.fields import BlockPositions
 from yogadl._format.rows import Window, view_rows
 from yogadl._format.table import ArrayFile, before
 from yogadl.errors import CacheFormatError
@@ -37,7 +37,7 @@ class JoinedFields:
         leaves: Sequence[Leaf],
         windows: Sequence[Window],
         records: Sequence[int],
-        blocks: Sequence[Sequence[Blocks | None]],
+        blocks: Sequence[Sequence[BlockPositions | None]],
     ) -> None:
         self.windows = windows  # keeps them mapped
         # The rows of each cache begin at a multiple of every field's block size.
@@ -64,7 +64,7 @@ class JoinedField:
     """
 
     def __init__(
-        self, leaf: Leaf, caches: Sequence[tuple[Window, Blocks]], bounds: Int64s, least: int
+        self, leaf: Leaf, caches: Sequence[tuple[Window, BlockPositions]], bounds: Int64s, least: int
     ) -> None:
         assert leaf.shape is not None
         self._shape = tuple(size or 0 for size in leaf.shape)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
-from yogadl._format.fields import Blocks, FixedField, VaryingField
+from yogadl._format.fields import BlockPositions, FixedField, VaryingField
 from yogadl._format.rows import PAGE_BYTES, HeldRows, PartFiles, PartRemovedError, Parts, StoredRows, Window
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, StorageError
@@ -182,7 +182,7 @@ class Reader:
         is_mapped = parts.are_all_mappable and (window.all_mapped or window.map_few())
         return window if is_mapped else None
 
-    def blocks(self, number: int) -> Blocks | None:
+    def blocks(self, number: int) -> BlockPositions | None:
         """Return the blocks of a field in that memory, or None if the field's rows differ in size."""
         field = self.fields[number]
         return field.blocks() if isinstance(field, FixedField) else None

@@ -162,7 +162,7 @@ def view_rows(memory: Any, row_bytes: int) -> tuple[Any, int]:
     if step > 1 or row_bytes == 1:
         view: Any = np.ndarray((size_bytes // step,), f"<u{step}", memory)
     elif row_bytes * size_bytes > _VIEWED_BYTES:
-        return _OneByOne(np.frombuffer(memory, np.uint8), row_bytes), 1
+        return _RowCopier(np.frombuffer(memory, np.uint8), row_bytes), 1
     else:
         count = max(size_bytes - row_bytes + 1, 0)
         if row_bytes < _UNLOCKED_BYTES:
@@ -182,7 +182,7 @@ def row_step(row_bytes: int) -> int:
     return row_bytes if row_bytes in (1, 2, 4, 8) else 1
 
 
-class _OneByOne:
+class _RowCopier:
     """Gathers rows of many megabytes from terabytes, for which numpy can't make a view."""
 
     def __init__(self, memory: NDArray[np.uint8], row_bytes: int) -> None:

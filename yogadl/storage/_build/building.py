@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any, ParamSpec
 from yogadl._core.arguments import in_words, users_level
 from yogadl._core.key import AUTO, DatasetKey, new_key
-from yogadl._core.progress import Progress, Tally, both, is_shown, shown
+from yogadl._core.progress import Progress, Tally, report_to_both, is_shown, shown
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import Manifest
 from yogadl._provenance.builder import Builder, Call, Describer, sha256_of_data
@@ -419,7 +419,7 @@ def _build(
         if options.check_space:
             _check_space(backend.root, key, source, where)
         one = Build(
-            backend.root, key, part_bytes, both(exclusion.report, show), exclusion, sha256,
+            backend.root, key, part_bytes, report_to_both(exclusion.report, show), exclusion, sha256,
             log_level=_log_level(options),
         )  # fmt: skip
         content = planned.content(one.run(source, where))

@@ -159,8 +159,8 @@ class Catalogue:
         if is_all and len(ids) <= _MOST_NAMED:
             return f"it has the datasets {named}"
         if not named:
-            return f"none of the first {_MOST_FILES_LISTED:,} files there is of a dataset; `yogadl ls` looks at all"
-        return f"it has, among others, the datasets {named}; `yogadl ls` looks at all"
+            return f"none of the first {_MOST_FILES_LISTED:,} files is of a dataset; `yogadl ls` reads all"
+        return f"it has, among others, the datasets {named}; `yogadl ls` lists all"
 
     def datasets(self, below: str = "") -> list[str]:
         """Return the ids of all datasets that have a version and that this user may list.

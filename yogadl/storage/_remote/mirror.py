@@ -140,8 +140,9 @@ class Mirror:
                 raise
             raise StorageError(
                 error.errno,
-                f"{error.strerror}; {described_contents(self.location)}. The mirror has already removed what it could, "
-                "since nothing reads it: end readers, free the disk, or give mirror= a folder on a larger one",
+                f"{error.strerror}; {described_contents(self.location)}. All files that no process reads "
+                "were removed from the mirror: end readers, free the disk, or give mirror= a folder on a larger "
+                "one",
             ) from error
 
     def sweep(self) -> None:

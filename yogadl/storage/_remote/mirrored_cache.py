@@ -391,7 +391,7 @@ def _is_unchanged(found: os.stat_result, path: Path) -> bool:
 # The interval at which a process looks for parts that others have downloaded, and whether it must download
 # them itself; and the number of parts that it looks for at a time, each with a call to the file system.
 _LOOK_EVERY_S: Final = 0.5
-LOOKED_AT: Final = 256
+PARTS_AT_ONCE: Final = 256
 # The pause after a failure of the network, in which reading by range retries as well.
 _REST_S: Final = 10.0
 # The least share of a cache that processes of this machine must read for it to be worth filling.
@@ -468,9 +468,9 @@ class Filler:
             return
         self._looked_s = now
         away = np.flatnonzero(self._are_away)
-        for part in away[self._next : self._next + LOOKED_AT].tolist():
+        for part in away[self._next : self._next + PARTS_AT_ONCE].tolist():
             self._are_away[part] = not self._cache.is_here(part)
-        self._next = 0 if self._next + LOOKED_AT >= len(away) else self._next + LOOKED_AT
+        self._next = 0 if self._next + PARTS_AT_ONCE >= len(away) else self._next + PARTS_AT_ONCE
 
     def soon(self, parts: NDArray[np.int64]) -> None:
         """Note the parts that are read next."""
