@@ -398,7 +398,7 @@ def test_who_waits_says_for_whom(bucket: LocalBucket, caplog: pytest.LogCaptureF
     with pytest.raises(LeaseError), Leases(bucket, LeasePolicy(wait_s=1)).held(KEY):
         pass
     assert f"waiting for {KEY}, built by process 123 on far-away" in caplog.text
-    assert "until 600 s after its last sign of life, 1 s at most (wait_s)" in caplog.text
+    assert "until 600 s after its last heartbeat, 1 s at most (wait_s)" in caplog.text
 
 
 def test_who_waits_is_told_why_the_builder_failed(

@@ -23,7 +23,7 @@ def test_reading_makes_no_folder_and_names_the_one_that_is_missing(tmp_path, how
     storage.prune()
     storage.prune(dry_run=True)
     for read in (storage.fetch, storage.info):
-        with pytest.raises(DatasetNotFoundError, match=r"a( |%20)typo/caches, which is not there itself"):
+        with pytest.raises(DatasetNotFoundError, match=r"a( |%20)typo/caches: that folder does not exist"):
             read("d", "1")
     assert not folder.parent.exists()
 

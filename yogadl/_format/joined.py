@@ -159,7 +159,7 @@ def read_selection(content: bytes, what: str) -> Selection:
             indices = _indices_in(array, records)
             if indices is not None and len(indices) == selected:
                 return Selection(name, records, indices)
-    raise CacheFormatError(f"{what} is damaged: it is not what it says of itself; remove it")
+    raise CacheFormatError(f"{what} is damaged: its content does not match its header; remove it")
 
 
 def _indices_in(array: Any, records: int) -> Indices | None:  # an array of one of the three dtypes

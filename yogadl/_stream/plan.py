@@ -111,9 +111,9 @@ def plan(
     most = records * run.source.record_bytes
     views = list(views_of(run.source))
     if not any(hasattr(view, "planner") for view in views):
-        return Plan(records, most, epochs, why="they come from no storage, so what that takes is not known")
+        return Plan(records, most, epochs, why="the records come from no storage, so the cost is unknown")
     if not all(getattr(view, "is_plannable", True) for view in views):
-        return Plan(records, most, epochs, why="what chunks take can't be planned; plan the documents")
+        return Plan(records, most, epochs, why="the cost of chunks can't be planned; plan the documents")
     caches = list(dict.fromkeys(view for view in views if hasattr(view, "planner")))
     planners, share = _counted(make, cut, caches, is_of_blocks=False)
     of_blocks, held_bytes = run.block_ahead is not None, run.block_ahead and run.block_ahead.held_bytes

@@ -142,17 +142,17 @@ def _examine_writing(bucket: Bucket) -> Iterator[Finding]:
         mend = "builders and `prune` need it: s3:DeleteObject on bucket/prefix/*; storage.objects.delete"
         yield Finding("delete", Outcome.NOTE, text, mend)
     else:
-        yield Finding("delete", Outcome.OK, "what was written is gone")
+        yield Finding("delete", Outcome.OK, "the object was deleted")
 
 
 def _read_back(bucket: Bucket, name: str, content: bytes) -> Finding:
     try:
         if read(bucket, name) == content:
-            return Finding("write", Outcome.OK, "what was written came back")
+            return Finding("write", Outcome.OK, "an object was written and read back")
     except StorageError as error:
         return _trouble("write", error, _ALLOW_TO_READ)
     return Finding(
-        "write", Outcome.PROBLEM, f"other bytes came back than were written to {name}", "use another store"
+        "write", Outcome.PROBLEM, f"{name} has other bytes than were written to it", "use another store"
     )
 
 
@@ -181,9 +181,12 @@ def _conditions(bucket: Bucket, name: str) -> Finding:
         return _trouble(what, error, "allow to write on a condition: a policy may forbid it")
     if won != 1:
         return Finding(
-            what, Outcome.PROBLEM, f"{won} of {_WRITERS} writers at once were told that they won", mend
+            what,
+            Outcome.PROBLEM,
+            f"{won} of {_WRITERS} concurrent conditional writes succeeded, not one",
+            mend,
         )
-    return Finding(what, Outcome.OK, f"of {_WRITERS} writers at once one won")
+    return Finding(what, Outcome.OK, f"one of {_WRITERS} concurrent conditional writes succeeded")
 
 
 def _trouble(what: str, error: StorageError, mend: str) -> Finding:

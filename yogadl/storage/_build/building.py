@@ -265,7 +265,7 @@ class BuildOptions:
 
     def _check_engine(self) -> None:
         if self.workers != 1:
-            raise ConfigurationError("an engine has workers of its own: leave workers out, or the engine")
+            raise ConfigurationError("an engine has its own workers: leave out workers, or engine")
         if self.engine not in ENGINES and not callable(getattr(self.engine, "submit", None)):
             raise ConfigurationError(
                 'engine must be "ray", or an executor as those of concurrent.futures, not '
@@ -491,7 +491,7 @@ def _log_why(backend: Backend, key: DatasetKey, builder: Builder) -> None:
                     newest = found if newest is None or found.created > newest.created else newest
     if newest is not None:
         changed = difference(newest.builder, builder.to_json())
-        _log.info("yogadl: %s is built, for it is not %s: %s", key, newest.key.version, changed)
+        _log.info("yogadl: building %s; it differs from %s in: %s", key, newest.key.version, changed)
 
 
 def _bumped(version: str) -> str:

@@ -99,7 +99,7 @@ def _submitted(engine: concurrent.futures.Executor, given: bytes) -> concurrent.
     if not isinstance(task, concurrent.futures.Future):
         raise ConfigurationError(
             f"the engine must be a concurrent.futures.Executor, but submit of this {type(engine).__name__} "
-            "returned no concurrent.futures.Future; for a Client of Dask pass client.get_executor()"
+            "did not return a concurrent.futures.Future; for a Client of Dask pass client.get_executor()"
         )
     return task
 

@@ -69,7 +69,7 @@ def append(
     if key == base:
         raise ConfigurationError(
             f"{key} can't be appended to itself: a call that is repeated after a failure would append twice; "
-            "give the new version a name of its own"
+            "give the new version another name"
         )
     try:
         replace_version(backend, key, lambda: _appended(backend, key, base, data), options, call)
@@ -237,7 +237,7 @@ def _difference(theirs: Spec, ours: Spec) -> str:
     if list(before) != list(now):
         return f"its fields are {list(before)}, those of the new records {list(now)}: give them in that order"
     trees = [getattr(spec.tree, "kind", "value") for spec in (theirs, ours)]
-    return f"its records are each a {trees[0]}, the new ones a {trees[1]}, or they differ so further inside"
+    return f"its records are each a {trees[0]}, the new ones a {trees[1]}, or nested fields differ in the same way"
 
 
 def _named(spec: Spec) -> str:
@@ -253,7 +253,7 @@ def _tell_what_varies(base: Manifest, spec: Spec) -> None:
         if before.leaf.is_fixed and not now.leaf.is_fixed:
             name = repr(before.name) if before.name else "the record"
             _log.warning(
-                "yogadl: %s: the shape of %s is %s there, and varies from now on: its batches are lists",
+                "yogadl: %s: the shape of %s is %s in the base version, and varies in the new one: its batches are lists",
                 base.key, name, before.leaf.shape,
             )  # fmt: skip
 

@@ -127,7 +127,7 @@ class Catalogue:
         """Return the error for a version that does not exist; its message lists versions that do."""
         what = f"there is no {key} in {self.root.location}"
         if not self.is_there():
-            return DatasetNotFoundError(f"{what}, which is not there itself: is it misspelt?")
+            return DatasetNotFoundError(f"{what}: that folder does not exist; check the path")
         # A part of the storage that can't be listed or read must not suppress the rest of the message.
         with contextlib.suppress(StorageError, CacheFormatError):
             versions = self.versions(key.id)
@@ -140,7 +140,7 @@ class Catalogue:
         """Return the error for a dataset that does not exist; its message lists datasets that do."""
         what = f"there is no dataset {dataset_id!r} in {self.root.location}"
         if not self.is_there():
-            return DatasetNotFoundError(f"{what}, which is not there itself: is it misspelt?")
+            return DatasetNotFoundError(f"{what}: that folder does not exist; check the path")
         return DatasetNotFoundError(f"{what}; {self.described_datasets()}")
 
     def is_there(self) -> bool:

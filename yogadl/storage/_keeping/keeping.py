@@ -182,7 +182,7 @@ def prune(
                     if progress is not None:
                         progress(seen, len(gone))
             except CacheFormatError as error:
-                _log.warning("yogadl: nothing is removed of %r: %s", dataset_id, error)
+                _log.warning("yogadl: skipped %r: %s", dataset_id, error)
             except (StorageError, LeaseError) as error:
                 failed[dataset_id] = error
     if failed:
@@ -206,7 +206,7 @@ def _pruned(
         return
     with backend.coordinator.pruning(dataset_id) as exclusion:
         if exclusion is None:
-            _log.warning("yogadl: nothing is removed of %r: others build or prune it just now", dataset_id)
+            _log.warning("yogadl: skipped %r: another process builds or prunes it", dataset_id)
             return
         yield from pruning.remove(removable(backend.catalogue.versions(dataset_id)), exclusion)
 

@@ -202,10 +202,10 @@ def _warn_of_soft_lock(lock: object) -> None:  # a FileLock; its class changes i
         pid, host = Path(lock.lock_file).read_text().splitlines()[:2]
         who = f"process {pid} on {host}"
     except (OSError, ValueError):
-        who = "a process that is not named"
+        who = "an unknown process"
     _warn(
-        "yogadl: this file system has no file locks, and the file %s stands for one, made by %s: if that "
-        "process is dead, make sure that nobody builds, then delete the file",
+        "yogadl: this file system has no file locks, so the file %s is used as a lock; %s created it: if that "
+        "process is dead, make sure that no process builds, then delete the file",
         lock.lock_file, who,
     )  # fmt: skip
 

@@ -129,7 +129,7 @@ class BlockPlaces:
         ends = sums.position[blocks] + sums.length[blocks]
         lies = (sums.part[blocks] == parts) & (sums.position[blocks] <= positions)
         if not (lies & (positions + lengths <= ends)).all():
-            raise CacheFormatError("what is to be read lies in no one block; build the dataset again")
+            raise CacheFormatError("a range is not within one block; build the dataset again")
         return blocks
 
     def before(self, parts: Int64s, positions: Int64s) -> Int64s:

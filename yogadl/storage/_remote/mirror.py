@@ -141,8 +141,8 @@ class Mirror:
             raise StorageError(
                 error.errno,
                 f"{error.strerror}; {described_contents(self.location)}. All files that no process reads "
-                "were removed from the mirror: end readers, free the disk, or give mirror= a folder on a larger "
-                "one",
+                "were removed from the mirror: end readers, free the disk, or give mirror= a folder on a "
+                "larger disk",
             ) from error
 
     def sweep(self) -> None:
@@ -460,9 +460,7 @@ class NoMirror(Mirror):
         return False
 
     def _none(self, what: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"there is no mirror to {what} to: this storage was opened with mirror=None; name a folder"
-        )
+        return ConfigurationError(f"can't {what}: this storage has no mirror (mirror=None); name a folder")
 
 
 # Open the mirror that the arguments of `open_storage` describe.

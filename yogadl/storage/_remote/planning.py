@@ -249,7 +249,7 @@ class Planner:
         """Return the way in which a process reads this many records, and the reason; see `AwayParts`."""
         away = self._parts.away
         if away is None:
-            return "here", "all of it is on this machine"
+            return "here", "all parts are on this machine"
         return away.choice(min(1.0, records / max(1, self._table.records)), held_bytes=held_bytes)
 
     @property
