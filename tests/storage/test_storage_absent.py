@@ -37,9 +37,9 @@ def test_the_first_write_makes_the_folder(tmp_path, how):
 
 def test_tags_and_begun_builds_make_the_folder_when_they_write(tmp_path):
     storage = yogadl.open_storage(tmp_path / "new")
-    with pytest.raises(DatasetNotFoundError, match="not there itself"):
+    with pytest.raises(DatasetNotFoundError, match="that folder does not exist"):
         storage.tag("d", "good", "1")
-    with pytest.raises(DatasetNotFoundError, match="not there itself"):
+    with pytest.raises(DatasetNotFoundError, match="that folder does not exist"):
         storage.delete("d", "1")
     build = storage.begin("d", "1", partitions=1)
     assert not (tmp_path / "new").exists()

@@ -383,7 +383,7 @@ def ahead(monkeypatch):
         notes.append(parts.tolist())
         expect(self, parts, positions, lengths, keeps_pages=keeps_pages)
 
-    monkeypatch.setattr(Ranges, "expect", noted)
+    monkeypatch.setattr(Ranges, "announce", noted)
     return notes
 
 

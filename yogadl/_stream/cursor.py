@@ -235,7 +235,7 @@ def _check_form(state: Any) -> None:
         raise CursorError(f"the cursor's {_VERSION!r} is {state[_VERSION]!r}, not a string: {_START_ANEW}")
     if state["position"] > state["records"]:
         raise CursorError(
-            f"the cursor's 'position' is {state['position']}, greater than its number of records: {_START_ANEW}"
+            f"the cursor's 'position' is {state['position']}, more than its records: {_START_ANEW}"
         )
 
 

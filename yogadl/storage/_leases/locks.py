@@ -204,8 +204,8 @@ def _warn_of_soft_lock(lock: object) -> None:  # a FileLock; its class changes i
     except (OSError, ValueError):
         who = "an unknown process"
     _warn(
-        "yogadl: this file system has no file locks, so the file %s is used as a lock; %s created it: if that "
-        "process is dead, make sure that no process builds, then delete the file",
+        "yogadl: this file system has no file locks, so the file %s is used as a lock; %s created it: if "
+        "that process is dead, make sure that no process builds, then delete the file",
         lock.lock_file, who,
     )  # fmt: skip
 
