@@ -129,7 +129,7 @@ yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _RENEW_CACHE_BYTES _RENEW_PAGES
 yogadl._format.table _SUMS_AT_ONCE
 yogadl._order.permutation ROUNDS
 yogadl._core.progress PROGRESS_DELAY_S=_DELAY_S
-yogadl._stream.block_ahead BLOCK_AHEAD_TOGETHER_BYTES=_TOGETHER_BYTES _COMING_BYTES _WINDOW_BYTES
+yogadl._stream.block_ahead BLOCK_AHEAD_REQUEST_BYTES=_REQUEST_BYTES _COMING_BYTES _WINDOW_BYTES
 yogadl._stream.items ITEMS_MOST_BYTES=MOST_BYTES
 yogadl._stream.plan COUNTED PLAN_INDICES=INDICES
 yogadl._stream.pool MOST_SEGMENTS
@@ -148,21 +148,22 @@ yogadl.cli._report_page.fields MOST_IMAGE_BYTES RECORDS
 yogadl.cli._report_page.fields SAMPLING_AT_ONCE=_AT_ONCE SAMPLING_MOST_BYTES=MOST_BYTES
 yogadl.cli._output WAITING_DELAY_S=_DELAY_S _TICK_S
 yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S _MISTAKEN_S
-yogadl.storage._catalogue.catalogue _MOST_LOOKED_AT
+yogadl.storage._catalogue.catalogue _MOST_FILES_LISTED
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_TOGETHER_BYTES=TOGETHER_BYTES
 yogadl.storage._doctor _LITTLE_ROOM_BYTES
-yogadl.storage._builds.executors _LEAST_UNTOLD _LEAST_WAITING _MOST_WAITING _PART_BYTES _WAITING_BYTES
+yogadl.storage._builds.executors _LEAST_WAITING_IF_UNKNOWN _LEAST_WAITING _MOST_WAITING
+yogadl.storage._builds.executors _PART_BYTES _WAITING_BYTES
 yogadl.storage._catalogue.export EXPORT_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.storage._builds.growth MOST_EARLIER
 yogadl.storage._remote.extents HELD_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
 yogadl.storage._leases.waiting _MIN_TTL_S
 yogadl.storage._leases.waiting WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
-yogadl.storage._leases.locks _SAY_AFTER_S
+yogadl.storage._leases.locks LOCK_LOG_AFTER_S=_LOG_AFTER_S
 yogadl.storage._remote.eviction _ABANDONED_S _SPARE_BYTES
-yogadl.storage._remote.mirrored_cache LOOKED_AT _LOOK_EVERY_S
+yogadl.storage._remote.mirrored_cache PARTS_AT_ONCE _LOOK_EVERY_S
 yogadl.storage._remote.eviction _OTHER_TEMPORARY
 yogadl.storage._remote.partial_file _BOOT
 yogadl.storage._remote.ranged_cache RANGED_CACHE_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES

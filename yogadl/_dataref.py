@@ -7,7 +7,7 @@ from typing import Any, Final, Self, SupportsIndex, overload
 import numpy as np
 
 from yogadl._core.arguments import checked_indices, explains_names, flag, whole
-from yogadl._core.process import end_if_left_behind
+from yogadl._core.process import end_daemon_at_exit
 from yogadl._core.protocols import (
     Column,
     DataRef,
@@ -77,7 +77,7 @@ class StreamedRef(DataRef[Item_co]):
             what = f"{lineage.id!r} version {lineage.version!r} (tag {lineage.tag!r}): {what}"
         return f"<{type(self).__name__} of {what}>"
 
-    def _asked(self, shuffle: bool | Blocks) -> bool | Blocks | Mixture:
+    def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | Mixture:
         """Return the order of this reference's streams, for the order that the caller gave."""
         return shuffle
 
@@ -121,7 +121,7 @@ class RecordsRef(StreamedRef[Item_co]):
         try:
             return self._records.columns(indices)
         except BaseException:
-            end_if_left_behind()
+            end_daemon_at_exit()
             raise
 
     @overload
@@ -196,7 +196,7 @@ class RecordsRef(StreamedRef[Item_co]):
             self._records,
             shard,
             start_offset=start_offset,
-            shuffle=self._asked(shuffle),
+            shuffle=self._order_for(shuffle),
             skip_shuffle_at_epoch_end=skip_shuffle_at_epoch_end,
             shuffle_seed=shuffle_seed,
             cursor=cursor,

@@ -51,7 +51,7 @@ class MixedRef(StreamedRef[Item_co]):
 
     stream = RecordsRef.stream
 
-    def _asked(self, shuffle: bool | Blocks) -> Mixture:
+    def _order_for(self, shuffle: bool | Blocks) -> Mixture:
         return replace(self._mixture, shuffle=shuffle)
 
     @explains_names()

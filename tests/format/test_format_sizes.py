@@ -500,7 +500,7 @@ OF_NO_RECORD = {
     "_format.writer._PART_BLOCKS",
     "_memory._IDLE_BLOCKS",
     "_memory._SETTLING_BYTES",
-    "_provenance.values.CHEAP_BYTES",
+    "_provenance.values.MOST_WARNING_BYTES",
     "adapters.tensorflow._cache._MANY_RECORDS",
     "adapters.tensorflow._items._IDENTITY_BYTES",
     "adapters.tensorflow._source._LARGE_GRAPH_BYTES",

@@ -415,7 +415,7 @@ def test_a_reader_by_range_reserves_no_room_for_what_it_will_not_bring(url, tmp_
 
 
 def test_parts_that_another_process_brings_are_mapped(url, here, tmp_path, monkeypatch):
-    set_constants(monkeypatch, LOOKED_AT=2, LOOK_EVERY_S=0.0)
+    set_constants(monkeypatch, PARTS_AT_ONCE=2, LOOK_EVERY_S=0.0)
     ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill="never"))
     assert ref[3]["id"] == 3
     in_fork(lambda: fetched(yogadl.open_storage(url, mirror=tmp_path)).locality().parts)

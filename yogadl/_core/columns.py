@@ -60,7 +60,7 @@ def chunks(
     # next.
     count, first = 1, first_record
     if not are_constant:
-        records = map(keeper_of(spec.tree), records)
+        records = map(copier_of(spec.tree), records)
     while chunk := _taken(spec, records, count):
         columns = columns_of(spec, chunk, first)
         yield columns
@@ -83,7 +83,7 @@ class Pickled:
         return len(self.data)
 
 
-def keeper_of(node: Node, keep_object: Callable[[Any], Any] = Pickled) -> Callable[[Any], Any]:
+def copier_of(node: Node, keep_object: Callable[[Any], Any] = Pickled) -> Callable[[Any], Any]:
     """Return a function that copies a record as far as it may change; sources may refill one array.
 
     A record of another structure is returned unchanged, and refused later.
@@ -94,9 +94,9 @@ def keeper_of(node: Node, keep_object: Callable[[Any], Any] = Pickled) -> Callab
     """
     if isinstance(node, Leaf):
         return keep_object if node.dtype == OBJECT else _owned
-    keepers = [keeper_of(child, keep_object) for child in node.children]
+    copiers = [copier_of(child, keep_object) for child in node.children]
     if isinstance(node, DictNode):
-        by_key = dict(zip(node.keys, keepers, strict=True))
+        by_key = dict(zip(node.keys, copiers, strict=True))
 
         def keep_dict(record: Any) -> Any:
             if not isinstance(record, dict) or record.keys() != by_key.keys():
@@ -106,9 +106,9 @@ def keeper_of(node: Node, keep_object: Callable[[Any], Any] = Pickled) -> Callab
         return keep_dict
 
     def keep_sequence(record: Any) -> Any:
-        if not isinstance(record, list | tuple) or len(record) != len(keepers):
+        if not isinstance(record, list | tuple) or len(record) != len(copiers):
             return record
-        kept = [keep(value) for keep, value in zip(keepers, record, strict=True)]
+        kept = [keep(value) for keep, value in zip(copiers, record, strict=True)]
         if isinstance(record, list):
             return kept
         make: Any = getattr(record, "_make", tuple)  # of a namedtuple

@@ -28,7 +28,7 @@ class ProcessLock:
 # End daemon threads that still read while the interpreter exits.
 
 
-def end_if_left_behind() -> None:
+def end_daemon_at_exit() -> None:
     """End this thread silently, if it is a daemon and the interpreter is exiting.
 
     The objects that reading needs are gone by then, so reading raises arbitrary errors that are of no use to

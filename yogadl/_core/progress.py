@@ -20,7 +20,7 @@ def is_shown(progress: bool | Progress | None) -> bool:
     return progress is not None or sys.stderr.isatty()
 
 
-def both(one: Progress | None, other: Progress | None) -> Progress | None:
+def report_to_both(one: Progress | None, other: Progress | None) -> Progress | None:
     """Return a function that reports to both, or the one that is not None."""
     if one is None or other is None:
         return one or other

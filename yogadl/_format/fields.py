@@ -80,7 +80,7 @@ def _row_positions(table: FieldTable, rows: StoredRows, row_bytes: int) -> Int64
     return found
 
 
-class Blocks(NamedTuple):
+class BlockPositions(NamedTuple):
     """The positions of a field's blocks in a window, and the rows of each but the last, a power of 2."""
 
     positions: Int64s
@@ -146,23 +146,23 @@ class FixedField:
                 return self._gather_pieces(rows.window, where, memory, step, phase)
         if where is None:
             positions = _row_positions(self._table, rows, self._row_bytes)
-            found = rows.gather(positions, self._row_bytes, keeps=self._is_kept)
+            found = rows.gather(positions, self._row_bytes, keeps_pages=self._is_kept)
         else:
             found = rows.window.rows(self._row_bytes)[0][where]
         column: NDArray[Any] = found.view(self._dtype)
         return column.reshape(len(rows.indices), *self._shape) if self._shape else column
 
-    def expect(self, rows: StoredRows, *, entries: bool = False) -> None:
+    def announce(self, rows: StoredRows, *, entries: bool = False) -> None:
         """Begin to read the rows that are not on this machine; fixed fields have no entries."""
         if self._row_bytes and not entries:
             positions = _row_positions(self._table, rows, self._row_bytes)
-            rows.expect(positions, np.full(len(positions), self._row_bytes), keeps=self._is_kept)
+            rows.announce(positions, np.full(len(positions), self._row_bytes), keeps_pages=self._is_kept)
 
-    def blocks(self) -> Blocks | None:
+    def blocks(self) -> BlockPositions | None:
         """Return the blocks in the window, or None if not all parts have the same layout."""
         if self._positions is None:
             return None
-        return Blocks(self._positions * (self._row_bytes // self._stride), self._mask + 1)
+        return BlockPositions(self._positions * (self._row_bytes // self._stride), self._mask + 1)
 
     def _pieces(self) -> tuple[int, int]:
         """Return the largest size that divides a row and all row distances, and the first piece's start."""
@@ -253,7 +253,7 @@ class VaryingField:
                 out[number] = value
         return out
 
-    def expect(self, rows: StoredRows, *, entries: bool = False) -> None:
+    def announce(self, rows: StoredRows, *, entries: bool = False) -> None:
         """Begin to read the values that are not on this machine, or only their entries.
 
         The values can be read only after their entries.
@@ -262,10 +262,10 @@ class VaryingField:
             row_bytes, is_varying = int(self._table.row_bytes[part]), bool(self._table.varying[part])
             if is_varying and not entries:
                 positions, lengths, _ = self._entries(some, part)
-                some.expect(positions, lengths)
+                some.announce(positions, lengths)
             elif row_bytes and is_varying == entries:
                 positions = _row_positions(self._table, some, row_bytes)
-                some.expect(positions, np.full(len(positions), row_bytes), keeps=self._is_kept)
+                some.announce(positions, np.full(len(positions), row_bytes), keeps_pages=self._is_kept)
 
     def _from_rows(self, rows: StoredRows, part: int) -> list[Any]:
         rank = int(self._table.shape[part, 0])
@@ -274,7 +274,7 @@ class VaryingField:
         if not row_bytes:
             return [np.empty(shape, self._dtype) for _ in range(len(rows.indices))]
         positions = _row_positions(self._table, rows, row_bytes)
-        found = rows.gather(positions, row_bytes, keeps=self._is_kept)
+        found = rows.gather(positions, row_bytes, keeps_pages=self._is_kept)
         return [row.copy() for row in found.view(self._dtype).reshape(len(found), *shape)]
 
     def _from_heap(self, rows: StoredRows, part: int) -> list[Any]:
@@ -285,7 +285,7 @@ class VaryingField:
         """Return the position of each value in its part's file, its length, and its entry."""
         table = self._table
         row_bytes = int(table.row_bytes[part])
-        found = rows.gather(_row_positions(table, rows, row_bytes), row_bytes, keeps=self._is_kept)
+        found = rows.gather(_row_positions(table, rows, row_bytes), row_bytes, keeps_pages=self._is_kept)
         entries = found.view(ENTRY_DTYPE).reshape(len(found), row_bytes // 4)
         blocks, starts, lengths = (entries[:, i].astype(np.int64) for i in range(ENTRY_WORDS))
         parts, _ = rows.located()
@@ -323,7 +323,7 @@ class VaryingField:
 
     def expect_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> None:
         """Begin to read the stretches that are not on this machine."""
-        rows.expect(*self._where_stretches(rows, starts, stops))
+        rows.announce(*self._where_stretches(rows, starts, stops))
 
     def _where_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> tuple[Int64s, Int64s]:
         unit = self.unit_bytes

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Indices, Int64s
-from yogadl._format.fields import Blocks
+from yogadl._format.fields import BlockPositions
 from yogadl._format.rows import Window, view_rows
 from yogadl._format.table import ArrayFile, before
 from yogadl.errors import CacheFormatError
@@ -37,7 +37,7 @@ class JoinedFields:
         leaves: Sequence[Leaf],
         windows: Sequence[Window],
         records: Sequence[int],
-        blocks: Sequence[Sequence[Blocks | None]],
+        blocks: Sequence[Sequence[BlockPositions | None]],
     ) -> None:
         self.windows = windows  # keeps them mapped
         # The rows of each cache begin at a multiple of every field's block size.
@@ -64,7 +64,7 @@ class JoinedField:
     """
 
     def __init__(
-        self, leaf: Leaf, caches: Sequence[tuple[Window, Blocks]], bounds: Int64s, least: int
+        self, leaf: Leaf, caches: Sequence[tuple[Window, BlockPositions]], bounds: Int64s, least: int
     ) -> None:
         assert leaf.shape is not None
         self._shape = tuple(size or 0 for size in leaf.shape)
@@ -159,7 +159,7 @@ def read_selection(content: bytes, what: str) -> Selection:
             indices = _indices_in(array, records)
             if indices is not None and len(indices) == selected:
                 return Selection(name, records, indices)
-    raise CacheFormatError(f"{what} is damaged: it is not what it says of itself; remove it")
+    raise CacheFormatError(f"{what} is damaged: its content does not match its header; remove it")
 
 
 def _indices_in(array: Any, records: int) -> Indices | None:  # an array of one of the three dtypes

@@ -31,7 +31,7 @@ from yogadl._format.layout import (
     SealedPart,
     rows_per_block,
 )
-from yogadl._workers.lane import Lane
+from yogadl._workers.serial import SerialExecutor
 from yogadl.errors import StorageError
 
 # Check a filled part through a plain mmap, and name it by its content.
@@ -61,7 +61,7 @@ def inspect_file(path: Path, lengths: dict[bytes, int]) -> InspectedFile:
             path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
             memoryview(mapped) as view,
-            Lane() as pool,
+            SerialExecutor() as pool,
         ):
             digest = pool.submit(lambda: hashlib.sha256(view).hexdigest())
             blocks = _found_blocks(path, view, lengths)
@@ -264,7 +264,7 @@ class PartWriter:
         """
         lengths = {key: size for field in self._fields for key, size in field.block_lengths()}
         try:
-            with self.path.open("rb") as part, Lane() as pool:
+            with self.path.open("rb") as part, SerialExecutor() as pool:
                 synced = pool.submit(os.fsync, part.fileno())
                 file = inspect_file(self.path, lengths)
                 fields = tuple(field.index(file.blocks) for field in self._fields)

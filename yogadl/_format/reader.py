@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
-from yogadl._format.fields import Blocks, FixedField, VaryingField
+from yogadl._format.fields import BlockPositions, FixedField, VaryingField
 from yogadl._format.rows import PAGE_BYTES, HeldRows, PartFiles, PartRemovedError, Parts, StoredRows, Window
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, StorageError
@@ -182,7 +182,7 @@ class Reader:
         is_mapped = parts.are_all_mappable and (window.all_mapped or window.map_few())
         return window if is_mapped else None
 
-    def blocks(self, number: int) -> Blocks | None:
+    def blocks(self, number: int) -> BlockPositions | None:
         """Return the blocks of a field in that memory, or None if the field's rows differ in size."""
         field = self.fields[number]
         return field.blocks() if isinstance(field, FixedField) else None
@@ -195,7 +195,7 @@ class Reader:
             away = self.parts.are_away(self.parts.locate(indices)[0])
             if away is not None:
                 with contextlib.suppress(CacheFormatError, StorageError):  # reading the records raises it
-                    self._expect(self.parts.rows(indices[away], takes=False), fields)
+                    self._announce(self.parts.rows(indices[away], is_announced=False), fields)
                 return 0  # each record needs an announcement
         if not self.parts.are_all_mappable:
             return 0
@@ -214,7 +214,7 @@ class Reader:
         rows = self.parts.rows(indices[away])
         rows.held = held
         with contextlib.suppress(CacheFormatError, StorageError):  # reading the records raises it
-            self._expect(rows, fields, entries=entries)
+            self._announce(rows, fields, entries=entries)
 
     def will_need_stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> bool:
         """Announce a call of `stretches`; return whether some of the stretches are not on this machine."""
@@ -223,11 +223,11 @@ class Reader:
         away = self.parts.are_away(self.parts.locate(indices)[0])
         if away is None:
             return False
-        rows = self.parts.rows(indices[away], takes=False)
+        rows = self.parts.rows(indices[away], is_announced=False)
         with contextlib.suppress(CacheFormatError, StorageError):  # reading the stretches raises it
             self._varying(number).expect_stretches(rows, starts[away], stops[away])
         return True
 
-    def _expect(self, rows: StoredRows, fields: Sequence[int] | None, *, entries: bool = False) -> None:
+    def _announce(self, rows: StoredRows, fields: Sequence[int] | None, *, entries: bool = False) -> None:
         for field in self.fields if fields is None else [self.fields[number] for number in fields]:
-            field.expect(rows, entries=entries)
+            field.announce(rows, entries=entries)

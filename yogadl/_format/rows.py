@@ -162,7 +162,7 @@ def view_rows(memory: Any, row_bytes: int) -> tuple[Any, int]:
     if step > 1 or row_bytes == 1:
         view: Any = np.ndarray((size_bytes // step,), f"<u{step}", memory)
     elif row_bytes * size_bytes > _VIEWED_BYTES:
-        return _OneByOne(np.frombuffer(memory, np.uint8), row_bytes), 1
+        return _RowCopier(np.frombuffer(memory, np.uint8), row_bytes), 1
     else:
         count = max(size_bytes - row_bytes + 1, 0)
         if row_bytes < _UNLOCKED_BYTES:
@@ -182,7 +182,7 @@ def row_step(row_bytes: int) -> int:
     return row_bytes if row_bytes in (1, 2, 4, 8) else 1
 
 
-class _OneByOne:
+class _RowCopier:
     """Gathers rows of many megabytes from terabytes, for which numpy can't make a view."""
 
     def __init__(self, memory: NDArray[np.uint8], row_bytes: int) -> None:
@@ -310,15 +310,22 @@ class AwayParts(Protocol):
     are_away: NDArray[np.bool_]
 
     def read(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool, takes: bool = True
+        self,
+        parts: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool,
+        is_announced: bool = True,
     ) -> Sequence[bytes | memoryview]:
         """Read ranges of parts that are away.
 
-        `keeps`: whether the bytes around a range are likely to be read, too. `takes`: whether this is the
-        read that was announced; otherwise it is an earlier one, after which the same bytes must stay.
+        `keeps_pages`: whether the bytes around a range are likely to be read, too. `is_announced`: whether
+        this is the read that was announced; otherwise it is an earlier one, after which the same bytes must
+        stay.
         """
 
-    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
+    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         """Begin to read ranges that will soon be read."""
 
     def will_read(self, records: int, *, held_bytes: int | None) -> None:
@@ -366,9 +373,9 @@ class Parts:
         self.renew_after = _RENEW_PAGES if table.total_bytes > _RENEW_CACHE_BYTES else 0
         self._touched_pages = 0
 
-    def rows(self, indices: Int64s, *, takes: bool = True) -> "StoredRows":
+    def rows(self, indices: Int64s, *, is_announced: bool = True) -> "StoredRows":
         """Return the rows of one batch, which are read through the current window."""
-        return StoredRows(self, self.window, indices, takes)
+        return StoredRows(self, self.window, indices, is_announced)
 
     def locate(self, indices: Int64s) -> tuple[Int64s, Int64s]:
         """Return the part of each record, and its row in the part."""
@@ -392,18 +399,20 @@ class Parts:
         positions: Int64s,
         lengths: Int64s,
         *,
-        keeps: bool = False,
-        takes: bool = True,
+        keeps_pages: bool = False,
+        is_announced: bool = True,
     ) -> Sequence[bytes | memoryview]:
         """Read from the parts' files without mapping them; each file is opened once."""
         away = self.are_away(parts)
         if away is not None and self.away is not None:
             if away.all():
-                return self.away.read(parts, positions, lengths, keeps=keeps, takes=takes)
+                return self.away.read(
+                    parts, positions, lengths, keeps_pages=keeps_pages, is_announced=is_announced
+                )
             both: list[bytes | memoryview] = [b""] * len(parts)
             for chosen in (np.flatnonzero(away), np.flatnonzero(~away)):
                 where = parts[chosen], positions[chosen], lengths[chosen]
-                content = self.read(*where, keeps=keeps, takes=takes)
+                content = self.read(*where, keeps_pages=keeps_pages, is_announced=is_announced)
                 for number, value in zip(chosen.tolist(), content, strict=True):
                     both[number] = value
             return both
@@ -423,11 +432,13 @@ class Parts:
                 os.close(descriptor)
         return found
 
-    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool = False) -> None:
+    def announce(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool = False
+    ) -> None:
         """Begin to read the ranges of parts that are not on this machine."""
         away = self.are_away(parts)
         if away is not None and self.away is not None:
-            self.away.expect(parts[away], positions[away], lengths[away], keeps=keeps)
+            self.away.announce(parts[away], positions[away], lengths[away], keeps_pages=keeps_pages)
 
     def open(self, part: int) -> int:
         """Open a part's file; the caller closes the descriptor."""
@@ -473,7 +484,7 @@ class StoredRows:
         parts: The parts of the cache.
         window: The mapped parts; the reference keeps the window alive until the batch is gathered.
         indices: The indices of the records.
-        takes: Whether the rows are read for a batch; otherwise only to announce what they point to.
+        is_announced: Whether the rows are read for a batch; otherwise only to announce what they point to.
         held: Keeps the announced bytes.
     """
 
@@ -482,13 +493,13 @@ class StoredRows:
         parts: Parts,
         window: Window,
         indices: Int64s,
-        takes: bool = True,
+        is_announced: bool = True,
         held: HeldRows | None = None,
     ) -> None:
         self.parts = parts
         self.window = window
         self.indices = indices
-        self._takes = takes
+        self._is_announced = is_announced
         self.held = held
         self._located: tuple[Int64s, Int64s] | None = None
 
@@ -505,9 +516,9 @@ class StoredRows:
 
     def some(self, chosen: NDArray[np.intp]) -> "StoredRows":
         """Return some of these rows."""
-        return StoredRows(self.parts, self.window, self.indices[chosen], self._takes, self.held)
+        return StoredRows(self.parts, self.window, self.indices[chosen], self._is_announced, self.held)
 
-    def gather(self, positions: Int64s, row_bytes: int, *, keeps: bool = False) -> NDArray[Any]:
+    def gather(self, positions: Int64s, row_bytes: int, *, keeps_pages: bool = False) -> NDArray[Any]:
         """Return the rows at these positions of their parts' files, back to back in a new array."""
         parts, _ = self.located()
         view, step = self.window.rows(row_bytes)
@@ -521,19 +532,19 @@ class StoredRows:
             found = view[(positions[here] + self.window.offset[parts[here]]) // step]
             out[here] = found.reshape(-1).view(out.dtype)
         away = np.flatnonzero(~is_mapped)
-        lengths, keeps = np.full(len(away), row_bytes), keeps and row_bytes <= KEPT_ROW_BYTES
+        lengths, keeps_pages = np.full(len(away), row_bytes), keeps_pages and row_bytes <= KEPT_ROW_BYTES
         where = parts[away], positions[away], lengths
-        content = self.parts.read(*where, keeps=keeps, takes=self._takes)
+        content = self.parts.read(*where, keeps_pages=keeps_pages, is_announced=self._is_announced)
         out[away] = np.frombuffer(b"".join(content), out.dtype)
         return out
 
-    def expect(self, positions: Int64s, lengths: Int64s, *, keeps: bool = False) -> None:
+    def announce(self, positions: Int64s, lengths: Int64s, *, keeps_pages: bool = False) -> None:
         """Begin to read these ranges of the rows' parts, as far as they are not on this machine."""
-        keeps = keeps and int(lengths.max(initial=0)) <= KEPT_ROW_BYTES
+        keeps_pages = keeps_pages and int(lengths.max(initial=0)) <= KEPT_ROW_BYTES
         parts = self.parts.locate(self.indices)[0]
-        away = None if self.held is None or keeps else self.parts.are_away(parts)
+        away = None if self.held is None or keeps_pages else self.parts.are_away(parts)
         if self.held is None or away is None:
-            self.parts.expect(parts, positions, lengths, keeps=keeps)
+            self.parts.announce(parts, positions, lengths, keeps_pages=keeps_pages)
         else:
             self.held.add(parts[away], positions[away], lengths[away])
 

@@ -96,7 +96,7 @@ class MixOrder:
             found.append(stretch)
             if number < len(self.past):
                 if not stretch.first < last < whole:
-                    raise ConfigurationError("the weights of a mix can't have changed where they are said to")
+                    raise ConfigurationError("the cursor's changes of weights lie outside of the epoch")
                 taken = self._taken(stretch, last - stretch.first)
         return found
 

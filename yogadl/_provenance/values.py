@@ -43,17 +43,17 @@ _SECRET: Final = re.compile(
 )
 _UNORDERED: Final[tuple[Any, ...]] = (set.__repr__, frozenset.__repr__)
 _CODE: Final = (type, ModuleType, FunctionType, CodeType, FrameType, TracebackType)
-_HELD_LOOKED_AT: Final = 10_000  # the most objects that are searched for sets shown in a `repr`
+_MOST_EXAMINED_HELD: Final = 10_000  # the most objects that are searched for sets shown in a `repr`
 
 
 def shown_value(name: str, value: Any) -> str:
     """Return a value as readable text in one line; a value whose name suggests a secret is hidden."""
     if _SECRET.search(name) and isinstance(value, str | bytes):
         return "(not shown)"
-    if type(value) in CONTAINERS and len(value) > LOOKED_AT:
+    if type(value) in CONTAINERS and len(value) > MOST_EXAMINED_ITEMS:
         return f"{type(value).__name__} of {len(value)}"
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        digest = "" if value.nbytes > CHEAP_BYTES else f" {array_sha256(value)[:16]}"
+        digest = "" if value.nbytes > MOST_WARNING_BYTES else f" {array_sha256(value)[:16]}"
         return f"array {value.dtype}{list(value.shape)}{digest}"
     try:
         text = _text_of(value)
@@ -86,7 +86,7 @@ def _repr_of(value: Any) -> str:
     if "{" not in text:
         return text
     in_order: dict[str, str] = {}
-    for held in itertools.islice(_held_by(value), _HELD_LOOKED_AT + len(text)):
+    for held in itertools.islice(_held_by(value), _MOST_EXAMINED_HELD + len(text)):
         if issubclass(type(held), type(os.environ)):  # isinstance would resolve a weak proxy
             in_order[repr(held)] = "environ"
         # A set longer than the text is not shown in it. A set with a `repr` of its own may have a meaningful
@@ -140,10 +140,10 @@ HOOK: Final = "__yogadl_version__"
 _SCALARS: Final = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 CONTAINERS: Final = (tuple, list, set, frozenset, dict)
 # Larger values are described only if `ValueForms` is `thorough`: a warning is not worth the time.
-CHEAP_BYTES: Final = 64 * 2**20
+MOST_WARNING_BYTES: Final = 64 * 2**20
 _CHEAP_ITEMS: Final = 100_000
 CACHED: Final = type(functools.lru_cache(len))
-LOOKED_AT: Final = 1_000  # the most items of a container that are examined
+MOST_EXAMINED_ITEMS: Final = 1_000  # the most items of a container that are examined
 _INLINE: Final = 200
 
 
@@ -284,9 +284,9 @@ class ValueForms:
         described = f"{'array' if value.ndim else 'scalar'} {_dtype(value.dtype)} {value.shape}"
         if value.dtype.hasobject:
             return f"{described} {self._forms(value.ravel().tolist(), where)}"
-        if value.nbytes > CHEAP_BYTES and not self._thorough:
+        if value.nbytes > MOST_WARNING_BYTES and not self._thorough:
             return described
-        if value.nbytes > CHEAP_BYTES and not self._strict and isinstance(value, np.memmap):
+        if value.nbytes > MOST_WARNING_BYTES and not self._strict and isinstance(value, np.memmap):
             return f"{described} {_file(value.filename)}"
         return f"{described} {array_sha256(value)}"
 
@@ -394,7 +394,7 @@ def nested(value: Any) -> Iterator[Any]:
         yield one
         if type(one) in CONTAINERS:
             held = itertools.chain.from_iterable(list(one.items())) if type(one) is dict else one
-            held = itertools.islice(held, LOOKED_AT)
+            held = itertools.islice(held, MOST_EXAMINED_ITEMS)
             waiting.extend(sorted(held, key=_rank) if isinstance(one, set | frozenset) else held)
 
 

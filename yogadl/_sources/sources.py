@@ -15,8 +15,8 @@ from yogadl._core.columns import (
     CHUNK_RECORDS,
     Columns,
     chunks,
+    copier_of,
     field_column,
-    keeper_of,
     numbered,
     size_of,
 )
@@ -333,7 +333,7 @@ class ItemsSource:
 
     def items(self, indices: Sequence[int]) -> list[Any]:
         """Return these records; later reads don't change them."""
-        return self._read(indices, keeper_of(self.spec.tree, lambda value: value) if self.is_costly else None)
+        return self._read(indices, copier_of(self.spec.tree, lambda value: value) if self.is_costly else None)
 
     def _read(self, indices: Sequence[int], keep: Callable[[Any], Any] | None) -> list[Any]:
         if hasattr(self._data, "__getitems__"):

@@ -21,18 +21,19 @@ from yogadl._stream.rows import Rows
 _WINDOWS: Final = 2
 # Smaller windows are combined up to this size.
 _WINDOW_BYTES: Final = 8_000_000
-# The bytes between blocks are held, too, which takes 1/_SPARE more.
-_SPARE: Final = 64
+# The bytes between blocks are held, too, which takes 1/_GAP_DIVISOR more.
+_GAP_DIVISOR: Final = 64
 # A request for a block takes a request to the store if the entries of its values are not here.
 _BEGUN_LIMIT_S: Final = 60.0
 # The readers, each anywhere in the order, that are recognised by their last position.
 _READERS: Final = 8
 # The bytes requested and not yet received at a time, besides those needed at once.
 _COMING_BYTES: Final = 64 * 2**20
-# A window is over when 1/_LATER of the next was announced, since other readers may be behind.
-_LATER: Final = 8
+# A window is over when 1/_WINDOW_OVERLAP_DIVISOR of the next was announced, since other readers may be
+# behind.
+_WINDOW_OVERLAP_DIVISOR: Final = 8
 # The bytes requested together, so that the wait for the entries of their values happens once.
-_TOGETHER_BYTES: Final = 4 * 2**20
+_REQUEST_BYTES: Final = 4 * 2**20
 
 
 # Each stream of a process has a store of its own.
@@ -65,7 +66,7 @@ class _Window:
         counts: The number of each block's records that the shard reads.
 
     Attributes:
-        asked: The number of blocks requested.
+        requested: The number of blocks requested.
         touched: The call in which the window was used last, by number.
         numbers: The blocks that are held.
         held: The object that holds them, by cache.
@@ -77,7 +78,7 @@ class _Window:
     ) -> None:
         self.label, self.low, self.high = label, low, high
         self.blocks, self.uses, self.counts = blocks, uses, counts
-        self.asked = self.touched = 0
+        self.requested = self.touched = 0
         self.numbers = np.empty(0, np.int64)
         self.held: dict[Any, Any] = {}
         self.begun: list[tuple[int, threading.Event]] = []
@@ -122,8 +123,8 @@ class BlockAhead:
         row_bytes = max(1, source.record_bytes)
         self._positions = one * max(1, _WINDOW_BYTES * shard.ranks // (one * row_bytes))  # in a window
         rows = min(self._positions, order.records) // shard.ranks
-        self.most_rows = max(1, rows // _LATER // 2)
-        self.held_bytes = _WINDOWS * rows * row_bytes * (_SPARE + 1) // _SPARE
+        self.most_rows = max(1, rows // _WINDOW_OVERLAP_DIVISOR // 2)
+        self.held_bytes = _WINDOWS * rows * row_bytes * (_GAP_DIVISOR + 1) // _GAP_DIVISOR
         self._lock = ProcessLock()
         self.records = 0
         self._begin()
@@ -137,10 +138,11 @@ class BlockAhead:
         self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
         self._stores: dict[Any, Any] | None = None
         self._readers: list[_Reader] = []  # the latest last
-        self._calls = self._most_span = 0  # calls of `others`, and the most positions in one of them
-        self._is_going_on = False
+        # The calls of `hold_and_list_missing`, and the most positions in one of them.
+        self._calls = self._most_span = 0
+        self._is_requesting_more = False
 
-    def others(self, rows: Rows, *, is_shared: bool) -> Indices:
+    def hold_and_list_missing(self, rows: Rows, *, is_shared: bool) -> Indices:
         """Begin to hold the blocks of announced rows; return the indices of the records that are not held.
 
         Args:
@@ -159,13 +161,13 @@ class BlockAhead:
                     start, end = end, end + len(positions)
                     if len(positions):
                         some = rows[start:end]
-                        is_other[start:end] = self._others(some, is_shared, awaited)
+                        is_other[start:end] = self._not_held(some, is_shared, awaited)
             self.records += int(is_other.sum())
         for event in awaited:  # otherwise their records would be requested, too
             event.wait(_BEGUN_LIMIT_S)
         return rows.indices[is_other]
 
-    def goes_on(self, rows: Rows, *, is_shared: bool) -> bool:
+    def continues(self, rows: Rows, *, is_shared: bool) -> bool:
         """Return whether these rows continue rows that were announced.
 
         The first rows of a reader are needed at once, and a reader at random positions needs no blocks.
@@ -184,7 +186,7 @@ class BlockAhead:
         near = [one for one in self._readers if one.epoch == epoch and 0 < first - one.last <= reach]
         return max(near, default=None)
 
-    def _others(self, rows: Rows, is_shared: bool, awaited: list[threading.Event]) -> Any:
+    def _not_held(self, rows: Rows, is_shared: bool, awaited: list[threading.Event]) -> Any:
         """Return whether each of these rows, of one epoch, is outside of all held blocks.
 
         The events of requests that are being sent for other rows are added to `awaited`.
@@ -204,19 +206,19 @@ class BlockAhead:
         for number in range(first // self._positions, last // self._positions + 1):
             window = self._window(epoch, number, first)
             wanted = int(np.searchsorted(window.uses, last, side="right"))
-            while window.asked < wanted:
+            while window.requested < wanted:
                 group = self._next(window, wanted, reader)
                 if group is None:
                     break  # without room, the records are read one by one
                 self._hold(window, group)
             is_other &= ~np.isin(blocks, window.numbers)
             awaited += [event for start, event in window.begun if start < wanted]
-        if self._stores and not self._is_going_on:
-            self._is_going_on = True
-            next(iter(self._stores.values())).later(partial(self._go_on, reader))
+        if self._stores and not self._is_requesting_more:
+            self._is_requesting_more = True
+            next(iter(self._stores.values())).later(partial(self._request_more, reader))
         return is_other
 
-    def is_of_use(self, *, is_shared: bool) -> bool:
+    def has_stores(self, *, is_shared: bool) -> bool:
         """Return whether any cache is read in blocks, given whether other processes read rows between."""
         with self._lock:
             return self._finds_stores(is_shared)
@@ -287,11 +289,11 @@ class BlockAhead:
         Room comes from windows that no process of this machine still reads, judging by this reader's
         position, and from windows that were not used since this reader began.
         """
-        most = max(1, _TOGETHER_BYTES // (self._each * self._source.record_bytes))
-        group = window.blocks[window.asked : min(end, window.asked + most)]
+        most = max(1, _REQUEST_BYTES // (self._each * self._source.record_bytes))
+        group = window.blocks[window.requested : min(end, window.requested + most)]
         size_bytes = len(group) * self._each * self._source.record_bytes
         while self._stores and sum(store.free_bytes() for store in self._stores.values()) < size_bytes:
-            over = reader.last - max(self._positions // _LATER, 2 * self._most_span)
+            over = reader.last - max(self._positions // _WINDOW_OVERLAP_DIVISOR, 2 * self._most_span)
             past = (
                 key
                 for key, other in self._windows.items()
@@ -302,8 +304,8 @@ class BlockAhead:
             if oldest is None:
                 return None
             del self._windows[oldest]
-        self.records += int(window.counts[window.asked : window.asked + len(group)].sum())
-        window.asked += len(group)
+        self.records += int(window.counts[window.requested : window.requested + len(group)].sum())
+        window.requested += len(group)
         window.numbers = np.union1d(window.numbers, group)
         return group
 
@@ -326,7 +328,7 @@ class BlockAhead:
             for indices in records:
                 announce(self._source, indices, planned=self._planned or partial(hold, entries))
 
-    def _go_on(self, reader: _Reader) -> None:
+    def _request_more(self, reader: _Reader) -> None:
         """Request more blocks: of the window being read, and then of the next."""
         with contextlib.suppress(Exception):  # reading the blocks raises it
             while (found := self._following(reader)) is not None:
@@ -336,7 +338,7 @@ class BlockAhead:
                 finally:
                     window.begun.remove(begun)
                     begun[1].set()
-        self._is_going_on = False
+        self._is_requesting_more = False
 
     def _following(self, reader: _Reader) -> tuple[_Window, Indices, tuple[int, threading.Event]] | None:
         """Return the blocks to hold next; None if there are none for now."""
@@ -346,13 +348,13 @@ class BlockAhead:
             if current is None or self._coming_bytes() >= _COMING_BYTES:
                 return None
             window = current
-            if current.asked == len(current.blocks):
+            if current.requested == len(current.blocks):
                 if current.high >= self._order.records:
                     return None
                 window = self._window(reader.epoch, number + 1, reader.last)
-                if window.asked == len(window.blocks):
+                if window.requested == len(window.blocks):
                     return None
-            begun = window.asked, threading.Event()
+            begun = window.requested, threading.Event()
             blocks = self._next(window, len(window.blocks), reader)
             if blocks is None:
                 return None

@@ -234,7 +234,9 @@ def _check_form(state: Any) -> None:
     if not isinstance(state.get(_VERSION, ""), str):
         raise CursorError(f"the cursor's {_VERSION!r} is {state[_VERSION]!r}, not a string: {_START_ANEW}")
     if state["position"] > state["records"]:
-        raise CursorError(f"the cursor's 'position' is {state['position']}, past its records: {_START_ANEW}")
+        raise CursorError(
+            f"the cursor's 'position' is {state['position']}, more than its records: {_START_ANEW}"
+        )
 
 
 def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
@@ -246,8 +248,8 @@ def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
             theirs, count = f"version {earlier.version!r}", earlier.records
             other = "" if dict(state["order"]).get("name") == "source" else ", in another order"
             raise CursorError(
-                f"the cursor is of {lineage.id!r} {theirs}, whose {count} records version "
-                f"{lineage.version!r} continues with {identity.records - count} more{other}. "
+                f"the cursor is of {lineage.id!r} {theirs}: version {lineage.version!r} appends "
+                f"{identity.records - count} records to these {count}{other}. "
                 f"To go on, open {theirs}, or read only its records: ref[:{count}].stream(..., "
                 "cursor=cursor, rebind=True). rebind=True alone does not help: it accepts only data of equal "
                 "length. To read all of this version, begin an epoch without a cursor"

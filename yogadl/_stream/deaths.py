@@ -17,7 +17,7 @@ _AGAIN: Final = (
 _NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
 
 
-class Names(NamedTuple):
+class MessageNames(NamedTuple):
     """The names in messages, which are those of the caller's arguments."""
 
     called: str = "prefetch"

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, NamedTuple
 import numpy as np
 
 from yogadl._core.arguments import whole
-from yogadl._core.process import ProcessLock, end_if_left_behind
+from yogadl._core.process import ProcessLock, end_daemon_at_exit
 from yogadl._core.protocols import Indices, Item_co
 from yogadl._stream.cursor import read_cursor, write_cursor
 from yogadl._stream.cut import Point, Span
@@ -145,7 +145,7 @@ class StreamIterator(Iterator[Item_co]):
             return next(self)
         except BaseException:
             self._items = None  # a generator that raised has ended: the next one starts at this place
-            end_if_left_behind()
+            end_daemon_at_exit()
             raise
 
     def _open(self) -> Iterator[Item_co]:

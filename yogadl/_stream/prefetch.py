@@ -81,7 +81,7 @@ class Stats:
         return "; ".join(found)
 
 
-class Waits:
+class WaitTimes:
     """The waiting time of one consumer, counted in its own thread; a pickled copy begins anew.
 
     Attributes:
@@ -97,7 +97,7 @@ class Waits:
         self._before: Any = ({}, 0, 0, (0, 0))  # the counters at that time
 
     def __reduce__(self) -> Any:
-        return Waits, ()
+        return WaitTimes, ()
 
     def begin(self, run: Run) -> None:
         """Note the time of the first request for an item."""
@@ -178,9 +178,9 @@ class Prefetch:
 
     def __call__(self, items: Iterator[Any]) -> Iterator[Any]:
         """Yield `items`, read ahead one by one in one thread; an error comes after the items before it."""
-        return self.of_reads(((1, iter((item,))) for item in items), Counters(), Waits())
+        return self.of_reads(((1, iter((item,))) for item in items), Counters(), WaitTimes())
 
-    def of_reads(self, reads: Iterator[Read], counters: Counters, waits: Waits) -> Iterator[Any]:
+    def of_reads(self, reads: Iterator[Read], counters: Counters, waits: WaitTimes) -> Iterator[Any]:
         """Yield the items of `reads`, made in one thread, which hands over whole reads.
 
         Small batches are read many at a time, and handing over each would cost more than reading it.
@@ -188,7 +188,7 @@ class Prefetch:
         jobs = ((count, partial(_as_it_is, items)) for count, items in reads)
         return _delivered(self.depth, 1, jobs, counters, waits)
 
-    def of_pending(self, pending: Iterator[Pending], counters: Counters, waits: Waits) -> Iterator[Any]:
+    def of_pending(self, pending: Iterator[Pending], counters: Counters, waits: WaitTimes) -> Iterator[Any]:
         """Yield the items of reads that are still to be made; each thread makes the next one."""
         jobs = ((count, partial(_made, read)) for count, read in pending)
         return _delivered(self.depth, self.threads, jobs, counters, waits)
@@ -214,7 +214,7 @@ def _popped(items: deque[Any]) -> Iterator[Any]:
 
 
 def _delivered(
-    depth: int, threads: int, jobs: Iterator[_Job], counters: Counters, waits: Waits
+    depth: int, threads: int, jobs: Iterator[_Job], counters: Counters, waits: WaitTimes
 ) -> Iterator[Any]:
     feed = _Feed(depth, threads, jobs)
     del jobs  # only the threads hold it, so that it ends with them
@@ -328,7 +328,7 @@ class _Feed:
             raise ForkedError
         slot = self._first
         if slot is None:
-            raise _leaving()
+            raise _exit_error()
         found = slot.take()
         self._first = slot.next
         self._delivered += slot.count
@@ -374,7 +374,7 @@ class _Feed:
             with self._turn:
                 self._running -= 1
                 if not self._running:
-                    self._free.put(iter(()), _leaving())  # in case the consumer waits in another thread
+                    self._free.put(iter(()), _exit_error())  # in case the consumer waits in another thread
                     atexit.unregister(self._exit)
 
     def _next(self, jobs: Iterator[_Job]) -> tuple[_Slot, Callable[[], _Found]] | None:
@@ -406,5 +406,5 @@ class _Feed:
         return slot, read
 
 
-def _leaving() -> Exception:
+def _exit_error() -> Exception:
     return RuntimeError("the interpreter is shutting down: nothing is read ahead any more")

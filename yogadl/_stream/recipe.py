@@ -8,7 +8,7 @@ from yogadl._core.arguments import whole
 from yogadl._core.frozen import frozen
 from yogadl._stream.cut import Cut, Point, Span
 from yogadl._stream.items import Batches, Pending, Read, Records
-from yogadl._stream.prefetch import Prefetch, Stats, Waits
+from yogadl._stream.prefetch import Prefetch, Stats, WaitTimes
 from yogadl._stream.rows import Rows, joined
 from yogadl._stream.run import Run
 from yogadl.errors import ConfigurationError
@@ -72,7 +72,7 @@ class Progress:
         self.span = span
         self.items = 0
         self.is_finished = False
-        self.waits = Waits()
+        self.waits = WaitTimes()
 
 
 @frozen
@@ -139,9 +139,9 @@ class Recipe:
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        from yogadl._stream.workers import given_workers
+        from yogadl._stream.workers import worker_options
 
-        options = given_workers(n, workers, threads, *more)
+        options = worker_options(n, workers, threads, *more)
         return self.ahead(n, threads) if options is None else self.in_workers(options)
 
     def begun(self) -> "Recipe":
@@ -153,13 +153,13 @@ class Recipe:
         """The stages that change items, as opposed to reading ahead."""
         return tuple(stage for stage in self.stages if not isinstance(stage, Prefetch))
 
-    def open(self, start: Point, end: int | None, waits: Waits) -> Iterator[Any]:
+    def open(self, start: Point, end: int | None, waits: WaitTimes) -> Iterator[Any]:
         """Return the items from `start` to the epoch `end`; `waits` counts their consumer's waiting time."""
         make, stages = self.make, self.stages
         first = stages[0] if stages else None
         if isinstance(first, Prefetch):
             stages = stages[1:]
-        inner = Waits() if stages else waits
+        inner = WaitTimes() if stages else waits
         if not isinstance(first, Prefetch):
             items = _items(make.reads(self.cut, start, end), inner)
         elif first.threads > 1 and isinstance(make, MakeInThreads):
@@ -203,7 +203,7 @@ class Recipe:
             for stage in self.changing:
                 items = stage(items)
             return next(items)
-        return next(replace(self, stages=self.changing).open(start, span.end, Waits()))
+        return next(replace(self, stages=self.changing).open(start, span.end, WaitTimes()))
 
     def reach(self, progress: Progress) -> Point:
         """Return the place of a cursor for this progress."""
@@ -249,7 +249,7 @@ class Recipe:
         return span
 
 
-def _items(reads: Iterator[Read], waits: Waits) -> Iterator[Any]:
+def _items(reads: Iterator[Read], waits: WaitTimes) -> Iterator[Any]:
     """Yield the items of reads, one after another."""
     for _, items in waits.each(reads):
         yield from items

@@ -268,10 +268,12 @@ AHEAD_BYTES: Final = 32_000_000
 _STEPS: Final = 8  # announcements for AHEAD_BYTES: small batches then cost a comparison each
 
 
-def expect(run: Run, rows: Rows) -> None:
+def announce_rows(run: Run, rows: Rows) -> None:
     """Announce only these rows; other processes read the rows between them."""
     blocks = run.block_ahead
-    announce(run.source, rows.indices if blocks is None else blocks.others(rows, is_shared=True))
+    announce(
+        run.source, rows.indices if blocks is None else blocks.hold_and_list_missing(rows, is_shared=True)
+    )
 
 
 class Ahead:
@@ -308,7 +310,7 @@ class Ahead:
         if planned is None:
             held_bytes = None if self._blocks is None else self._blocks.held_bytes
             will_read(run.source, run.shard.own(0), held_bytes=held_bytes)
-        if self._blocks is not None and self._blocks.is_of_use(is_shared=self._is_shared):
+        if self._blocks is not None and self._blocks.has_stores(is_shared=self._is_shared):
             self._most = min(self._most, self._blocks.most_rows)
         else:
             self._blocks = None
@@ -319,10 +321,14 @@ class Ahead:
         if self._announced < min(total, last + ahead - ahead // _STEPS):
             start, end = max(first, self._announced), min(total, last + ahead)
             some, blocks = self._rows[start:end], self._blocks
-            if blocks is not None and not blocks.goes_on(some, is_shared=self._is_shared):
+            if blocks is not None and not blocks.continues(some, is_shared=self._is_shared):
                 some = some[: max(0, last - start)]  # these are needed at once, and perhaps no others are
             self._announced = start + len(some)
-            indices = some.indices if blocks is None else blocks.others(some, is_shared=self._is_shared)
+            indices = (
+                some.indices
+                if blocks is None
+                else blocks.hold_and_list_missing(some, is_shared=self._is_shared)
+            )
             self._announced += announce(self._source, indices, planned=self._planned)
 
 

@@ -494,12 +494,11 @@ def as_stream(given: Any) -> RecordStream:  # Any: the value is checked here
         raise ConfigurationError("pass the stream itself, and batch_size=, instead of stream.batch(...)")
     if isinstance(given, DataRef):
         raise ConfigurationError(
-            f"a {kind} says which records there are, but in no order yet: pass a stream of it, such as "
-            "ref.stream(shuffle=True)"
+            f"a {kind} has no order of reading: pass a stream of it, such as ref.stream(shuffle=True)"
         )
     if isinstance(given, Stream):
         raise ConfigurationError(
-            f"a {kind} of your own can only be read forwards, once: pass what DataRef.stream of this library "
+            f"your own {kind} can only be read forwards, once: pass what DataRef.stream of this library "
             "returned; yogadl.from_source(...) makes a DataRef of anything with a length and items"
         )
     raise ConfigurationError(

@@ -19,7 +19,7 @@ from yogadl._core.protocols import Column, received_by
 from yogadl._stream.cut import Cut, Pieces, count_of
 from yogadl._stream.items import Batches, Records
 from yogadl._stream.rows import Flags, Rows, joined
-from yogadl._stream.run import RowBlocks, expect
+from yogadl._stream.run import RowBlocks, announce_rows
 from yogadl._stream.transport import Packer, SharedBatch
 from yogadl._workers.messages import Failure
 from yogadl._workers.server import Work, received
@@ -272,7 +272,7 @@ class _Reader:
         """Announce these rows; other workers read the rows between them."""
         with contextlib.suppress(Exception):  # reading the rows raises it
             for piece in pieces:
-                expect(self._run, self._blocks.rows(*piece))
+                announce_rows(self._run, self._blocks.rows(*piece))
 
     def packed(self, pieces: Pieces, is_copy: bool) -> tuple[SharedBatch | None, list[int], Failure | None]:
         """Return the parts made of some rows, the descriptors that map them, and the error after them."""

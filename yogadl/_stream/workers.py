@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from yogadl._core.arguments import whole
 from yogadl._core.frozen import frozen
 from yogadl._stream.cut import Cut, Piece, Point, pieces_of
-from yogadl._stream.deaths import Names
+from yogadl._stream.deaths import MessageNames
 from yogadl._stream.items import MOST_RECORDS, RECORDS_BYTES, Batches, Read, Records, passed
 from yogadl._stream.run import Run
 from yogadl.errors import ConfigurationError, WorkerDiedError
@@ -60,7 +60,7 @@ class WorkerOptions:
     is_begun_by_pool: bool = False
     named: tuple[tuple[str, Any], ...] = ()
     preload: tuple[str, ...] = ()
-    names: Names = Names()
+    names: MessageNames = MessageNames()
 
     def __post_init__(self) -> None:
         from yogadl._workers.server import METHODS
@@ -88,7 +88,7 @@ class WorkerOptions:
         return self.workers + -(-self.ahead // each)
 
 
-def given_workers(
+def worker_options(
     n: Any,
     workers: Any,
     threads: Any,
@@ -120,7 +120,7 @@ def given_workers(
     return None
 
 
-class _Attempts:
+class _WorkerDeaths:
     """The deaths of workers that an iterator has seen: an item is tried only a limited number of times."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class InWorkers:
     options: WorkerOptions
     after: "tuple[Stage, ...]" = ()
     _idle: "list[WorkerPool]" = field(default_factory=list, compare=False, repr=False)
-    _attempts: _Attempts = field(default_factory=_Attempts, compare=False, repr=False)
+    _attempts: _WorkerDeaths = field(default_factory=_WorkerDeaths, compare=False, repr=False)
 
     def __reduce__(self) -> Any:
         return type(self), (self.make, self.item_stages, self.options, self.after)
@@ -182,7 +182,7 @@ class InWorkers:
 
     def begun(self) -> "InWorkers":
         """Return a copy for another iterator."""
-        return replace(self, _attempts=_Attempts())
+        return replace(self, _attempts=_WorkerDeaths())
 
     def here(self, cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
         """Yield the items, made in this process."""

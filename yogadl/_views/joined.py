@@ -14,7 +14,7 @@ from yogadl._views.views import hash_of, origin_of
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from yogadl._format.fields import Blocks
+    from yogadl._format.fields import BlockPositions
     from yogadl._format.joined import JoinedFields
 
 _RADIX_SORTED: Final = 2**16  # numpy sorts 16-bit integers in linear time
@@ -157,10 +157,10 @@ class JoinedRecords:
         return found
 
 
-def _blocks_of(parent: RandomAccess, number: int) -> "Blocks | None":
+def _blocks_of(parent: RandomAccess, number: int) -> "BlockPositions | None":
     """Return the blocks of a field of a parent, which is a mapped cache or a view of one."""
     base, _, of_base = origin_of(parent, np.empty(0, np.int64), number)
-    found: Blocks | None = base.blocks(of_base)
+    found: BlockPositions | None = base.blocks(of_base)
     return found
 
 

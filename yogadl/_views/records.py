@@ -113,7 +113,7 @@ class SourceRecords:
         return refuse(
             self.spec.fields[number].name,
             record,
-            f"{problem}. If it varies, say so: yogadl.from_source(..., spec={declared})",
+            f"{problem}. If the shape varies, declare it: yogadl.from_source(..., spec={declared})",
         )
 
 

@@ -59,7 +59,7 @@ def _divided(indices: Indices, parts: Sequence[Fraction], key: int, values: Indi
     shuffled = indices[permute(np.arange(len(indices)), len(indices), key)]
     if values is None:
         return [some.copy() for some in np.split(shuffled, np.cumsum(counts[:-1]))]
-    return [shuffled[np.sort(places)] for places in _dealt(_line(values[shuffled]), counts)]
+    return [shuffled[np.sort(places)] for places in _apportioned(_grouped_places(values[shuffled]), counts)]
 
 
 def _refuse_growth(records: RandomAccess, shares: Sequence[Any], seed: int, by: str | int | None) -> None:
@@ -117,7 +117,7 @@ def _additions(records: RandomAccess) -> Iterator[tuple[tuple[int, ...], Indices
             yield (first,) if number else (), its
 
 
-def _dealt(line: Indices, counts: Sequence[int]) -> list[Indices]:
+def _apportioned(line: Indices, counts: Sequence[int]) -> list[Indices]:
     """Deal out places to shares evenly along the line: each share gets its proportion of neighbours.
 
     Places are divided between two halves of the shares, then within each half. If they were dealt out to one
@@ -128,7 +128,7 @@ def _dealt(line: Indices, counts: Sequence[int]) -> list[Indices]:
     half = len(counts) // 2
     reached = np.arange(len(line) + 1) * sum(counts[:half]) // max(1, len(line))
     taken = reached[1:] > reached[:-1]
-    return [*_dealt(line[taken], counts[:half]), *_dealt(line[~taken], counts[half:])]
+    return [*_apportioned(line[taken], counts[:half]), *_apportioned(line[~taken], counts[half:])]
 
 
 def _parts(shares: Sequence[Any]) -> list[Fraction]:
@@ -141,7 +141,7 @@ def _parts(shares: Sequence[Any]) -> list[Fraction]:
     return [*parts, rest] if rest > _ROUNDING else parts
 
 
-def _line(groups: Indices) -> Indices:
+def _grouped_places(groups: Indices) -> Indices:
     """Return all places, ordered so that a group's places are adjacent; groups are ordered by first place."""
     _, first, group = np.unique(groups, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)

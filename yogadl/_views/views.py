@@ -396,6 +396,6 @@ def _tree(field: str | int, chunk: Leaf, segments: Any) -> DictNode:  # Any: the
     if segments is None:
         return DictNode((field,), (chunk,))
     if not isinstance(segments, str) or segments in (str(field), ""):
-        raise ConfigurationError(f"segments names a second field, not {segments!r}")
+        raise ConfigurationError(f"segments must be the name of a second field, not {segments!r}")
     assert chunk.shape is not None
     return DictNode((field, segments), (chunk, Leaf("int32", chunk.shape[:1])))

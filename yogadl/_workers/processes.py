@@ -220,8 +220,10 @@ class _Pool(concurrent.futures.Executor):
                     self._ended(worker)
                     worker = None
                     if self._over.is_set() or deaths == _MOST_DEATHS:
-                        raise WorkerDiedError(f"a worker process died {deaths} times at it, last {found.how}")
-                    _log.warning("yogadl: a worker process died %s; another goes on", found.how)
+                        raise WorkerDiedError(
+                            f"{deaths} worker processes died during this call, the last one {found.how}"
+                        )
+                    _log.warning("yogadl: a worker process died %s; another one repeats its call", found.how)
             except BaseException as error:  # noqa: BLE001  (any error goes to the caller that waits)
                 if not self._over.is_set():  # after `kill` no caller waits, and the lock may be held for ever
                     call.future.set_exception(error)

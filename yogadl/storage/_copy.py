@@ -26,7 +26,7 @@ from yogadl.storage._catalogue.parts import open_table, part_files
 from yogadl.storage._catalogue.selections import missing_selections
 from yogadl.storage._files.folder import translated
 from yogadl.storage._files.root import MAX_READ_BYTES, Root
-from yogadl.storage._keeping.keeping import clear_spent, replace
+from yogadl.storage._keeping.keeping import clear_unresumable, replace
 from yogadl.storage._leases.exclusive import exclusive_build
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.download import (
@@ -93,7 +93,7 @@ def copy(
             if is_new and not backend.root.write_if_absent(_names.manifest(key), content):
                 _is_new(backend.root, key, content, replaces)  # raises if another version is there
         clear_attempt(backend.root, key, f"{_names.builds(key)}/copy")
-    clear_spent(backend, key.id, published=key)
+    clear_unresumable(backend, key.id, published=key)
     _copy_selections(root, backend.root, manifest)
     return True
 

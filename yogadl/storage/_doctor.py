@@ -36,7 +36,7 @@ _FEW_DESCRIPTORS: Final = 1024
 # Linux's default limit; in a cache of more parts than the limit, some parts are read without being mapped.
 _FEW_MAPPINGS: Final = 65_530
 
-_MENDS: Final = {
+_REMEDIES: Final = {
     errno.ENOENT: "make the bucket, or correct its name or --endpoint-url",
     errno.EAGAIN: "see that the store is up and can be reached: --endpoint-url, proxies, firewalls, DNS",
     errno.ENXIO: "give the bucket's own --region, or the right --endpoint-url",
@@ -142,17 +142,17 @@ def _examine_writing(bucket: Bucket) -> Iterator[Finding]:
         mend = "builders and `prune` need it: s3:DeleteObject on bucket/prefix/*; storage.objects.delete"
         yield Finding("delete", Outcome.NOTE, text, mend)
     else:
-        yield Finding("delete", Outcome.OK, "what was written is gone")
+        yield Finding("delete", Outcome.OK, "the object was deleted")
 
 
 def _read_back(bucket: Bucket, name: str, content: bytes) -> Finding:
     try:
         if read(bucket, name) == content:
-            return Finding("write", Outcome.OK, "what was written came back")
+            return Finding("write", Outcome.OK, "an object was written and read back")
     except StorageError as error:
         return _trouble("write", error, _ALLOW_TO_READ)
     return Finding(
-        "write", Outcome.PROBLEM, f"other bytes came back than were written to {name}", "use another store"
+        "write", Outcome.PROBLEM, f"{name} has other bytes than were written to it", "use another store"
     )
 
 
@@ -181,9 +181,12 @@ def _conditions(bucket: Bucket, name: str) -> Finding:
         return _trouble(what, error, "allow to write on a condition: a policy may forbid it")
     if won != 1:
         return Finding(
-            what, Outcome.PROBLEM, f"{won} of {_WRITERS} writers at once were told that they won", mend
+            what,
+            Outcome.PROBLEM,
+            f"{won} of {_WRITERS} concurrent conditional writes succeeded, not one",
+            mend,
         )
-    return Finding(what, Outcome.OK, f"of {_WRITERS} writers at once one won")
+    return Finding(what, Outcome.OK, f"one of {_WRITERS} concurrent conditional writes succeeded")
 
 
 def _trouble(what: str, error: StorageError, mend: str) -> Finding:
@@ -192,7 +195,7 @@ def _trouble(what: str, error: StorageError, mend: str) -> Finding:
         mend = "give other credentials, by --profile or the environment; --anonymous for a public bucket"
     elif error.errno == errno.EACCES:
         mend = f"if the credentials are right, {mend}"
-    return Finding(what, Outcome.PROBLEM, _line(error), _MENDS.get(error.errno or 0, mend))
+    return Finding(what, Outcome.PROBLEM, _line(error), _REMEDIES.get(error.errno or 0, mend))
 
 
 def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:

@@ -161,7 +161,7 @@ def is_shared_out(attempt: str) -> bool:
     return attempt.startswith("many-")
 
 
-def is_spent(attempt: str) -> bool:
+def is_unresumable(attempt: str) -> bool:
     """Return whether an attempt of that name is useless once its version is not being built."""
     return attempt.startswith("one-")
 

@@ -143,11 +143,11 @@ class ReadingStorage:
         catalogue = self._backend.catalogue
         _, published = catalogue.named(DatasetKey(dataset_id, dataset_version))
 
-        def but_for_the_last(done: int, total: int) -> None:
+        def report_all_but_last(done: int, total: int) -> None:
             if progress is not None and done < total:
                 progress(done, total)
 
-        verified = verify(catalogue.root, published.manifest, but_for_the_last)
+        verified = verify(catalogue.root, published.manifest, report_all_but_last)
         mirrored, mended = catalogue.opener.mend(published)
         if progress is not None and verified.parts:
             progress(verified.parts, verified.parts)

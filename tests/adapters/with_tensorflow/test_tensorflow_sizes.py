@@ -127,7 +127,7 @@ def test_states_of_sizes_around_what_is_held_are_noted_and_found():
     for limit in (*around(size), 2 * size, 5 * size):
         held = {
             "adapters.tensorflow._source._MOST_BYTES": limit,
-            "adapters.tensorflow._source._SPARED": 0,
+            "adapters.tensorflow._source._NOTE_INTERVAL_FACTOR": 0,
         }
         with scaled(held | {"adapters.tensorflow._source._HELD_BYTES": 2 * limit}):
             kept = states.IteratorStates("00" * 32)

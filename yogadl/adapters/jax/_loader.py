@@ -363,8 +363,8 @@ def make_jax_iterator(
     rows = run.shard.own(0)
     if sharding is not None and 0 < rows < size:
         raise ConfigurationError(
-            f"an epoch has {rows} records and a batch {size}: with a sharding a short batch is left out, and "
-            'there is no other. Make smaller batches, or fill them up: docs/howto/jax.md, "Evaluating"'
+            f"an epoch has {rows} records and a batch {size}: with a sharding a short batch is left out, so "
+            'no batch remains. Make smaller batches, or fill them up: docs/howto/jax.md, "Evaluating"'
         )
     depth, threads = ahead_of(prefetch, threads)
     drop = drop_remainder or sharding is not None

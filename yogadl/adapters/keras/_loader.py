@@ -367,13 +367,13 @@ def reading_call() -> ReadingCall | None:
     the call stack: `fit` and similar methods call it with the dataset, on every backend, before they read
     anything.
     """
-    given = given_to("get_data_adapter", "shuffle", "steps_per_epoch")
+    given = arguments_of_caller("get_data_adapter", "shuffle", "steps_per_epoch")
     return None if given is None else ReadingCall(bool(given["shuffle"]), given["steps_per_epoch"])
 
 
 def fit_backs_up_within_epochs(dataset: PyDataset) -> bool:
     """Return whether a `fit` on the dataset has a BackupAndRestore that saves within epochs."""
-    given = given_to("fit", "x", "callbacks")
+    given = arguments_of_caller("fit", "x", "callbacks")
     if given is None or given["x"] is not dataset:
         return False
     callbacks = getattr(given["callbacks"], "callbacks", given["callbacks"])  # of a CallbackList
@@ -382,7 +382,7 @@ def fit_backs_up_within_epochs(dataset: PyDataset) -> bool:
     return any(isinstance(one, kind) and one.save_freq != "epoch" for one in listed)
 
 
-def given_to(function: str, *names: str) -> Mapping[str, Any] | None:
+def arguments_of_caller(function: str, *names: str) -> Mapping[str, Any] | None:
     """Return the arguments of the nearest calling function of this name that has all of them, or None."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_MOST_FRAMES + 1):

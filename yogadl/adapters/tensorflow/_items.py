@@ -212,7 +212,7 @@ class EpochCount:
         variants = tf.io.parse_tensor(saved[_IDENTITY_BYTES:], tf.variant)
         self._iterator._restore_from_tensors({"_STATE": variants})
 
-    def trust(self) -> None:
+    def mark_as_saved(self) -> None:
         """Note that checkpoints contain the count."""
         self._epochs.is_counted = True
 
@@ -262,7 +262,7 @@ def _write_counts(iterator: Any, counts: list[EpochCount]) -> None:
     save, restore = iterator._serialize_to_tensors, iterator._restore_from_tensors
     is_symbolic = iterator._dataset.options().experimental_symbolic_checkpoint
     for count in counts:
-        count.trust()
+        count.mark_as_saved()
 
     def save_all() -> dict[str, Tensor]:
         if is_symbolic:

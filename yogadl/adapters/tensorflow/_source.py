@@ -29,7 +29,7 @@ from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 # Noting a state takes about 2 ms. The next state is noted after this many times as long. Records that were
 # read after the last state are read again after a kill.
-_SPARED: Final = 50
+_NOTE_INTERVAL_FACTOR: Final = 50
 # The limits of one state, and of all states held: with data that tf.data has read ahead, a state can have
 # tens of megabytes.
 _MOST_BYTES: Final = 48 * 2**20
@@ -67,7 +67,7 @@ class IteratorStates:
     def note(self, iterator: Any, record: int) -> None:  # an iterator of TensorFlow
         """Note an iterator's state, unless one was noted shortly before or tf.data can't write it."""
         started_s = time.monotonic()
-        if not self._is_able or started_s - self._noted_s < _SPARED * self._cost_s:
+        if not self._is_able or started_s - self._noted_s < _NOTE_INTERVAL_FACTOR * self._cost_s:
             return
         content = _written(iterator)
         if content is None or len(content) > _MOST_BYTES:
@@ -422,7 +422,7 @@ def python_functions(graph: Graph) -> list[Any] | None:
 
 
 def _warn_of_what_varies(graph: Graph | None) -> None:
-    for what, mend in graph.doubts() if graph else ():
+    for what, mend in graph.uncacheable_operations() if graph else ():
         warnings.warn(
             f"the dataset that is to be cached has a flaw, {what}, and the cache keeps what this run gives: "
             f"{mend}",

@@ -19,7 +19,7 @@ from yogadl._stream import (
     Finish,
     Flags,
     Loader,
-    Names,
+    MessageNames,
     Prefetch,
     Recipe,
     RecordStream,
@@ -34,7 +34,7 @@ from yogadl.errors import ConfigurationError
 # Start worker processes as PyTorch's DataLoader does, and send their tensors in shared memory.
 
 
-_NAMES: Final = Names("make_dataloader", "worker_init_fn", "timeout", "multiprocessing_context")
+_NAMES: Final = MessageNames("make_dataloader", "worker_init_fn", "timeout", "multiprocessing_context")
 _FACTOR: Final = 2  # chunks of batches for each worker; DataLoader counts batches
 
 
@@ -92,13 +92,13 @@ class _Seeding:
     initialize: Callable[[int], object] | None
     generator: Any
 
-    def __call__(self) -> "_Begin":
+    def __call__(self) -> "_WorkerSetup":
         drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        return _Begin(self.workers, self.initialize, int(drawn))
+        return _WorkerSetup(self.workers, self.initialize, int(drawn))
 
 
 @frozen
-class _Begin:
+class _WorkerSetup:
     """Begin a worker as DataLoader does: with seeds of its own, and one thread."""
 
     workers: int

@@ -155,11 +155,11 @@ class _BatchedItems(_Items):
         return [arrays_in(record, index) for record, index in zip(records, indices, strict=True)]
 
 
-def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | ChosenSource | None":
+def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | SubsetSource | None":
     """Return the source of data that consists only of tensors, else ``None``."""
     if type(data) is torch.utils.data.Subset:
         inner = _columns_of(data.dataset, allow_pickle)
-        return None if inner is None else ChosenSource(inner, data.indices)
+        return None if inner is None else SubsetSource(inner, data.indices)
     if type(data) is torch.utils.data.TensorDataset:
         data = tuple(data.tensors)
     elif type(data) is torch.utils.data.StackDataset:
@@ -174,12 +174,12 @@ def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | ChosenSource |
     return ArraysSource(arrays_in(data, 0), allow_pickle=allow_pickle)
 
 
-class ChosenSource:
+class SubsetSource:
     """Some records of a source by column, in the order of a `Subset`'s indices; a record may come twice."""
 
     can_start_anywhere = True
 
-    def __init__(self, parent: "ArraysSource | ChosenSource", indices: Sequence[int]) -> None:
+    def __init__(self, parent: "ArraysSource | SubsetSource", indices: Sequence[int]) -> None:
         self.spec: Spec = parent.spec
         self.has_final_spec: bool = parent.has_final_spec
         self.length = len(indices)

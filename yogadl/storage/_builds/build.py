@@ -36,7 +36,7 @@ from yogadl.storage._leases.locks import BuildLock
 _log = logging.getLogger("yogadl")
 
 # After this time, a build logs its expected size.
-_SAY_AFTER_S: Final = 10.0
+_LOG_AFTER_S: Final = 10.0
 
 
 def note_version(root: Root, key: DatasetKey) -> None:
@@ -58,8 +58,8 @@ class Build:
         exclusion: The right to build this key; held by the caller.
         origin_sha256: Returns a hash of the code and the values that the source was made from, if they are
             known.
-        say_level: The log level of the message about size and time: a warning if no progress bar shows them.
-        noted: Called when a part's receipt is written, before the part is moved to its place.
+        log_level: The log level of the message about size and time: a warning if no progress bar shows them.
+        on_receipt_written: Called when a part's receipt is written, before the part is moved to its place.
     """
 
     root: Root
@@ -68,8 +68,8 @@ class Build:
     progress: Progress | None = None
     exclusion: BuildExclusion = field(default_factory=BuildLock)
     origin_sha256: Callable[[], str] = field(default=str)
-    say_level: int = logging.INFO
-    noted: Callable[[], None] = lambda: None
+    log_level: int = logging.INFO
+    on_receipt_written: Callable[[], None] = lambda: None
 
     def run(self, source: Source, where: str) -> list[Receipt]:
         """Read `source` to its end and return the receipts of all parts, in order."""
@@ -89,7 +89,7 @@ class Build:
             except CacheFormatError as error:
                 raise StorageError(errno.EIO, f"what was written just now can't be read: {error}") from error
             receipt = Receipt(first_record, part, spec, samples, kept.origin)
-            kept.keep(path, receipt, self.noted)
+            kept.keep(path, receipt, self.on_receipt_written)
             receipts.append(receipt)
 
         from yogadl._format.writer import CacheWriter  # imports lmdb, which reading does not need
@@ -203,20 +203,20 @@ class _Sizes:
         if self._build.progress is not None:
             self._build.progress(records, self._length, size_bytes)
         elapsed_s = time.monotonic() - self._started
-        if self._said or elapsed_s < _SAY_AFTER_S:
+        if self._said or elapsed_s < _LOG_AFTER_S:
             return
         self._said = True
         free_bytes = shutil.disk_usage(self._work).free
         if self._length is None:
             _log.log(
-                self._build.say_level, "yogadl: %s: %s written, %s free",
+                self._build.log_level, "yogadl: %s: %s written, %s free",
                 self._build.key, in_words(size_bytes), in_words(free_bytes),
             )  # fmt: skip
             return
         rest_bytes = size_bytes * (self._length - records) // written
         rest_s = elapsed_s * (self._length - records) / written
         _log.log(
-            self._build.say_level,
+            self._build.log_level,
             "yogadl: %s: about %s in all, %.0f s left, %s free",
             self._build.key, in_words(size_bytes + rest_bytes), rest_s, in_words(free_bytes),
         )  # fmt: skip

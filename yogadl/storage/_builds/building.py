@@ -17,7 +17,7 @@ from typing import Any, Final, ParamSpec
 
 from yogadl._core.arguments import in_words, users_level
 from yogadl._core.key import AUTO, DatasetKey, is_version, new_key
-from yogadl._core.progress import Progress, Tally, both, is_shown, shown
+from yogadl._core.progress import Progress, Tally, is_shown, report_to_both, shown
 from yogadl._core.protocols import DataRef
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import Manifest
@@ -37,7 +37,7 @@ from yogadl.storage._builds.receipts import Shares, shares_of
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss
 from yogadl.storage._catalogue.tags import refuse_tag
 from yogadl.storage._files.root import Root
-from yogadl.storage._keeping.keeping import clear_spent
+from yogadl.storage._keeping.keeping import clear_unresumable
 from yogadl.storage._leases.exclusive import exclusive_build, exclusive_build_unless
 
 # Begin builds of a source in partitions, for one process that holds the right to build, or for any tasks.
@@ -257,7 +257,7 @@ class BuildOptions:
 
     def _check_engine(self) -> None:
         if self.workers != 1:
-            raise ConfigurationError("an engine has workers of its own: leave workers out, or the engine")
+            raise ConfigurationError("an engine has its own workers: leave out workers, or engine")
         if self.engine not in ENGINES and not callable(getattr(self.engine, "submit", None)):
             raise ConfigurationError(
                 'engine must be "ray", or an executor as those of concurrent.futures, not '
@@ -356,9 +356,9 @@ def _attempt(backend: Backend, key: DatasetKey) -> Iterator[str]:
     try:
         yield token
     except BaseException:
-        clear_spent(backend, key.id, own)
+        clear_unresumable(backend, key.id, own)
         raise
-    clear_spent(backend, key.id, own, key)
+    clear_unresumable(backend, key.id, own, key)
 
 
 def _build(
@@ -401,7 +401,7 @@ def _build(
                 build = shared_out(backend, key, source, sha256, part_bytes, token)
                 if options.check_space:
                     _check_space(backend.root, key, source, build.where)
-                say = partial(_log.log, _say_level(options))
+                say = partial(_log.log, _log_level(options))
                 tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
                 write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
             content = planned.content(build.receipts())
@@ -411,15 +411,15 @@ def _build(
         if options.check_space:
             _check_space(backend.root, key, source, where)
         one = Build(
-            backend.root, key, part_bytes, both(exclusion.report, show), exclusion, sha256,
-            say_level=_say_level(options),
+            backend.root, key, part_bytes, report_to_both(exclusion.report, show), exclusion, sha256,
+            log_level=_log_level(options),
         )  # fmt: skip
         content = planned.content(one.run(source, where))
     if publish(backend.root, key, content, builder(), exclusion=exclusion, replaces=replaces):
         clear_attempt(backend.root, key, where)
 
 
-def _say_level(options: BuildOptions) -> int:
+def _log_level(options: BuildOptions) -> int:
     """Return the log level of the message about a build's size: a warning if no progress bar shows it."""
     return logging.INFO if is_shown(options.progress) else logging.WARNING
 
@@ -483,7 +483,7 @@ def _log_why(backend: Backend, key: DatasetKey, builder: Builder) -> None:
                     newest = found if newest is None or found.created > newest.created else newest
     if newest is not None:
         changed = difference(newest.builder, builder.to_json())
-        _log.info("yogadl: %s is built, for it is not %s: %s", key, newest.key.version, changed)
+        _log.info("yogadl: building %s; it differs from %s in: %s", key, newest.key.version, changed)
 
 
 def _bumped(version: str) -> str:

@@ -22,14 +22,14 @@ from yogadl.storage._catalogue.backend import BuildExclusion
 # The executors of yogadl, by name: the module and class of each.
 ENGINES: Final = {"ray": ("yogadl.adapters.ray", "RayExecutor")}
 # The interval between reports of progress.
-_TELL_EVERY_S: Final = 0.5
+_PROGRESS_INTERVAL_S: Final = 0.5
 # The largest size of a part; larger than a share of a source with random access, so each share is one part.
 _PART_BYTES: Final = 2**29
 # An executor keeps the arguments of waiting tasks in memory. _LEAST_WAITING tasks wait in any case, so that
-# no slot is idle for long; _LEAST_UNTOLD, if the executor does not report which tasks run. Up to
+# no slot is idle for long; _LEAST_WAITING_IF_UNKNOWN, if the executor does not report which tasks run. Up to
 # _MOST_WAITING tasks wait as long as their arguments take less than _WAITING_BYTES.
 _LEAST_WAITING: Final = 4
-_LEAST_UNTOLD: Final = 32
+_LEAST_WAITING_IF_UNKNOWN: Final = 32
 _MOST_WAITING: Final = 4096
 _WAITING_BYTES: Final = 2**30
 
@@ -100,7 +100,7 @@ def _submitted(engine: concurrent.futures.Executor, given: bytes) -> concurrent.
     if not isinstance(task, concurrent.futures.Future):
         raise ConfigurationError(
             f"the engine must be a concurrent.futures.Executor, but submit of this {type(engine).__name__} "
-            "returned no concurrent.futures.Future; for a Client of Dask pass client.get_executor()"
+            "did not return a concurrent.futures.Future; for a Client of Dask pass client.get_executor()"
         )
     return task
 
@@ -156,13 +156,15 @@ def _drive(
     try:
         while pending or submitted < build.count:
             waiting = [sent.size_bytes for sent in pending.values() if not sent.task.running()]
-            least = _LEAST_UNTOLD if waiting and len(waiting) == len(pending) else _LEAST_WAITING
+            least = _LEAST_WAITING_IF_UNKNOWN if waiting and len(waiting) == len(pending) else _LEAST_WAITING
             while submitted < build.count and _has_room(waiting, least):
                 sent = submit(submitted)
                 pending[sent.task] = sent
                 waiting.append(sent.size_bytes)
                 submitted += 1
-            done, _ = concurrent.futures.wait(pending, _TELL_EVERY_S, concurrent.futures.FIRST_COMPLETED)
+            done, _ = concurrent.futures.wait(
+                pending, _PROGRESS_INTERVAL_S, concurrent.futures.FIRST_COMPLETED
+            )
             for task in done:
                 sent = pending.pop(task)
                 tally.note(sent.partition, *_result(build, sent), is_whole=True)
@@ -200,7 +202,7 @@ def _write_given(partition: int) -> Written:
 
     def progress(records: int, _: int | None, size_bytes: int) -> None:
         nonlocal last_s
-        if time.monotonic() - last_s >= _TELL_EVERY_S:
+        if time.monotonic() - last_s >= _PROGRESS_INTERVAL_S:
             last_s = time.monotonic()
             report((partition, records, size_bytes))
 

@@ -71,7 +71,7 @@ def append(
     if key == base:
         raise ConfigurationError(
             f"{key} can't be appended to itself: a call that is repeated after a failure would append twice; "
-            "give the new version a name of its own"
+            "give the new version another name"
         )
     try:
         replace_version(backend, key, lambda: _appended(backend, key, base, data), options, call)
@@ -90,7 +90,7 @@ def compact(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
 
 def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callable[[], Any]) -> Planned:
     manifest = _newest(backend.catalogue, base).manifest
-    if _has(manifest, key, _built(backend.catalogue.root, key)):
+    if _contains(manifest, key, _built(backend.catalogue.root, key)):
         which = f"{manifest.key.version!r}" + (f" (the tag {base.version!r})" if base != manifest.key else "")
         what = "is that" if manifest.key == key else "has all of that"
         raise ConfigurationError(
@@ -115,7 +115,7 @@ def earlier_of(base: Manifest) -> tuple[Earlier, ...]:
     return (*base.earlier, this)[-MOST_EARLIER:]
 
 
-def _has(base: Manifest, key: DatasetKey, built: Manifest | None) -> bool:
+def _contains(base: Manifest, key: DatasetKey, built: Manifest | None) -> bool:
     """Return whether a base already contains the records to append, because the call is a repetition.
 
     Args:
@@ -127,10 +127,10 @@ def _has(base: Manifest, key: DatasetKey, built: Manifest | None) -> bool:
     if any(each.version == key.version for each in chain):
         return True
     # The same records may have another name: a version may have been compacted since.
-    return built is not None and built.earlier != () and any(_is(each, built) for each in chain)
+    return built is not None and built.earlier != () and any(_has_records_of(each, built) for each in chain)
 
 
-def _is(earlier: Earlier, manifest: Manifest) -> bool:
+def _has_records_of(earlier: Earlier, manifest: Manifest) -> bool:
     return (earlier.records, earlier.fingerprint) == (manifest.records, manifest.fingerprint)
 
 
@@ -150,7 +150,7 @@ def warn_if_other_base(catalogue: Catalogue, built: Manifest, base: DatasetKey) 
         is_same = last is not None and last.version == given
     else:
         given = found.key.version
-        is_same = _has(found, built.key, built) or (last is not None and _is(last, found))
+        is_same = _contains(found, built.key, built) or (last is not None and _has_records_of(last, found))
     if is_same:
         return
     continues = "was not appended to any version" if last is None else f"continues version {last.version!r}"
@@ -239,7 +239,7 @@ def _difference(theirs: Spec, ours: Spec) -> str:
     if list(before) != list(now):
         return f"its fields are {list(before)}, those of the new records {list(now)}: give them in that order"
     trees = [getattr(spec.tree, "kind", "value") for spec in (theirs, ours)]
-    return f"its records are each a {trees[0]}, the new ones a {trees[1]}, or they differ so further inside"
+    return f"its records are each a {trees[0]}, the new ones a {trees[1]}, or nested fields differ so"
 
 
 def _named(spec: Spec) -> str:
@@ -255,7 +255,8 @@ def _tell_what_varies(base: Manifest, spec: Spec) -> None:
         if before.leaf.is_fixed and not now.leaf.is_fixed:
             name = repr(before.name) if before.name else "the record"
             _log.warning(
-                "yogadl: %s: the shape of %s is %s there, and varies from now on: its batches are lists",
+                "yogadl: %s: the shape of %s is %s in the base version, and varies in the new one: "
+                "its batches are lists",
                 base.key, name, before.leaf.shape,
             )  # fmt: skip
 

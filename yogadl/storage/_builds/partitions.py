@@ -25,11 +25,18 @@ from yogadl.errors import (
 from yogadl.storage import _names
 from yogadl.storage._builds.build import Build, content_of, describe_machine, note_version, require_like
 from yogadl.storage._builds.publish import Content, clear_attempt, publish, put_aside
-from yogadl.storage._builds.receipts import Only, Receipt, Receipts, Shares, samples_from, samples_to_json
+from yogadl.storage._builds.receipts import (
+    Receipt,
+    Receipts,
+    Shares,
+    SingleShare,
+    samples_from,
+    samples_to_json,
+)
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
 from yogadl.storage._catalogue.parts import read_sealed
 from yogadl.storage._files.root import Root
-from yogadl.storage._keeping.keeping import clear_spent
+from yogadl.storage._keeping.keeping import clear_unresumable
 from yogadl.storage._leases.exclusive import exclusive_build
 
 # The receipts that tasks leave of their partitions, and the receipts that a commit can't use.
@@ -160,7 +167,7 @@ class Partitions:
     key: DatasetKey
     count: int
     run: str
-    shares: Shares | Only | None = None
+    shares: Shares | SingleShare | None = None
     origin: str = ""
     is_shared_out: bool = False
     is_named: bool = False
@@ -250,7 +257,9 @@ class Partitions:
         root = self.backend.root
         where = f"{self.where}/{partition:08d}-{secrets.token_hex(8)}"
         if source is not None:
-            receipts = Build(root, self.key, part_bytes, progress, noted=self._noted).run(source, where)
+            receipts = Build(
+                root, self.key, part_bytes, progress, on_receipt_written=self._wait_for_prune
+            ).run(source, where)
         else:
             note_version(root, self.key)
         put = root.write if replaces else root.write_if_absent
@@ -259,7 +268,7 @@ class Partitions:
             root.remove_folder(where)  # last, because without any receipt the parts would never be found
         return receipts
 
-    def _noted(self) -> None:
+    def _wait_for_prune(self) -> None:
         """Wait for a prune that may remove the part that is about to be moved to its place.
 
         A task holds no right to build. A prune that begins later sees the part's receipt. A prune that runs
@@ -313,7 +322,7 @@ class Partitions:
 
         It includes the bounds of the shares, which change if the length of the source changes.
         """
-        if not self.is_named or self.shares is None or isinstance(self.shares, Only):
+        if not self.is_named or self.shares is None or isinstance(self.shares, SingleShare):
             return ""
         described = [self.origin, self.shares.terms()]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:_DIGITS]
@@ -408,7 +417,7 @@ class Partitions:
             is_new = self.publish(
                 content_of(receipts), machine | builder, exclusion, replaces=replaces, aside=aside
             )
-        clear_spent(self.backend, self.key.id, aside)
+        clear_unresumable(self.backend, self.key.id, aside)
         return is_new
 
     @property
@@ -426,13 +435,13 @@ class Partitions:
 
     def _stamps(self) -> list[str]:
         """Return the stamps of the shares now; empty if there is no source."""
-        if self.shares is None or isinstance(self.shares, Only):
+        if self.shares is None or isinstance(self.shares, SingleShare):
             return []
         return [self.shares[number].stamp for number in range(self.count)]
 
     def _made_of(self, stamps: Sequence[str]) -> str:
         """Return the hash of all that decides the partitions' records now; empty if unknown."""
-        if not self.origin or self.shares is None or isinstance(self.shares, Only):
+        if not self.origin or self.shares is None or isinstance(self.shares, SingleShare):
             return ""
         described = [self.origin, self.shares.terms(), stamps]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()
@@ -466,8 +475,8 @@ class Partitions:
 
     def only(self, partition: int) -> "Partitions":
         """Return the build with only the share of this partition, to send to a task."""
-        assert self.shares is not None and not isinstance(self.shares, Only)
-        return replace(self, shares=Only(self.shares, partition))
+        assert self.shares is not None and not isinstance(self.shares, SingleShare)
+        return replace(self, shares=SingleShare(self.shares, partition))
 
     def put_others_aside(self) -> None:
         """Put aside the files that other builds of this version left, such as builds of other code."""

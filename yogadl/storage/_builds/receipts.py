@@ -53,7 +53,7 @@ class Share(Protocol):
     def source(self) -> Source | None:
         """Open the share; return ``None`` if it has no records."""
 
-    def alone(self) -> "Share":
+    def without_other_records(self) -> "Share":
         """Return the share with only the part of the source that it needs, to send elsewhere."""
 
 
@@ -157,8 +157,8 @@ class _Ranges:
     def length(self) -> int:
         return self._bounds[-1]
 
-    def __getitem__(self, number: int) -> "_Range":
-        return _Range(self._source, self._bounds[number], self._bounds[number + 1])
+    def __getitem__(self, number: int) -> "_RangeShare":
+        return _RangeShare(self._source, self._bounds[number], self._bounds[number + 1])
 
     def terms(self) -> Any:
         return self._bounds
@@ -167,7 +167,7 @@ class _Ranges:
         return known() if getattr(self._source, "is_costly", False) else ""
 
 
-class _Range:
+class _RangeShare:
     """A range of records, as a share and as a source of its own.
 
     Args:
@@ -192,13 +192,13 @@ class _Range:
     def __str__(self) -> str:
         return f"records {self._first} to {self._first + self.length - 1}"
 
-    def source(self) -> "_Range | None":
+    def source(self) -> "_RangeShare | None":
         return self if self.length else None
 
-    def alone(self) -> "_Range":
+    def without_other_records(self) -> "_RangeShare":
         end = self._first + self.length
         rows = self._source.rows(self._first, end) if hasattr(self._source, "rows") and self.length else None
-        return self if rows is None else _Range(rows, self._first, end, self._first)
+        return self if rows is None else _RangeShare(rows, self._first, end, self._first)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the share's records."""
@@ -251,15 +251,15 @@ class _Partition:
     def source(self) -> Source | None:
         return self._partition.source()
 
-    def alone(self) -> "_Partition":
+    def without_other_records(self) -> "_Partition":
         return self
 
 
-class Only:
+class SingleShare:
     """One share alone, for the task that writes it."""
 
     def __init__(self, shares: Shares, number: int) -> None:
-        self._share = shares[number].alone()
+        self._share = shares[number].without_other_records()
 
     def __getitem__(self, number: int) -> Share:
         """Return the share, whatever the number."""
@@ -324,7 +324,7 @@ class Receipts:
     terms: dict[str, Any]
     origin: str
 
-    def keep(self, path: Path, receipt: Receipt, noted: Callable[[], None]) -> None:
+    def keep(self, path: Path, receipt: Receipt, on_receipt_written: Callable[[], None]) -> None:
         """Write the receipt of a sealed part and the state of the source, then move the part to its place.
 
         The order matters: if the process dies in between, a part without a receipt would never be found.
@@ -332,7 +332,7 @@ class Receipts:
         Args:
             path: The path of the part.
             receipt: The receipt.
-            noted: Called after the receipt is written, before the part is moved.
+            on_receipt_written: Called after the receipt is written, before the part is moved.
         """
         part = receipt.part
         document = {
@@ -351,7 +351,7 @@ class Receipts:
             if state is not None:
                 self.root.write(f"{self.where}/{receipt.first_record:015d}{STATE}", state)
         self.root.write(f"{self.where}/{receipt.first_record:015d}.json", json.dumps(document).encode())
-        noted()
+        on_receipt_written()
         self.root.adopt(
             {
                 _names.index(self.key.id, part.index_sha256): path.with_suffix(".idx"),

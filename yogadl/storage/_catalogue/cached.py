@@ -23,7 +23,7 @@ from yogadl.storage._files.mounts import network_file_system
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
-    from yogadl._format.fields import Blocks
+    from yogadl._format.fields import BlockPositions
     from yogadl._format.joined import Selection
     from yogadl._format.layout import PartIndex
     from yogadl._format.rows import HeldRows, Parts, Window
@@ -235,7 +235,7 @@ class CachedRecords:
         reader = self.open()[1]
         return reader.mapped(records) if isinstance(reader, Reader) else None
 
-    def blocks(self, number: int) -> "Blocks | None":
+    def blocks(self, number: int) -> "BlockPositions | None":
         """Return where the blocks of a field lie in that memory, or None if its rows differ in size."""
         reader = self.open()[1]
         return reader.blocks(number) if isinstance(reader, Reader) else None

@@ -19,7 +19,7 @@ from yogadl.storage._files.root import Root, trashed_names
 
 # An error about a missing dataset lists at most 20 ids, found among the first 1,000 files (a page of a
 # store's list).
-_MOST_LOOKED_AT: Final = 1000
+_MOST_FILES_LISTED: Final = 1000
 _MOST_NAMED: Final = 20
 
 
@@ -127,11 +127,11 @@ class Catalogue:
         """Return the error for a version that does not exist; its message lists versions that do."""
         what = f"there is no {key} in {self.root.location}"
         if not self.is_there():
-            return DatasetNotFoundError(f"{what}, which is not there itself: is it misspelt?")
+            return DatasetNotFoundError(f"{what}: that folder does not exist; check the path")
         # A part of the storage that can't be listed or read must not suppress the rest of the message.
         with contextlib.suppress(StorageError, CacheFormatError):
             versions = self.versions(key.id)
-            what += f"; there are the versions {versions}" if versions else f"; {self.what_there_is()}"
+            what += f"; there are the versions {versions}" if versions else f"; {self.described_datasets()}"
             tags = self.tags(key.id) if versions else {}
             what += f", and the tags {sorted(tags)}" if tags else ""
         return DatasetNotFoundError(what)
@@ -140,29 +140,27 @@ class Catalogue:
         """Return the error for a dataset that does not exist; its message lists datasets that do."""
         what = f"there is no dataset {dataset_id!r} in {self.root.location}"
         if not self.is_there():
-            return DatasetNotFoundError(f"{what}, which is not there itself: is it misspelt?")
-        return DatasetNotFoundError(f"{what}; {self.what_there_is()}")
+            return DatasetNotFoundError(f"{what}: that folder does not exist; check the path")
+        return DatasetNotFoundError(f"{what}; {self.described_datasets()}")
 
     def is_there(self) -> bool:
         """Return whether the folder exists; true for a bucket, since finding out would need a request."""
         folder = folder_at(self.root.location)
         return folder is None or os.path.lexists(folder)
 
-    def what_there_is(self) -> str:
+    def described_datasets(self) -> str:
         """Return a phrase that lists datasets, for the error about a dataset that does not exist.
 
         Only the first files are looked at, because a bucket may hold millions of other objects.
         """
-        found, is_all = self.root.folders_with("versions", most_files=_MOST_LOOKED_AT)
+        found, is_all = self.root.folders_with("versions", most_files=_MOST_FILES_LISTED)
         ids = sorted(filter(is_dataset_id, found))
         named = list(itertools.islice(filter(self._has_version, ids), _MOST_NAMED))
         if is_all and len(ids) <= _MOST_NAMED:
             return f"it has the datasets {named}"
         if not named:
-            return (
-                f"none of the first {_MOST_LOOKED_AT:,} files there is of a dataset; `yogadl ls` looks at all"
-            )
-        return f"it has, among others, the datasets {named}; `yogadl ls` looks at all"
+            return f"none of the first {_MOST_FILES_LISTED:,} files is of a dataset; `yogadl ls` reads all"
+        return f"it has, among others, the datasets {named}; `yogadl ls` lists all"
 
     def datasets(self, below: str = "") -> list[str]:
         """Return the ids of all datasets that have a version and that this user may list.

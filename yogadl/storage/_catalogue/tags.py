@@ -65,8 +65,8 @@ def move_tag(root: Root, dataset_id: str, move: TagMove) -> None:
         if newest >= _names.MAX_NUMBER:
             where = root.where(_names.tag(dataset_id, move.tag, newest))
             raise CacheFormatError(
-                f"{where} has the highest number that there is, which no moves of a tag come to: somebody "
-                "else has put it there. Delete it, then tag again"
+                f"{where} has the highest possible number, which yogadl never reaches: another program "
+                "wrote it. Delete it, then tag again"
             )
         name = _names.tag(dataset_id, move.tag, newest + 1)
         if root.write_if_absent(name, move.to_bytes()):

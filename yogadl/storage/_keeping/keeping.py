@@ -20,13 +20,13 @@ from yogadl.storage._catalogue.tags import (
 )
 from yogadl.storage._files.root import Entry, Root, new_trashed_name, trashed_names
 from yogadl.storage._keeping.prune import (
-    GRACE_OF_THE_SILENT_S,
+    UNRESPONSIVE_BUILDER_GRACE_S,
     Pruned,
     Pruning,
     Unfinished,
     attempts,
     count,
-    has_spent,
+    has_unresumable,
     held,
     incomplete,
 )
@@ -175,14 +175,14 @@ def prune(
             if progress is not None:
                 progress(seen, len(gone))
             pruning = Pruning(root, dataset_id, grace_s, now)
-            doomed = pruning.unfinished if unfinished else pruning.doomed
+            removable = pruning.unfinished if unfinished else pruning.removable
             try:
-                for entry in _pruned(backend, pruning, doomed, dataset_id, dry_run):
+                for entry in _pruned(backend, pruning, removable, dataset_id, dry_run):
                     gone.append(entry)
                     if progress is not None:
                         progress(seen, len(gone))
             except CacheFormatError as error:
-                _log.warning("yogadl: nothing is removed of %r: %s", dataset_id, error)
+                _log.warning("yogadl: skipped %r: %s", dataset_id, error)
             except (StorageError, LeaseError) as error:
                 failed[dataset_id] = error
     if failed:
@@ -193,12 +193,12 @@ def prune(
 def _pruned(
     backend: Backend,
     pruning: Pruning,
-    doomed: Callable[[list[str]], list[Entry]],
+    removable: Callable[[list[str]], list[Entry]],
     dataset_id: str,
     dry_run: bool,
 ) -> Iterator[Entry]:
     """Yield the files of a dataset that are removed, or would be."""
-    found = doomed(backend.catalogue.versions(dataset_id))
+    found = removable(backend.catalogue.versions(dataset_id))
     if not found:
         return  # without taking the right to prune, so that no builder waits
     if dry_run:
@@ -206,12 +206,12 @@ def _pruned(
         return
     with backend.coordinator.pruning(dataset_id) as exclusion:
         if exclusion is None:
-            _log.warning("yogadl: nothing is removed of %r: others build or prune it just now", dataset_id)
+            _log.warning("yogadl: skipped %r: another process builds or prunes it", dataset_id)
             return
-        yield from pruning.remove(doomed(backend.catalogue.versions(dataset_id)), exclusion)
+        yield from pruning.remove(removable(backend.catalogue.versions(dataset_id)), exclusion)
 
 
-def clear_spent(
+def clear_unresumable(
     backend: Backend, dataset_id: str, own: str | None = None, published: DatasetKey | None = None
 ) -> None:
     """Remove files of builds that no build can continue, unless a build runs: then that build does it.
@@ -224,14 +224,14 @@ def clear_spent(
     """
     root = backend.root
     try:
-        if not has_spent(root, dataset_id, published):
+        if not has_unresumable(root, dataset_id, published):
             return
         with backend.coordinator.pruning(dataset_id) as exclusion:
             if exclusion is not None:
                 pruning = Pruning(root, dataset_id, 0.0, root.now())
-                age_s = 0.0 if exclusion.term is None else GRACE_OF_THE_SILENT_S
-                spent = pruning.spent(backend.catalogue.versions(dataset_id), own, published, age_s)
-                for _ in pruning.remove(spent, exclusion):
+                age_s = 0.0 if exclusion.term is None else UNRESPONSIVE_BUILDER_GRACE_S
+                found = pruning.unresumable(backend.catalogue.versions(dataset_id), own, published, age_s)
+                for _ in pruning.remove(found, exclusion):
                     pass
     except OfflineError:
         pass  # offline, nothing was begun, and the call raises its own error

@@ -82,7 +82,7 @@ def attempts(root: Root, dataset_id: str) -> list[Attempt]:
     return list(found.values())
 
 
-def has_spent(root: Root, dataset_id: str, published: DatasetKey | None) -> bool:
+def has_unresumable(root: Root, dataset_id: str, published: DatasetKey | None) -> bool:
     """Return whether there may be attempts that no build can continue, or files left of one."""
     names: dict[str, set[str]] = {}
     for file in root.names(f"{dataset_id}/builds"):
@@ -90,7 +90,8 @@ def has_spent(root: Root, dataset_id: str, published: DatasetKey | None) -> bool
         names.setdefault(builds, set()).add(name)
     mine = published and _names.builds(published)
     return any(
-        builds == mine or those == {""} or any(map(_names.is_spent, those)) for builds, those in names.items()
+        builds == mine or those == {""} or any(map(_names.is_unresumable, those))
+        for builds, those in names.items()
     )
 
 
@@ -132,12 +133,12 @@ def held(root: Root, dataset_id: str, found: Iterable[Attempt], kept: set[str]) 
 
 
 # The least grace of leases: a builder that waits for the end of a prune has put its lease already.
-_LEAST_GRACE_OF_LEASES_S: Final = 86_400.0
+_LEAST_LEASE_GRACE_S: Final = 86_400.0
 # The time for which the files of an unresponsive builder with a lease are kept. The builder is considered
 # dead, but it may wake up and publish a manifest that names these files.
-GRACE_OF_THE_SILENT_S: Final = 86_400.0
+UNRESPONSIVE_BUILDER_GRACE_S: Final = 86_400.0
 # The time for which files of tasks are kept: tasks that write partitions hold no right to build.
-_GRACE_OF_TASKS_S: Final = 86_400.0
+_TASK_FILES_GRACE_S: Final = 86_400.0
 _CHECK_EVERY_S: Final = 1.0
 
 
@@ -166,7 +167,7 @@ class Pruning:
         self._now = now
         self._named: dict[bytes, set[str]] = {}  # by manifest: the files that it names never change
 
-    def doomed(self, versions: Sequence[str]) -> list[Entry]:
+    def removable(self, versions: Sequence[str]) -> list[Entry]:
         """Return the files that can be removed, manifests first.
 
         The result holds as long as no process builds, deletes or restores a version, which the right to prune
@@ -181,14 +182,14 @@ class Pruning:
         ]
         # After listing the parts: a task that notes a part from now on waits for this prune before it moves
         # the part to its place.
-        doomed, kept = [], self._live(versions) | self._of_tasks()
+        removable, kept = [], self._named_by_versions(versions) | self._written_by_tasks()
         for key, stamp, name in trashed(self._root, self._id):
             if self._now - stamp / 1e9 > self._grace_s:
-                doomed.append(Entry(name, self._root.size(name) or 0, stamp / 1e9))
+                removable.append(Entry(name, self._root.size(name) or 0, stamp / 1e9))
             else:
                 kept |= self._named_files(key, name)
         locks = self._locks(versions, found)
-        return doomed + [e for e in found if e.name not in locks and self._can_go(e, kept)]
+        return removable + [e for e in found if e.name not in locks and self._can_go(e, kept)]
 
     def _locks(self, versions: Sequence[str], found: Sequence[Entry]) -> set[str]:
         """Return the locks that stay: locks of versions that exist, are in the trash, or are being built.
@@ -206,7 +207,7 @@ class Pruning:
         used = {_names.hashed(name) for name in builds.union(map(_names.builds, keys))}
         return {name for name in locks if _names.hashed(name) in used}
 
-    def _of_tasks(self) -> set[str]:
+    def _written_by_tasks(self) -> set[str]:
         """Return the files that tasks may be writing now, whatever the grace, and the parts they name."""
         # Twice: a task's notes may be replaced by a receipt between the listing and the reading.
         found = attempts(self._root, self._id) + attempts(self._root, self._id)
@@ -222,14 +223,14 @@ class Pruning:
             CacheFormatError: if a manifest can't be read.
         """
         thrown_away = (self._named_files(key, name) for key, _, name in trashed(self._root, self._id))
-        return self._live(versions).union(*thrown_away)
+        return self._named_by_versions(versions).union(*thrown_away)
 
-    def spent(
+    def unresumable(
         self, versions: Iterable[str], own: str | None, published: DatasetKey | None, age_s: float
     ) -> list[Entry]:
         """Return the files of attempts that no build can continue, parts first.
 
-        As for `doomed`, the result holds only as long as no process builds.
+        As for `removable`, the result holds only as long as no process builds.
 
         Args:
             versions: The versions that the dataset has.
@@ -246,14 +247,14 @@ class Pruning:
             if _names.is_partitioned(attempt.name) and self._may_be_at_work(attempt):
                 return False  # its `commit` replaces the published version
             is_old = self._now - attempt.written >= age_s
-            return is_old and (_names.is_spent(attempt.name) or attempt.builds == mine)
+            return is_old and (_names.is_unresumable(attempt.name) or attempt.builds == mine)
 
         return self._held(versions, is_dead)
 
     def unfinished(self, versions: Iterable[str]) -> list[Entry]:
         """Return all files of attempts, parts first, except those that tasks may be writing now.
 
-        As for `doomed`, the result holds only as long as no process builds.
+        As for `removable`, the result holds only as long as no process builds.
         """
 
         def is_dead(attempt: Attempt) -> bool:
@@ -263,7 +264,7 @@ class Pruning:
 
     def _may_be_at_work(self, attempt: Attempt) -> bool:
         """Return whether tasks may be writing partitions now; tasks hold no right to build."""
-        return self._now - attempt.written < _GRACE_OF_TASKS_S
+        return self._now - attempt.written < _TASK_FILES_GRACE_S
 
     def _held(self, versions: Iterable[str], is_dead: Callable[[Attempt], bool]) -> list[Entry]:
         found = attempts(self._root, self._id)
@@ -273,21 +274,23 @@ class Pruning:
         named = set().union(*(attempt.named for attempt in dead))
         parts: list[Entry] = []
         if named:
-            named -= self.named(versions).union(self._of_tasks(), *(attempt.named for attempt in living))
+            named -= self.named(versions).union(
+                self._written_by_tasks(), *(attempt.named for attempt in living)
+            )
             parts = [entry for entry in self._root.entries(f"{self._id}/parts") if entry.name in named]
         return parts + [entry for attempt in dead for entry in attempt.entries]
 
-    def _live(self, versions: Iterable[str]) -> set[str]:
+    def _named_by_versions(self, versions: Iterable[str]) -> set[str]:
         """Return the files that the manifests of these versions name."""
         keys = (DatasetKey(self._id, version) for version in versions)
         return set().union(*(self._named_files(key, _names.manifest(key)) for key in keys))
 
     def _can_go(self, entry: Entry, kept: set[str]) -> bool:
-        least_age_s = max(self._grace_s, _LEAST_GRACE_OF_LEASES_S if "/leases/" in entry.name else 0.0)
+        least_age_s = max(self._grace_s, _LEAST_LEASE_GRACE_S if "/leases/" in entry.name else 0.0)
         if _names.is_unfinished(entry.name) and not isinstance(self._root, Folder):
             # Tasks and tags are written without a lease; only a local folder has no such writers during a
             # prune.
-            least_age_s = max(least_age_s, _GRACE_OF_TASKS_S)
+            least_age_s = max(least_age_s, _TASK_FILES_GRACE_S)
         is_old = self._now - entry.modified >= least_age_s
         is_named = not kept.isdisjoint((entry.name, entry.name.rpartition("/")[0]))
         if entry.name.startswith(f"{_names.tags(self._id)}/"):
@@ -313,14 +316,14 @@ class Pruning:
             self._named[content] = named
         return self._named[content]
 
-    def remove(self, doomed: Iterable[Entry], exclusion: BuildExclusion) -> Iterator[Entry]:
+    def remove(self, removable: Iterable[Entry], exclusion: BuildExclusion) -> Iterator[Entry]:
         """Remove these files, except files that were written again meanwhile; yield each removed file.
 
         Raises:
             LeaseLostError: if a builder has taken over; nothing is removed from then on.
         """
         checked = time.monotonic()
-        for entry in doomed:
+        for entry in removable:
             if time.monotonic() - checked >= _CHECK_EVERY_S:
                 exclusion.check()
                 checked = time.monotonic()
@@ -333,9 +336,9 @@ class Pruning:
                 yield entry
 
 
-def count(doomed: Iterable[Entry]) -> Pruned:
+def count(removable: Iterable[Entry]) -> Pruned:
     """Return the names and the total size of these files."""
-    found = list(doomed)
+    found = list(removable)
     return Pruned(tuple(entry.name for entry in found), sum(entry.size_bytes for entry in found))
 
 

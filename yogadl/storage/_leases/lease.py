@@ -183,8 +183,8 @@ class Leases:
         """Put the lease of the term after `state`, unless another process puts it first."""
         if state.term >= _names.MAX_NUMBER:
             raise LeaseError(
-                f"{self.bucket.url}/{_names.lease(key, state.term)} has the highest number that there is, "
-                "which no leases come to: somebody else has put it there. Make sure that nobody builds, "
+                f"{self.bucket.url}/{_names.lease(key, state.term)} has the highest possible number, "
+                "which yogadl never reaches: another program wrote it. Make sure that no process builds, "
                 f"delete it, then {verbs(key)[0]} again"
             )
         term, token = state.term + 1, secrets.token_hex(16)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from yogadl.storage._catalogue.backend import BuildExclusion
 
 _POLL_S: Final = 0.05
-_SAY_AFTER_S: Final = 2.0
-_SAY_EVERY_S: Final = 60.0
+_LOG_AFTER_S: Final = 2.0
+_LOG_EVERY_S: Final = 60.0
 
 
 class BuildLock:
@@ -86,7 +86,7 @@ class FileLocks:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            _say_if_soft(lock)
+            _warn_of_soft_lock(lock)
             yield None
             return
         except OSError as error:
@@ -117,7 +117,7 @@ class FileLocks:
                 with lock.acquire(timeout=0):
                     pass
             except Timeout:
-                _say_if_soft(lock)
+                _warn_of_soft_lock(lock)
                 return True
             except OSError as error:
                 raise _not_writable(error, self.folder.root) from error
@@ -153,17 +153,17 @@ class FileLocks:
         from filelock import Timeout
 
         started = time.monotonic()
-        say_at_s = _SAY_AFTER_S
+        say_at_s = _LOG_AFTER_S
         while True:
             try:
-                lock.acquire(timeout=_SAY_AFTER_S, poll_interval=_POLL_S)
+                lock.acquire(timeout=_LOG_AFTER_S, poll_interval=_POLL_S)
                 break
             except Timeout:
                 waited_s = time.monotonic() - started
                 if waited_s >= say_at_s:
                     _warn("yogadl: waiting for %s", what())
-                    _say_if_soft(lock)
-                    say_at_s = waited_s + _SAY_EVERY_S
+                    _warn_of_soft_lock(lock)
+                    say_at_s = waited_s + _LOG_EVERY_S
             except OSError as error:
                 raise _not_writable(error, self.folder.root) from error
 
@@ -189,7 +189,7 @@ def _file_lock(path: Path) -> "FileLock":
     return FileLock(path, is_singleton=False)
 
 
-def _say_if_soft(lock: object) -> None:  # a FileLock; its class changes if there is no flock
+def _warn_of_soft_lock(lock: object) -> None:  # a FileLock; its class changes if there is no flock
     """Log how to clear a lock that consists of a file's existence, filelock's way if there is no flock.
 
     filelock takes over the lock of a dead process only on that process's own host.
@@ -202,10 +202,10 @@ def _say_if_soft(lock: object) -> None:  # a FileLock; its class changes if ther
         pid, host = Path(lock.lock_file).read_text().splitlines()[:2]
         who = f"process {pid} on {host}"
     except (OSError, ValueError):
-        who = "a process that is not named"
+        who = "an unknown process"
     _warn(
-        "yogadl: this file system has no file locks, and the file %s stands for one, made by %s: if that "
-        "process is dead, make sure that nobody builds, then delete the file",
+        "yogadl: this file system has no file locks, so the file %s is used as a lock; %s created it: if "
+        "that process is dead, make sure that no process builds, then delete the file",
         lock.lock_file, who,
     )  # fmt: skip
 

@@ -56,14 +56,14 @@ class _Client(NamedTuple):
     Attributes:
         store: Reads bodies of any length.
         tag: The key of an object's tag in obstore's metadata.
-        brief: The same store, but an answer must be whole within the patience.
-        swift: The same store, but an answer must be whole within moments.
+        within_patience: The same store, but an answer must be whole within the patience.
+        within_moments: The same store, but an answer must be whole within moments.
     """
 
     store: Any
     tag: str = ""
-    brief: Any = None
-    swift: Any = None
+    within_patience: Any = None
+    within_moments: Any = None
 
 
 class BusyError(TransientError):
@@ -105,7 +105,7 @@ class ObstoreRanges:
         if client.store is None:
             return None
         try:
-            result = _get(client, client.brief, name, start, stop, tag)
+            result = _get(client, client.within_patience, name, start, stop, tag)
             content = memoryview(result.buffer())
         except _errors() as error:
             self._raise_passing(error, name)
@@ -131,7 +131,7 @@ class ObstoreRanges:
         if client.store is None or begun < self._slow_until:
             return None
         try:
-            result = _get(client, client.swift, name, start, stop, tag)
+            result = _get(client, client.within_moments, name, start, stop, tag)
         except _errors() as error:
             self._raise_overdue(error, name, begun)
             self._raise_passing(error, name)
@@ -145,11 +145,11 @@ class ObstoreRanges:
                 yield memoryview(chunk)
         except _errors() as error:
             self._raise_overdue(error, name, begun)
-            raise self._passing(error, name) from error
+            raise self._transient(error, name) from error
 
     def _raise_overdue(self, error: Exception, name: str, begun: float) -> None:
         now = time.monotonic()
-        if now - begun >= 0.9 * swift_s(self._patience_s):
+        if now - begun >= 0.9 * short_limit_s(self._patience_s):
             self._slow_until = now + _SLOW_FOR_S
             raise OverdueError(errno.ETIMEDOUT, f"{self.url}/{name} is slow") from error
 
@@ -184,7 +184,7 @@ class ObstoreRanges:
             for chunk in stream:
                 yield memoryview(chunk)
         except _errors() as error:
-            raise self._passing(error, name) from error
+            raise self._transient(error, name) from error
 
     def _connected(self) -> _Client:
         try:
@@ -198,7 +198,7 @@ class ObstoreRanges:
         except NotCarriedOverError as error:
             reason = f"obstore can't do with {error}"
         except _errors() as error:
-            reason = f"obstore can't be set up: {_said(error)}"
+            reason = f"obstore can't be set up: {_short_text(error)}"
         self._log_why_not(reason)
         return _Client(None)
 
@@ -218,20 +218,20 @@ class ObstoreRanges:
 
     def _raise_passing(self, error: Exception, name: str) -> None:
         """Raise one of obstore's errors, translated, if it may pass; return if the SDK must decide."""
-        status = _STATUS.search(_said(error))
+        status = _STATUS.search(_short_text(error))
         if status is not None and int(status[1]) in _BUSY:
-            raise BusyError(errno.EAGAIN, _said(error)) from error
+            raise BusyError(errno.EAGAIN, _short_text(error)) from error
         if _PASSING.search(str(error)) if status is None else is_transient(int(status[1])):
-            raise self._passing(error, name) from error
+            raise self._transient(error, name) from error
 
-    def _passing(self, error: Exception, name: str) -> TransientError:
+    def _transient(self, error: Exception, name: str) -> TransientError:
         kind = _PASSING.search(str(error))
         return transient(
-            Verb.READ, f"{self.url}/{name}", f"{_said(error)}{f' ({kind[1].lower()})' if kind else ''}"
+            Verb.READ, f"{self.url}/{name}", f"{_short_text(error)}{f' ({kind[1].lower()})' if kind else ''}"
         )
 
 
-def swift_s(patience_s: float) -> float:
+def short_limit_s(patience_s: float) -> float:
     """Return the seconds within which a range usually comes; these seconds do not count as patience."""
     return min(1.5, patience_s / 4)
 
@@ -256,7 +256,7 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
         with open(transport.verify, "rb") as file:
             options["root_certificate"] = file.read()
     options["allow_invalid_certificates"] = transport.verify is False
-    made, brief, swift = (
+    made, within_patience, within_moments = (
         getattr(store, transport.kind)(
             config=dict(transport.config),
             client_options={**options, "timeout": limit},
@@ -267,10 +267,12 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
         for limit in (
             _LONGEST_BODY,
             min(_LONGEST_BODY, timedelta(seconds=patience_s)),
-            timedelta(seconds=swift_s(patience_s)),
+            timedelta(seconds=short_limit_s(patience_s)),
         )
     )
-    return _Client(made, "version" if transport.kind == "GCSStore" else "e_tag", brief, swift)
+    return _Client(
+        made, "version" if transport.kind == "GCSStore" else "e_tag", within_patience, within_moments
+    )
 
 
 def _credentials(find: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
@@ -303,7 +305,7 @@ def _errors() -> tuple[type[Exception], ...]:
     return BaseError, OSError, ValueError
 
 
-def _said(error: Exception) -> str:
+def _short_text(error: Exception) -> str:
     """Return an error's text without its debug information."""
     return str(error).partition("\n\nDebug source:")[0]
 

@@ -245,10 +245,14 @@ class Attempts:
     def _unavailable(self) -> UnavailableError:
         advice = "see whether the store is up and can be reached, then try again"
         if not self._retrier.presence.answered.is_set():
-            advice = f"nothing has ever answered there: check the endpoint, its http:// or https://, {advice}"
+            advice = (
+                "this endpoint has never answered: check its host and port, its http:// or https://, "
+                f"{advice}"
+            )
         if self._last is not None:
             number, said = self._last.errno, self._last.strerror
         else:
-            least = f"less than {PROGRESS_BYTES // 1024} KiB in {self._policy.total_s:g} s, its patience_s"
-            number, said = errno.EAGAIN, f"can't {self._what}: {least}, came or went"
+            least = f"{PROGRESS_BYTES // 1024} KiB were sent or received"
+            limit = f"{self._policy.total_s:g} s (patience_s)"
+            number, said = errno.EAGAIN, f"can't {self._what}: fewer than {least} in {limit}"
         return UnavailableError(number, f"{said} (tried {max(1, self._failures)} times; {advice})")

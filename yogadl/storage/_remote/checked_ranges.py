@@ -50,20 +50,20 @@ class _Chunk:
     Attributes:
         blocks: The numbers of the blocks.
         size_bytes: The size of all of them.
-        is_wanted: Whether a read of one of these blocks triggers the requests for this chunk and the next
-            ones: true for the first chunk of an announcement, and for chunks that were requested. Other
+        triggers_requests: Whether a read of one of these blocks triggers the requests for this chunk and the
+            next ones: true for the first chunk of an announcement, and for chunks that were requested. Other
             chunks may be left over from a reader that stopped early, and requests for them would be wasted.
-        is_asked: Whether the blocks were requested.
+        is_requested: Whether the blocks were requested.
         next: The chunk that was announced after this one.
     """
 
-    __slots__ = ("blocks", "is_asked", "is_wanted", "next", "size_bytes")
+    __slots__ = ("blocks", "is_requested", "next", "size_bytes", "triggers_requests")
 
-    def __init__(self, blocks: list[int], size_bytes: int, *, is_wanted: bool) -> None:
+    def __init__(self, blocks: list[int], size_bytes: int, *, triggers_requests: bool) -> None:
         self.blocks = blocks
         self.size_bytes = size_bytes
-        self.is_wanted = is_wanted
-        self.is_asked = False
+        self.triggers_requests = triggers_requests
+        self.is_requested = False
         self.next: _Chunk | None = None
 
 
@@ -129,7 +129,7 @@ class BlockPlaces:
         ends = sums.position[blocks] + sums.length[blocks]
         lies = (sums.part[blocks] == parts) & (sums.position[blocks] <= positions)
         if not (lies & (positions + lengths <= ends)).all():
-            raise CacheFormatError("what is to be read lies in no one block; build the dataset again")
+            raise CacheFormatError("a range is not within one block; build the dataset again")
         return blocks
 
     def before(self, parts: Int64s, positions: Int64s) -> Int64s:
@@ -166,7 +166,7 @@ class CheckedRanges:
         self._chunks: dict[int, deque[_Chunk]] = {}  # by block: the chunks announced with it and not read yet
         self._announced: dict[int, Announced] = {}  # by field, its rows and its heap apart
 
-    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
+    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         """Announce ranges that will be read soon, in this order; reading triggers requests for them.
 
         See `AwayParts`.
@@ -177,15 +177,15 @@ class CheckedRanges:
             return
         with self._lock:
             self._see_fork()
-            if keeps:
-                self._ask(np.unique(blocks).tolist())
+            if keeps_pages:
+                self._request(np.unique(blocks).tolist())
                 return
             announced = self._announced.setdefault(self._sums.kind_of(int(blocks[0])), Announced())
             is_first = True
             for some, size_bytes in announced.together(
                 blocks, self._sums.length[blocks], len(self._announced)
             ):
-                chunk = _Chunk(some, size_bytes, is_wanted=is_first)
+                chunk = _Chunk(some, size_bytes, triggers_requests=is_first)
                 is_first = False
                 if announced.last is not None:
                     announced.last.next = chunk
@@ -196,11 +196,17 @@ class CheckedRanges:
                 del self._chunks[next(iter(self._chunks))]
 
     def read(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool, takes: bool = True
+        self,
+        parts: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool,
+        is_announced: bool = True,
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of these ranges, waiting for those that are not here; see `AwayParts`.
 
-        Blocks stay held whatever `takes` is.
+        Blocks stay held whatever `is_announced` is.
 
         Raises:
             CacheFormatError: if a block has other bytes than were written, or the store has no such object.
@@ -214,7 +220,7 @@ class CheckedRanges:
         for number, block in zip(full.tolist(), blocks.tolist(), strict=True):
             members.setdefault(block, []).append(number)
         for some in self._at_once(members):
-            for block, content in self._checked(some, keeps=keeps):
+            for block, content in self._checked(some, keeps_pages=keeps_pages):
                 base = int(self._sums.position[block])
                 for number in members[block]:
                     start = int(positions[number]) - base
@@ -234,18 +240,18 @@ class CheckedRanges:
         if some:
             yield some
 
-    def _checked(self, blocks: list[int], *, keeps: bool) -> list[tuple[int, bytes]]:
+    def _checked(self, blocks: list[int], *, keeps_pages: bool) -> list[tuple[int, bytes]]:
         """Return these blocks and their bytes, which were compared."""
         mine: dict[int, _Block] = {}
         try:
             with self._lock:
                 self._see_fork()
-                self._ask_ahead(blocks)
+                self._request_ahead(blocks)
                 found = {block: self._kept.get(block) or self._held.get(block) for block in blocks}
                 for block in blocks:
                     if found[block] is None:
                         found[block] = mine[block] = _Block()
-                        self._keep(block, mine[block], keeps=keeps)
+                        self._keep(block, mine[block], keeps_pages=keeps_pages)
                 self._renew(blocks)
             if mine:
                 self._fill(mine)
@@ -257,29 +263,31 @@ class CheckedRanges:
                         self._drop(block, mine[block])
             for one in mine.values():
                 one.done.set()
-        return [(block, self._waited(block, one, keeps=keeps)) for block, one in found.items()]
+        return [(block, self._waited(block, one, keeps_pages=keeps_pages)) for block, one in found.items()]
 
-    def _waited(self, block: int, one: _Block | None, *, keeps: bool) -> bytes:
+    def _waited(self, block: int, one: _Block | None, *, keeps_pages: bool) -> bytes:
         assert one is not None
         one.done.wait()
         if one.content is not None:
             return one.content
-        [(_, content)] = self._checked([block], keeps=keeps)  # another reader's request failed; try it here
+        [(_, content)] = self._checked(
+            [block], keeps_pages=keeps_pages
+        )  # another reader's request failed; try it here
         return content
 
     def _fill(self, blocks: dict[int, _Block]) -> None:
         """Read and compare these blocks."""
         sums, numbers = self._sums, np.fromiter(blocks, np.int64)
-        self._ranges.side_by_side(sums.load, sums.missing(numbers))
+        self._ranges.in_threads(sums.load, sums.missing(numbers))
         where = sums.part[numbers], sums.position[numbers], sums.length[numbers]
-        received = self._ranges.read(*where, keeps=False)
+        received = self._ranges.read(*where, keeps_pages=False)
         for (block, one), content in zip(blocks.items(), received, strict=True):
             whole = bytes(content)  # a copy: the buffer received may be larger than this block
             sums.compare(block, whole)
             one.content = whole
 
-    def _keep(self, block: int, one: _Block, *, keeps: bool) -> None:
-        if keeps:
+    def _keep(self, block: int, one: _Block, *, keeps_pages: bool) -> None:
+        if keeps_pages:
             self._kept[block] = one
         else:
             self._held[block] = one
@@ -300,12 +308,12 @@ class CheckedRanges:
         while self._held_bytes > MOST_CHECKED_BYTES:
             self._drop(*next(iter(self._held.items())))
 
-    def _ask_ahead(self, blocks: list[int]) -> None:
+    def _request_ahead(self, blocks: list[int]) -> None:
         """Request the blocks that were announced together with these blocks and after them."""
         most_bytes = AHEAD_BYTES // max(1, len(self._announced))
         for block in blocks:
             chunks = self._chunks.get(block, ())
-            place = next((place for place, chunk in enumerate(chunks) if chunk.is_wanted), None)
+            place = next((place for place, chunk in enumerate(chunks) if chunk.triggers_requests), None)
             if place is None:
                 continue
             passed = [self._chunks[block].popleft() for _ in range(place + 1)]
@@ -314,18 +322,20 @@ class CheckedRanges:
             chunk: _Chunk | None = passed[-1]
             ahead_bytes = -passed[-1].size_bytes
             while chunk is not None and ahead_bytes < most_bytes:
-                if not chunk.is_asked:
-                    chunk.is_asked = chunk.is_wanted = True
-                    self._ask(chunk.blocks)
+                if not chunk.is_requested:
+                    chunk.is_requested = chunk.triggers_requests = True
+                    self._request(chunk.blocks)
                 ahead_bytes += chunk.size_bytes
                 chunk = chunk.next
 
-    def _ask(self, blocks: list[int]) -> None:
+    def _request(self, blocks: list[int]) -> None:
         self._renew(blocks)
         new = [block for block in blocks if block not in self._kept and block not in self._held]
         if new:
             numbers, sums = np.array(new), self._sums
-            self._ranges.expect(sums.part[numbers], sums.position[numbers], sums.length[numbers], keeps=False)
+            self._ranges.announce(
+                sums.part[numbers], sums.position[numbers], sums.length[numbers], keeps_pages=False
+            )
 
     def _see_fork(self) -> None:
         if os.getpid() != self._pid:

@@ -338,7 +338,7 @@ def evict_to_free(location: MirrorLocation, size_bytes: int) -> None:
     _evict(location, contents, free, size_bytes - location.free_bytes())
 
 
-def what_is_there(location: MirrorLocation) -> str:
+def described_contents(location: MirrorLocation) -> str:
     """Return a phrase with the size of a mirror's files, and of those that can't be evicted."""
     contents = _contents(location, ())
     here_bytes = sum(file.st_size for file in contents.present.values())

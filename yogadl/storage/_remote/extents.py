@@ -21,7 +21,7 @@ from yogadl.storage._files.locks import Claim, open_lock, try_lock, wait_for_loc
 from yogadl.storage._remote.eviction import BLOCKS_LOCK, MirrorLocation, evict_for
 from yogadl.storage._remote.partial_file import boot
 from yogadl.storage._remote.ranges import Ranges, merged, spans_of
-from yogadl.storage._remote.requests import DaemonThreads, Range
+from yogadl.storage._remote.requests import DaemonThreads, RequestedRange
 
 # Hold whole ranges of a cache for as long as a stream reads from them: in files, or in memory.
 
@@ -32,7 +32,7 @@ HELD_GAP_BYTES: Final = 2 * 4096
 MOST_IN_MEMORY_BYTES: Final = 256 * 2**20
 
 
-class GoneError(Exception):
+class NotHeldError(Exception):
     """The bytes are not held any more, and must be read by range."""
 
 
@@ -46,27 +46,27 @@ class HeldFiles(Protocol):
         """Write the result of `fetch` to a file, unless the file exists.
 
         Raises:
-            GoneError: if there is no room.
+            NotHeldError: if there is no room.
         """
 
     def read(self, name: str, position: int, length: int) -> bytes:
         """Read from a file.
 
         Raises:
-            GoneError: if the file does not exist.
+            NotHeldError: if the file does not exist.
         """
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
 
 
-class Tally:
-    """The files and bytes of one `Held`.
+class HeldTally:
+    """The files and bytes of one `HeldRanges`.
 
     Attributes:
         names: The names of its files.
         size_bytes: The size of its ranges.
-        is_over: Whether the `Held` is gone; ranges that arrive later are not kept.
+        is_over: Whether the `HeldRanges` is gone; ranges that arrive later are not kept.
     """
 
     def __init__(self) -> None:
@@ -75,8 +75,8 @@ class Tally:
         self.is_over = False
 
 
-class HeldRange(Range):
-    """Bytes of one part that are kept for as long as a `Held` holds them.
+class HeldRange(RequestedRange):
+    """Bytes of one part that are kept for as long as a `HeldRanges` holds them.
 
     Attributes:
         name: The name of its file.
@@ -85,7 +85,7 @@ class HeldRange(Range):
     __slots__ = ("_files", "_tally", "name")
 
     def __init__(
-        self, part: int, start: int, stop: int, files: HeldFiles | None, label: str, tally: Tally
+        self, part: int, start: int, stop: int, files: HeldFiles | None, label: str, tally: HeldTally
     ) -> None:
         super().__init__(part, start, stop)
         self._files = files
@@ -105,7 +105,7 @@ class HeldRange(Range):
         """Return bytes from a position of the part on, waiting for them to arrive.
 
         Raises:
-            GoneError: if they are not held any more.
+            NotHeldError: if they are not held any more.
         """
         if self._files is None:
             return super().slice(start, length)
@@ -113,7 +113,7 @@ class HeldRange(Range):
         return self._files.read(self.name, start - self.start, length)
 
 
-class Held:
+class HeldRanges:
     """Ranges of one cache that are kept as long as this object lives. Made by `BlockStore.window`."""
 
     def __init__(self, store: "BlockStore", label: str) -> None:
@@ -123,9 +123,9 @@ class Held:
         self._found: list[HeldRange] = []
         self._starts: list[int] = []  # the start of each range, if all parts were joined
         self._coming: list[HeldRange] = []
-        self._tally = Tally()
+        self._tally = HeldTally()
         store.tallies.add(self._tally)
-        weakref.finalize(self, _let_go, os.getpid(), self._files, store.tallies, self._tally)
+        weakref.finalize(self, _release_ranges, os.getpid(), self._files, store.tallies, self._tally)
 
     def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Begin to read these ranges, merged into as few as possible, each read whole."""
@@ -155,17 +155,17 @@ class Held:
         return one if is_whole else None
 
 
-class Holder:
+class HeldReader:
     """Read ranges of a cache's parts, from held ranges if possible. Thread-safe; fork-safe."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
         self._lock = ProcessLock()
         self._pid = os.getpid()
-        self._all: list[weakref.ref[Held]] = []
+        self._all: list[weakref.ref[HeldRanges]] = []
 
-    def add(self, held: Held, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
-        """Begin to read these ranges; see `Held`."""
+    def add(self, held: HeldRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Begin to read these ranges; see `HeldRanges`."""
         some = np.flatnonzero(lengths)
         keys = self._ranges.keys(parts[some], positions[some])
         with self._lock:
@@ -179,18 +179,18 @@ class Holder:
                     [spans[number] for number in missing], HELD_GAP_BYTES
                 )
             ]
-        self._ranges.ask(found)
+        self._ranges.request(found)
 
     def read(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, takes: bool
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of these ranges; see `AwayParts`."""
         if os.getpid() != self._pid:
             self._pid, self._all = os.getpid(), []  # a fork leaves the threads that read them behind
         windows = [held for known in self._all if (held := known()) is not None]
         if not windows:
-            return self._ranges.read(parts, positions, lengths, keeps=False, takes=takes)
-        self._ranges.refuse_condemned(parts)
+            return self._ranges.read(parts, positions, lengths, keeps_pages=False, is_announced=is_announced)
+        self._ranges.raise_if_damaged(parts)
         places = zip(
             self._ranges.keys(parts, positions), parts.tolist(), (positions + lengths).tolist(), strict=True
         )
@@ -201,7 +201,11 @@ class Holder:
         def read(numbers: list[int]) -> None:
             chosen = np.array(numbers, np.intp)
             found = self._ranges.read(
-                parts[chosen], positions[chosen], lengths[chosen], keeps=False, takes=takes
+                parts[chosen],
+                positions[chosen],
+                lengths[chosen],
+                keeps_pages=False,
+                is_announced=is_announced,
             )
             for number, some in zip(numbers, found, strict=True):
                 content[number] = some
@@ -213,27 +217,27 @@ class Holder:
             if one is not None:
                 try:
                     content[number] = one.slice(position, length)
-                except GoneError:
+                except NotHeldError:
                     gone.append(number)
         read(gone)
         return content
 
 
 class BlockStore:
-    """Keep the blocks of a cache that a stream reads from; see `Held`.
+    """Keep the blocks of a cache that a stream reads from; see `HeldRanges`.
 
     Args:
         holder: Reads the blocks.
         files: The files that hold them, or None for memory.
 
     Attributes:
-        tallies: The tally of each `Held` that lives.
+        tallies: The tally of each `HeldRanges` that lives.
     """
 
-    def __init__(self, holder: Holder, files: HeldFiles | None) -> None:
+    def __init__(self, holder: HeldReader, files: HeldFiles | None) -> None:
         self.holder = holder
         self.files = files
-        self.tallies: set[Tally] = set()
+        self.tallies: set[HeldTally] = set()
         self._threads = DaemonThreads(1, "yogadl-blocks")
 
     @property
@@ -246,17 +250,17 @@ class BlockStore:
         most_bytes = MOST_IN_MEMORY_BYTES if self.files is None else self.files.most_bytes
         return most_bytes - sum(tally.size_bytes for tally in self.tallies.copy())
 
-    def window(self, label: str) -> Held:
-        """Return a new, empty `Held` for blocks that are kept together; each needs a label of its own."""
-        return Held(self, label)
+    def window(self, label: str) -> HeldRanges:
+        """Return a new, empty `HeldRanges` for blocks that are kept together; each needs its own label."""
+        return HeldRanges(self, label)
 
     def later(self, work: Callable[[], None]) -> None:
         """Run a function in a thread, one function after the other."""
         self._threads.put(work, lambda: None)
 
 
-def _let_go(pid: int, files: HeldFiles | None, tallies: set[Tally], tally: Tally) -> None:
-    """Release the ranges of a `Held`. Takes no lock: it may run in any thread, as a finalizer."""
+def _release_ranges(pid: int, files: HeldFiles | None, tallies: set[HeldTally], tally: HeldTally) -> None:
+    """Release the ranges of a `HeldRanges`. Takes no lock: it may run in any thread, as a finalizer."""
     if os.getpid() == pid:  # in a forked child, they belong to the parent
         tallies.discard(tally)
         tally.is_over = True
@@ -319,7 +323,7 @@ class BlockFiles:
             return
         if not self._lock_path.exists():
             self.is_lost = True
-            raise GoneError("the folder was removed, and with it what keeps the room")
+            raise NotHeldError("the folder was removed, and with it what keeps the room")
         claim = Claim(path)
         try:
             if not claim.take(path.exists, _STALL_S):
@@ -346,15 +350,15 @@ class BlockFiles:
             descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             self.is_lost = self.is_lost or not self._lock_path.exists()
-            raise GoneError from error
+            raise NotHeldError from error
         try:
             content = os.pread(descriptor, length, position)
         except OSError as error:
-            raise GoneError from error
+            raise NotHeldError from error
         finally:
             os.close(descriptor)
         if len(content) != length:
-            raise GoneError
+            raise NotHeldError
         return content
 
     def remove(self, name: str) -> None:
@@ -371,8 +375,8 @@ class BlockFiles:
                 with contextlib.suppress(OSError):
                     os.unlink(entry.path)
 
-    def _gone(self, error: StorageError) -> GoneError:
+    def _gone(self, error: StorageError) -> NotHeldError:
         if not self._is_told:
             self._is_told = True
             _log.warning("yogadl: blocks are read by range, record by record: %s", error)
-        return GoneError(str(error))
+        return NotHeldError(str(error))

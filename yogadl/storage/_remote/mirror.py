@@ -34,9 +34,9 @@ from yogadl.storage._remote.eviction import (
     MirrorLocation,
     chosen_location,
     default_location,
+    described_contents,
     evict_for,
     evict_to_free,
-    what_is_there,
 )
 from yogadl.storage._remote.mirrored_cache import MirroredCache
 
@@ -140,9 +140,9 @@ class Mirror:
                 raise
             raise StorageError(
                 error.errno,
-                f"{error.strerror}; {what_is_there(self.location)}. What nothing reads was removed from the "
-                "mirror as far as there was need: end readers, free the disk, or give mirror= a folder on a "
-                "larger one",
+                f"{error.strerror}; {described_contents(self.location)}. All files that no process reads "
+                "were removed from the mirror: end readers, free the disk, or give mirror= a folder on a "
+                "larger disk",
             ) from error
 
     def sweep(self) -> None:
@@ -208,17 +208,17 @@ class Mirror:
         with contextlib.closing(MirroredCache(self._bucket, self.location, manifest)) as cache:
             return cache.mend(), cache.mended
 
-    def kept(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+    def published_if_whole(self, key: DatasetKey, digest: str | None = None) -> Published | None:
         """Return a version's manifest if the mirror has it and all its parts; makes no request.
 
         Args:
             key: The version.
             digest: The digest of the manifest, or ``None`` for the newest that is known here.
         """
-        found = self.known(key, digest)
+        found = self.published_if_here(key, digest)
         return found if found is not None and _is_whole(self.folder, found.manifest) else None
 
-    def known(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+    def published_if_here(self, key: DatasetKey, digest: str | None = None) -> Published | None:
         """Return a version's manifest if the mirror has it, with or without its parts."""
         location = self._location_if_any()
         if location is None:
@@ -423,11 +423,11 @@ class NoMirror(Mirror):
         """Return that no files are here."""
         return 0, []
 
-    def kept(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+    def published_if_whole(self, key: DatasetKey, digest: str | None = None) -> Published | None:
         """Return that no version is here."""
         return None
 
-    def known(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+    def published_if_here(self, key: DatasetKey, digest: str | None = None) -> Published | None:
         """Return that no version is known here."""
         return None
 
@@ -460,9 +460,7 @@ class NoMirror(Mirror):
         return False
 
     def _none(self, what: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"there is no mirror to {what} to: this storage was opened with mirror=None; name a folder"
-        )
+        return ConfigurationError(f"can't {what}: this storage has no mirror (mirror=None); name a folder")
 
 
 # Open the mirror that the arguments of `open_storage` describe.

@@ -391,7 +391,7 @@ def _is_unchanged(found: os.stat_result, path: Path) -> bool:
 # The interval at which a process looks for parts that others have downloaded, and whether it must download
 # them itself; and the number of parts that it looks for at a time, each with a call to the file system.
 _LOOK_EVERY_S: Final = 0.5
-LOOKED_AT: Final = 256
+PARTS_AT_ONCE: Final = 256
 # The pause after a failure of the network, in which reading by range retries as well.
 _REST_S: Final = 10.0
 # The least share of a cache that processes of this machine must read for it to be worth filling.
@@ -436,7 +436,7 @@ class Filler:
     Args:
         cache: The mirror's files of the cache; downloads the parts.
         are_away: Whether each part is away; set to false as parts arrive.
-        condemn: Called with a part whose object has other bytes than its name says, and the error.
+        mark_damaged: Called with a part whose object has other bytes than its name says, and the error.
         tell_full: See `FillPolicy`.
     """
 
@@ -444,12 +444,12 @@ class Filler:
         self,
         cache: MirroredCache,
         are_away: NDArray[np.bool_],
-        condemn: Callable[[int, CacheFormatError], None],
+        mark_damaged: Callable[[int, CacheFormatError], None],
         tell_full: Callable[[str, StorageError], None],
     ) -> None:
         self._cache = cache
         self._are_away = are_away
-        self._condemn = condemn
+        self._mark_damaged = mark_damaged
         self._tell_full = tell_full
         self._condemned: set[int] = set()
         self._soon: NDArray[np.int64] = np.empty(0, np.int64)
@@ -468,9 +468,9 @@ class Filler:
             return
         self._looked_s = now
         away = np.flatnonzero(self._are_away)
-        for part in away[self._next : self._next + LOOKED_AT].tolist():
+        for part in away[self._next : self._next + PARTS_AT_ONCE].tolist():
             self._are_away[part] = not self._cache.is_here(part)
-        self._next = 0 if self._next + LOOKED_AT >= len(away) else self._next + LOOKED_AT
+        self._next = 0 if self._next + PARTS_AT_ONCE >= len(away) else self._next + PARTS_AT_ONCE
 
     def soon(self, parts: NDArray[np.int64]) -> None:
         """Note the parts that are read next."""
@@ -511,7 +511,7 @@ class Filler:
         except CacheFormatError as error:
             _log.warning("yogadl: %s", error)
             self._condemned.add(part)
-            self._condemn(part, error)
+            self._mark_damaged(part, error)
         except StorageError as error:
             if error.errno in FULL:
                 left = int(self._are_away.sum())

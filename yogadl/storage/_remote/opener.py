@@ -283,13 +283,13 @@ class MirrorOpener:
         If the mirror has all of the version, the store gets only a few seconds to answer. If it does not
         answer, the mirror's manifest is returned, with a warning once.
         """
-        is_known = self.mirror.known(key, digest) is not None
+        is_known = self.mirror.published_if_here(key, digest) is not None
         try:
             content = (self._hurried if is_known else self._root).read(_names.manifest(key))
         except UnavailableError as error:
             if not is_known:
                 raise
-            here = self.mirror.kept(key, digest)  # looks for every part
+            here = self.mirror.published_if_whole(key, digest)  # looks for every part
             if here is None:
                 return self._root.read(_names.manifest(key))
             if not (self._is_told or isinstance(error, OfflineError)):
@@ -300,7 +300,7 @@ class MirrorOpener:
                 )  # fmt: skip
             return here.content
         except CredentialsError as error:
-            if not is_known or self.mirror.kept(key, digest) is None:
+            if not is_known or self.mirror.published_if_whole(key, digest) is None:
                 raise
             raise CredentialsError(
                 error.errno,
@@ -311,7 +311,7 @@ class MirrorOpener:
         return content
 
     def here(self, key: DatasetKey, digest: str) -> Published | None:
-        return self.mirror.kept(key, digest)
+        return self.mirror.published_if_whole(key, digest)
 
     def reader(self, published: Published, *, check: bool = False) -> AnyReader:
         """Return a reader of a cache: of mapped files if they are here, else of ranges.

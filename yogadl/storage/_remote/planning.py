@@ -12,7 +12,7 @@ from yogadl.storage._remote.checked_ranges import AHEAD_BYTES, MOST_CHECKED_BYTE
 from yogadl.storage._remote.download import ranges_of
 from yogadl.storage._remote.extents import HELD_GAP_BYTES
 from yogadl.storage._remote.ranges import PAGE_BYTES, Ranges, Span, merged
-from yogadl.storage._remote.requests import Range, Spending
+from yogadl.storage._remote.requests import RequestedRange, Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
@@ -28,22 +28,22 @@ class _Counted(Ranges):
     """
 
     def __init__(self, table: PartTable) -> None:
-        nobody: Any = None  # no bucket: `_asked` below makes no request
-        super().__init__(nobody, str, table.size_bytes, Spending())
+        no_bucket: Any = None  # no bucket: `_requested` below makes no request
+        super().__init__(no_bucket, str, table.size_bytes, Spending())
         self.rows = self.pages = np.zeros(2, np.int64)
         self._table = table
         self._is_of_pages = False
         self.gap_bytes: int | None = None
 
-    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
-        self._is_of_pages = keeps
-        super().expect(parts, positions, lengths, keeps=keeps)
+    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
+        self._is_of_pages = keeps_pages
+        super().announce(parts, positions, lengths, keeps_pages=keeps_pages)
         self._rows.clear()  # a stream uses each range once, so a repeated range is requested again
         self._left.clear()
         self._left_bytes = 0
 
-    def _asked(self, spans: Sequence[Span], *, is_urgent: bool) -> list[tuple[Range, list[int]]]:
-        found = [(Range(*span), members) for span, members in merged(spans, self.gap_bytes)]
+    def _requested(self, spans: Sequence[Span], *, is_urgent: bool) -> list[tuple[RequestedRange, list[int]]]:
+        found = [(RequestedRange(*span), members) for span, members in merged(spans, self.gap_bytes)]
         cost = np.array([len(found), sum(one.size_bytes for one, _ in found)])
         if self._is_of_pages:
             self.pages = self.pages + cost
@@ -108,11 +108,11 @@ class _CountedBlocks:
         blocks = np.diff(self._sums.first).reshape(-1, 2)
         return int(sum(blocks[number].sum() for number in (fields if self._has_room else fields & kept)))
 
-    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
+    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         full = lengths > 0
         # `find` would need exact positions; the positions of values are estimates.
         blocks = self._places.before(parts[full], positions[full])
-        if keeps:
+        if keeps_pages:
             new = [block for block in np.unique(blocks).tolist() if block not in self._kept]
             self._kept.update(new)
             self._for_good = self._for_good + self._cost(new)
@@ -183,14 +183,14 @@ class Planner:
             blocks += field.rows_first_block[parts]
             for size in np.unique(row_bytes[row_bytes > 0]).tolist():  # parts may store a field in two ways
                 chosen = np.flatnonzero(row_bytes == size)
-                keeps = number in self._parts.kept and size <= KEPT_ROW_BYTES
+                keeps_pages = number in self._parts.kept and size <= KEPT_ROW_BYTES
                 positions = field.rows_position[blocks[chosen]] + within[chosen] * size
                 lengths = np.full(len(chosen), size)
-                self._counted.expect(parts[chosen], positions, lengths, keeps=keeps)
+                self._counted.announce(parts[chosen], positions, lengths, keeps_pages=keeps_pages)
             varying = np.flatnonzero(field.varying[parts])
             if len(varying):
                 positions, lengths = self._values(number, indices[varying])
-                self._counted.expect(parts[varying], positions, lengths, keeps=False)
+                self._counted.announce(parts[varying], positions, lengths, keeps_pages=False)
 
     def _values(self, number: int, indices: Int64s) -> tuple[Int64s, Int64s]:
         """Return estimates of the positions of these values in their parts, and of their lengths."""
@@ -249,7 +249,7 @@ class Planner:
         """Return the way in which a process reads this many records, and the reason; see `AwayParts`."""
         away = self._parts.away
         if away is None:
-            return "here", "all of it is on this machine"
+            return "here", "all parts are on this machine"
         return away.choice(min(1.0, records / max(1, self._table.records)), held_bytes=held_bytes)
 
     @property

@@ -18,7 +18,7 @@ from yogadl.errors import StorageError
 from yogadl.storage import _names
 from yogadl.storage._files.folder import FULL
 from yogadl.storage._objects.bucket import Bucket
-from yogadl.storage._remote.extents import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore, Holder
+from yogadl.storage._remote.extents import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore, HeldReader
 from yogadl.storage._remote.mirrored_cache import Filler, FillPolicy, MirroredCache
 from yogadl.storage._remote.ranges import Ranges
 from yogadl.storage._remote.requests import Pins, Spending
@@ -74,12 +74,12 @@ class RangedCache:
             Pins(bucket, dataset_id, table, manifest.table_sha256) if sums is None else None,
         )
         self._reading = _comparing(self._ranges, sums)
-        self._holder = Holder(self._ranges)
+        self._holder = HeldReader(self._ranges)
         self._stores: weakref.WeakValueDictionary[tuple[int, str], BlockStore] = weakref.WeakValueDictionary()
         self._filler = (
             None
             if self._mirrored is None
-            else Filler(self._mirrored, self.are_away, self._ranges.condemn, self._policy.tell_full)
+            else Filler(self._mirrored, self.are_away, self._ranges.mark_damaged, self._policy.tell_full)
         )
 
     def __reduce__(self) -> Any:
@@ -156,20 +156,28 @@ class RangedCache:
             return None
 
     def read(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool, takes: bool = True
+        self,
+        parts: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool,
+        is_announced: bool = True,
     ) -> Sequence[bytes | memoryview]:
         """Read ranges of parts; see `AwayParts`."""
         self._look()
-        if keeps or self.sums is not None:
-            return self._reading.read(parts, positions, lengths, keeps=keeps, takes=takes)
-        return self._holder.read(parts, positions, lengths, takes=takes)
+        if keeps_pages or self.sums is not None:
+            return self._reading.read(
+                parts, positions, lengths, keeps_pages=keeps_pages, is_announced=is_announced
+            )
+        return self._holder.read(parts, positions, lengths, is_announced=is_announced)
 
-    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
+    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         """Begin to read ranges of parts; see `AwayParts`."""
         self._look()
         if self._filler is not None:
             self._filler.soon(parts)
-        self._reading.expect(parts, positions, lengths, keeps=keeps)
+        self._reading.announce(parts, positions, lengths, keeps_pages=keeps_pages)
 
     @property
     def received(self) -> tuple[int, int]:

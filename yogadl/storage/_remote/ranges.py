@@ -14,7 +14,7 @@ from yogadl._core.protocols import Int64s
 from yogadl._format.table import before
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
-from yogadl.storage._remote.requests import DaemonThreads, Pins, Range, Spending
+from yogadl.storage._remote.requests import DaemonThreads, Pins, RequestedRange, Spending
 
 # Rows closer than this are requested together: the bytes between them cost less than a request.
 GAP_BYTES: Final = 512
@@ -71,32 +71,34 @@ class Ranges:
         """Reset the state: at the start, and after a fork, which leaves the threads of requests behind."""
         self._pid = os.getpid()
         self.requests = self.received_bytes = 0
-        self._rows: dict[int, Range] = {}  # by position: the ranges announced and not taken yet
-        self._left: dict[Range, int] = {}  # how many of those each request has left, the oldest first
+        self._rows: dict[int, RequestedRange] = {}  # by position: the ranges announced and not taken yet
+        self._left: dict[
+            RequestedRange, int
+        ] = {}  # how many of those each request has left, the oldest first
         self._left_bytes = 0
-        self._pages: dict[int, Range] = {}  # the pages that are kept, by number
+        self._pages: dict[int, RequestedRange] = {}  # the pages that are kept, by number
         self._tags: dict[int, str] = {}  # the tags of the parts' objects
         self._threads = DaemonThreads(_THREADS, "yogadl-ranges")
 
-    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
+    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         """Begin to read these ranges, in this order; see `AwayParts`."""
         with self._lock:
             if os.getpid() != self._pid:
                 self._begin_anew()
             parts, positions, lengths = _not_empty(parts, positions, lengths)
-            if keeps:
+            if keeps_pages:
                 self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=False)
             else:
-                self._announce(parts, positions, lengths, is_urgent=False)
+                self._announce_rows(parts, positions, lengths, is_urgent=False)
 
-    def _announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_urgent: bool) -> None:
+    def _announce_rows(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_urgent: bool) -> None:
         keys, stops = self.keys(parts, positions), (positions + lengths).tolist()
         new = [
             number
             for number, (key, stop) in enumerate(zip(keys, stops, strict=True))
             if self._known(key, stop) is None
         ]
-        for found, members in self._asked(spans_of(parts, positions, lengths, new), is_urgent=is_urgent):
+        for found, members in self._requested(spans_of(parts, positions, lengths, new), is_urgent=is_urgent):
             mine = {keys[new[member]] for member in members}
             self._rows.update(dict.fromkeys(mine, found))
             found.keys = tuple(mine)
@@ -110,7 +112,13 @@ class Ranges:
             self._drop(oldest)
 
     def read(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool, takes: bool = True
+        self,
+        parts: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool,
+        is_announced: bool = True,
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of these ranges, waiting for those that are not here; see `AwayParts`.
 
@@ -119,23 +127,29 @@ class Ranges:
             StorageError: if the store does not answer.
             SpendingError: if a limit on spending is reached.
         """
-        self.refuse_condemned(parts)
+        self.raise_if_damaged(parts)
         if not lengths.all():
             some = np.flatnonzero(lengths)
-            found = self.read(parts[some], positions[some], lengths[some], keeps=keeps, takes=takes)
+            found = self.read(
+                parts[some],
+                positions[some],
+                lengths[some],
+                keeps_pages=keeps_pages,
+                is_announced=is_announced,
+            )
             full = dict(zip(some.tolist(), found, strict=True))
             return [full.get(number, b"") for number in range(len(lengths))]
         with self._lock:
             if os.getpid() != self._pid:
                 self._begin_anew()
-            if keeps:
+            if keeps_pages:
                 kept = self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=True)
             else:
-                if not takes:
-                    self._announce(parts, positions, lengths, is_urgent=True)
-                taken = self._taken(parts, positions, lengths, takes=takes)
+                if not is_announced:
+                    self._announce_rows(parts, positions, lengths, is_urgent=True)
+                taken = self._taken(parts, positions, lengths, is_announced=is_announced)
         each = zip(positions.tolist(), lengths.tolist(), strict=True)
-        if not keeps:
+        if not keeps_pages:
             return [one.slice(position, length) for one, (position, length) in zip(taken, each, strict=True)]
         try:
             for page in kept.values():
@@ -152,7 +166,7 @@ class Ranges:
             for first, (position, length) in zip(base, each, strict=True)
         ]
 
-    def side_by_side(self, work: Callable[[int], None], items: Sequence[int]) -> None:
+    def in_threads(self, work: Callable[[int], None], items: Sequence[int]) -> None:
         """Call a function with each of these items, in the threads that make requests."""
         with self._lock:
             if os.getpid() != self._pid:
@@ -162,7 +176,7 @@ class Ranges:
         else:
             list(map(work, items))
 
-    def condemn(self, part: int, error: CacheFormatError) -> None:
+    def mark_damaged(self, part: int, error: CacheFormatError) -> None:
         """Refuse all further reads of a part, because its object has other bytes than its name says."""
         self._damage[part] = error
 
@@ -176,7 +190,7 @@ class Ranges:
         """The number of each part's first page; all parts' pages are numbered in one sequence."""
         return before(-(-self._sizes // PAGE_BYTES))
 
-    def refuse_condemned(self, parts: Int64s) -> None:
+    def raise_if_damaged(self, parts: Int64s) -> None:
         """Raise the error of one of these parts, if it was condemned."""
         for part in self._damage.keys() & set(parts.tolist()) if self._damage else ():
             raise self._damage[part]
@@ -186,29 +200,31 @@ class Ranges:
         keys: list[int] = (self._first[parts] + positions).tolist()
         return keys
 
-    def _taken(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, takes: bool) -> list[Range]:
+    def _taken(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
+    ) -> list[RequestedRange]:
         """Return the range that has each of these, and request those that were not announced."""
-        taken: dict[int, Range] = {}
-        found: list[Any] = []  # every None becomes a Range below
+        taken: dict[int, RequestedRange] = {}
+        found: list[Any] = []  # every None becomes a RequestedRange below
         new = []
         stops = (positions + lengths).tolist()
         for number, (key, stop) in enumerate(zip(self.keys(parts, positions), stops, strict=True)):
             one = taken.get(key)
             if one is None or one.stop < stop:
                 one = self._known(key, stop)
-                if one is not None and takes:
+                if one is not None and is_announced:
                     self._forget(key, one)
                 if one is None:
                     new.append(number)
                 else:
                     taken[key] = one
             found.append(one)
-        for one, members in self._asked(spans_of(parts, positions, lengths, new), is_urgent=True):
+        for one, members in self._requested(spans_of(parts, positions, lengths, new), is_urgent=True):
             for member in members:
                 found[new[member]] = one
         return found
 
-    def _known(self, key: int, stop: int) -> Range | None:
+    def _known(self, key: int, stop: int) -> RequestedRange | None:
         """Return the range announced there, if it is long enough and its request has not failed.
 
         A range whose request failed is requested again. So an error is raised for the readers that wait for
@@ -220,14 +236,14 @@ class Ranges:
             return None
         return None if found is None or found.stop < stop else found
 
-    def _forget(self, key: int, found: Range) -> None:
+    def _forget(self, key: int, found: RequestedRange) -> None:
         """Remove a range announced there from the announcements, because each is given once."""
         del self._rows[key]
         self._left[found] -= 1
         if not self._left[found]:
             self._drop(found)
 
-    def _drop(self, found: Range) -> None:
+    def _drop(self, found: RequestedRange) -> None:
         del self._left[found]
         self._left_bytes -= found.size_bytes
 
@@ -238,7 +254,7 @@ class Ranges:
         numbers: list[int] = np.unique(np.concatenate([first, last])).tolist()
         return numbers
 
-    def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, Range]:
+    def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, RequestedRange]:
         """Return the range of each of these pages, and request the pages that are not here."""
         missing = [n for n in numbers if n not in self._pages or self._pages[n].has_failed]
         new = np.array(missing, np.int64)
@@ -246,20 +262,20 @@ class Ranges:
         starts = (new - self._first_page[parts]) * PAGE_BYTES
         stops = np.minimum(starts + PAGE_BYTES, self._sizes[parts])
         spans = list(zip(parts.tolist(), starts.tolist(), stops.tolist(), strict=True))
-        for found, members in self._asked(spans, is_urgent=is_urgent):
+        for found, members in self._requested(spans, is_urgent=is_urgent):
             self._pages.update((int(new[member]), found) for member in members)
         return {number: self._pages[number] for number in numbers}
 
-    def _asked(self, spans: Sequence[Span], *, is_urgent: bool) -> list[tuple[Range, list[int]]]:
+    def _requested(self, spans: Sequence[Span], *, is_urgent: bool) -> list[tuple[RequestedRange, list[int]]]:
         """Request these spans; return each range, and the numbers of the spans in it."""
         found = []
         for (part, start, stop), members in merged(spans):
-            found.append((Range(part, start, stop), members))
+            found.append((RequestedRange(part, start, stop), members))
         for one, _ in reversed(found) if is_urgent else found:
             self._put(one, is_urgent=is_urgent)
         return found
 
-    def ask(self, ranges: Iterable[Range]) -> None:
+    def request(self, ranges: Iterable[RequestedRange]) -> None:
         """Begin to read these ranges, in this order."""
         with self._lock:
             if os.getpid() != self._pid:
@@ -267,11 +283,11 @@ class Ranges:
             for one in ranges:
                 self._put(one, is_urgent=False)
 
-    def _put(self, one: Range, *, is_urgent: bool) -> None:
+    def _put(self, one: RequestedRange, *, is_urgent: bool) -> None:
         given_up = RuntimeError("the interpreter is shutting down: nothing is read any more")
         self._threads.put(partial(self._get, one), partial(one.end, error=given_up), is_urgent=is_urgent)
 
-    def _get(self, wanted: Range) -> None:
+    def _get(self, wanted: RequestedRange) -> None:
         try:
             content = wanted.content(partial(self._content, wanted))
         except BaseException as error:  # noqa: BLE001  (every reader of the range raises it)
@@ -279,7 +295,7 @@ class Ranges:
         else:
             wanted.end(content)
 
-    def _content(self, wanted: Range) -> bytes | memoryview:
+    def _content(self, wanted: RequestedRange) -> bytes | memoryview:
         """Request a range."""
         part, size_bytes = wanted.part, int(self._sizes[wanted.part])
         name = self._name_of(part)
@@ -370,7 +386,7 @@ def spans_of(parts: Int64s, positions: Int64s, lengths: Int64s, chosen: Iterable
     return list(zip(parts[numbers].tolist(), starts.tolist(), stops.tolist(), strict=True))
 
 
-def _joined(pages: dict[int, Range], base: int, position: int, length: int) -> bytes | memoryview:
+def _joined(pages: dict[int, RequestedRange], base: int, position: int, length: int) -> bytes | memoryview:
     """Return bytes that lie in one page, or in several that follow each other."""
     first, last = position // PAGE_BYTES, (position + length - 1) // PAGE_BYTES
     if first == last:

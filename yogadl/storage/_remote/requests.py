@@ -22,7 +22,7 @@ from yogadl._core.arguments import above_zero, in_words
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Prices
 from yogadl._format.table import ArrayFile, PartTable
-from yogadl._workers.lane import call_into
+from yogadl._workers.serial import call_into
 from yogadl.errors import CacheFormatError, ConfigurationError, SpendingError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._objects.bucket import Bucket
@@ -31,7 +31,7 @@ from yogadl.storage._objects.store import CredentialsError
 # Wait for bytes of a part that were requested, and read from them.
 
 
-class Range:
+class RequestedRange:
     """Bytes of one part that were requested.
 
     Attributes:

@@ -26,10 +26,10 @@ _FILE_BYTES: Final = 2**14
 # one.
 _AT_ONCE: Final = 16
 # The files that a dry run removes: it writes one file, and a temporary file before that is in its place.
-_FOR_A_CLOCK: Final = 2
+_FILES_FOR_CLOCK: Final = 2
 # A build makes the reserve only if there is room for this many further files; a call that removed files of
 # the reserve needs room for fewer.
-_SPARE: Final = 64
+_SPARE_FILES: Final = 64
 _SPARE_AFTERWARDS: Final = 8
 
 
@@ -70,7 +70,7 @@ class SharedRoot(BucketRoot, Root):
 
     def with_room(self, dry_run: bool = False) -> AbstractContextManager[None]:
         """Remove a part of the reserve if the disk is full, because removing files takes room, too."""
-        return _given_up_if_full(self._folder, dry_run=dry_run)
+        return _reserve_released_if_full(self._folder, dry_run=dry_run)
 
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
@@ -87,7 +87,7 @@ class SharedRoot(BucketRoot, Root):
         return self._folder.local(name)
 
 
-def _make_reserve(folder: Folder, spare: int = _SPARE) -> None:
+def _make_reserve(folder: Folder, spare: int = _SPARE_FILES) -> None:
     """Make the missing files of the reserve, unless the disk is nearly full.
 
     Args:
@@ -103,7 +103,7 @@ def _make_reserve(folder: Folder, spare: int = _SPARE) -> None:
 
 
 @contextlib.contextmanager
-def _given_up_if_full(folder: Folder, *, dry_run: bool) -> Iterator[None]:
+def _reserve_released_if_full(folder: Folder, *, dry_run: bool) -> Iterator[None]:
     """Remove half of the reserve if there is too little room, and restore it afterwards as far as possible.
 
     Args:
@@ -113,7 +113,7 @@ def _given_up_if_full(folder: Folder, *, dry_run: bool) -> Iterator[None]:
     is_made = not dry_run
     with contextlib.suppress(OSError):  # the calls in the block report the error
         if not _has_room(folder, _AT_ONCE) or not _can_write(folder):
-            for entry in list(folder.entries(_FOLDER))[: _FOR_A_CLOCK if dry_run else _AT_ONCE]:
+            for entry in list(folder.entries(_FOLDER))[: _FILES_FOR_CLOCK if dry_run else _AT_ONCE]:
                 folder.remove(entry.name)
                 is_made = True
     try:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 
-class Lane(Executor):
+class SerialExecutor(Executor):
     """Makes calls one after the other, in a daemon thread.
 
     The thread pools of Python's library accept no calls once the main thread has ended. A build in another
@@ -25,7 +25,7 @@ class Lane(Executor):
         if self._is_over:
             raise RuntimeError("no calls are made after shutdown")
         if self._thread is None:
-            self._thread = threading.Thread(target=self._make, name="yogadl-lane", daemon=True)
+            self._thread = threading.Thread(target=self._make, name="yogadl-serial", daemon=True)
             self._thread.start()
         future: Future[Any] = Future()
         self._calls.put(partial(call_into, future, partial(fn, *args, **kwargs)))
