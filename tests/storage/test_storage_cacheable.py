@@ -47,6 +47,28 @@ def test_it_builds_once_and_serves_ever_after(storage):
     assert "def build" in storage.info("d", "1").builder["source"]
 
 
+def test_hits_describe_the_function_once_for_the_same_plain_arguments(storage, monkeypatch):
+    calls = []
+    describe = Describer.call
+    monkeypatch.setattr(Describer, "call", lambda self, *given: calls.append(given) or describe(self, *given))
+
+    @storage.cacheable("d", "1")
+    def build(value=1):
+        return [1, 2, 3]
+
+    for _ in range(3):
+        build(1)
+    assert len(calls) == 1
+    with pytest.warns(UserWarning, match="built by other code or arguments"):
+        for value in (True, 1.0, [1], [1]):  # other types, and what can change
+            build(value)
+    assert len(calls) == 5
+    storage.delete("d", "1")
+    build(1)
+    build(1)
+    assert len(calls) == 6
+
+
 def test_the_decorated_function_keeps_its_face(storage):
     def build(count: int = 3) -> list[int]:
         """Say how."""

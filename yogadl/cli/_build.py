@@ -25,8 +25,10 @@ from yogadl.cli._function import Target, check_arguments, load, parse_argument, 
 from yogadl.cli._list import info_to_json
 from yogadl.cli._output import ago, contents, duration, note, say, say_json
 from yogadl.storage import CacheStorage, DatasetInfo
-from yogadl.storage._builds.building import BuildOptions, replace_version, warn_if_stale
+from yogadl.storage._builds.building import replace_version
+from yogadl.storage._builds.cacheable import warn_if_stale
 from yogadl.storage._builds.growth import append, warn_if_other_base
+from yogadl.storage._builds.options import BuildOptions
 
 
 def add_build_arguments(parser: argparse.ArgumentParser) -> None:

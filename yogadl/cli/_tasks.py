@@ -12,7 +12,8 @@ from yogadl._provenance.builder import Call
 from yogadl._sources.sources import open_source
 from yogadl.cli._output import counted, note, say, say_json
 from yogadl.storage import CacheStorage
-from yogadl.storage._builds.building import begun, warn_if_stale
+from yogadl.storage._builds.building import begun
+from yogadl.storage._builds.cacheable import warn_if_stale
 from yogadl.storage._builds.partitions import Partitions
 
 

@@ -176,9 +176,7 @@ def open_storage(
     policy = LeasePolicy(lease_ttl_s, wait_s)
     if "://" in text:
         if shared:
-            raise ConfigurationError(
-                f"shared=True is only for folders; {without_secrets(text)} is always shared"
-            )
+            raise ConfigurationError(f"shared=True is only for folders; {without_secrets(text)} is shared")
         from yogadl._core.protocols import usual_prices
         from yogadl.storage._remote.mirror import open_mirror
         from yogadl.storage._remote.opener import remote_backend

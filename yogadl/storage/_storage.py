@@ -391,7 +391,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             UnsupportedDataError: if a record can't be stored; the error names field and record.
             StorageError: if the disk fails or is full.
         """
-        from yogadl.storage._builds.building import BuildOptions, replace_version
+        from yogadl.storage._builds.building import replace_version
+        from yogadl.storage._builds.options import BuildOptions
 
         key = DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
@@ -439,8 +440,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             ConfigurationError: if the base version is this one, or contains all of it, as it does when the
                 call is repeated.
         """
-        from yogadl.storage._builds.building import BuildOptions
         from yogadl.storage._builds.growth import append
+        from yogadl.storage._builds.options import BuildOptions
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
         options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
@@ -480,8 +481,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             DatasetNotFoundError: if the base version does not exist.
             CacheFormatError: if the base version is damaged; nothing is published.
         """
-        from yogadl.storage._builds.building import BuildOptions
         from yogadl.storage._builds.growth import compact
+        from yogadl.storage._builds.options import BuildOptions
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
         options = BuildOptions(workers, part_bytes, False, progress, check_space, engine)
@@ -558,7 +559,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             ConfigurationError: if the arguments make no sense; from the function returned, if the version is
                 ``"auto"`` and a value that the function uses can't be described.
         """
-        from yogadl.storage._builds.building import BuildOptions, cached
+        from yogadl.storage._builds.cacheable import cached
+        from yogadl.storage._builds.options import BuildOptions
 
         DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)

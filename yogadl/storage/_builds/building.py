@@ -2,35 +2,27 @@
 
 import contextlib
 import errno
-import functools
 import hashlib
 import json
 import logging
 import secrets
 import shutil
-import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, ParamSpec
+from typing import Any, Final
 
-from yogadl._core.arguments import in_words, users_level
-from yogadl._core.key import AUTO, DatasetKey, is_version, new_key
+from yogadl._core.arguments import in_words
+from yogadl._core.key import DatasetKey, is_version, new_key
 from yogadl._core.progress import Progress, Tally, is_shown, report_to_both, shown
 from yogadl._core.protocols import DataRef
-from yogadl._dataref import RecordsRef
-from yogadl._format.manifest import Manifest
-from yogadl._provenance.builder import Builder, Call, Describer, sha256_of_data
-from yogadl._provenance.difference import difference
-from yogadl._provenance.values import HOOK
+from yogadl._provenance.builder import Call, sha256_of_data
 from yogadl._sources.partitioned import PartitionedSource
 from yogadl._sources.sources import Source, open_if_any, open_source
-from yogadl._workers.processes import require_main
-from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
+from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._builds.build import Build, Planned, describe_machine, digest_replaced
 from yogadl.storage._builds.executors import ENGINES, write_all, written_by_itself
+from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.partitions import Partitions
 from yogadl.storage._builds.publish import clear_attempt, publish
 from yogadl.storage._builds.receipts import Shares, shares_of
@@ -218,53 +210,6 @@ def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, **ter
 # Build versions for `submit` and `cacheable`, under the lock or lease of a storage.
 
 
-P = ParamSpec("P")
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """The options of a build that do not change its records.
-
-    Args:
-        workers: How many processes read the source; more than one needs random access, or partitions.
-        part_bytes: Parts are sealed before they hold more; ``None`` is the storage's own choice.
-        allow_pickle: Whether objects without a stored form may be pickled.
-        progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
-            function of (records so far, records in all or None, bytes so far).
-        check_space: Whether to refuse a build that certainly needs more space than the disk has.
-        engine: Any executor, or the name of one in `ENGINES`, whose tasks read the source in place of worker
-            processes.
-    """
-
-    workers: int = 1
-    part_bytes: int | None = None
-    allow_pickle: bool = False
-    progress: bool | Progress | None = None
-    check_space: bool = True
-    engine: Executor | str | None = None
-
-    def __post_init__(self) -> None:
-        if type(self.workers) is not int or self.workers < 1:
-            raise ConfigurationError(f"workers must be a positive integer, not {self.workers!r}")
-        if self.engine is not None:
-            self._check_engine()
-        elif self.workers > 1:
-            require_main()
-        if self.part_bytes is not None and (type(self.part_bytes) is not int or self.part_bytes < 1):
-            raise ConfigurationError(
-                f"part_bytes must be a positive number of bytes, not {self.part_bytes!r}"
-            )
-
-    def _check_engine(self) -> None:
-        if self.workers != 1:
-            raise ConfigurationError("an engine has its own workers: leave out workers, or engine")
-        if self.engine not in ENGINES and not callable(getattr(self.engine, "submit", None)):
-            raise ConfigurationError(
-                'engine must be "ray", or an executor as those of concurrent.futures, not '
-                f"{self.engine!r:.100}"
-            )
-
-
 def replace_version(
     backend: Backend,
     key: DatasetKey,
@@ -288,44 +233,7 @@ def replace_version(
         _build(backend, key, data(), options, call, token=token, exclusion=exclusion, replaces=True)
 
 
-def cached(
-    backend: Backend,
-    dataset_id: str,
-    dataset_version: str,
-    options: BuildOptions,
-    check: bool,
-    function: Callable[P, Any],
-) -> Callable[P, RecordsRef]:
-    """Return a function that builds the result of `function` once, and returns a reference to it."""
-    is_auto = dataset_version == AUTO
-    describer = Describer(function, thorough=is_auto)
-    catalogue = backend.catalogue
-    warned: set[str] = set()
-
-    @functools.wraps(function)
-    def build_once(*args: P.args, **kwargs: P.kwargs) -> RecordsRef:
-        call = describer.call(args, kwargs)
-        key = DatasetKey(dataset_id, call.builder.version if is_auto else dataset_version)
-
-        def data() -> Any:
-            if is_auto:
-                _log_why(backend, key, call.builder)
-            return function(*args, **kwargs)
-
-        published = catalogue.find(key)
-        while published is None:
-            _build_once(backend, key, data, options, call)
-            published = catalogue.find(key)
-        if not is_auto:
-            warn_if_stale(published.manifest, call.builder.to_json(), warned)
-        return catalogue.ref(key, published, allow_pickle=options.allow_pickle, check=check)
-
-    # The identity under which another builder that calls this function hashes it.
-    setattr(build_once, HOOK, function if is_auto else (dataset_id, dataset_version))
-    return build_once
-
-
-def _build_once(
+def build_once(
     backend: Backend, key: DatasetKey, data: Callable[[], Any], options: BuildOptions, call: Call
 ) -> None:
     """Build a version that does not exist, unless another process builds it first."""
@@ -451,42 +359,3 @@ def _check_space(root: Root, key: DatasetKey, source: Source, where: str) -> Non
             "nevertheless (the file system may compress), pass check_space=False, or --no-space-check to "
             "yogadl build",
         )
-
-
-def warn_if_stale(manifest: Manifest, builder: dict[str, Any], warned: set[str]) -> None:
-    """Warn that the version returned was built by other code or arguments, once for each difference.
-
-    Args:
-        manifest: The manifest of the version.
-        builder: The description of the code and arguments that would build it now.
-        warned: The differences that warnings were given for.
-    """
-    changed = difference(manifest.builder, builder)
-    if changed and changed not in warned:
-        warned.add(changed)
-        warnings.warn(
-            f"{manifest.key} was built by other code or arguments than this call has ({changed}). It is "
-            f"served as it is; to build it again, use the version {_bumped(manifest.key.version)!r}.",
-            UserWarning,
-            stacklevel=users_level(),
-        )
-
-
-def _log_why(backend: Backend, key: DatasetKey, builder: Builder) -> None:
-    """Log the differences between this build and the newest version that was named automatically."""
-    newest: Manifest | None = None
-    with contextlib.suppress(StorageError):  # a build must not fail because versions can't be listed
-        for version in backend.catalogue.versions(key.id):
-            if version.startswith(f"{AUTO}-"):
-                with contextlib.suppress(CacheFormatError, DatasetNotFoundError):
-                    found = backend.catalogue.published(DatasetKey(key.id, version)).manifest
-                    newest = found if newest is None or found.created > newest.created else newest
-    if newest is not None:
-        changed = difference(newest.builder, builder.to_json())
-        _log.info("yogadl: building %s; it differs from %s in: %s", key, newest.key.version, changed)
-
-
-def _bumped(version: str) -> str:
-    head = version.rstrip("0123456789")
-    digits = version[len(head) :]
-    return f"{head}{int(digits) + 1}" if digits else f"{version}-2"

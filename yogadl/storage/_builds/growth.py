@@ -35,7 +35,8 @@ from yogadl.errors import (
 )
 from yogadl.storage import _names
 from yogadl.storage._builds.build import Planned, content_of, describe_machine
-from yogadl.storage._builds.building import BuildOptions, replace_version
+from yogadl.storage._builds.building import replace_version
+from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.publish import Content
 from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
