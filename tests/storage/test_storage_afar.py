@@ -415,7 +415,7 @@ def test_a_reader_by_range_reserves_no_room_for_what_it_will_not_bring(url, tmp_
 
 
 def test_parts_that_another_process_brings_are_mapped(url, here, tmp_path, monkeypatch):
-    set_constants(monkeypatch, PARTS_AT_ONCE=2, LOOK_EVERY_S=0.0)
+    set_constants(monkeypatch, PARTS_AT_ONCE=2, LOOK_INTERVAL_S=0.0)
     ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill="never"))
     assert ref[3]["id"] == 3
     in_fork(lambda: fetched(yogadl.open_storage(url, mirror=tmp_path)).locality().parts)
@@ -443,7 +443,7 @@ sys.stdin.read()
 
 
 def test_who_fills_the_mirror_is_killed_and_another_process_goes_on(url, here, tmp_path, large, monkeypatch):
-    set_constants(monkeypatch, LOOK_EVERY_S=0.05)
+    set_constants(monkeypatch, LOOK_INTERVAL_S=0.05)
     command = [sys.executable, "-c", _FILLING, url, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout.readline() == b"two\n"
@@ -566,7 +566,7 @@ def test_a_dropped_reference_fills_no_more(url, tmp_path, large):
 
 
 def test_in_a_fork_both_sides_read_and_fill(url, here, tmp_path, large, monkeypatch):
-    set_constants(monkeypatch, LOOK_EVERY_S=0.05)
+    set_constants(monkeypatch, LOOK_INTERVAL_S=0.05)
     ref = fetched(yogadl.open_storage(url, mirror=tmp_path))
     iterator = iter(ref.stream(shuffle=True).batch(16))
     next(iterator)

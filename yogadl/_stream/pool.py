@@ -18,7 +18,7 @@ from yogadl._workers.messages import Failure
 from yogadl._workers.server import KEEPS_DESCRIPTORS, Workers
 
 # The most unanswered requests of a worker; this many fit into a socket.
-_MOST_ASKED: Final = 64
+_MOST_REQUESTED: Final = 64
 
 
 class Parts(NamedTuple):
@@ -138,7 +138,7 @@ class WorkerPool:
         """
         if not (self.was_interrupted and self._place() == place):
             self._end = place[1]
-            self._begin(requests, min(most, _MOST_ASKED * self._count))
+            self._begin(requests, min(most, _MOST_REQUESTED * self._count))
         self._is_looking = False
         found: Parts | None = None
         while True:

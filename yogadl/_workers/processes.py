@@ -24,7 +24,7 @@ _log = logging.getLogger("yogadl")
 _WORKER: Final = "yogadl-worker"  # the name of the pool's processes
 # How often the pool checks that a worker lives, and a worker that its parent lives: work that an orphan does
 # is done twice when the build continues.
-_LOOK_EVERY_S: Final = 0.5
+_POLL_INTERVAL_S: Final = 0.5
 _WATCH_EVERY_S: Final = 0.1
 # The signals that a terminal, a cluster's manager or torchrun sends to all processes of a job at once.
 # Workers ignore them: the process that started the workers decides what to do, may save first, and ends the
@@ -283,7 +283,7 @@ class _Worker:
             self._connection.send_bytes(pickled)
             while True:
                 # A child forked by other code may hold the worker's end of the pipe open, too.
-                while not self._connection.poll(_LOOK_EVERY_S):
+                while not self._connection.poll(_POLL_INTERVAL_S):
                     if not self._process.is_alive() and not self._connection.poll():
                         return self._death()
                 found, is_report = pickle.loads(self._connection.recv_bytes())

@@ -33,7 +33,7 @@ from yogadl._workers.processes import (
 
 METHODS: Final = ("forkserver", "spawn", "fork")
 # The interval at which the server checks that its parent lives, where the kernel can't notify it.
-_LOOK_EVERY_MS: Final = 100
+_POLL_INTERVAL_MS: Final = 100
 _MESSAGE: Final = struct.Struct("=ii")  # START or KILL and a number; or a number and an exit code
 _START, _KILL, _END = 0, 1, 2
 # The kernel of macOS may close a descriptor in transit when its sender closes it.
@@ -234,7 +234,7 @@ def _serve(control: socket.socket, parent: int, work: Work, spawned: str | None 
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(woken, select.POLLIN)
-    wait_ms: int | None = _LOOK_EVERY_MS
+    wait_ms: int | None = _POLL_INTERVAL_MS
     with contextlib.suppress(AttributeError, OSError):  # Linux only, and not in every container
         poll.register(os.pidfd_open(parent), select.POLLIN)
         wait_ms = None

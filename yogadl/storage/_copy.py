@@ -114,14 +114,16 @@ def _content_of(source: Backend, key: DatasetKey) -> tuple[DatasetKey, bytes]:
         key, _ = source.catalogue.named(key)  # raises an error that lists versions, if there is no tag either
         content = source.root.read(_names.manifest(key))
     if content is None:
-        raise StorageError(errno.ESTALE, f"{key} in {source.root.location} was changed just now; try again")
+        raise StorageError(
+            errno.ESTALE, f"{key} in {source.root.location} was changed during the copy; try again"
+        )
     return key, content
 
 
 def _checked_bytes(root: Root, name: str, manifest: Manifest) -> bytes:
     content = root.view(name, manifest.table_bytes + 1) or b""
     if hashlib.sha256(content).hexdigest() != manifest.table_sha256:
-        raise CacheFormatError(f"{root.where(name)} was changed just now; restore the file")
+        raise CacheFormatError(f"{root.where(name)} was changed during the copy; restore the file")
     return content
 
 

@@ -412,7 +412,7 @@ class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain
             return self._source[number]
         if number >= len(self.part):
             raise ConfigurationError(
-                f"element {number} was asked for in a part of {len(self.part)}: behind sequential_slice=True "
+                f"element {number} was requested of a part of {len(self.part)}: after sequential_slice=True "
                 "Grain's repeat() would read the parts of others again. Pass epochs= to map_dataset instead "
                 "of calling repeat(), or leave sequential_slice out"
             )

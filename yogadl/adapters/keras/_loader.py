@@ -176,8 +176,8 @@ _SHUFFLED: Final = (
     "steps_per_epoch=dataset.steps_per_epoch: then each epoch is the next of the stream's, in its own order"
 )
 _BACKED_UP: Final = (
-    "keras.callbacks.BackupAndRestore(save_freq=<number>) does not know of the place in the data: after a "
-    "stop it goes on with the weights of the middle of an epoch, and with data from its start, so that some "
+    "keras.callbacks.BackupAndRestore(save_freq=<number>) does not save the position in the data: after a "
+    "stop it resumes with the weights of the middle of an epoch, but with data from its start, so that some "
     "records come twice. Use yogadl.adapters.keras.Checkpoint(path, dataset, every_batches=<number>) in its "
     "place"
 )
@@ -324,7 +324,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         number, count = operator.index(index), self.num_batches
         if count is not None and self.asked_for < number < count:
             raise ConfigurationError(
-                f"batch {number} was asked for before batch {self.asked_for}: {_SHUFFLED}"
+                f"batch {number} was requested before batch {self.asked_for}: {_SHUFFLED}"
             )
         batch = self._reader.batch(number)
         return batch if self._arrange is None else self._arrange(batch)

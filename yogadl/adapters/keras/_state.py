@@ -253,8 +253,8 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         self._unsaved = 0
         if self._dataset.asked_for < self._earlier + self._within:
             raise ConfigurationError(
-                f"fit consumed {self._earlier + self._within} batches, but the checkpoint's dataset was "
-                f"asked for {self._dataset.asked_for}: make the checkpoint with the one that fit is given"
+                f"fit consumed {self._earlier + self._within} batches, but the dataset of the checkpoint "
+                f"delivered {self._dataset.asked_for}: make the checkpoint with the dataset passed to fit"
             )
         if self._saves:
             model = self.model

@@ -33,14 +33,14 @@ _BUSY_S: Final = 2.0
 
 FOREIGN: Final = (
     "the iterator's checkpoint is of another dataset, order, shard, start or batch size: "
-    "restore it into the dataset that it was saved from, or go on by stream.cursor(delivered=...)"
+    "restore it into the dataset that it was saved from, or resume by stream.cursor(delivered=...)"
 )
 _FORGOTTEN: Final = (
-    "the checkpoint that the iterator goes on from does not say which epoch is next: when it was "
-    "saved, a zip, an interleave or the like had let go of the finished epoch. Go on by "
+    "the checkpoint that the iterator was restored from does not contain the next epoch: when it was "
+    "saved, a zip, an interleave or the like had dropped the finished epoch. Resume by "
     "stream.cursor(delivered=...); and call repeat() on the dataset of make_tf_dataset before it is combined "
-    "with others, then every checkpoint says it. (Without a checkpoint: read the iterators in the order in "
-    "which they were made)"
+    "with others, then every checkpoint contains it. (Without a checkpoint: read the iterators in the order "
+    "in which they were made)"
 )
 # To restore a checkpoint the user makes one iterator, and tf.data replaces it by another.
 _MADE_BEFORE_RESTORED: Final = 2

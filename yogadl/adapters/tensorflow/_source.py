@@ -424,8 +424,7 @@ def python_functions(graph: Graph) -> list[Any] | None:
 def _warn_of_what_varies(graph: Graph | None) -> None:
     for what, mend in graph.uncacheable_operations() if graph else ():
         warnings.warn(
-            f"the dataset that is to be cached has a flaw, {what}, and the cache keeps what this run gives: "
-            f"{mend}",
+            f"the dataset to cache has a flaw, {what}, and the cache keeps the records of this run: {mend}",
             UserWarning,
             stacklevel=users_level("tensorflow"),
         )

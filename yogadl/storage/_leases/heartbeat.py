@@ -50,7 +50,7 @@ sys.path[:] = path
 from yogadl.storage._leases.heartbeat import retry_ending
 retry_ending(task)
 """
-_END_AGAIN_EVERY_S: Final = 1.0
+_END_RETRY_INTERVAL_S: Final = 1.0
 _STOPPED: Final = ("T", "t")
 # The signals that a cluster's or a system's manager sends to every process of a job at once.
 _JOB_SIGNALS: Final = (
@@ -101,7 +101,7 @@ class Heartbeat:
             except OSError as error:
                 raise StorageError(
                     error.errno or errno.EAGAIN,
-                    f"can't start {sys.executable}, to tell others that this build goes on: {error.strerror}",
+                    f"can't start {sys.executable}, to send heartbeats to other builders: {error.strerror}",
                 ) from error
             # If this object is dropped, as by an interrupt, the heartbeat must end with it. At the exit of
             # this process it must go on: the thread that builds dies then, and the heartbeat reports that.
@@ -212,7 +212,7 @@ def retry_ending(pickled: bytes) -> None:
                 task.bucket.put(task.end_name, ending)
             if token is not None or not may_come:
                 return
-        time.sleep(_END_AGAIN_EVERY_S)
+        time.sleep(_END_RETRY_INTERVAL_S)
 
 
 class _ParentWatch:
@@ -264,4 +264,4 @@ def _attempt(put: Callable[[], object]) -> None:
         put()
     except StorageError as error:
         # The next write may succeed; if none does, another builder takes over, and this one detects that.
-        sys.stderr.write(f"yogadl: can't tell others that this build goes on: {error}\n")
+        sys.stderr.write(f"yogadl: can't send a heartbeat to other builders: {error}\n")

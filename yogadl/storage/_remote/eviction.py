@@ -140,8 +140,8 @@ class MirrorLocation:
             raise storage_error(error, f"can't make the mirror {self.root}") from error
         if others and not self.is_made():  # another process may just have made it one
             raise ConfigurationError(
-                f"the folder {self.root} is no mirror, and not empty (it has {sorted(others)[0]!r}); what is "
-                f"in a mirror may be removed, so give a folder of its own: {self.root / 'yogadl-mirror'}"
+                f"the folder {self.root} is no mirror, and not empty (it has {sorted(others)[0]!r}); files "
+                f"in a mirror may be removed, so give another folder: {self.root / 'yogadl-mirror'}"
             )
         with self.gate(exclusive=True):
             if not self.is_made():
@@ -167,7 +167,7 @@ def chosen_location(folder: Path) -> MirrorLocation:
     location = MirrorLocation(folder / "hosts" / _host())
     _log.warning(
         "yogadl: the mirror %s is on a network file system (%s): no faster than the network; "
-        "this host has it in a folder of its own, %s. A local disk is better", folder, network, location.root
+        "this host uses its own subfolder, %s. A local disk is better", folder, network, location.root
     )  # fmt: skip
     return location
 

@@ -355,7 +355,7 @@ def _warn_of_damage(path: Path) -> None:
     """Log that a file of a mirror is damaged, and will be downloaded again."""
     _log.warning(
         "yogadl: %s has other bytes than it had when it was downloaded: it is downloaded again. Such damage "
-        "comes from a failing disk or memory, or somebody has written to the file",
+        "comes from a failing disk or memory, or another program has written to the file",
         path,
     )
 
@@ -390,7 +390,7 @@ def _is_unchanged(found: os.stat_result, path: Path) -> bool:
 
 # The interval at which a process looks for parts that others have downloaded, and whether it must download
 # them itself; and the number of parts that it looks for at a time, each with a call to the file system.
-_LOOK_EVERY_S: Final = 0.5
+_LOOK_INTERVAL_S: Final = 0.5
 PARTS_AT_ONCE: Final = 256
 # The pause after a failure of the network, in which reading by range retries as well.
 _REST_S: Final = 10.0
@@ -464,7 +464,7 @@ class Filler:
     def look(self) -> None:
         """Update from time to time which parts are away, as this process or others download them."""
         now = time.monotonic()
-        if now - self._looked_s < _LOOK_EVERY_S:
+        if now - self._looked_s < _LOOK_INTERVAL_S:
             return
         self._looked_s = now
         away = np.flatnonzero(self._are_away)
@@ -496,7 +496,7 @@ class Filler:
             self._lock = self._cache.try_to_fill()
             if self._lock is None:
                 self.look()
-                return _LOOK_EVERY_S if self._are_away.any() else None
+                return _LOOK_INTERVAL_S if self._are_away.any() else None
             close = weakref.finalize(self, _close, self._lock, self._pid)
             close.atexit = False  # threads still write to it at exit; the end of the process closes it
         part = self._first()
