@@ -121,6 +121,7 @@ yogadl.storage._remote.requests DaemonThreads
 """
 # The same of constants; tests name them without an underscore in front.
 CONSTANTS = """
+yogadl._core.spec _MAX_NAMES
 yogadl._views.views CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
 yogadl._views.filter _TASKS _TASK_RECORDS
 yogadl._format.joined _MOST_BLOCKS

@@ -87,7 +87,9 @@ class Build:
             try:
                 samples = samples_of(path, part, spec)
             except CacheFormatError as error:
-                raise StorageError(errno.EIO, f"a part that was just written can't be read: {error}") from error
+                raise StorageError(
+                    errno.EIO, f"a part that was just written can't be read: {error}"
+                ) from error
             receipt = Receipt(first_record, part, spec, samples, kept.origin)
             kept.keep(path, receipt, self.on_receipt_written)
             receipts.append(receipt)
