@@ -60,13 +60,15 @@ def test_hits_describe_the_function_once_for_the_same_plain_arguments(storage, m
         build(1)
     assert len(calls) == 1
     with pytest.warns(UserWarning, match="built by other code or arguments"):
-        for value in (True, 1.0, [1], [1]):  # other types, and what can change
-            build(value)
-    assert len(calls) == 5
+        build(True)  # another type
+    with pytest.warns(UserWarning, match="built by other code or arguments"):
+        build([1])
+    build([1])  # it may have changed
+    assert len(calls) == 4
     storage.delete("d", "1")
     build(1)
     build(1)
-    assert len(calls) == 6
+    assert len(calls) == 5
 
 
 def test_the_decorated_function_keeps_its_face(storage):
