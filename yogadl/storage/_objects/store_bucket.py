@@ -370,5 +370,5 @@ class ResumedRead:
         if self._at > self._stop:
             raise StorageError(
                 errno.EIO,
-                f"the store sent {self._at - self._stop} bytes more of {where} than it was asked for",
+                f"the store sent {self._at - self._stop} bytes more of {where} than were requested",
             )

@@ -451,7 +451,7 @@ class Filler:
         self._are_away = are_away
         self._mark_damaged = mark_damaged
         self._tell_full = tell_full
-        self._condemned: set[int] = set()
+        self._damaged_parts: set[int] = set()
         self._soon: NDArray[np.int64] = np.empty(0, np.int64)
         self._is_resting = False  # after a failure of the network
         self._looked_s = time.monotonic()
@@ -510,7 +510,7 @@ class Filler:
             return None  # the process ends
         except CacheFormatError as error:
             _log.warning("yogadl: %s", error)
-            self._condemned.add(part)
+            self._damaged_parts.add(part)
             self._mark_damaged(part, error)
         except StorageError as error:
             if error.errno in FULL:
@@ -528,7 +528,7 @@ class Filler:
         """Return the part to download next: one that is needed soon, or else the first."""
         for parts in (self._soon, np.flatnonzero(self._are_away)):
             for part in map(int, parts):
-                if self._are_away[part] and part not in self._condemned:
+                if self._are_away[part] and part not in self._damaged_parts:
                     return part
         return None
 
