@@ -160,7 +160,7 @@ yogadl.storage._builds.executors _PART_BYTES _WAITING_BYTES
 yogadl.storage._catalogue.export EXPORT_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.storage._builds.growth MOST_EARLIER
 yogadl.storage._remote.extents HELD_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
-yogadl.storage._leases.waiting _MIN_TTL_S
+yogadl.storage._leases.policy _MIN_TTL_S
 yogadl.storage._leases.waiting WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
 yogadl.storage._leases.locks LOCK_LOG_AFTER_S=_LOG_AFTER_S
 yogadl.storage._remote.eviction _ABANDONED_S _SPARE_BYTES
