@@ -11,6 +11,7 @@ OURS = (
     "yogadl._workers.server",
 )  # fmt: skip
 MODULES = {
+    "numpy": ("numpy",),
     "torch": (
         DIGITS, "numpy", "boto3", "torch", "torch._dynamo", "torch.distributed.checkpoint",
         "torch.distributed.device_mesh", "torch.nn.parallel", "safetensors.torch", "accelerate", "lightning",

@@ -200,7 +200,9 @@ def test_files_of_sizes_around_a_slot_of_the_window_are_read(storage, limit):
 
 @pytest.mark.parametrize(
     "limit",
-    limits(["_memory._LEAST_BYTES", "_format.fields._LEAST_PIECE_BYTES", "_format.fields._WHOLE_ROW_BYTES"]),
+    limits(
+        ["_core.memory._LEAST_BYTES", "_format.fields._LEAST_PIECE_BYTES", "_format.fields._WHOLE_ROW_BYTES"]
+    ),
 )
 def test_batches_are_gathered_whole_into_memory_that_is_used_again(storage, limit):
     memory = BatchMemory()
@@ -440,7 +442,7 @@ ELSEWHERE = {
         "_format.columns._SIZE_LIMIT",
         "_format.layout.PAGE_HEADER_BYTES",
         "_format.rows._HUGE_PAGE_BYTES",
-        "_leaf.MAX_DIMENSIONS",
+        "_core.leaf.MAX_DIMENSIONS",
         "_core.columns.MAX_LEAF_BYTES",
         "_core.columns._UNSEEN_RECORDS",
         "_core.spec.MAX_DEPTH",
@@ -455,7 +457,7 @@ ELSEWHERE = {
     "storage/test_storage_blocks.py": [
         "_stream.block_ahead._COMING_BYTES",
         "_stream.run._BLOCK_RECORDS",
-        "_stream.block_ahead._TOGETHER_BYTES",
+        "_stream.block_ahead._REQUEST_BYTES",
         "_stream.block_ahead._WINDOW_BYTES",
         "storage._remote.extents.HELD_GAP_BYTES",
         "storage._remote.extents.MOST_IN_MEMORY_BYTES",
@@ -481,7 +483,7 @@ ELSEWHERE = {
         "storage._builds.receipts._SHARE_BYTES",
     ],
     "test_split.py": ["_views.split._CHUNK_BYTES", "_views.split._CHUNK_RECORDS"],
-    "test_key.py": ["_key.MAX_NAME_BYTES", "_key.MAX_SEGMENT_BYTES"],
+    "test_key.py": ["_core.key.MAX_NAME_BYTES", "_core.key.MAX_SEGMENT_BYTES"],
     "test_order.py": ["_order.keys.RECORDS_LIMIT", "_order.permutation._NARROW_LIMIT"],
 }
 # What no record crosses: how large a file of ours may be, what a message says, what is fast.
@@ -493,13 +495,13 @@ OF_NO_RECORD = {
     "_format.table.MAX_RECORDS",
     "_format.manifest.MAX_MANIFEST_BYTES",
     "_format.joined._HEADER_BYTES",
-    "_json.MAX_DEPTH",
+    "_core.frozen.MAX_DEPTH",
     "_format.manifest._SMALL_BYTES",
     "_format.rows.PAGE_BYTES",
     "_format.rows._MOST_BYTES",
     "_format.writer._PART_BLOCKS",
-    "_memory._IDLE_BLOCKS",
-    "_memory._SETTLING_BYTES",
+    "_core.memory._IDLE_BLOCKS",
+    "_core.memory._SETTLING_BYTES",
     "_provenance.values.MOST_WARNING_BYTES",
     "adapters.tensorflow._cache._MANY_RECORDS",
     "adapters.tensorflow._items._IDENTITY_BYTES",

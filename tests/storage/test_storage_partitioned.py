@@ -91,7 +91,9 @@ def test_an_engine_whose_tasks_are_no_futures_of_python_is_refused(storage):
         def submit(self, function, *args):
             return object()
 
-    with pytest.raises(ConfigurationError, match=r"this Client returned .* pass client\.get_executor\(\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"this Client did not return .* pass client\.get_executor\(\)"
+    ):
         storage.submit([1, 2], "d", "1", engine=Client())
     assert storage.datasets() == []
     storage.submit([1, 2], "d", "1")
@@ -101,7 +103,7 @@ def test_an_engine_whose_tasks_are_no_futures_of_python_is_refused(storage):
 def test_an_engine_and_workers_are_refused_together(storage):
     with (
         ThreadPoolExecutor(1) as engine,
-        pytest.raises(ConfigurationError, match="leave workers out, or the engine"),
+        pytest.raises(ConfigurationError, match="leave out workers, or engine"),
     ):
         storage.submit([1, 2], "d", "1", engine=engine, workers=2)
 

@@ -30,7 +30,7 @@ SMALLER = SCALED | {
 }
 OF_VALUES = [
     "_format.layout.HEAP_BLOCK_BYTES",
-    "_memory._LEAST_BYTES",
+    "_core.memory._LEAST_BYTES",
     "adapters.tensorflow._loader._GATHERED_BYTES",
     "adapters.tensorflow._source._CHUNK_BYTES",
 ]
