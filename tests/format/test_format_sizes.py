@@ -522,13 +522,12 @@ def size_constants():
     for path in LIBRARY.rglob("*.py"):
         module = ".".join(path.relative_to(LIBRARY).with_suffix("").parts)
         of_records = (
-            "storage._held",
-            "storage._checked_ranges",
-            "storage._ranges",
-            "storage._receipts",
-            "storage._export",
-            "storage._shares",
-            "storage._engines",
+            "storage._remote.extents",
+            "storage._remote.checked_ranges",
+            "storage._remote.ranges",
+            "storage._builds.receipts",
+            "storage._builds.executors",
+            "storage._catalogue.export",
         )
         is_of_files = module.startswith("storage.") and module not in of_records
         if is_of_files or module.startswith(("cli.", "testing.")):

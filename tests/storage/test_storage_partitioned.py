@@ -91,9 +91,7 @@ def test_an_engine_whose_tasks_are_no_futures_of_python_is_refused(storage):
         def submit(self, function, *args):
             return object()
 
-    with pytest.raises(
-        ConfigurationError, match=r"this Client did not return .* pass client\.get_executor\(\)"
-    ):
+    with pytest.raises(ConfigurationError, match=r"this Client did not .* pass client\.get_executor"):
         storage.submit([1, 2], "d", "1", engine=Client())
     assert storage.datasets() == []
     storage.submit([1, 2], "d", "1")
