@@ -25,7 +25,7 @@ from yogadl.cli._paths import mistaken_path
 from yogadl.errors import YogaError
 
 _FAILED: Final = 1
-_NONSENSE: Final = 2  # as argparse exits
+_USAGE_ERROR: Final = 2  # as argparse exits
 _INTERRUPTED: Final = 128 + 2  # as shells report a process that was ended by Ctrl-C
 
 
@@ -82,7 +82,7 @@ _MODULES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 # Sub-commands that show no progress bar; `wait` shows a line in its place.
-_SILENT: Final = frozenset(
+_WITHOUT_PROGRESS_BAR: Final = frozenset(
     ("ls", "info", "head", "explain", "log", "tags", "plan", "report", "tag", "untag", "rm", "undelete")
 )
 
@@ -115,15 +115,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "_ARGCOMPLETE" in os.environ:  # argcomplete of the shell calls the command to complete a line
             _complete()
         arguments = _parsed(words)
-        if arguments.command in _SILENT:
+        if arguments.command in _WITHOUT_PROGRESS_BAR:
             wait(f"yogadl {arguments.command}")
         with _warnings_in_one_line():
             code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
-    except _NonsenseError as error:
+    except _UsageError as error:
         note(str(error), "red")
-        return _NONSENSE
+        return _USAGE_ERROR
     except BrokenPipeError:
         # The reader of stdout has closed the pipe. The flush of the rest at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -165,7 +165,7 @@ def command_named(name: str) -> Command:
     )
 
 
-class _NonsenseError(Exception):
+class _UsageError(Exception):
     """Invalid arguments; `positionals` are the names of the positional arguments that the command takes."""
 
     def __init__(self, message: str, positionals: Sequence[str] = ()) -> None:
@@ -174,10 +174,10 @@ class _NonsenseError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises `_NonsenseError` where argparse would print the usage and exit."""
+    """A parser that raises `_UsageError` where argparse would print the usage and exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise _NonsenseError(f"{message}; `{self.prog} -h` says more", _positionals(self))
+        raise _UsageError(f"{message}; `{self.prog} -h` says more", _positionals(self))
 
 
 def _positionals(parser: argparse.ArgumentParser) -> list[str]:
@@ -188,16 +188,17 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     """Return the parsed arguments.
 
     Raises:
-        _NonsenseError: if the arguments are invalid; where a path stands in the place of an id, the message
+        _UsageError: if the arguments are invalid; where a path stands in the place of an id, the message
             names the command that is likely meant.
     """
     try:
         arguments, unknown = _parser(words).parse_known_args(words)
-    except _NonsenseError as error:
+    except _UsageError as error:
         command = _command_of(words)
         if command is not None and command not in COMMANDS:
-            raise _NonsenseError(_unknown(command)) from None
-        _refuse_path(_guessed(words, error.positionals))  # `rm caches/squares/1` lacks VERSION, for example
+            raise _UsageError(_unknown(command)) from None
+        # `rm caches/squares/1` lacks VERSION, for example
+        _refuse_path(_partly_parsed(words, error.positionals))
         raise
     _refuse_path(arguments)
     if unknown:
@@ -215,7 +216,7 @@ def _unknown(command: str) -> str:
     return f"there is no command {command!r}; {meant}`yogadl -h` lists all"
 
 
-def _guessed(words: Sequence[str], positionals: Sequence[str]) -> argparse.Namespace:
+def _partly_parsed(words: Sequence[str], positionals: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of a command line that lacks some, as far as they can be assigned."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-s", "--storage", nargs="?")
@@ -227,9 +228,9 @@ def _guessed(words: Sequence[str], positionals: Sequence[str]) -> argparse.Names
 
 
 def _refuse_path(arguments: argparse.Namespace) -> None:
-    """Raise a `_NonsenseError` where a path stands in the place of an id."""
+    """Raise a `_UsageError` where a path stands in the place of an id."""
     if (said := mistaken_path(arguments)) is not None:
-        raise _NonsenseError(said)
+        raise _UsageError(said)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

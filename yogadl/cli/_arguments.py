@@ -39,7 +39,7 @@ def open_existing(arguments: argparse.Namespace, *others: str) -> CacheStorage:
         ConfigurationError: if there is no such folder.
     """
     location: str | None = arguments.storage
-    refuse_needless(arguments, location or str(Path.cwd()), *others)
+    refuse_unused_options(arguments, location or str(Path.cwd()), *others)
     folder = None if location is None else folder_at(location)
     if folder is not None:
         path = folder.expanduser()
@@ -99,7 +99,7 @@ def open_or_make(arguments: argparse.Namespace, *others: str) -> CacheStorage:
     """
     location: str | None = arguments.storage
     here = Path.cwd()
-    refuse_needless(arguments, location or str(here), *others)
+    refuse_unused_options(arguments, location or str(here), *others)
     if location is not None:
         return open_at(location, arguments)
     found = storage_below(here)
@@ -127,7 +127,7 @@ def bucket_at(url: str, arguments: argparse.Namespace, **more: Any) -> Bucket:
     return open_bucket(url, **{name: options[name] for name in options if name not in _OF_MIRROR}, **more)
 
 
-def refuse_needless(arguments: argparse.Namespace, *locations: str) -> None:
+def refuse_unused_options(arguments: argparse.Namespace, *locations: str) -> None:
     """Print the usage and exit if an option is given that applies to none of these locations."""
     known = set().union(*map(_names_for, locations))
     given = {name for name in (*_OF_FOLDER, *_OF_MIRROR, *_OF_BUCKET) if getattr(arguments, name)}
@@ -157,7 +157,7 @@ def _options(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return found if region is None else found | {"client_options": {"region_name": region}}
 
 
-def option_for(storage: CacheStorage, arguments: argparse.Namespace) -> str:
+def storage_option(storage: CacheStorage, arguments: argparse.Namespace) -> str:
     """Return the options that select a storage, quoted for a shell."""
     options = ["-s", storage.location]
     for name in ("endpoint_url", "region", "profile"):

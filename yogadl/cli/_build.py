@@ -21,7 +21,7 @@ from yogadl.cli._arguments import (
     open_or_make,
     parse_size,
 )
-from yogadl.cli._function import Target, check_arguments, load, parse_argument, told_in_one_line
+from yogadl.cli._function import Target, check_arguments, errors_in_one_line, load, parse_argument
 from yogadl.cli._list import info_to_json
 from yogadl.cli._output import ago, contents, duration, note, say, say_json
 from yogadl.storage import CacheStorage, DatasetInfo
@@ -127,7 +127,7 @@ def make(
     with (
         contextlib.redirect_stdout(sys.stderr),
         _logged(),
-        told_in_one_line(target.path.absolute(), arguments.traceback),
+        errors_in_one_line(target.path.absolute(), arguments.traceback),
     ):
         function = load(target)
         check_arguments(target, function, values)

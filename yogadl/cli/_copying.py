@@ -12,7 +12,7 @@ from yogadl.cli._arguments import (
     open_version,
     option_of,
 )
-from yogadl.cli._output import Bar, contents, mended, say, say_json, stored
+from yogadl.cli._output import Bar, contents, repair_result, say, say_json, stored
 from yogadl.errors import ConfigurationError
 from yogadl.storage._copy import copy
 from yogadl.storage._remote.opener import MirrorOpener
@@ -20,7 +20,7 @@ from yogadl.storage._remote.opener import MirrorOpener
 
 def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> int:
     """Copy the version that the arguments name to `location`; `names` are as for `open_version`."""
-    refuse_needless_for_target(arguments, location)
+    refuse_unused_target_options(arguments, location)
     storage = open_version(arguments, *names, others=(location,))
     target = open_at(location, _for_target(storage.location, location, arguments))
     info = storage.info(arguments.id, arguments.version)
@@ -40,7 +40,7 @@ def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> int:
     return 0
 
 
-def refuse_needless_for_target(arguments: argparse.Namespace, target: str | None) -> None:
+def refuse_unused_target_options(arguments: argparse.Namespace, target: str | None) -> None:
     """Print the usage and exit if an option of the target's bucket is given, but the target is no bucket."""
     if target is not None and "://" in target and not target.startswith("file://"):
         return
@@ -96,7 +96,7 @@ def run_pull(arguments: argparse.Namespace) -> int:
     """
     if arguments.to is not None:
         return copy_to(arguments.to, arguments)
-    refuse_needless_for_target(arguments, None)
+    refuse_unused_target_options(arguments, None)
     storage = open_version(arguments)
     if arguments.replace:
         arguments.refuse("--replace is for --to: a mirror has no versions of its own")
@@ -114,7 +114,7 @@ def run_pull(arguments: argparse.Namespace) -> int:
         return 0
     say(f"{key.id} {key.version} is in the mirror {folder}: {stored(manifest)}")
     if damaged:
-        say(f"Of what was there before, {mended(damaged)}.")
+        say(f"Of what was there before, {repair_result(damaged)}.")
     return 0
 
 

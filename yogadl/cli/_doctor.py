@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from yogadl._core.printable import without_secrets
-from yogadl.cli._arguments import add_json, add_storage, bucket_at, open_existing, refuse_needless
+from yogadl.cli._arguments import add_json, add_storage, bucket_at, open_existing, refuse_unused_options
 from yogadl.cli._output import say, say_json
 from yogadl.errors import ConfigurationError, MissingDependencyError
 from yogadl.storage._doctor import (
@@ -71,7 +71,7 @@ def _examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     writes: bool = not arguments.read_only
     location: str | None = arguments.storage
     if location is not None and "://" in location:
-        refuse_needless(arguments, location)
+        refuse_unused_options(arguments, location)
         patience = {} if location.startswith("file://") else {"patience": _PATIENCE}
         try:
             bucket = bucket_at(location, arguments, **patience)

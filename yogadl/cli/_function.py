@@ -92,7 +92,7 @@ def check_arguments(target: Target, function: Callable[..., Any], arguments: dic
 
 
 @contextlib.contextmanager
-def told_in_one_line(path: Path, shows_traceback: bool = False) -> Iterator[None]:
+def errors_in_one_line(path: Path, shows_traceback: bool = False) -> Iterator[None]:
     """Turn any error of the user's code into a `YogaError` of one line that names the line of the file.
 
     Raises:

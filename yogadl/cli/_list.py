@@ -185,7 +185,7 @@ def run_ls(arguments: argparse.Namespace) -> int:
     there = {(one.id, one.version) for one in found}
     for build in unfinished:
         version = build.version or "(of a version that is not known)"
-        what = f"hold {size(build.size_bytes)}, last written {day_and_time(build.written)} UTC"
+        what = f"use {size(build.size_bytes)}, last written {day_and_time(build.written)} UTC"
         if (build.id, build.version) in there:
             note(f"{build.id} {version} is there; builds of it that were not published {what}")
         else:

@@ -188,7 +188,7 @@ def stored(found: Any) -> str:  # a DatasetInfo or a Manifest: the help must not
     return f"{size(found.size_bytes)} in {counted(found.parts, 'file')}"
 
 
-def mended(names: Sequence[str]) -> str:
+def repair_result(names: Sequence[str]) -> str:
     """Return the result of checking files in a mirror: all sound, or the names of those that were damaged."""
     if not names:
         return "all sound"

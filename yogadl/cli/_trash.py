@@ -4,7 +4,7 @@ import argparse
 import shlex
 from typing import Final
 
-from yogadl.cli._arguments import add_json, add_key, add_storage, number_of, open_existing, option_for
+from yogadl.cli._arguments import add_json, add_key, add_storage, number_of, open_existing, storage_option
 from yogadl.cli._list import info_to_json
 from yogadl.cli._output import Bar, counted, day_and_time, say, say_json, size
 
@@ -32,7 +32,7 @@ def run_rm(arguments: argparse.Namespace) -> int:
     key = f"{shlex.quote(arguments.id)} {shlex.quote(arguments.version)}"
     say(f"{arguments.id} {arguments.version} is in the trash; `yogadl prune` removes it after 30 days.")
     say("To bring it back:")
-    say(f"  yogadl undelete {key} {option_for(storage, arguments)}")
+    say(f"  yogadl undelete {key} {storage_option(storage, arguments)}")
     return 0
 
 
@@ -123,8 +123,8 @@ def run_prune(arguments: argparse.Namespace) -> int:
                 "build."
             )
             return 0
-        what = "unfinished builds hold" if unfinished else f"is older than {arguments.grace:g} days"
-        say(f"There is nothing to remove that {what}.")
+        old = f"No file to remove is older than {arguments.grace:g} days."
+        say("Unfinished builds hold no files to remove." if unfinished else old)
         return 0
     if is_dry:
         for name in pruned.files:

@@ -321,7 +321,7 @@ def _numbers(title: str, values: NDArray[Any]) -> Distribution:
     """Summarize one or more numbers, truth values or times."""
     if values.dtype.kind == "b":
         return Distribution(title, (), classes=_counts(*np.unique(values, return_counts=True)))
-    finite, figures = _without_strange(values)
+    finite, figures = _finite_values(values)
     if not finite.size:
         return Distribution(title, tuple(figures))
     ordered = np.sort(finite)
@@ -340,7 +340,7 @@ def _numbers(title: str, values: NDArray[Any]) -> Distribution:
     return Distribution(title, (*shown, *figures), None if classes else bars_of(finite), classes)
 
 
-def _without_strange(values: NDArray[Any]) -> tuple[NDArray[Any], list[tuple[str, str]]]:
+def _finite_values(values: NDArray[Any]) -> tuple[NDArray[Any], list[tuple[str, str]]]:
     """Return the finite values, and the count of each kind of other value, such as NaN."""
     if values.dtype.kind in "iu":
         return values, []
