@@ -30,7 +30,7 @@ BLOCKS_TAG = int.from_bytes(b"blocks-1", "big")
 _LANES, _BLOCKS, _REST = 0, 1, 2  # the uses of a key of (seed, epoch)
 
 
-class _Layout(NamedTuple):
+class _WindowLayout(NamedTuple):
     """The sizes that follow from the number of records and the parameters of the blocks."""
 
     lane_records: int  # records of one lane in one window
@@ -109,10 +109,10 @@ class BlocksOrder:
 
 
 @functools.lru_cache(maxsize=64)
-def _lay_out(records: int, blocks: Blocks) -> _Layout:
+def _lay_out(records: int, blocks: Blocks) -> _WindowLayout:
     window_blocks = blocks.window * blocks.lanes
     window_records = window_blocks * blocks.records
-    return _Layout(
+    return _WindowLayout(
         lane_records=blocks.window * blocks.records,
         window_blocks=window_blocks,
         window_records=window_records,
@@ -189,7 +189,7 @@ def _divide_by_window(numbers: Integers, window_records: int, word: type[Any]) -
 
 
 def _permute_in_lane(
-    numbers: Words, window: Integers, lane: Words, layout: _Layout, keys: _Keys, inverse: bool
+    numbers: Words, window: Integers, lane: Words, layout: _WindowLayout, keys: _Keys, inverse: bool
 ) -> Words:
     """Permute each number by the key of its window and lane."""
     if layout.lane_records == 1:

@@ -19,7 +19,7 @@ from yogadl._stream.iterator import Claims, Restartable, StreamIterator, begin
 from yogadl._stream.numbered import NumberedBatches
 from yogadl._stream.opening import open_shard, open_stream
 from yogadl._stream.prefetch import ForkedError, Prefetch, Stats
-from yogadl._stream.recipe import ItemStage, Make, Progress, Recipe
+from yogadl._stream.recipe import ItemStage, Make, Recipe, SpanProgress
 from yogadl._stream.rows import Flags, Rows
 from yogadl._stream.run import INDICES, Ahead, Counters, Run
 from yogadl._stream.stream import Loader, RecordStream, as_order, as_stream
@@ -46,7 +46,7 @@ __all__ = [
     "Pending",
     "Point",
     "Prefetch",
-    "Progress",
+    "SpanProgress",
     "Read",
     "Recipe",
     "RecordStream",
@@ -70,9 +70,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # any attribute of the module
-    if name == "WorkerOptions":  # most streams have no workers
-        from yogadl._stream.workers import WorkerOptions
+if not TYPE_CHECKING:
 
-        return WorkerOptions
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:  # any attribute of the module
+        if name == "WorkerOptions":  # most streams have no workers
+            from yogadl._stream.workers import WorkerOptions
+
+            return WorkerOptions
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -40,7 +40,7 @@ _REQUEST_BYTES: Final = 4 * 2**20
 _numbers = itertools.count()
 
 
-class _Reader(NamedTuple):
+class _ReadingPlace(NamedTuple):
     """A reader that goes through an epoch.
 
     Attributes:
@@ -54,7 +54,7 @@ class _Reader(NamedTuple):
     since: int
 
 
-class _Window:
+class _BlockWindow:
     """The blocks of one window of which a shard reads more than half, in the order of their first use.
 
     Args:
@@ -135,9 +135,9 @@ class BlockAhead:
     def _begin(self) -> None:
         """Reset the state: at the start, and in a forked process."""
         self._pid = os.getpid()
-        self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
+        self._windows: OrderedDict[tuple[int, int], _BlockWindow] = OrderedDict()
         self._stores: dict[Any, Any] | None = None
-        self._readers: list[_Reader] = []  # the latest last
+        self._readers: list[_ReadingPlace] = []  # the latest last
         # The calls of `hold_and_list_missing`, and the most positions in one of them.
         self._calls = self._most_span = 0
         self._is_requesting_more = False
@@ -174,7 +174,7 @@ class BlockAhead:
         """
         return len(rows) > 0 and self._before(rows, is_shared) is not None
 
-    def _before(self, rows: Rows, is_shared: bool) -> _Reader | None:
+    def _before(self, rows: Rows, is_shared: bool) -> _ReadingPlace | None:
         """Return the reader whose next rows these are, if any."""
         epoch, positions = rows.pieces[0]
         first, last = int(positions[0]), int(positions[-1])
@@ -197,7 +197,7 @@ class BlockAhead:
         if before is not None:
             self._readers.remove(before)
             self._most_span = max(self._most_span, last - first)
-        reader = _Reader(epoch, last, self._calls if before is None else before.since)
+        reader = _ReadingPlace(epoch, last, self._calls if before is None else before.since)
         self._readers = [*self._readers[1 - _READERS :], reader]
         is_other = np.ones(len(rows), bool)
         if before is None:
@@ -255,7 +255,7 @@ class BlockAhead:
         announce(self._source, np.arange(min(self._each, len(self._source))), planned=count)
         return near >= far
 
-    def _window(self, epoch: int, number: int, position: int) -> _Window:
+    def _window(self, epoch: int, number: int, position: int) -> _BlockWindow:
         """Return a window, entered at a position, or at the window's beginning if that is later."""
         found = self._windows.get((epoch, number))
         if found is None:
@@ -264,7 +264,7 @@ class BlockAhead:
         found.touched = self._calls
         return found
 
-    def _made(self, epoch: int, number: int, position: int) -> _Window:
+    def _made(self, epoch: int, number: int, position: int) -> _BlockWindow:
         step, records = self._shard.ranks, self._order.records
         low, high = number * self._positions, min((number + 1) * self._positions, records)
         if self._skipped is None:
@@ -281,9 +281,9 @@ class BlockAhead:
         chosen = np.flatnonzero(2 * counts > np.minimum(self._each, records - blocks * self._each))
         chosen = chosen[np.argsort(firsts[chosen])]
         label = f"{epoch}-{number}"
-        return _Window(label, low, high, blocks[chosen], places[firsts[chosen]], counts[chosen])
+        return _BlockWindow(label, low, high, blocks[chosen], places[firsts[chosen]], counts[chosen])
 
-    def _next(self, window: _Window, end: int, reader: _Reader) -> Indices | None:
+    def _next(self, window: _BlockWindow, end: int, reader: _ReadingPlace) -> Indices | None:
         """Return the next blocks of a window to hold, before block `end`; None if there is no room.
 
         Room comes from windows that no process of this machine still reads, judging by this reader's
@@ -309,7 +309,7 @@ class BlockAhead:
         window.numbers = np.union1d(window.numbers, group)
         return group
 
-    def _hold(self, window: _Window, blocks: Indices) -> None:
+    def _hold(self, window: _BlockWindow, blocks: Indices) -> None:
         """Begin to read blocks, each whole and by itself; they are kept as long as the window."""
 
         def hold(entries: bool, cache: Any, some: Indices, fields: Sequence[int] | None) -> None:
@@ -328,7 +328,7 @@ class BlockAhead:
             for indices in records:
                 announce(self._source, indices, planned=self._planned or partial(hold, entries))
 
-    def _request_more(self, reader: _Reader) -> None:
+    def _request_more(self, reader: _ReadingPlace) -> None:
         """Request more blocks: of the window being read, and then of the next."""
         with contextlib.suppress(Exception):  # reading the blocks raises it
             while (found := self._following(reader)) is not None:
@@ -340,7 +340,9 @@ class BlockAhead:
                     begun[1].set()
         self._is_requesting_more = False
 
-    def _following(self, reader: _Reader) -> tuple[_Window, Indices, tuple[int, threading.Event]] | None:
+    def _following(
+        self, reader: _ReadingPlace
+    ) -> tuple[_BlockWindow, Indices, tuple[int, threading.Event]] | None:
         """Return the blocks to hold next; None if there are none for now."""
         with self._lock:
             number = reader.last // self._positions

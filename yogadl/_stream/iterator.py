@@ -14,7 +14,7 @@ from yogadl._core.protocols import Indices, Item_co
 from yogadl._stream.cursor import read_cursor, write_cursor
 from yogadl._stream.cut import Point, Span
 from yogadl._stream.prefetch import ForkedError
-from yogadl._stream.recipe import Progress, Recipe
+from yogadl._stream.recipe import Recipe, SpanProgress
 from yogadl.errors import ConfigurationError
 
 # Assign epochs to the iterators of one stream or loader, and note the place of each.
@@ -26,8 +26,8 @@ class Claims:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self._next = recipe.span(recipe.run.start)
-        self._endless: Progress | None = None  # the newest claim's iterator, if it is endless
-        self._newest = Progress()
+        self._endless: SpanProgress | None = None  # the newest claim's iterator, if it is endless
+        self._newest = SpanProgress()
         self._lock = ProcessLock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -37,15 +37,15 @@ class Claims:
         vars(self).update(state)
         self._lock = ProcessLock()
 
-    def track(self, progress: Progress) -> None:
+    def track(self, progress: SpanProgress) -> None:
         """Note the progress of the newest iterator."""
         self._newest = progress
 
-    def newest(self) -> Progress:
+    def newest(self) -> SpanProgress:
         """Return the progress of the newest iterator; an empty one if there was no iterator."""
         return self._newest
 
-    def begin(self, progress: Progress) -> None:
+    def begin(self, progress: SpanProgress) -> None:
         """Note the newest iterator; with `skip_finished_epoch`, it continues where the last one stopped."""
         before = self._newest
         if before.span is not None and self.recipe.cut.skip_finished_epoch:
@@ -60,7 +60,7 @@ class Claims:
             return self._next
         return self.recipe.cut.span(Point(self.recipe.reach(self._endless).epoch + 1, 0))
 
-    def claim(self, progress: Progress) -> Span:
+    def claim(self, progress: SpanProgress) -> Span:
         """Assign the next span to `progress`, and return it."""
         with self._lock:
             span = self.next_span()
@@ -68,7 +68,7 @@ class Claims:
             progress.span = span
         return span
 
-    def move(self, span: Span, progress: Progress) -> None:
+    def move(self, span: Span, progress: SpanProgress) -> None:
         """Note that an iterator was moved to `span`, after which the next claim begins."""
         with self._lock:
             self._hand_over(span, progress)
@@ -77,9 +77,9 @@ class Claims:
         """Have the next claim begin at `point`, and forget the newest iterator."""
         with self._lock:
             self._next, self._endless = self.recipe.resume(self.next_span(), point), None
-            self._newest = Progress()
+            self._newest = SpanProgress()
 
-    def _hand_over(self, span: Span, progress: Progress) -> None:
+    def _hand_over(self, span: Span, progress: SpanProgress) -> None:
         if span.end is None:
             self._endless = progress
         else:
@@ -122,7 +122,7 @@ class StreamIterator(Iterator[Item_co]):
 
     __slots__ = ("__weakref__", "_claims", "_items", "_progress", "_recipe")
 
-    def __init__(self, recipe: Recipe, progress: Progress, claims: Claims | None) -> None:
+    def __init__(self, recipe: Recipe, progress: SpanProgress, claims: Claims | None) -> None:
         self._recipe = recipe.begun()
         self._progress = progress
         self._claims = claims
@@ -223,7 +223,7 @@ class ShownIterator(StreamIterator[Item_co]):
 
     __slots__ = ("_end", "_show", "_shown_s")
 
-    def __init__(self, recipe: Recipe, progress: Progress, claims: Claims | None) -> None:
+    def __init__(self, recipe: Recipe, progress: SpanProgress, claims: Claims | None) -> None:
         super().__init__(recipe, progress, claims)
         self._show: Any = None
         self._shown_s = 0.0
@@ -266,7 +266,7 @@ class ShownIterator(StreamIterator[Item_co]):
 
 def begin(recipe: Recipe, claims: Claims) -> StreamIterator:
     """Return an iterator that will claim its epochs from `claims`."""
-    progress = Progress()
+    progress = SpanProgress()
     claims.begin(progress)
     return (ShownIterator if recipe.is_shown else StreamIterator)(recipe, progress, claims)
 
@@ -305,7 +305,7 @@ class Restartable(Generic[Item_co]):
                 f"position {position} is past the epoch's end: it has {skipped.records} records"
             )
         point = Point(whole("epoch", epoch), skipped.before(position))
-        progress = Progress(self._recipe.span(point))
+        progress = SpanProgress(self._recipe.span(point))
         self._claims.track(progress)
         return StreamIterator(self._recipe, progress, None)
 

@@ -13,7 +13,7 @@ from yogadl._stream.cut import Pieces, Point, count_of
 from yogadl._stream.deaths import MessageNames
 from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.transport import MOST_SEGMENTS, UnmappedError, Unpacker, shared_memory
-from yogadl._stream.worker import Answer, Channel, Request, Task, forked, work
+from yogadl._stream.worker import Channel, Request, WorkerAnswer, WorkerTask, forked, work
 from yogadl._workers.messages import Failure
 from yogadl._workers.server import KEEPS_DESCRIPTORS, Workers
 
@@ -21,7 +21,7 @@ from yogadl._workers.server import KEEPS_DESCRIPTORS, Workers
 _MOST_REQUESTED: Final = 64
 
 
-class Parts(NamedTuple):
+class AnswerParts(NamedTuple):
     """The answer to a request: parts, and the error that comes after them."""
 
     parts: list[Any]
@@ -58,7 +58,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        task: Task,
+        task: WorkerTask,
         given: bytes,
         workers: int,
         *,
@@ -85,7 +85,7 @@ class WorkerPool:
         self._poll = select.poll()
         self._poll.register(self._processes.control, select.POLLIN)
         self._pieces: dict[int, Pieces] = {}  # of requests that are not delivered
-        self._ready: dict[int, Parts] = {}
+        self._ready: dict[int, AnswerParts] = {}
         self._lost: dict[int, str] = {}  # how the worker died, by request
         self._again: list[int] = []  # requests to send again
         self._is_copy = False  # whether this process can open, or map, no more
@@ -126,7 +126,7 @@ class WorkerPool:
 
     def answers(
         self, requests: Iterator[Pieces], most: int, timeout_s: float | None, place: tuple[Point, int | None]
-    ) -> Iterator[Parts]:
+    ) -> Iterator[AnswerParts]:
         """Yield the answers to requests, in order; at most `most` requests are undelivered at a time.
 
         `place` is where the requests begin, and the epoch before which they end. If an earlier call with this
@@ -140,7 +140,7 @@ class WorkerPool:
             self._end = place[1]
             self._begin(requests, min(most, _MOST_REQUESTED * self._count))
         self._is_looking = False
-        found: Parts | None = None
+        found: AnswerParts | None = None
         while True:
             self._request()
             if found is not None:
@@ -297,7 +297,7 @@ class WorkerPool:
             with contextlib.suppress(KeyError):
                 self._poll.unregister(worker.channel)
 
-    def _store_answer(self, worker: _Worker, answer: Answer, descriptors: list[int]) -> None:
+    def _store_answer(self, worker: _Worker, answer: WorkerAnswer, descriptors: list[int]) -> None:
         error = None if answer.failure is None else self._raised(worker, answer.failure)
         if answer.number is None:
             if error is not None:
@@ -327,7 +327,7 @@ class WorkerPool:
         self.task.make.run.counters.received_bytes += answer.received[1]
         if answer.iteration == self._iteration:
             worker.requested.remove(answer.number)
-            self._ready[answer.number] = Parts(parts, error)
+            self._ready[answer.number] = AnswerParts(parts, error)
 
     def _raised(self, worker: _Worker, failure: Failure) -> BaseException:
         error, cause = failure.load()

@@ -56,7 +56,7 @@ class MakeInWorkers(Make, Protocol):
         """Yield the items from `start` to the epoch `end`, made in this process."""
 
 
-class Progress:
+class SpanProgress:
     """How many items of a span were delivered; without a span, no epoch was claimed yet.
 
     Only the consumer's own thread counts here, never a thread that reads ahead.
@@ -205,7 +205,7 @@ class Recipe:
             return next(items)
         return next(replace(self, stages=self.changing).open(start, span.end, WaitTimes()))
 
-    def reach(self, progress: Progress) -> Point:
+    def reach(self, progress: SpanProgress) -> Point:
         """Return the place of a cursor for this progress."""
         span = progress.span
         assert span is not None
@@ -213,7 +213,7 @@ class Recipe:
             return Point(span.end, 0)
         return self.cut.reach(self.run.shard, span, progress.items)
 
-    def stats(self, progress: Progress) -> Stats:
+    def stats(self, progress: SpanProgress) -> Stats:
         """Return the statistics of an iterator with this progress."""
         span = progress.span
         records = 0 if span is None else self.cut.records(self.run.shard, span, progress.items)

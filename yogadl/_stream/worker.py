@@ -125,7 +125,7 @@ THREADS: Final = (
 ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
 
 
-class Task(NamedTuple):
+class WorkerTask(NamedTuple):
     """The work of all workers of a pool.
 
     Args:
@@ -163,7 +163,7 @@ class Request(NamedTuple):
     is_copy: bool  # the answer must use no segments
 
 
-class Answer(NamedTuple):
+class WorkerAnswer(NamedTuple):
     """An answer to a request: parts, and perhaps an error in place of the next part.
 
     The number is that of the request. None means that the worker has begun: at the start, and with each
@@ -178,7 +178,7 @@ class Answer(NamedTuple):
     received: tuple[int, int] = (0, 0)  # the number of requests for ranges, and of bytes
 
 
-def forked(task: Task) -> Work:
+def forked(task: WorkerTask) -> Work:
     """Return the function of a worker that is forked from the process that has the task."""
     return functools.partial(_work, task)
 
@@ -188,7 +188,7 @@ def work(connection: socket.socket, _: int) -> None:
     _work(None, connection, 0)
 
 
-def _work(task: Task | None, connection: socket.socket, _: int) -> None:
+def _work(task: WorkerTask | None, connection: socket.socket, _: int) -> None:
     channel = Channel(connection)
     # EOFError or OSError: the process that sends requests is gone.
     with contextlib.suppress(EOFError, OSError):
@@ -200,20 +200,20 @@ def _work(task: Task | None, connection: socket.socket, _: int) -> None:
             if "numpy.random" in sys.modules:
                 np.random.seed()  # otherwise all workers would draw the same numbers
             if task.begin is not None:
-                channel.send(Answer(None, None))
+                channel.send(WorkerAnswer(None, None))
                 task.begin(number)
             settle_allocator()
         except BaseException as error:  # noqa: BLE001  (any error of a user's function is sent)
-            channel.send(Answer(0, None, None, Failure.of(error)))
+            channel.send(WorkerAnswer(0, None, None, Failure.of(error)))
             return
-        channel.send(Answer(0, None))
-        _answer(channel, _Reader(task))
+        channel.send(WorkerAnswer(0, None))
+        _answer(channel, _ItemReader(task))
 
 
-def _loaded(descriptor: int) -> Task:
+def _loaded(descriptor: int) -> WorkerTask:
     with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as memory:
         os.close(descriptor)
-        task: Task = pickle.loads(memory)
+        task: WorkerTask = pickle.loads(memory)
     return task
 
 
@@ -229,7 +229,7 @@ def _limit_threads(threads: int) -> None:
             threadpoolctl.threadpool_limits(threads)
 
 
-def _answer(channel: Channel, reader: "_Reader") -> None:
+def _answer(channel: Channel, reader: "_ItemReader") -> None:
     """Answer requests in order; skip those of an iteration that is over."""
     waiting: deque[Request] = deque()
     iteration = 0
@@ -247,18 +247,18 @@ def _answer(channel: Channel, reader: "_Reader") -> None:
         request = waiting.popleft()
         if request.iteration != iteration:
             iteration = request.iteration
-            channel.send(Answer(iteration, None))
+            channel.send(WorkerAnswer(iteration, None))
         parts, descriptors, failure = reader.packed(request.pieces, request.is_copy)
         took, received = reader.took(), reader.received()
-        answer = Answer(request.iteration, request.number, parts, failure, took, received)
+        answer = WorkerAnswer(request.iteration, request.number, parts, failure, took, received)
         channel.send(answer, descriptors)
         reader.packer.sent()
 
 
-class _Reader:
+class _ItemReader:
     """Reads rows, and makes the messages with them."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: WorkerTask) -> None:
         self._task = task
         self._run = task.make.run
         self._size = task.cut.size

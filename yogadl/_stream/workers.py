@@ -15,7 +15,7 @@ from yogadl.errors import ConfigurationError, WorkerDiedError
 
 if TYPE_CHECKING:
     from yogadl._stream.pool import WorkerPool
-    from yogadl._stream.worker import ItemStage, Task
+    from yogadl._stream.worker import ItemStage, WorkerTask
     from yogadl._views.functions import Stage
 
 # Small batches are sent in chunks of about this size, since sending costs some 0.1 ms for any size
@@ -270,7 +270,7 @@ class InWorkers:
     def _pool(self, cut: Cut) -> "WorkerPool":
         """Return an idle pool, or a new one."""
         from yogadl._stream.pool import WorkerPool  # imported only if there are workers
-        from yogadl._stream.worker import THREADS, Task
+        from yogadl._stream.worker import THREADS, WorkerTask
 
         while self._idle_pools:  # `pop`, so that two iterators never share a pool
             pool = self._idle_pools.pop()
@@ -281,7 +281,7 @@ class InWorkers:
         if begin is not None and options.is_begun_by_pool:
             begin = begin()
         each = -(-options.most(self._each(cut)) // options.workers)
-        task = Task(self.make, self.item_stages, cut, begin, options.threads, self._maker(), each)
+        task = WorkerTask(self.make, self.item_stages, cut, begin, options.threads, self._maker(), each)
         return WorkerPool(
             task,
             b"" if method == "fork" else self._sent(task),
@@ -292,7 +292,7 @@ class InWorkers:
             preload=options.preload + _modules(),
         )
 
-    def _sent(self, task: "Task") -> bytes:
+    def _sent(self, task: "WorkerTask") -> bytes:
         """Return the pickled task.
 
         Raises:

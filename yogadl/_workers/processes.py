@@ -146,7 +146,7 @@ def how_it_ended(code: int) -> str:
     return f"of {signal.Signals(-code).name}{hint}"
 
 
-class _Call(NamedTuple):
+class _WorkerCall(NamedTuple):
     """A call for a worker: a function and its arguments, pickled."""
 
     future: "concurrent.futures.Future[Any]"
@@ -163,7 +163,7 @@ class _Pool(concurrent.futures.Executor):
     def __init__(self, workers: int, given: bytes, on_report: Callable[[Any], None]) -> None:
         self._given = given
         self._on_report = on_report
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_WorkerCall | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._workers: set[_Worker] = set()
@@ -176,7 +176,7 @@ class _Pool(concurrent.futures.Executor):
     ) -> "concurrent.futures.Future[Any]":
         """Have a worker call an importable function; arguments and result are pickled."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._calls.put(_Call(future, pickle.dumps((function, args, kwargs))))
+        self._calls.put(_WorkerCall(future, pickle.dumps((function, args, kwargs))))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -31,7 +31,7 @@ from yogadl.storage._leases.exclusive import exclusive_build
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.download import (
     Download,
-    Progress,
+    Received,
     Total,
     Touch,
     download_all,
@@ -51,7 +51,7 @@ def copy(
     dataset_version: str,
     *,
     replaces: bool = False,
-    progress: Progress | None = None,
+    progress: Received | None = None,
 ) -> bool:
     """Copy a version to another storage.
 
@@ -76,7 +76,7 @@ def copy(
     is_new = _is_new(backend.root, key, content, replaces)  # before waiting for another builder
     manifest = read_manifest(content, key, root.where(_names.manifest(key)))
     name = _names.table(key.id, manifest.table_sha256)
-    files = _Files(root, backend.root, key, open_table(root, manifest))
+    files = _CopiedFiles(root, backend.root, key, open_table(root, manifest))
     is_there = not is_new and backend.root.size(name) == manifest.table_bytes
     if is_there and not files.missing(None):
         return _copy_selections(root, backend.root, manifest)
@@ -173,7 +173,7 @@ class _File:
 
 
 @dataclass(frozen=True)
-class _Files:
+class _CopiedFiles:
     """Copy the parts of one cache and their indexes."""
 
     source: Root
@@ -205,7 +205,7 @@ class _Files:
                 indexes[index] = _File(index, source_name, index_sha256, None)
         return [*indexes.values(), *parts.values()]
 
-    def copy(self, files: list[_File], exclusion: BuildExclusion, progress: Progress | None) -> None:
+    def copy(self, files: list[_File], exclusion: BuildExclusion, progress: Received | None) -> None:
         """Copy files, starting them in this order; stop if another builder takes over."""
         bucket = self.source.bucket
         with ExitStack() as stack:
@@ -223,7 +223,7 @@ class _Files:
         files: list[_File],
         work: Path,
         exclusion: BuildExclusion,
-        progress: Progress | None,
+        progress: Received | None,
     ) -> None:
         names = {work / Path(file.name).name: file.name for file in files}
         wanted = [
@@ -241,7 +241,7 @@ class _Files:
         download_all(bucket, wanted, progress=progress, guard=taken)
 
     def _from_folder(
-        self, files: list[_File], work: Path, exclusion: BuildExclusion, progress: Progress | None
+        self, files: list[_File], work: Path, exclusion: BuildExclusion, progress: Received | None
     ) -> None:
         total = Total(sum(file.size_bytes or 0 for file in files), progress)
 

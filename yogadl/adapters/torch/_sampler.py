@@ -14,12 +14,12 @@ from yogadl._dataref import takes_a_stream
 from yogadl._stream import (
     Cut,
     Point,
-    Progress,
     Read,
     Recipe,
     RecordStream,
     Restartable,
     Run,
+    SpanProgress,
     StreamIterator,
     as_order,
     write_cursor,
@@ -181,7 +181,7 @@ class _StreamSampler(Restartable):
         self._read_by(recipe)
 
     def __iter__(self) -> SamplerIterator:
-        progress = Progress()
+        progress = SpanProgress()
         self._claims.track(progress)
         return SamplerIterator(self._recipe, progress, self._claims)
 

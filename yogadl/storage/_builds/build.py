@@ -249,7 +249,7 @@ def content_of(receipts: Iterable[Receipt]) -> Content:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedBuild:
     """A source to build, with a check of it and a change of the content that is published.
 
     Args:

@@ -20,7 +20,7 @@ from yogadl._sources.partitioned import PartitionedSource
 from yogadl._sources.sources import Source, open_if_any, open_source
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._builds.build import Build, Planned, describe_machine, digest_replaced
+from yogadl.storage._builds.build import Build, PlannedBuild, describe_machine, digest_replaced
 from yogadl.storage._builds.executors import ENGINES, write_all, written_by_itself
 from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.partitions import Partitions
@@ -222,7 +222,7 @@ def replace_version(
     Args:
         backend: The storage.
         key: The version.
-        data: Returns the source, or a `Planned`; called once no other process builds.
+        data: Returns the source, or a `PlannedBuild`; called once no other process builds.
         options: The options of the build.
         call: The call that returned the source, if the manifest is to describe it.
 
@@ -280,7 +280,7 @@ def _build(
     exclusion: BuildExclusion,
     replaces: bool,
 ) -> None:
-    planned = data if isinstance(data, Planned) else Planned(data)
+    planned = data if isinstance(data, PlannedBuild) else PlannedBuild(data)
     source = open_source(planned.data, allow_pickle=options.allow_pickle)
     planned.check(source)
     machine = describe_machine()

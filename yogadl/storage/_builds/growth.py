@@ -34,7 +34,7 @@ from yogadl.errors import (
     UnsupportedDataError,
 )
 from yogadl.storage import _names
-from yogadl.storage._builds.build import Planned, content_of, describe_machine
+from yogadl.storage._builds.build import PlannedBuild, content_of, describe_machine
 from yogadl.storage._builds.building import replace_version
 from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.publish import Content
@@ -89,7 +89,7 @@ def compact(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
     replace_version(backend, key, lambda: _compacted(backend.catalogue, base), options)
 
 
-def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callable[[], Any]) -> Planned:
+def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callable[[], Any]) -> PlannedBuild:
     manifest = _newest(backend.catalogue, base).manifest
     if _contains(manifest, key, _built(backend.catalogue.root, key)):
         which = f"{manifest.key.version!r}" + (f" (the tag {base.version!r})" if base != manifest.key else "")
@@ -107,7 +107,7 @@ def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callabl
         _tell_what_varies(manifest, found.spec)
         return replace(found, earlier=earlier_of(manifest))
 
-    return Planned(data(), partial(_check_like, manifest), content)
+    return PlannedBuild(data(), partial(_check_like, manifest), content)
 
 
 def earlier_of(base: Manifest) -> tuple[Earlier, ...]:
@@ -262,7 +262,7 @@ def _tell_what_varies(base: Manifest, spec: Spec) -> None:
             )  # fmt: skip
 
 
-def _compacted(catalogue: Catalogue, base: DatasetKey) -> Planned:
+def _compacted(catalogue: Catalogue, base: DatasetKey) -> PlannedBuild:
     published = _newest(catalogue, base)
     manifest = published.manifest
 
@@ -275,7 +275,7 @@ def _compacted(catalogue: Catalogue, base: DatasetKey) -> Planned:
             )
         return replace(found, earlier=manifest.earlier)
 
-    return Planned(_Stored(catalogue, published), content=content)
+    return PlannedBuild(_Stored(catalogue, published), content=content)
 
 
 class _Stored:

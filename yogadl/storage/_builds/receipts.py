@@ -98,7 +98,7 @@ def shares_of(source: Source, count: int | None = None) -> Shares:
     if isinstance(source, PartitionedSource):
         if count not in (None, source.partitions):
             raise ConfigurationError(f"the source has {source.partitions} partitions, not {count}")
-        return _Partitions(source)
+        return _PartitionShares(source)
     if source.length is None or not source.can_start_anywhere:
         raise ConfigurationError(
             "workers, an engine and tasks need a source that can be read in pieces: one with __len__ and "
@@ -211,7 +211,7 @@ class _RangeShare:
                 return
 
 
-class _Partitions:
+class _PartitionShares:
     """The shares of a source in partitions."""
 
     length = None
@@ -278,7 +278,7 @@ STATE: Final = ".state"  # the suffix of a file beside a receipt that holds the 
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampledRecord:
     """The hash of some records of a part that follow each other."""
 
     start: int
@@ -300,7 +300,7 @@ class Receipt:
     first_record: int
     part: SealedPart
     spec: Spec
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[SampledRecord, ...] = ()
     origin: str = ""
 
 
@@ -421,20 +421,20 @@ class Receipts:
         for receipt in receipts:
             is_alike = self.origin != "" and receipt.origin == self.origin
             goes_by_samples = is_alike and (self._restore(receipt) or not isinstance(self.source, Resumable))
-            for sample in receipt.samples if goes_by_samples else (Sample(0, receipt.part.index.run),):
+            for sample in receipt.samples if goes_by_samples else (SampledRecord(0, receipt.part.index.run),):
                 if _hash_source(self.source, spec, receipt.first_record, sample) != sample.run:
                     return False
         return all(receipt.samples for receipt in receipts)
 
 
-def samples_to_json(samples: Sequence[Sample]) -> list[list[int]]:
+def samples_to_json(samples: Sequence[SampledRecord]) -> list[list[int]]:
     """Return samples as JSON."""
     return [[sample.start, sample.run.records, sample.run.value] for sample in samples]
 
 
-def samples_from(document: Any) -> tuple[Sample, ...]:
+def samples_from(document: Any) -> tuple[SampledRecord, ...]:
     """Return the samples in a receipt's JSON."""
-    found = tuple(Sample(start, RunHash(records, value)) for start, records, value in document)
+    found = tuple(SampledRecord(start, RunHash(records, value)) for start, records, value in document)
     for one in found:
         numbers: tuple[object, ...] = one.start, one.run.records, one.run.value
         if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
@@ -442,7 +442,7 @@ def samples_from(document: Any) -> tuple[Sample, ...]:
     return found
 
 
-def samples_of(path: Path, part: SealedPart, spec: Spec) -> tuple[Sample, ...]:
+def samples_of(path: Path, part: SealedPart, spec: Spec) -> tuple[SampledRecord, ...]:
     """Hash the first and the last records of a part that was just sealed."""
     fields = _comparable(spec)
     if not fields:
@@ -454,7 +454,7 @@ def samples_of(path: Path, part: SealedPart, spec: Spec) -> tuple[Sample, ...]:
     samples = []
     for start in sorted({0 if records >= 2 * _SAMPLED else records - count, records - count}):
         columns = reader.columns(np.arange(start, start + count, dtype=np.int64), fields)
-        samples.append(Sample(start, _hash(spec, fields, columns, count)))
+        samples.append(SampledRecord(start, _hash(spec, fields, columns, count)))
     return tuple(samples)
 
 
@@ -476,7 +476,7 @@ class _OnePart:
         return str(self._path)
 
 
-def _hash_source(source: Source, spec: Spec, first_record: int, sample: Sample) -> RunHash:
+def _hash_source(source: Source, spec: Spec, first_record: int, sample: SampledRecord) -> RunHash:
     """Hash the records of a sample as read from a source, which may give them in any number of chunks."""
     fields, count = _comparable(spec), sample.run.records
     run = RunHash()

@@ -188,7 +188,7 @@ def _gathered(chunks: Iterator[bytes | memoryview], report: Report) -> Iterator[
 # How long to wait for a process that downloads a file and receives nothing.
 _STALL_S: Final = 60.0
 # Called with bytes done and bytes in all.
-Progress = Callable[[int, int], None]
+Received = Callable[[int, int], None]
 # Called from time to time while bytes arrive.
 Touch = Callable[[], None]
 
@@ -234,7 +234,7 @@ def download_all(
     wanted: Sequence[Download],
     *,
     connections: int | None = None,
-    progress: Progress | None = None,
+    progress: Received | None = None,
     guard: Guard | None = None,
 ) -> None:
     """Download objects to files, in this order; each file appears whole, durable and checked, or not at all.
@@ -270,7 +270,7 @@ def is_made(wanted: Download) -> bool:
 
 
 def fetch(
-    bucket: Bucket, wanted: Sequence[Download], progress: Progress | None = None, is_made: IsMade = is_made
+    bucket: Bucket, wanted: Sequence[Download], progress: Received | None = None, is_made: IsMade = is_made
 ) -> None:
     """Download files, except those that another process of this machine downloads; wait for these.
 
@@ -327,7 +327,7 @@ class Total:
     """Count the bytes of all objects, report them, and stop all downloads when one has failed."""
 
     size_bytes: int
-    progress: Progress | None
+    progress: Received | None
     done_bytes: int = 0
     stopped: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)

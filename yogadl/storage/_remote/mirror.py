@@ -29,7 +29,7 @@ from yogadl.storage._catalogue.parts import are_whole, open_table
 from yogadl.storage._files.folder import Folder, made_folder
 from yogadl.storage._files.locks import sweep
 from yogadl.storage._objects.bucket import Bucket
-from yogadl.storage._remote.download import Progress
+from yogadl.storage._remote.download import Received
 from yogadl.storage._remote.eviction import (
     MirrorLocation,
     chosen_location,
@@ -162,7 +162,7 @@ class Mirror:
         """
         return MirroredCache(self._bucket, self.location, manifest)
 
-    def fill(self, manifest: Manifest, *, progress: Progress | None = None) -> list[str]:
+    def fill(self, manifest: Manifest, *, progress: Received | None = None) -> list[str]:
         """Download a cache with its indexes, and compare files that were here before with their checksums.
 
         Args:
@@ -415,7 +415,7 @@ class NoMirror(Mirror):
         """Refuse to hold files."""
         raise self._none(f"hold {manifest.key}")
 
-    def fill(self, manifest: Manifest, *, progress: Progress | None = None) -> NoReturn:
+    def fill(self, manifest: Manifest, *, progress: Received | None = None) -> NoReturn:
         """Refuse to download anything."""
         raise self._none(f"download {manifest.key}")
 

@@ -29,7 +29,7 @@ from yogadl.storage._files.locks import open_lock, try_lock, wait_for_lock
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.download import (
     Download,
-    Progress,
+    Received,
     Total,
     connection_count,
     fetch,
@@ -126,7 +126,7 @@ class MirroredCache:
                 self.complete_indexes([number])
             return read_index(self.folder, self._manifest.key, self.table, number)
 
-    def complete(self, numbers: Sequence[int], progress: Progress | None = None) -> None:
+    def complete(self, numbers: Sequence[int], progress: Received | None = None) -> None:
         """Download the missing ones of these parts, in this order."""
         with self._location.gate(exclusive=False):
             missing = self._missing(numbers)
@@ -213,7 +213,7 @@ class MirroredCache:
             evict_for(self._location, room, self._location.limit_bytes(), str(key))
         fetch(self._bucket, list(wanted.values()))
 
-    def mend(self, progress: Progress | None = None) -> int:
+    def mend(self, progress: Received | None = None) -> int:
         """Compare every file that is here with its checksum, and download damaged ones again.
 
         Args:
@@ -312,7 +312,7 @@ class MirroredCache:
         return True
 
 
-def _mended(bucket: Bucket, files: Mapping[Download, int], progress: Progress | None = None) -> list[str]:
+def _mended(bucket: Bucket, files: Mapping[Download, int], progress: Received | None = None) -> list[str]:
     """Compare files with their sha256, and download damaged ones again.
 
     A process that has a damaged file open or mapped keeps it: the new file only takes its name. A damaged

@@ -11,7 +11,7 @@ from yogadl._format.table import PartTable
 from yogadl.storage._remote.checked_ranges import AHEAD_BYTES, MOST_CHECKED_BYTES, TOGETHER_BYTES, BlockPlaces
 from yogadl.storage._remote.download import ranges_of
 from yogadl.storage._remote.extents import HELD_GAP_BYTES
-from yogadl.storage._remote.ranges import PAGE_BYTES, Ranges, Span, merged
+from yogadl.storage._remote.ranges import PAGE_BYTES, ByteSpan, Ranges, merged
 from yogadl.storage._remote.requests import RequestedRange, Spending
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ class _Counted(Ranges):
         self._left.clear()
         self._left_bytes = 0
 
-    def _requested(self, spans: Sequence[Span], *, is_urgent: bool) -> list[tuple[RequestedRange, list[int]]]:
+    def _requested(
+        self, spans: Sequence[ByteSpan], *, is_urgent: bool
+    ) -> list[tuple[RequestedRange, list[int]]]:
         found = [(RequestedRange(*span), members) for span, members in merged(spans, self.gap_bytes)]
         cost = np.array([len(found), sum(one.size_bytes for one, _ in found)])
         if self._is_of_pages:

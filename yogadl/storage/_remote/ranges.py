@@ -30,7 +30,7 @@ MOST_HELD_BYTES: Final = 128 * 2**20
 _THREADS: Final = 64
 
 # A part's number, the position of the first byte, and the position after the last.
-Span = tuple[int, int, int]
+ByteSpan = tuple[int, int, int]
 
 
 class Ranges:
@@ -266,7 +266,9 @@ class Ranges:
             self._pages.update((int(new[member]), found) for member in members)
         return {number: self._pages[number] for number in numbers}
 
-    def _requested(self, spans: Sequence[Span], *, is_urgent: bool) -> list[tuple[RequestedRange, list[int]]]:
+    def _requested(
+        self, spans: Sequence[ByteSpan], *, is_urgent: bool
+    ) -> list[tuple[RequestedRange, list[int]]]:
         """Request these spans; return each range, and the numbers of the spans in it."""
         found = []
         for (part, start, stop), members in merged(spans):
@@ -351,10 +353,10 @@ class Ranges:
             self.received_bytes += size_bytes
 
 
-def merged(spans: Sequence[Span], gap_bytes: int | None = None) -> list[tuple[Span, list[int]]]:
+def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tuple[ByteSpan, list[int]]]:
     """Merge spans into ranges to request; return each, and its spans' numbers, in the order of the first."""
     gap_bytes = GAP_BYTES if gap_bytes is None else gap_bytes
-    found: list[tuple[Span, list[int]]] = []
+    found: list[tuple[ByteSpan, list[int]]] = []
     part, start, stop, members = -1, 0, 0, list[int]()
     for number in sorted(range(len(spans)), key=spans.__getitem__):
         its_part, its_start, its_stop = spans[number]
@@ -379,7 +381,7 @@ def _not_empty(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64
     )
 
 
-def spans_of(parts: Int64s, positions: Int64s, lengths: Int64s, chosen: Iterable[int]) -> list[Span]:
+def spans_of(parts: Int64s, positions: Int64s, lengths: Int64s, chosen: Iterable[int]) -> list[ByteSpan]:
     numbers = np.fromiter(chosen, np.int64)
     starts = positions[numbers]
     stops = starts + lengths[numbers]
