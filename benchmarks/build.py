@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/build.py``. Both sides end with fsync; each round makes new files, and the
 disk is done with the last ones before the clock starts. It justifies `yogadl._format.writer` and
-`yogadl._sources`.
+`yogadl._sources.sources`.
 """
 
 import os

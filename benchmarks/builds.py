@@ -1,7 +1,7 @@
 """Measure builds by many processes: their speed, their memory, what a kill costs, and many partitions.
 
 Run ``python benchmarks/builds.py``. What starts and warms processes is excluded where a row says so. It
-justifies `yogadl.storage._engines` and `yogadl._processes`.
+justifies `yogadl.storage._builds.executors` and `yogadl._workers.processes`.
 """
 
 import functools

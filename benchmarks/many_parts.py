@@ -18,12 +18,12 @@ from _measure import Settings, at_most, clear, in_child, main, private_bytes, sa
 from afar import processor_s, serving
 
 import yogadl
+from yogadl._core.key import DatasetKey
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.manifest import read_manifest
-from yogadl._key import DatasetKey
 from yogadl.storage import _names
-from yogadl.storage._folder import Folder
-from yogadl.storage._parts import open_table, read_sealed
+from yogadl.storage._catalogue.parts import open_table, read_sealed
+from yogadl.storage._files.folder import Folder
 
 PARTS = 100_000
 PART_RECORDS = 64

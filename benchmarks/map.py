@@ -1,6 +1,6 @@
 """Compare functions of records with Grain's, and functions of batches with the same in the loop.
 
-Run ``python benchmarks/map.py``; needs Grain. It justifies the loops of `yogadl._chain`.
+Run ``python benchmarks/map.py``; needs Grain. It justifies the loops of `yogadl._views.functions`.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Measure what many parts cost: 64 beside one, and 5,000 with few descriptors.
 
-Run ``python benchmarks/parts.py``. It justifies `yogadl._format.window`.
+Run ``python benchmarks/parts.py``. It justifies `yogadl._format.rows`.
 """
 
 import resource

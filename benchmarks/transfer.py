@@ -3,7 +3,7 @@
 Run ``python benchmarks/transfer.py``; needs boto3 and obstore. Both sides of a download ask the same server,
 `_object_server.py` on this machine, and write to the same folder; ours also hashes what it receives and
 waits until it is on the disk, which `download_file` does not. It justifies the sizes of ranges and the
-connections of `yogadl.storage._mirror.receive` and `transfer`.
+connections of `yogadl.storage._remote.download` and `transfer`.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ import numpy as np
 from _measure import Settings, at_least, at_most, check_equal, clear, drain, interleave, main, ratios, say
 
 import yogadl
-from yogadl.storage._buckets.s3 import S3Bucket
-from yogadl.storage._mirror.transfer import Download, download_all
+from yogadl.storage._objects.s3 import S3Bucket
+from yogadl.storage._remote.download import Download, download_all
 
 SIZE = 10**9
 PARTS = 8

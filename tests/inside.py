@@ -9,166 +9,175 @@ from typing import Any
 
 # A module, and what it has; `NAME=GIVEN` where two modules give the same name.
 NAMES = """
-yogadl _chain _filter
-yogadl._arguments names_of
-yogadl._columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
-yogadl._declare declare written
-yogadl._fork_server Workers
-yogadl._format checks fingerprint manifest rows writer
-yogadl._format.arrays ArrayFile
+yogadl.storage._builds _build=build _engines=executors _shares=receipts
+yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=parts _tags=tags
+yogadl.storage._files _folder=folder _mounts=mounts local=local_bucket
+yogadl.storage._objects bucket obstore_ranges
+yogadl.storage._remote _checked_ranges=checked_ranges _held=extents _ranges=ranges _remote_opening=opener
+yogadl.storage._remote eviction location=eviction mirrored_cache partial_file receive=download
+yogadl.storage._remote transfer=download
+yogadl._views _chain=functions _filter=filter
+yogadl._core.arguments names_of
+yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
+yogadl._core.columns declare written
+yogadl._workers.server Workers
+yogadl._format checks fingerprint=columns manifest rows writer
+yogadl._format.table ArrayFile
 yogadl._format.checks CheckedReader Checksums
 yogadl._format.columns HeapValues stored_column
 yogadl._format.fields VaryingField
-yogadl._format.fingerprint RunHash fingerprint_of hash_rows hash_run
+yogadl._format.columns RunHash fingerprint_of hash_rows hash_run
 yogadl._format.layout HEAP_BLOCK_BYTES PartIndex join_parts
 yogadl._format.manifest Manifest digest_of read_manifest
 yogadl._format.old_cache OldCache
 yogadl._format.reader Reader
 yogadl._format.rows Parts
-yogadl._format.selection Selection most_selection_bytes read_selection
+yogadl._format.joined Selection most_selection_bytes read_selection
 yogadl._format.table MOST_EMPTY_RECORDS PartTable
-yogadl._format.window Window
+yogadl._format.rows Window
 yogadl._format.writer CacheWriter
-yogadl._frozen frozen
-yogadl._interfaces announce
-yogadl._joined JoinedRecords
-yogadl._json MAX_DEPTH MAX_VALUES parse_json
-yogadl._key DatasetKey RESERVED_NAMES is_dataset_id new_key
-yogadl._leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
-yogadl._memory BatchMemory
-yogadl._order GlobalOrder Mixture Order SourceOrder _permutation _random derive_key make_order
-yogadl._order._apportion apportion
-yogadl._order._keys absorb absorb_array
-yogadl._order._mix RUN
-yogadl._order._permutation EXACT_LIMIT ROUNDS permute unpermute
-yogadl._order._random generators
-yogadl._order._windows BlocksOrder
-yogadl._prices usual_prices
-yogadl._printable printable without_secrets
+yogadl._core.frozen frozen
+yogadl._core.protocols announce
+yogadl._views.joined JoinedRecords
+yogadl._core.frozen MAX_DEPTH MAX_VALUES parse_json
+yogadl._core.key DatasetKey RESERVED_NAMES is_dataset_id new_key
+yogadl._core.leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
+yogadl._core.memory BatchMemory
+yogadl._order GlobalOrder Mixture Order SourceOrder _permutation=permutation _random=random derive_key
+yogadl._order make_order
+yogadl._order.keys apportion
+yogadl._order.keys absorb absorb_array
+yogadl._order.mix RUN
+yogadl._order.permutation EXACT_LIMIT ROUNDS permute unpermute
+yogadl._order.random generators
+yogadl._order.windows BlocksOrder
+yogadl._core.protocols usual_prices
+yogadl._core.printable printable without_secrets
 yogadl._provenance.code CodeReader dumped
-yogadl._provenance.describer Describer
+yogadl._provenance.builder Describer
 yogadl._provenance.difference Difference difference
-yogadl._provenance.references names_read
-yogadl._sources ArraysSource ItemsSource IterableSource RecordsSource open_source
-yogadl._spec DictNode MAX_FIELDS SequenceNode Spec
-yogadl._split SPLIT_TAG _CHUNK_RECORDS _values split_split=split
-yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span run stats
+yogadl._provenance.code names_read
+yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource open_source
+yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
+yogadl._views.split SPLIT_TAG _CHUNK_RECORDS _values split_split=split
+yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span run stats=prefetch
 yogadl._stream walk
-yogadl._stream.pieces count_of pieces_of
+yogadl._stream.cut count_of pieces_of
 yogadl.adapters.arrays arrays_source=_source
-yogadl.adapters.grain _items _sampler _state grain_loader=_loader
-yogadl.adapters.grain._assignment Assignment
-yogadl.adapters.jax _shards jax_loader=_loader
+yogadl.adapters.grain _items _sampler=_loader _state grain_loader=_loader
+yogadl.adapters.grain._items Assignment
+yogadl.adapters.jax _shards=_loader jax_loader=_loader
 yogadl.adapters.keras keras_loader=_loader
-yogadl.adapters.ray _reading
-yogadl.adapters.tensorflow _build_state _cache tensorflow_loader=_loader
+yogadl.adapters.ray _reading=_source
+yogadl.adapters.tensorflow _build_state=_source _cache tensorflow_loader=_loader
 yogadl.adapters.tensorflow._source graph_of
 yogadl.cli _bench _demo _output _report
 yogadl.cli._arguments parse_size
 yogadl.cli._function parse_argument
-yogadl.cli._report_page Subject charts fields page_of records sampling summary
-yogadl.cli._report_page.bars BARS bars_of
-yogadl.cli._report_page.charts MOST_LABEL classes histogram
-yogadl.cli._report_page.images Image MOST_FILE_BYTES MOST_SIDE image_of_array image_of_file is_image kind_of
+yogadl.cli._report_page Subject charts=markup fields page_of records=fields sampling=fields summary
+yogadl.cli._report_page.summary BARS bars_of
+yogadl.cli._report_page.markup MOST_LABEL classes histogram
+yogadl.cli._report_page.summary Image MOST_FILE_BYTES MOST_SIDE image_of_array image_of_file is_image kind_of
 yogadl.cli._report_page.markup element lines text
 yogadl.cli._report_page.summary MOST_CLASSES MOST_VALUES summary_of
-yogadl.storage _build _catalogue _checked_ranges _copy _engines _export _folder _held _mounts
-yogadl.storage _names _parts _ranges _remote_opening _shares _tags storage_doctor=_doctor
-yogadl.storage._buckets bucket local obstore_ranges
-yogadl.storage._buckets.bucket Body Bucket FetchedRange Object ReplacedError read
-yogadl.storage._buckets.conditions PROBE check_conditions
-yogadl.storage._buckets.local LocalBucket
-yogadl.storage._buckets.opening open_bucket
-yogadl.storage._buckets.retry Attempts PROGRESS_BYTES Retrier RetryPolicy TransientError UnavailableError
-yogadl.storage._buckets.retry UnreachableError
-yogadl.storage._buckets.store NotCarriedOverError
-yogadl.storage._buckets.store_errors CredentialsError
-yogadl.storage._cached REMEDY
+yogadl.storage _copy
+yogadl.storage _names storage_doctor=_doctor
+yogadl.storage._objects.bucket Body Bucket FetchedRange Object ReplacedError read
+yogadl.storage._objects.bucket PROBE check_conditions
+yogadl.storage._files.local_bucket LocalBucket
+yogadl.storage._remote.buckets open_bucket
+yogadl.storage._objects.retry Attempts PROGRESS_BYTES Retrier RetryPolicy TransientError UnavailableError
+yogadl.storage._objects.retry UnreachableError
+yogadl.storage._objects.store NotCarriedOverError
+yogadl.storage._objects.store CredentialsError
+yogadl.storage._catalogue.cached REMEDY
 yogadl.storage._copy copy
 yogadl.storage._doctor Finding Outcome examine_bucket examine_process
-yogadl.storage._exclusion LeaseLostError
-yogadl.storage._export file_names
-yogadl.storage._flock Claim is_free locked
-yogadl.storage._folder Folder
+yogadl.storage._catalogue.backend LeaseLostError
+yogadl.storage._catalogue.export file_names
+yogadl.storage._files.locks Claim is_free locked
+yogadl.storage._files.folder Folder
 yogadl.storage._leases heartbeat lease
 yogadl.storage._leases.heartbeat retry_ending
 yogadl.storage._leases.lease BuildLease Leases
-yogadl.storage._leases.policy LeasePolicy
+yogadl.storage._leases.waiting LeasePolicy
 yogadl.storage._leases.waiting LeaseState SilenceTimer
 yogadl.storage._local FolderOpener
-yogadl.storage._mirror eviction location mirrored_cache partial_file receive transfer
-yogadl.storage._mirror.eviction evict_for
-yogadl.storage._mirror.location MirrorLocation
-yogadl.storage._mirror.mirror Mirror
-yogadl.storage._mirror.mirrored_cache MirroredCache
-yogadl.storage._mirror.partial_file PartialFile
-yogadl.storage._mirror.transfer Download download_all upload
-yogadl.storage._mounts file_system_of is_network network_file_system
-yogadl.storage._partitions Partitions
-yogadl.storage._parts PartPaths open_table read_index table_to_read
-yogadl.storage._ranges GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES Ranges merged
-yogadl.storage._remote BucketRoot
-yogadl.storage._remote_opening MirrorOpener remote_backend
-yogadl.storage._shares cut
-yogadl.storage._spending Spending
-yogadl.storage._threads DaemonThreads
+yogadl.storage._remote.eviction evict_for
+yogadl.storage._remote.eviction MirrorLocation
+yogadl.storage._remote.mirror Mirror
+yogadl.storage._remote.mirrored_cache MirroredCache
+yogadl.storage._remote.partial_file PartialFile
+yogadl.storage._remote.download Download download_all upload
+yogadl.storage._files.mounts file_system_of is_network network_file_system
+yogadl.storage._builds.partitions Partitions
+yogadl.storage._catalogue.parts PartPaths open_table read_index table_to_read
+yogadl.storage._remote.ranges GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES Ranges merged
+yogadl.storage._remote.opener BucketRoot
+yogadl.storage._remote.opener MirrorOpener remote_backend
+yogadl.storage._builds.receipts cut
+yogadl.storage._remote.requests Spending
+yogadl.storage._remote.requests DaemonThreads
 """
 # The same of constants; tests name them without an underscore in front.
 CONSTANTS = """
-yogadl._chunks CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
-yogadl._filter _TASKS _TASK_RECORDS
+yogadl._core.spec _MAX_NAMES
+yogadl._views.views CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
+yogadl._views.filter _TASKS _TASK_RECORDS
 yogadl._format.joined _MOST_BLOCKS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _RENEW_CACHE_BYTES _RENEW_PAGES
 yogadl._format.table _SUMS_AT_ONCE
-yogadl._order._permutation ROUNDS
-yogadl._progress PROGRESS_DELAY_S=_DELAY_S
-yogadl._stream.block_ahead BLOCK_AHEAD_TOGETHER_BYTES=_TOGETHER_BYTES _COMING_BYTES _WINDOW_BYTES
+yogadl._order.permutation ROUNDS
+yogadl._core.progress PROGRESS_DELAY_S=_DELAY_S
+yogadl._stream.block_ahead BLOCK_AHEAD_REQUEST_BYTES=_REQUEST_BYTES _COMING_BYTES _WINDOW_BYTES
 yogadl._stream.items ITEMS_MOST_BYTES=MOST_BYTES
 yogadl._stream.plan COUNTED PLAN_INDICES=INDICES
 yogadl._stream.pool MOST_SEGMENTS
 yogadl._stream.run RUN_INDICES=INDICES
 yogadl._stream.workers WORKERS_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.adapters.arrow_export _MAX_BYTES
-yogadl.adapters.ray._reading _BLOCK_BYTES
-yogadl.adapters.tensorflow._gather _MOST_EPOCHS _TOKENS
+yogadl.adapters.ray._source _BLOCK_BYTES
+yogadl.adapters.tensorflow._items _MOST_EPOCHS _TOKENS
 yogadl.adapters.tensorflow._source _CHUNK_RECORDS _LARGE_GRAPH_BYTES
 yogadl.cli._bench _SAMPLE_BYTES
 yogadl.cli._doctor _PATIENCE
-yogadl.cli._head HEAD_READ_BYTES=_READ_BYTES
+yogadl.cli._values HEAD_READ_BYTES=_READ_BYTES
 yogadl.cli._output OUTPUT_DELAY_S=_DELAY_S
-yogadl.cli._report_page.history MOST_VERSIONS
-yogadl.cli._report_page.records MOST_IMAGE_BYTES RECORDS
-yogadl.cli._report_page.sampling SAMPLING_AT_ONCE=_AT_ONCE SAMPLING_MOST_BYTES=MOST_BYTES
-yogadl.cli._waiting WAITING_DELAY_S=_DELAY_S _TICK_S
-yogadl.storage._buckets.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S _MISTAKEN_S
-yogadl.storage._catalogue _MOST_LOOKED_AT
-yogadl.storage._checked_ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
-yogadl.storage._checked_ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES
-yogadl.storage._checked_ranges CHECKED_RANGES_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
-yogadl.storage._checked_ranges CHECKED_RANGES_TOGETHER_BYTES=TOGETHER_BYTES
+yogadl.cli._report_page.fields MOST_VERSIONS
+yogadl.cli._report_page.fields MOST_IMAGE_BYTES RECORDS
+yogadl.cli._report_page.fields SAMPLING_AT_ONCE=_AT_ONCE SAMPLING_MOST_BYTES=MOST_BYTES
+yogadl.cli._output WAITING_DELAY_S=_DELAY_S _TICK_S
+yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S _MISTAKEN_S
+yogadl.storage._catalogue.catalogue _MOST_FILES_LISTED
+yogadl.storage._remote.checked_ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
+yogadl.storage._remote.checked_ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES
+yogadl.storage._remote.checked_ranges CHECKED_RANGES_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
+yogadl.storage._remote.checked_ranges CHECKED_RANGES_TOGETHER_BYTES=TOGETHER_BYTES
 yogadl.storage._doctor _LITTLE_ROOM_BYTES
-yogadl.storage._engines _LEAST_UNTOLD _LEAST_WAITING _MOST_WAITING _PART_BYTES _WAITING_BYTES
-yogadl.storage._export EXPORT_CHUNK_BYTES=_CHUNK_BYTES
-yogadl.storage._growth MOST_EARLIER
-yogadl.storage._held HELD_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
+yogadl.storage._builds.executors _LEAST_WAITING_IF_UNKNOWN _LEAST_WAITING _MOST_WAITING
+yogadl.storage._builds.executors _PART_BYTES _WAITING_BYTES
+yogadl.storage._catalogue.export EXPORT_CHUNK_BYTES=_CHUNK_BYTES
+yogadl.storage._builds.growth MOST_EARLIER
+yogadl.storage._remote.extents HELD_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
 yogadl.storage._leases.policy _MIN_TTL_S
 yogadl.storage._leases.waiting WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
-yogadl.storage._locks _SAY_AFTER_S
-yogadl.storage._mirror.eviction _ABANDONED_S _SPARE_BYTES
-yogadl.storage._mirror.filling LOOKED_AT _LOOK_EVERY_S
-yogadl.storage._mirror.location _OTHER_TEMPORARY
-yogadl.storage._mirror.partial_file _BOOT
-yogadl.storage._mirror.ranged_cache RANGED_CACHE_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
-yogadl.storage._mirror.receive _FEW_RANGE_BYTES _LEAST_RANGE_BYTES _MOST_RANGE_BYTES _WRITE_BYTES
-yogadl.storage._mirror.transfer _STALL_S
-yogadl.storage._mounts _MOUNTINFO
-yogadl.storage._parts LARGE_TABLE_BYTES
-yogadl.storage._planning PLANNING_AHEAD_BYTES=AHEAD_BYTES PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
-yogadl.storage._planning PLANNING_TOGETHER_BYTES=TOGETHER_BYTES
-yogadl.storage._ranges GAP_BYTES MOST_HELD_BYTES _THREADS
-yogadl.storage._remote_opening REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
-yogadl.storage._shares _SHARE_BYTES
+yogadl.storage._leases.locks LOCK_LOG_AFTER_S=_LOG_AFTER_S
+yogadl.storage._remote.eviction _ABANDONED_S _SPARE_BYTES
+yogadl.storage._remote.mirrored_cache PARTS_AT_ONCE _LOOK_INTERVAL_S
+yogadl.storage._remote.eviction _OTHER_TEMPORARY
+yogadl.storage._remote.partial_file _BOOT
+yogadl.storage._remote.ranged_cache RANGED_CACHE_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
+yogadl.storage._remote.download _FEW_RANGE_BYTES _LEAST_RANGE_BYTES _MOST_RANGE_BYTES _WRITE_BYTES
+yogadl.storage._remote.download _STALL_S
+yogadl.storage._files.mounts _MOUNTINFO
+yogadl.storage._catalogue.parts LARGE_TABLE_BYTES
+yogadl.storage._remote.planning PLANNING_AHEAD_BYTES=AHEAD_BYTES
+yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
+yogadl.storage._remote.planning PLANNING_TOGETHER_BYTES=TOGETHER_BYTES
+yogadl.storage._remote.ranges GAP_BYTES MOST_HELD_BYTES _THREADS
+yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
+yogadl.storage._builds.receipts _SHARE_BYTES
 """
 
 

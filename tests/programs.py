@@ -7,10 +7,11 @@ from warm import Warm, warm
 DIGITS = "sklearn.datasets"  # that examples/ train on
 # What the library imports when it is needed first, to build, to read and to split.
 OURS = (
-    "yogadl.storage", "yogadl.storage._building", "yogadl._format.writer", "yogadl._declare", "yogadl._split",
-    "yogadl._fork_server",
+    "yogadl.storage", "yogadl.storage._builds.building", "yogadl._format.writer", "yogadl._views.split",
+    "yogadl._workers.server",
 )  # fmt: skip
 MODULES = {
+    "numpy": ("numpy",),
     "torch": (
         DIGITS, "numpy", "boto3", "torch", "torch._dynamo", "torch.distributed.checkpoint",
         "torch.distributed.device_mesh", "torch.nn.parallel", "safetensors.torch", "accelerate", "lightning",

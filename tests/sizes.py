@@ -35,14 +35,14 @@ SCALED = {
     "_format.writer._FIRST_PART_BYTES": 2**16,
     "_format.writer._LEAST_ALIGNED_PART_BYTES": 2**12,
     "_format.writer._LEAST_BLOCK_BYTES": 2**8,
-    "_memory._LEAST_BYTES": 2**12,
-    "_columns.CHUNK_BYTES": 2**15,
-    "_stream.ahead.AHEAD_BYTES": 125_000,
+    "_core.memory._LEAST_BYTES": 2**12,
+    "_core.columns.CHUNK_BYTES": 2**15,
+    "_stream.run.AHEAD_BYTES": 125_000,
     "_stream.items.ALONE_BYTES": 3_906,
     "_stream.items.MOST_BYTES": 5_859,
     "_stream.items.PAIR_BYTES": 976,
     "_stream.items.RECORDS_BYTES": 3_907,
-    "storage._receipts._SAMPLED_BYTES": 2**12,
+    "storage._builds.receipts._SAMPLED_BYTES": 2**12,
 }
 
 

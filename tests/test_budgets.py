@@ -1,7 +1,8 @@
-"""No file, function or list of parameters of the library is longer than agreed; see CONTRIBUTING.md."""
+"""No file, function or list of parameters is too long, and no module too small: see CONTRIBUTING.md."""
 
 import ast
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import yogadl
@@ -11,7 +12,27 @@ FILE_LINES = 600
 FUNCTION_LINES = 60  # without its docstring
 PARAMETERS = 8
 
-# Functions that may have more, with the reason.
+# A smaller module that only one other imports is a chapter of that one, and belongs into its file.
+MODULE_LINES = 100  # without docstrings, comments and empty lines
+
+# Modules that may be smaller, with the reason.
+SMALLER_MODULES = {
+    "_format.old_cache": "only the command reads caches of yogadl 0.1.4",
+    "_mix": "loaded at the first use, by users' modules",
+    "_order.orders": "the face of the room's two kinds of orders",
+    "_order.random": "loads numpy.random, which takes longer than all else that a hit loads",
+    "_stream.numbered": "for frameworks that ask for batches by number",
+    "_stream.opening": "the door of the room for references: it checks what users give",
+    "_views.records": "loaded only for sources that are read without a cache",
+    "adapters.keras._source": "every adapter reads its framework's data in a module of this name",
+    "adapters.tensorflow._cache": "the function of 0.1.4, and nothing else uses it",
+    "cli._completion": "a sub-command",
+    "cli._paths": "loaded before a sub-command is known, when its storage is not needed yet",
+    "dataref": "a module of yogadl 0.1.4",
+    "storage._remote.shared_root": "loaded only where machines share a folder",
+}
+
+# Functions that may have more parameters, with the reason.
 MORE_PARAMETERS = {
     "_dataref.py: RecordsRef.stream": "the seven of yogadl 0.1.4 stay, and resuming needs three more",
     "adapters/grain/_loader.py: make_dataloader": "what shapes batches is named alike in all adapters",
@@ -71,3 +92,45 @@ def test_no_function_has_too_many_parameters_but_those_with_a_reason():
     found = {name for name, count in counts.items() if count > PARAMETERS}
     assert found - MORE_PARAMETERS.keys() == set(), f"more than {PARAMETERS} parameters"
     assert MORE_PARAMETERS.keys() - found == set(), "these need no exception any more: take it away"
+
+
+def modules() -> dict[str, ast.Module]:
+    """Return the trees of all modules, by their names within the library."""
+    names = {path: path.relative_to(LIBRARY).with_suffix("").as_posix() for path in LIBRARY.rglob("*.py")}
+    return {
+        name.replace("/", ".").removesuffix("__init__").rstrip("."): ast.parse(path.read_text("utf-8"))
+        for path, name in names.items()
+    }
+
+
+def imported_by(tree: ast.Module, names: Collection[str]) -> set[str]:
+    """Return the modules of the library that a module imports, at any time and for annotations."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "yogadl":
+            package = node.module.removeprefix("yogadl").lstrip(".")
+            for alias in node.names:
+                inner = f"{package}.{alias.name}".lstrip(".")
+                found.add(inner if inner in names else package)
+    return found
+
+
+def code_lines(tree: ast.Module) -> int:
+    """Count lines, as they are after all docstrings, comments and line breaks in statements are gone."""
+    return len(
+        {node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)}
+        | {node.lineno for node in ast.walk(tree) if isinstance(node, ast.expr)}
+    )
+
+
+def test_no_module_is_a_chapter_of_another_but_those_with_a_reason():
+    trees = modules()
+    importers = Counter(name for tree in trees.values() for name in imported_by(tree, trees))
+    packages = {name for name in trees if any(other.startswith(f"{name}.") for other in trees)}
+    small = {
+        name
+        for name, tree in trees.items()
+        if importers[name] == 1 and name not in packages and code_lines(tree) < MODULE_LINES
+    }
+    assert small - SMALLER_MODULES.keys() == set(), "merge each with the module that imports it"
+    assert SMALLER_MODULES.keys() - small == set(), "these need no exception any more: take it away"

@@ -430,7 +430,7 @@ def test_a_worker_that_is_killed_is_said_to_be(ref):
             os.kill(os.getpid(), signal.SIGKILL)
         return True
 
-    with pytest.raises(WorkerDiedError, match=r"filter\(choose\): a worker process died 3 times .* SIGKILL"):
+    with pytest.raises(WorkerDiedError, match=r"filter\(choose\): 3 worker processes died .* SIGKILL"):
         ref.filter(choose, workers=2)
 
 

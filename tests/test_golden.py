@@ -1,6 +1,7 @@
 """The golden cache must open for ever: it was written by the first release of format version 1."""
 
 import importlib.util
+import pickle
 import shutil
 from pathlib import Path
 
@@ -71,3 +72,24 @@ def test_a_cursor_of_the_golden_cache_still_means_the_same_records(storage):
 
 
 IDS = [15, 12, 20, 5, 13, 8, 1, 11, 22, 18, 0, 4, 6, 7]
+
+
+def test_records_in_pickles_of_earlier_releases_come_back(tmp_path):
+    """A namedtuple from a cache is pickled by the name of a function: by users, and in fields of objects."""
+    pickled = (
+        b"\x80\x04\x95K\x00\x00\x00\x00\x00\x00\x00\x8c\x0cyogadl._spec\x94\x8c\x13rebuild_named_tuple\x94\x93"
+        b"\x94\x8c\x05Point\x94\x8c\x01x\x94\x8c\x01y\x94\x86\x94K\x01G@\x04\x00\x00\x00\x00\x00\x00\x86"
+        b"\x94\x87\x94R\x94."
+    )
+    point = pickle.loads(pickled)
+    assert repr(point) == "Point(x=1, y=2.5)"
+    assert pickle.dumps(point, protocol=4) == pickled
+    shutil.copytree(GOLDEN / "objects", tmp_path / "objects")
+    storage = yogadl.open_storage(tmp_path / "objects")
+    ref = storage.fetch("golden/objects", "1", allow_pickle=True)
+    other = point._replace(x=3, y=4.5)
+    assert [list(record["objects"]) for record in ref] == [[p, {"kept": [p]}] for p in (point, other)]
+    assert storage.verify("golden/objects", "1").records == 2
+    again = yogadl.open_storage(tmp_path / "again")
+    again.submit(list(ref), "golden/objects", "1", allow_pickle=True)
+    assert again.fetch("golden/objects", "1", allow_pickle=True).fingerprint == ref.fingerprint

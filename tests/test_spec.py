@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import MAX_FIELDS, DictNode, SequenceNode, Spec
+from inside import MAX_FIELDS, DictNode, SequenceNode, Spec, set_constants
 from inside import columns_split as split
 from trees import assert_same
 
@@ -215,3 +215,15 @@ def test_a_namedtuple_with_other_fields_is_another_structure():
     spec = Spec.of_record(point(1, 2))
     with pytest.raises(UnsupportedDataError, match=r"record 1: .*fields \['x', 'y'\].*width"):
         split(spec, [point(1, 2), size(1, 2)])
+
+
+@pytest.mark.parametrize("most", [13, 14])
+def test_the_names_of_all_fields_together_are_bounded(monkeypatch, most):
+    set_constants(monkeypatch, MAX_NAMES=most)
+    inner = DictNode(("b", "cd"), (Leaf("int64", ()), Leaf("int64", ())))
+    tree = DictNode(("aaa",), (inner,))  # the names aaa, aaa/b and aaa/cd have 14 characters
+    if most == 14:
+        assert [field.name for field in Spec(tree).fields] == ["aaa/b", "aaa/cd"]
+    else:
+        with pytest.raises(UnsupportedDataError, match="more than 13 characters together"):
+            Spec(tree)

@@ -38,7 +38,7 @@ def test_a_batch_goes_the_documented_way(tmp_path, monkeypatch, part_bytes):
     with walk.watching():
         next(batches)
     assert list(walk.modules) == documented("A batch, from its indices to the gather")
-    assert len(walk.modules) <= 6, str(walk)
+    assert len(walk.modules) <= 5, str(walk)
 
 
 def test_a_record_goes_the_documented_way_to_disk(tmp_path: Path):
@@ -56,4 +56,4 @@ def test_a_record_goes_the_documented_way_to_disk(tmp_path: Path):
     with walk.watching():
         storage.submit(watched(), "second", "1")
     assert set(walk.modules) == set(documented("A record, from its source to disk")), str(walk)
-    assert len(walk.modules) <= 7
+    assert len(walk.modules) <= 6

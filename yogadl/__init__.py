@@ -8,17 +8,17 @@ if sys.platform == "win32":
 from typing import TYPE_CHECKING, Any
 
 from yogadl import errors
-from yogadl._interfaces import DataRef, Storage, Stream
-from yogadl._leaf import Leaf
+from yogadl._core.leaf import Leaf
+from yogadl._core.protocols import DataRef, Storage, Stream
 
 if TYPE_CHECKING:
     from yogadl import dataref as dataref  # not in __all__, but in annotations
     from yogadl import storage
+    from yogadl._core.protocols import Prices
     from yogadl._dataref import RecordsRef, from_source
     from yogadl._mix import MixedRef, concat, mix
     from yogadl._order import Blocks
-    from yogadl._partitioned import partitioned
-    from yogadl._prices import Prices
+    from yogadl._sources.partitioned import partitioned
     from yogadl.storage import open_storage
 
 __all__ = [
@@ -44,13 +44,13 @@ __all__ = [
 _LAZY = {
     "Blocks": ("yogadl._order", "Blocks"),
     "MixedRef": ("yogadl._mix", "MixedRef"),
-    "Prices": ("yogadl._prices", "Prices"),
+    "Prices": ("yogadl._core.protocols", "Prices"),
     "RecordsRef": ("yogadl._dataref", "RecordsRef"),
     "concat": ("yogadl._mix", "concat"),
     "from_source": ("yogadl._dataref", "from_source"),
     "mix": ("yogadl._mix", "mix"),
     "open_storage": ("yogadl.storage", "open_storage"),
-    "partitioned": ("yogadl._partitioned", "partitioned"),
+    "partitioned": ("yogadl._sources.partitioned", "partitioned"),
     "storage": ("yogadl.storage", None),
     "adapters": ("yogadl.adapters", None),
     "dataref": ("yogadl.dataref", None),
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:  # any attribute of the module
     from importlib import import_module
 
     if name == "__version__":
-        from yogadl._version import library_version
+        from yogadl._core.key import library_version
 
         return library_version()
     if name not in _LAZY:

@@ -6,8 +6,9 @@ from typing import Any, Final, Self, SupportsIndex, overload
 
 import numpy as np
 
-from yogadl._arguments import checked_indices, explains_names, flag, whole
-from yogadl._interfaces import (
+from yogadl._core.arguments import checked_indices, explains_names, flag, whole
+from yogadl._core.process import end_daemon_at_exit
+from yogadl._core.protocols import (
     Column,
     DataRef,
     Indices,
@@ -20,12 +21,11 @@ from yogadl._interfaces import (
     lineage_of,
     locality_of,
 )
-from yogadl._leaving import end_if_left_behind
+from yogadl._core.spec import Spec
 from yogadl._order import Blocks, Mixture
 from yogadl._removed import missing
-from yogadl._spec import Spec
 from yogadl._stream import RecordStream, open_shard, open_stream
-from yogadl._views import ProjectedRecords, SelectedRecords, SlicedRecords
+from yogadl._views.views import ProjectedRecords, SelectedRecords, SlicedRecords
 from yogadl.errors import ConfigurationError
 
 _ITERATION_BYTES: Final = 2**20
@@ -77,7 +77,7 @@ class StreamedRef(DataRef[Item_co]):
             what = f"{lineage.id!r} version {lineage.version!r} (tag {lineage.tag!r}): {what}"
         return f"<{type(self).__name__} of {what}>"
 
-    def _asked(self, shuffle: bool | Blocks) -> bool | Blocks | Mixture:
+    def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | Mixture:
         """Return the order of this reference's streams, for the order that the caller gave."""
         return shuffle
 
@@ -121,7 +121,7 @@ class RecordsRef(StreamedRef[Item_co]):
         try:
             return self._records.columns(indices)
         except BaseException:
-            end_if_left_behind()
+            end_daemon_at_exit()
             raise
 
     @overload
@@ -196,7 +196,7 @@ class RecordsRef(StreamedRef[Item_co]):
             self._records,
             shard,
             start_offset=start_offset,
-            shuffle=self._asked(shuffle),
+            shuffle=self._order_for(shuffle),
             skip_shuffle_at_epoch_end=skip_shuffle_at_epoch_end,
             shuffle_seed=shuffle_seed,
             cursor=cursor,
@@ -250,7 +250,7 @@ class RecordsRef(StreamedRef[Item_co]):
         Raises:
             ConfigurationError: if an argument makes no sense, or `grows` is missing.
         """
-        from yogadl._split import split  # imported only when splitting
+        from yogadl._views.split import split  # imported only when splitting
 
         grows = None if grows is None else flag("grows", grows)
         chosen = split(self._records, shares, whole("seed", seed, None), by, grows)
@@ -262,7 +262,7 @@ class RecordsRef(StreamedRef[Item_co]):
 
         Cursors stay valid. A stream's own `RecordStream.map` and `RecordStream.random_map` come after it.
         """
-        from yogadl._chain import mapped  # imported only when mapping
+        from yogadl._views.functions import mapped  # imported only when mapping
 
         return RecordsRef(mapped(self._records, fn, spec))
 
@@ -293,7 +293,7 @@ class RecordsRef(StreamedRef[Item_co]):
             StageError: if the function raises, or returns no bool; the error names the first such record.
             ConfigurationError: if a field does not exist, or something can't be sent to the workers.
         """
-        from yogadl._filter import filtered
+        from yogadl._views.filter import filtered
 
         return RecordsRef(filtered(self._records, fn, fields, workers))
 
@@ -331,7 +331,7 @@ class RecordsRef(StreamedRef[Item_co]):
             >>> ref.chunks("tokens", 4, segments="document")[1]
             {'tokens': array([1, 2, 0, 0]), 'document': array([0, 0, 1, 2], dtype=int32)}
         """
-        from yogadl._chunks import ChunkedRecords  # imported only when cutting chunks
+        from yogadl._views.views import ChunkedRecords  # imported only when cutting chunks
 
         cut = ChunkedRecords(
             self._records, field, size, drop_remainder=drop_remainder, pad=pad, segments=segments
@@ -386,6 +386,6 @@ def from_source(data: Any, fingerprint: str | None = None, *, spec: Any = None) 
         >>> [len(tokens) for tokens in ref.gather([0, 4])["tokens"]]
         [1, 5]
     """
-    from yogadl._records import SourceRecords  # not imported for reading a cache
+    from yogadl._views.records import SourceRecords  # not imported for reading a cache
 
     return RecordsRef(SourceRecords(data, fingerprint, spec))

@@ -5,12 +5,12 @@ from dataclasses import replace
 from math import gcd, lcm
 from typing import Any, Final
 
-from yogadl._arguments import exact, explains_names, whole
+from yogadl._core.arguments import exact, explains_names, whole
+from yogadl._core.protocols import Item_co, Made, RandomAccess
 from yogadl._dataref import RecordsRef, StreamedRef
-from yogadl._interfaces import Item_co, Made, RandomAccess
-from yogadl._joined import JoinedRecords
 from yogadl._order import Blocks, Mixture, make_order
-from yogadl._order._mix import MOST_BITS, RUN
+from yogadl._order.mix import MOST_BITS, RUN
+from yogadl._views.joined import JoinedRecords
 from yogadl.errors import ConfigurationError
 
 _STREAMS_ALONE: Final = (
@@ -51,7 +51,7 @@ class MixedRef(StreamedRef[Item_co]):
 
     stream = RecordsRef.stream
 
-    def _asked(self, shuffle: bool | Blocks) -> Mixture:
+    def _order_for(self, shuffle: bool | Blocks) -> Mixture:
         return replace(self._mixture, shuffle=shuffle)
 
     @explains_names()

@@ -45,4 +45,4 @@ def missing(module: str, name: str) -> Exception:
     instead = REMOVED[module].get(name)
     if instead is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    return RemovedError(f"{module}.{name} was part of yogadl 0.1.4, and is no more: {instead}")
+    return RemovedError(f"{module}.{name} was removed after yogadl 0.1.4: {instead}")

@@ -21,7 +21,7 @@ An exception that a source raises keeps its own type; the record's number is add
 All of these errors can be pickled.
 """
 
-from yogadl._printable import printable
+from yogadl._core.printable import printable
 
 
 class YogaError(Exception):

@@ -25,7 +25,7 @@ _TASK_S: Final = 180
 # What took longer than this once is not measured again.
 _ONCE_S: Final = 10
 # The set at which orders and checkpoints are looked at, record by record.
-_LOOKED_AT: Final = "small_images"
+_EXAMINED_SET: Final = "small_images"
 _WORKERS: Final = (0, 2)
 
 Found = dict[str, Any]
@@ -131,7 +131,7 @@ class Turn:
         resumed = self.found.get("resume_s", [])
         if isinstance(resumed, list) and (not resumed or resumed[-1] < _ONCE_S):
             self._resume(0, ids=False)
-        if is_first and self._set.maker == _LOOKED_AT:
+        if is_first and self._set.maker == _EXAMINED_SET:
             self._note("shuffle")
         print(
             f"  {self._set.maker}: {self.peer.key}, {time.monotonic() - began:.0f} s",
@@ -141,7 +141,7 @@ class Turn:
 
     def _look(self, workers: int) -> None:
         """Make the checkpoint that is resumed from; where records are looked at, see what follows it."""
-        ids = self._set.maker == _LOOKED_AT
+        ids = self._set.maker == _EXAMINED_SET
         if workers and not ids:
             return
         self._note("stop", f"_{workers}", workers=workers, saved=self._saved(workers), ids=ids)

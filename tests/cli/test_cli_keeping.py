@@ -173,7 +173,7 @@ def test_prune_keeps_what_is_young(yoga, squares, root):
     yoga("rm", "squares", "2", "-s", root)
     before = files_of(root)
     ended = yoga("prune", "-s", root)
-    assert ended.out == "There is nothing to remove that is older than 30 days.\n"
+    assert ended.out == "No file to remove is older than 30 days.\n"
     assert files_of(root) == before
 
 

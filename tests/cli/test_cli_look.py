@@ -70,7 +70,7 @@ def test_ls_says_what_a_failed_build_holds_and_prune_frees_just_that(yoga, squar
     (left,) = squares.unfinished()
     assert left.size_bytes > 100_000
     shown = yoga("ls", "squares", "-s", root)
-    assert re.search(r"squares 3 is not finished: its builds hold .* kB, last written .* UTC", shown.err)
+    assert re.search(r"squares 3 is not finished: its builds use .* kB, last written .* UTC", shown.err)
     assert "`yogadl prune --unfinished` removes these files" in shown.err
     assert yoga("ls", "more/texts", "-s", root).err == ""
     document = json.loads(yoga("ls", "-s", root, "--json").out)
@@ -83,9 +83,7 @@ def test_ls_says_what_a_failed_build_holds_and_prune_frees_just_that(yoga, squar
     freed = json.loads(yoga("prune", "--unfinished", "--json", "-s", root).out)
     assert (freed["size_bytes"], freed["grace_s"]) == (left.size_bytes, None)
     assert yoga("ls", "-s", root).err == ""
-    assert yoga("prune", "--unfinished", "-s", root).out == (
-        "There is nothing to remove that unfinished builds hold.\n"
-    )
+    assert yoga("prune", "--unfinished", "-s", root).out == ("Unfinished builds hold no files to remove.\n")
     assert yoga("prune", "--unfinished", "--grace", "1", "-s", root).code == 2
     assert yoga("verify", "--all", "-s", root).code == 0
 

@@ -204,17 +204,17 @@ def test_what_tasks_left_of_a_version_that_is_there_is_told_as_that(
 ):
     build("numbers", "--task", "1/2", "--run", "other")
     build("numbers", "--task", "1/1")
-    assert "d 1 is not finished: its builds hold" in yoga("ls", "-s", root).err
+    assert "d 1 is not finished: its builds use" in yoga("ls", "-s", root).err
     build("numbers", *words)
     shown = yoga("ls", "-s", root).err
-    assert "d 1 is there; builds of it that were not published hold" in shown
+    assert "d 1 is there; builds of it that were not published use" in shown
     assert "not finished" not in shown
     assert "those that tasks wrote within a day" in shown
     freed = yoga("prune", "--unfinished", "-s", root)
     assert freed.out.startswith("Nothing is removed: files that tasks wrote stay for a day")
     days_go_by(1.1)
     assert yoga("prune", "--unfinished", "-s", root).out.startswith("Removed ")
-    assert yoga("prune", "--unfinished", "-s", root).out.startswith("There is nothing to remove")
+    assert yoga("prune", "--unfinished", "-s", root).out.startswith("Unfinished builds hold no files")
     assert yoga("ls", "-s", root).err == ""
     assert numbers(storage) == list(range(70))
 

@@ -67,7 +67,7 @@ def measured(rooms: SimpleNamespace, settings: object, *readers: str) -> dict:
 def test_all_numbers_of_yogadl_and_numpy(
     rooms: SimpleNamespace, settings: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rooms.rounds, "_LOOKED_AT", "vectors")
+    monkeypatch.setattr(rooms.rounds, "_EXAMINED_SET", "vectors")
     found = measured(rooms, settings, "arrays:InRam", "yogadl_core:Core")
     limit, ours = (found["sets"][0]["peers"][key] for key in ("peer0", "peer1"))
     for metric in ("build_s", "bytes", "first_s_0", "records_per_s_0", "memory_mib_0", "resume_s"):
@@ -140,7 +140,7 @@ def test_a_peer_that_fails_is_a_row_that_says_why(
 def test_an_epoch_that_repeats_a_record_is_said(
     rooms: SimpleNamespace, settings: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(rooms.rounds, "_LOOKED_AT", "vectors")
+    monkeypatch.setattr(rooms.rounds, "_EXAMINED_SET", "vectors")
     body = (
         "    def epoch(self):\n        first = None\n        for batch in super().epoch():\n"
         "            first = first or batch\n            yield batch\n        yield first\n"
@@ -154,7 +154,7 @@ def test_an_epoch_that_repeats_a_record_is_said(
 def test_an_order_of_blocks_is_not_global(
     rooms: SimpleNamespace, settings: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(rooms.rounds, "_LOOKED_AT", "vectors")
+    monkeypatch.setattr(rooms.rounds, "_EXAMINED_SET", "vectors")
     body = (
         "    def epoch(self):\n        self._epoch += 1\n"
         "        blocks = np.random.default_rng(self._epoch).permutation(self.data.records // 16 + 1)\n"

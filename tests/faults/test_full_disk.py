@@ -176,7 +176,7 @@ def build_too_large_to_fit(folder: Path, workers: int) -> str:
 
 def build_with_large_records_first(folder: Path) -> None:
     mount(folder)
-    _build._SAY_AFTER_S = 0.0
+    _build._LOG_AFTER_S = 0.0
     sizes = [500_000] * 8 + [10] * 2000
     sources: list[Any] = [
         [{"image": bytes(size), "label": number} for number, size in enumerate(sizes)],
@@ -216,7 +216,7 @@ def build_the_same_again(folder: Path) -> None:
 
 
 def build_into_a_bucket_by_a_small_disk(folder: Path) -> None:
-    _build._SAY_AFTER_S = 0.0
+    _build._LOG_AFTER_S = 0.0
     disk = folder / "disk"
     disk.mkdir()
     mount(disk)

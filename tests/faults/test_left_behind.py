@@ -20,7 +20,7 @@ def see():
         print("it goes on")
 atexit.register(see)
 import yogadl
-from yogadl.storage import _remote_opening
+from yogadl.storage._remote import opener as _remote_opening
 _remote_opening.AT_ONCE_BYTES = 0
 location, way = sys.argv[1:]
 options = {"mirror": None} if "://" in location else {}

@@ -103,9 +103,9 @@ def test_who_waits_for_the_lock_of_a_dead_builder_of_another_host_is_told_how_to
     in_child(die, die_on_another_host, tmp_path)
     said, records = in_child(build_once_the_lock_is_cleared, tmp_path)
     assert "waiting for 'data' version '1', which process" in said[0]
-    assert "the file LOCK stands for one" in said[1]
+    assert "the file LOCK is used as a lock" in said[1]
     assert "on node-9" in said[1]
-    assert "make sure that nobody builds, then delete the file" in said[1]
+    assert "make sure that no process builds, then delete the file" in said[1]
     assert records == 3
 
 
@@ -121,5 +121,5 @@ def test_who_prunes_is_told_of_the_lock_of_a_dead_builder_of_another_host(tmp_pa
     yogadl.open_storage(tmp_path)
     (tmp_path / "data" / "parts" / f".{'0' * 16}.tmp").touch()
     said = in_child(prune, tmp_path)
-    assert f"the file {lock} stands for one" in said[0]
-    assert "others build or prune it just now" in said[1]
+    assert f"the file {lock} is used as a lock" in said[0]
+    assert "another process builds or prunes it" in said[1]

@@ -35,6 +35,6 @@ def test_a_pages_script_that_is_killed_inside_its_saves_goes_on(
     code = Path("train.py").read_text().replace("step % 20", "step % 2")
     script = f"{code}\nnp.savez('weights.npz', weights=weights)\n"
     points = killed(
-        folder, script, arguments, result="weights.npz", watched=watched, modules=["yogadl"], step=11
+        folder, script, arguments, result="weights.npz", watched=watched, framework="numpy", step=11
     )
     assert points == {"no file", "empty file", "rename"}

@@ -37,28 +37,28 @@ PAGE_BYTES = 4096
 OF_VALUES = [
     "_format.fields._LEAST_PIECE_BYTES",
     "_format.fields._WHOLE_ROW_BYTES",
-    "_format.fingerprint.MAX_MIXED_BYTES",
-    "_format.hints._LEAST_BYTES",
+    "_format.columns.MAX_MIXED_BYTES",
+    "_format.reader._LEAST_BYTES",
     "_format.part._LARGE_ROW_BYTES",
-    "_format.window._UNLOCKED_BYTES",
+    "_format.rows._UNLOCKED_BYTES",
     "_stream.items.UNLOCKED_BYTES",
 ]
 # Where the number of records does.
 OF_RECORDS = [
-    "_format.fingerprint._CHUNK",
-    "_format.hints._SAMPLED_ROWS",
-    "_format.hints._SPARED_RECORDS",
-    "_format.hints._TRUSTED_RECORDS",
-    "_order._permutation.CHUNK",
-    "_order._permutation.EXACT_LIMIT",
-    "_order._permutation._LANDINGS_LIMIT",
-    "_records._SAMPLED_RECORDS",
-    "_columns.CHUNK_RECORDS",
+    "_format.columns._CHUNK",
+    "_format.reader._SAMPLED_ROWS",
+    "_format.reader._SPARED_RECORDS",
+    "_format.reader._TRUSTED_RECORDS",
+    "_order.permutation.CHUNK",
+    "_order.permutation.EXACT_LIMIT",
+    "_order.permutation._LANDINGS_LIMIT",
+    "_views.records._SAMPLED_RECORDS",
+    "_core.columns.CHUNK_RECORDS",
     "_stream.items.MOST_RECORDS",
     "_stream.items.TOGETHER",
     "_stream.items.UNLOCKED_RECORDS",
     "_stream.run.INDICES",
-    "storage._receipts._SAMPLED_RECORDS",
+    "storage._builds.receipts._SAMPLED_RECORDS",
 ]
 # Where the number of parts or blocks does: made this small, and crossed by more parts.
 OF_PARTS = {
@@ -66,7 +66,7 @@ OF_PARTS = {
     "_format.rows.MAX_MAPPED_PARTS": 3,
     "_format.rows._RENEW_CACHE_BYTES": 0,
     "_format.rows._RENEW_PAGES": 3,
-    "_format.window._FEW_PARTS": 3,
+    "_format.rows._FEW_PARTS": 3,
 }
 
 
@@ -191,7 +191,7 @@ def test_numbers_of_parts_and_blocks_around_a_constant_are_read(storage, count):
 @pytest.mark.parametrize("limit", [2**16, 2**17, 2**18])
 def test_files_of_sizes_around_a_slot_of_the_window_are_read(storage, limit):
     rows = np.random.default_rng(1).integers(0, 256, (3 * limit // 1000, 1000), np.uint8)
-    with scaled({"_format.window._HUGE_PAGE_BYTES": 2**17}):
+    with scaled({"_format.rows._HUGE_PAGE_BYTES": 2**17}):
         for spare in (0, 3 * PAGE_BYTES, 6 * PAGE_BYTES):
             ref = cached(storage, rows, str(spare), part_bytes=limit - spare)
             order = np.random.default_rng(2).permutation(len(rows))
@@ -200,7 +200,9 @@ def test_files_of_sizes_around_a_slot_of_the_window_are_read(storage, limit):
 
 @pytest.mark.parametrize(
     "limit",
-    limits(["_memory._LEAST_BYTES", "_format.fields._LEAST_PIECE_BYTES", "_format.fields._WHOLE_ROW_BYTES"]),
+    limits(
+        ["_core.memory._LEAST_BYTES", "_format.fields._LEAST_PIECE_BYTES", "_format.fields._WHOLE_ROW_BYTES"]
+    ),
 )
 def test_batches_are_gathered_whole_into_memory_that_is_used_again(storage, limit):
     memory = BatchMemory()
@@ -223,7 +225,7 @@ def test_shapes_of_as_many_dimensions_as_are_allowed_come_back(storage):
 
 
 def test_shapes_of_any_number_of_dimensions_come_back_up_to_as_many_as_are_allowed(storage):
-    most = constant("_format.entries.MAX_UNKNOWN_RANK")
+    most = constant("_format.fields.MAX_UNKNOWN_RANK")
     for rank in (most - 1, most):
         records = [{"value": array} for array in (np.ones([2] * rank), np.float64(1), np.ones(3))]
         check_reads(cached(storage, records, str(rank)), records)
@@ -251,7 +253,7 @@ def test_empty_arrays_of_as_large_dimensions_as_are_allowed_come_back(storage):
 
 
 def test_records_of_as_many_fields_as_are_allowed_come_back(storage):
-    with scaled({"_spec.MAX_FIELDS": 300}):
+    with scaled({"_core.spec.MAX_FIELDS": 300}):
         for count in (299, 300):
             record = {str(number): number for number in range(count)}
             ref = cached(storage, [record, record], str(count))
@@ -263,7 +265,7 @@ def test_records_of_as_many_fields_as_are_allowed_come_back(storage):
 
 
 def test_records_as_deep_as_is_allowed_come_back(storage):
-    most = constant("_spec.MAX_DEPTH")
+    most = constant("_core.spec.MAX_DEPTH")
     record = 5
     for depth in range(1, most + 1):
         record = {"value": record}
@@ -277,7 +279,7 @@ def test_records_as_deep_as_is_allowed_come_back(storage):
 
 @pytest.mark.parametrize("kind", [*VARYING_KINDS, "fixed"])
 def test_values_larger_than_one_may_be_are_refused_by_record(storage, kind):
-    with scaled({"_columns.MAX_LEAF_BYTES": 5000}):
+    with scaled({"_core.columns.MAX_LEAF_BYTES": 5000}):
         below, at, above, several = around(5000)
         if kind != "fixed":
             records = records_of(kind, [below, 3, at, 3, below])
@@ -310,9 +312,9 @@ class Stopping:
 
 @pytest.mark.usefixtures("scale")
 @pytest.mark.parametrize("kind", [*VARYING_KINDS, "fixed"])
-@pytest.mark.parametrize("limit", limits(["storage._receipts._SAMPLED_BYTES"]))
+@pytest.mark.parametrize("limit", limits(["storage._builds.receipts._SAMPLED_BYTES"]))
 def test_a_build_goes_on_at_records_of_sizes_around_what_is_compared(storage, tmp_path, limit, kind):
-    count = constant("storage._receipts._SAMPLED_RECORDS")
+    count = constant("storage._builds.receipts._SAMPLED_RECORDS")
     ways = {str(size): [size] * 12 * count for size in around(limit // count)}
     if kind != "fixed":
         ways = {"mixed": arrangements([*around(limit), *around(limit // count)])["large ones first"]} | ways
@@ -333,7 +335,7 @@ def test_a_build_goes_on_at_records_of_sizes_around_what_is_compared(storage, tm
 
 @pytest.mark.usefixtures("scale")
 def test_records_that_turn_large_are_not_held_by_the_thousand():
-    large_bytes = constant("_columns.CHUNK_BYTES")
+    large_bytes = constant("_core.columns.CHUNK_BYTES")
     records = records_of("bytes", [SMALL] * 300 + [large_bytes] * 300)
     read = 0
 
@@ -385,34 +387,34 @@ def test_values_of_any_sizes_in_any_chunks_come_back(tmp_path_factory, kind):
 # What other tests cross.
 ELSEWHERE = {
     "adapters/tabular/with_datasets/test_arrow_sizes.py": [
-        "adapters.arrays._batches._CHUNK_BYTES",
-        "adapters.arrays._batches._CHUNK_RECORDS",
-        "adapters.arrays._batches._LEAST_RECORDS",
+        "adapters.arrays._columns._CHUNK_BYTES",
+        "adapters.arrays._columns._CHUNK_RECORDS",
+        "adapters.arrays._columns._LEAST_RECORDS",
         "adapters.arrays._columns._JOINED_BYTES",
-        "adapters.arrays._frames._FIRST_RECORDS",
+        "adapters.arrays._source._FIRST_RECORDS",
         "adapters.arrow_export._MAX_BYTES",
     ],
-    "test_concat.py": ["_format.joined._MOST_BLOCKS", "_format.window._VIEWED_BYTES"],
+    "test_concat.py": ["_format.joined._MOST_BLOCKS", "_format.rows._VIEWED_BYTES"],
     "adapters/with_grain/test_grain_sizes.py": [
         "adapters.grain._items._AHEAD_BYTES",
         "adapters.grain._items._LEAST_AHEAD",
         "adapters.grain._items._MOST_AHEAD",
     ],
-    "adapters/with_ray/test_ray_reading.py": ["adapters.ray._reading._BLOCK_BYTES"],
+    "adapters/with_ray/test_ray_reading.py": ["adapters.ray._source._BLOCK_BYTES"],
     "faults/test_foreign_caches.py": ["_format.table.MOST_EMPTY_RECORDS"],
     "test_memory.py": [
-        "_chunks._OFFSET_BYTES",
-        "_filter._INDEX_BYTES",
-        "_split._PLAIN_BYTES",
-        "_split._STRATIFIED_BYTES",
+        "_views.views._OFFSET_BYTES",
+        "_views.filter._INDEX_BYTES",
+        "_views.split._PLAIN_BYTES",
+        "_views.split._STRATIFIED_BYTES",
     ],
     "test_chunks.py": [
-        "_chunks._READ_BYTES",
+        "_views.views._READ_BYTES",
     ],
     "test_filter.py": [
-        "_filter._READ_BYTES",
-        "_filter._READ_RECORDS",
-        "_filter._TASK_RECORDS",
+        "_views.filter._READ_BYTES",
+        "_views.filter._READ_RECORDS",
+        "_views.filter._TASK_RECORDS",
     ],
     "adapters/tabular/test_sql.py": [
         "adapters.sql._CHUNK_BYTES",
@@ -426,8 +428,8 @@ ELSEWHERE = {
         "adapters.tensorflow._source._CHUNK_RECORDS",
         "adapters.tensorflow._source._LARGE_RECORDS",
         "adapters.tensorflow._source._VARYING_RECORDS",
-        "adapters.tensorflow._build_state._HELD_BYTES",
-        "adapters.tensorflow._build_state._MOST_BYTES",
+        "adapters.tensorflow._source._HELD_BYTES",
+        "adapters.tensorflow._source._MOST_BYTES",
     ],
     "adapters/with_torch/test_torch_sizes.py": [
         "adapters.torch._iterable._READ_BYTES",
@@ -436,15 +438,15 @@ ELSEWHERE = {
         "adapters.torch._source._MOST_RECORDS",
     ],
     "format/test_format_sizes.py": [
-        "_format.entries.MAX_UNKNOWN_RANK",
+        "_format.fields.MAX_UNKNOWN_RANK",
         "_format.columns._SIZE_LIMIT",
         "_format.layout.PAGE_HEADER_BYTES",
-        "_format.window._HUGE_PAGE_BYTES",
-        "_leaf.MAX_DIMENSIONS",
-        "_columns.MAX_LEAF_BYTES",
-        "_columns._UNSEEN_RECORDS",
-        "_spec.MAX_DEPTH",
-        "_spec.MAX_FIELDS",
+        "_format.rows._HUGE_PAGE_BYTES",
+        "_core.leaf.MAX_DIMENSIONS",
+        "_core.columns.MAX_LEAF_BYTES",
+        "_core.columns._UNSEEN_RECORDS",
+        "_core.spec.MAX_DEPTH",
+        "_core.spec.MAX_FIELDS",
     ],
     "stream/test_stream_workers.py": [
         "_stream.transport._PAGES",
@@ -455,56 +457,56 @@ ELSEWHERE = {
     "storage/test_storage_blocks.py": [
         "_stream.block_ahead._COMING_BYTES",
         "_stream.run._BLOCK_RECORDS",
-        "_stream.block_ahead._TOGETHER_BYTES",
+        "_stream.block_ahead._REQUEST_BYTES",
         "_stream.block_ahead._WINDOW_BYTES",
-        "storage._held.HELD_GAP_BYTES",
-        "storage._held.MOST_IN_MEMORY_BYTES",
+        "storage._remote.extents.HELD_GAP_BYTES",
+        "storage._remote.extents.MOST_IN_MEMORY_BYTES",
     ],
     "storage/test_storage_checked_ranges.py": [
-        "storage._checked_ranges.MOST_CHECKED_BYTES",
-        "storage._checked_ranges.TOGETHER_BYTES",
-        "storage._checked_ranges.AHEAD_BYTES",
-        "storage._checked_ranges._AT_ONCE_BYTES",
+        "storage._remote.checked_ranges.MOST_CHECKED_BYTES",
+        "storage._remote.checked_ranges.TOGETHER_BYTES",
+        "storage._remote.checked_ranges.AHEAD_BYTES",
+        "storage._remote.checked_ranges._AT_ONCE_BYTES",
     ],
-    "storage/test_storage_export.py": ["storage._export._CHUNK_BYTES"],
+    "storage/test_storage_export.py": ["storage._catalogue.export._CHUNK_BYTES"],
     "storage/test_storage_ranges.py": [
         "_format.rows.KEPT_BYTES",
         "_format.rows.KEPT_ROW_BYTES",
-        "storage._ranges.GAP_BYTES",
-        "storage._ranges.MOST_HELD_BYTES",
-        "storage._ranges.MOST_RANGE_BYTES",
-        "storage._ranges.PAGE_BYTES",
+        "storage._remote.ranges.GAP_BYTES",
+        "storage._remote.ranges.MOST_HELD_BYTES",
+        "storage._remote.ranges.MOST_RANGE_BYTES",
+        "storage._remote.ranges.PAGE_BYTES",
     ],
     "storage/test_storage_shares.py": [
-        "storage._engines._PART_BYTES",
-        "storage._engines._WAITING_BYTES",
-        "storage._shares._SHARE_BYTES",
+        "storage._builds.executors._PART_BYTES",
+        "storage._builds.executors._WAITING_BYTES",
+        "storage._builds.receipts._SHARE_BYTES",
     ],
-    "test_split.py": ["_split._CHUNK_BYTES", "_split._CHUNK_RECORDS"],
-    "test_key.py": ["_key.MAX_NAME_BYTES", "_key.MAX_SEGMENT_BYTES"],
-    "test_order.py": ["_order._check.RECORDS_LIMIT", "_order._permutation._NARROW_LIMIT"],
+    "test_split.py": ["_views.split._CHUNK_BYTES", "_views.split._CHUNK_RECORDS"],
+    "test_key.py": ["_core.key.MAX_NAME_BYTES", "_core.key.MAX_SEGMENT_BYTES"],
+    "test_order.py": ["_order.keys.RECORDS_LIMIT", "_order.permutation._NARROW_LIMIT"],
 }
 # What no record crosses: how large a file of ours may be, what a message says, what is fast.
 OF_NO_RECORD = {
-    "_format.arrays._MAX_HEADER_BYTES",
-    "_format.sealing._FULL_BYTES",
+    "_format.table._MAX_HEADER_BYTES",
+    "_format.part._FULL_BYTES",
     "_format.table.LEAST_PAGE_BYTES",
     "_format.table.MAX_CACHE_BYTES",
     "_format.table.MAX_RECORDS",
     "_format.manifest.MAX_MANIFEST_BYTES",
-    "_format.selection._HEADER_BYTES",
-    "_json.MAX_DEPTH",
+    "_format.joined._HEADER_BYTES",
+    "_core.frozen.MAX_DEPTH",
     "_format.manifest._SMALL_BYTES",
     "_format.rows.PAGE_BYTES",
-    "_format.window._MOST_BYTES",
+    "_format.rows._MOST_BYTES",
     "_format.writer._PART_BLOCKS",
-    "_memory._IDLE_BLOCKS",
-    "_memory._SETTLING_BYTES",
-    "_provenance.values.CHEAP_BYTES",
+    "_core.memory._IDLE_BLOCKS",
+    "_core.memory._SETTLING_BYTES",
+    "_provenance.values.MOST_WARNING_BYTES",
     "adapters.tensorflow._cache._MANY_RECORDS",
-    "adapters.tensorflow._state._IDENTITY_BYTES",
+    "adapters.tensorflow._items._IDENTITY_BYTES",
     "adapters.tensorflow._source._LARGE_GRAPH_BYTES",
-    "adapters.tensorflow._build_state._HEADER_BYTES",
+    "adapters.tensorflow._source._HEADER_BYTES",
     "adapters.torch._loader._PINNED_AHEAD",
 }
 SIZE = re.compile(
@@ -520,13 +522,12 @@ def size_constants():
     for path in LIBRARY.rglob("*.py"):
         module = ".".join(path.relative_to(LIBRARY).with_suffix("").parts)
         of_records = (
-            "storage._held",
-            "storage._checked_ranges",
-            "storage._ranges",
-            "storage._receipts",
-            "storage._export",
-            "storage._shares",
-            "storage._engines",
+            "storage._remote.extents",
+            "storage._remote.checked_ranges",
+            "storage._remote.ranges",
+            "storage._builds.receipts",
+            "storage._builds.executors",
+            "storage._catalogue.export",
         )
         is_of_files = module.startswith("storage.") and module not in of_records
         if is_of_files or module.startswith(("cli.", "testing.")):

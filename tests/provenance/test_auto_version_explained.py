@@ -81,7 +81,7 @@ def test_the_log_says_why_another_version_is_built(storage, caplog):
         build(3)
         assert caplog.messages == []
         build(4)
-    (message,) = [message for message in caplog.messages if "is built, for" in message]
+    (message,) = [message for message in caplog.messages if "it differs from" in message]
     assert "argument 'n': 3 -> 4" in message
 
 

@@ -187,7 +187,7 @@ def test_a_store_whose_conditions_fail_only_under_a_crowd_is_found_out() -> None
 
     found = by_what(examine_bucket(Racy()))
     assert found["put-if-absent"].state is Outcome.PROBLEM
-    assert "8 of 8 writers at once" in found["put-if-absent"].text
+    assert "8 of 8 concurrent conditional writes" in found["put-if-absent"].text
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_what_does_not_fit_says_which_of_the_two_is_too_small(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, words: str
 ) -> None:
     if limit is None:
-        monkeypatch.setattr("yogadl.storage._mirror.location.MirrorLocation.free_bytes", lambda _: 2**20)
+        monkeypatch.setattr("yogadl.storage._remote.eviction.MirrorLocation.free_bytes", lambda _: 2**20)
         monkeypatch.setattr(
             os, "statvfs", lambda _: os.statvfs_result((4096, 4096, 2**30, 256, 256, 9, 9, 9, 0, 255))
         )

@@ -524,7 +524,7 @@ def test_on_a_network_file_system_each_host_has_a_folder_of_its_own(
         roots.append(mirror.location.root)
     assert roots[0] != roots[1]
     assert {root.parent for root in roots} == {tmp_path / "nfs/hosts"}
-    assert "in a folder of its own" in caplog.text
+    assert "uses its own subfolder" in caplog.text
 
 
 def manifest_of_quietly(bucket: LocalBucket, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -68,7 +68,7 @@ def test_names_that_need_quoting_are_kept(any_place: Place) -> None:
 def test_a_mistyped_id_in_a_large_bucket_is_said_after_a_look_at_its_first_objects(
     s3_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_constants(monkeypatch, MOST_LOOKED_AT=10)
+    set_constants(monkeypatch, MOST_FILES_LISTED=10)
     bucket = s3_place.open()
     for number in range(31):
         bucket.put(f"of/others/{number:02d}", b"")
@@ -78,7 +78,7 @@ def test_a_mistyped_id_in_a_large_bucket_is_said_after_a_look_at_its_first_objec
         storage = yogadl.open_storage(place.url, **options)
         storage.submit([1], "some/data", "1")
         proxy.requests.clear()
-        with pytest.raises(DatasetNotFoundError, match="none of the first 10 files there is of a dataset"):
+        with pytest.raises(DatasetNotFoundError, match="none of the first 10 files is of a dataset"):
             storage.fetch("some/dat", "1")
         lists = [request.path for request in proxy.requests if "list-type" in request.path]
     assert len(lists) <= 3  # the bucket, whether it is there; the versions; and one page of all

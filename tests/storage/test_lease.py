@@ -158,10 +158,10 @@ def test_a_forked_child_that_leaves_the_block_ends_nothing(leases: Leases, bucke
 def test_a_lease_of_the_highest_term_is_named(leases: Leases, bucket: LocalBucket) -> None:
     held_by_others(bucket, term=9_999_999_999)
     bucket.put(_names.lease(KEY, 9_999_999_999) + _names.END, b"{}")
-    says = r"9999999999 has the highest number .*delete it, then build"
+    says = r"9999999999 has the highest possible number.*delete it, then build"
     with pytest.raises(LeaseError, match=says), leases.held(KEY):
         pass
-    with pytest.raises(LeaseError, match="highest number"), leases.held(KEY, lambda: False):
+    with pytest.raises(LeaseError, match="highest possible number"), leases.held(KEY, lambda: False):
         pass
 
 
@@ -398,7 +398,7 @@ def test_who_waits_says_for_whom(bucket: LocalBucket, caplog: pytest.LogCaptureF
     with pytest.raises(LeaseError), Leases(bucket, LeasePolicy(wait_s=1)).held(KEY):
         pass
     assert f"waiting for {KEY}, built by process 123 on far-away" in caplog.text
-    assert "until 600 s after its last sign of life, 1 s at most (wait_s)" in caplog.text
+    assert "until 600 s after its last heartbeat, 1 s at most (wait_s)" in caplog.text
 
 
 def test_who_waits_is_told_why_the_builder_failed(

@@ -107,7 +107,7 @@ def test_what_was_never_reached_is_given_up_long_before_patience_ends(
 ) -> None:
     set_constants(monkeypatch, MISTAKEN_S=0.5)
     with pytest.raises(
-        UnavailableError, match=r"tried \d+ times; nothing has ever answered there: check the endpoint"
+        UnavailableError, match=r"tried \d+ times; this endpoint has never answered: check its host"
     ):
         Retrier(RetryPolicy(1, 100_000)).call(unreachable)
 

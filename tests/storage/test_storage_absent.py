@@ -23,7 +23,7 @@ def test_reading_makes_no_folder_and_names_the_one_that_is_missing(tmp_path, how
     storage.prune()
     storage.prune(dry_run=True)
     for read in (storage.fetch, storage.info):
-        with pytest.raises(DatasetNotFoundError, match=r"a( |%20)typo/caches, which is not there itself"):
+        with pytest.raises(DatasetNotFoundError, match=r"a( |%20)typo/caches: that folder does not exist"):
             read("d", "1")
     assert not folder.parent.exists()
 
@@ -37,9 +37,9 @@ def test_the_first_write_makes_the_folder(tmp_path, how):
 
 def test_tags_and_begun_builds_make_the_folder_when_they_write(tmp_path):
     storage = yogadl.open_storage(tmp_path / "new")
-    with pytest.raises(DatasetNotFoundError, match="not there itself"):
+    with pytest.raises(DatasetNotFoundError, match="that folder does not exist"):
         storage.tag("d", "good", "1")
-    with pytest.raises(DatasetNotFoundError, match="not there itself"):
+    with pytest.raises(DatasetNotFoundError, match="that folder does not exist"):
         storage.delete("d", "1")
     build = storage.begin("d", "1", partitions=1)
     assert not (tmp_path / "new").exists()

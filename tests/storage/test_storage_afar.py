@@ -415,7 +415,7 @@ def test_a_reader_by_range_reserves_no_room_for_what_it_will_not_bring(url, tmp_
 
 
 def test_parts_that_another_process_brings_are_mapped(url, here, tmp_path, monkeypatch):
-    set_constants(monkeypatch, LOOKED_AT=2, LOOK_EVERY_S=0.0)
+    set_constants(monkeypatch, PARTS_AT_ONCE=2, LOOK_INTERVAL_S=0.0)
     ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill="never"))
     assert ref[3]["id"] == 3
     in_fork(lambda: fetched(yogadl.open_storage(url, mirror=tmp_path)).locality().parts)
@@ -426,8 +426,8 @@ def test_parts_that_another_process_brings_are_mapped(url, here, tmp_path, monke
 
 _FILLING = """
 import sys, yogadl
-from yogadl.storage import _remote_opening
-from yogadl.storage._mirror import mirrored_cache
+from yogadl.storage._remote import opener as _remote_opening
+from yogadl.storage._remote import mirrored_cache
 _remote_opening.AT_ONCE_BYTES = 0
 fetch_one, brought = mirrored_cache.fetch_one, []
 def slowly(*arguments):
@@ -443,7 +443,7 @@ sys.stdin.read()
 
 
 def test_who_fills_the_mirror_is_killed_and_another_process_goes_on(url, here, tmp_path, large, monkeypatch):
-    set_constants(monkeypatch, LOOK_EVERY_S=0.05)
+    set_constants(monkeypatch, LOOK_INTERVAL_S=0.05)
     command = [sys.executable, "-c", _FILLING, url, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout.readline() == b"two\n"
@@ -566,7 +566,7 @@ def test_a_dropped_reference_fills_no_more(url, tmp_path, large):
 
 
 def test_in_a_fork_both_sides_read_and_fill(url, here, tmp_path, large, monkeypatch):
-    set_constants(monkeypatch, LOOK_EVERY_S=0.05)
+    set_constants(monkeypatch, LOOK_INTERVAL_S=0.05)
     ref = fetched(yogadl.open_storage(url, mirror=tmp_path))
     iterator = iter(ref.stream(shuffle=True).batch(16))
     next(iterator)
@@ -583,8 +583,8 @@ def test_in_a_fork_both_sides_read_and_fill(url, here, tmp_path, large, monkeypa
 
 _FILLING_AT_EXIT = """
 import sys, time, yogadl
-from yogadl.storage import _remote_opening, _threads
-from yogadl.storage._buckets.local import LocalBucket
+from yogadl.storage._remote import opener as _remote_opening, requests as _threads
+from yogadl.storage._files.local_bucket import LocalBucket
 _remote_opening.AT_ONCE_BYTES = 0
 _threads._EXIT_TIMEOUT_S = 1000.0
 get = LocalBucket.get
@@ -608,8 +608,8 @@ def test_an_interpreter_ends_while_it_fills_the_mirror(url, tmp_path):
 
 _FILLING_AFTER_EXIT_BEGAN = """
 import os, sys, threading, yogadl
-from yogadl.storage import _remote_opening
-from yogadl.storage._mirror.mirrored_cache import MirroredCache
+from yogadl.storage._remote import opener as _remote_opening
+from yogadl.storage._remote.mirrored_cache import MirroredCache
 _remote_opening.AT_ONCE_BYTES = 0
 fill_in, begun = MirroredCache.fill_in, threading.Event()
 def late(self, number, ranges, total, lock):

@@ -56,7 +56,7 @@ def url(tmp_path_factory):
 def small(monkeypatch):
     """Let what is small here be read as if it were large: in windows of its own, a block at a time."""
     set_constants(monkeypatch, WINDOW_BYTES=1)
-    set_constants(monkeypatch, BLOCK_AHEAD_TOGETHER_BYTES=1)
+    set_constants(monkeypatch, BLOCK_AHEAD_REQUEST_BYTES=1)
     set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
 
 
@@ -299,10 +299,10 @@ def test_iterators_side_by_side_hold_blocks_each(url, first):
 )
 def test_a_block_in_two_of_the_formats_is_one_request(url, between, is_one):
     ranges = fetched(url)._records.open()[1].parts.away._ranges
-    held = _held.BlockStore(_held.Holder(ranges), None).window("w")
+    held = _held.BlockStore(_held.HeldReader(ranges), None).window("w")
     parts, lengths = np.zeros(2, np.int64), np.full(2, 100)
     held.add(parts, np.array([0, 100 + between]), lengths)
-    found = held._holder.read(parts, np.array([0, 100 + between]), lengths, takes=True)
+    found = held._holder.read(parts, np.array([0, 100 + between]), lengths, is_announced=True)
     assert [len(content) for content in found] == [100, 100]
     assert ranges.requests == (1 if is_one else 2)
 
@@ -311,13 +311,13 @@ def test_a_block_in_two_of_the_formats_is_one_request(url, between, is_one):
 def test_small_windows_are_taken_together(url, monkeypatch, least, is_one):
     set_constants(monkeypatch, WINDOW_BYTES=least)
     blocks = fetched(url, "image").stream(shuffle=yogadl.Blocks(4, 2, 2)).run.block_ahead
-    assert blocks.is_of_use(is_shared=False)
+    assert blocks.has_stores(is_shared=False)
     assert (blocks.most_rows > 100) == is_one
 
 
 @pytest.mark.parametrize(("together", "coming"), [(1, 64 * 2**20), (4 * 2**20, 1), (4 * 2**20, 64 * 2**20)])
 def test_blocks_come_in_any_number_at_a_time(url, monkeypatch, together, coming):
-    set_constants(monkeypatch, BLOCK_AHEAD_TOGETHER_BYTES=together)
+    set_constants(monkeypatch, BLOCK_AHEAD_REQUEST_BYTES=together)
     set_constants(monkeypatch, COMING_BYTES=coming)
     same(epochs(STREAMS["plain"](fetched(url))), epochs(STREAMS["plain"](here(url))))
 
@@ -354,7 +354,7 @@ def test_nothing_is_left_of_a_stream(url, tmp_path):
 READS = """
 import sys, yogadl
 from yogadl._stream import block_ahead
-from yogadl.storage import _remote_opening
+from yogadl.storage._remote import opener as _remote_opening
 block_ahead._WINDOW_BYTES = 1
 _remote_opening.AT_ONCE_BYTES = 0
 ref = yogadl.open_storage(sys.argv[1], mirror=sys.argv[2], mirror_limit=7_000_000).fetch("set", "1")

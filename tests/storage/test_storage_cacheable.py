@@ -47,6 +47,30 @@ def test_it_builds_once_and_serves_ever_after(storage):
     assert "def build" in storage.info("d", "1").builder["source"]
 
 
+def test_hits_describe_the_function_once_for_the_same_plain_arguments(storage, monkeypatch):
+    calls = []
+    describe = Describer.call
+    monkeypatch.setattr(Describer, "call", lambda self, *given: calls.append(given) or describe(self, *given))
+
+    @storage.cacheable("d", "1")
+    def build(value=1):
+        return [1, 2, 3]
+
+    for _ in range(3):
+        build(1)
+    assert len(calls) == 1
+    with pytest.warns(UserWarning, match="built by other code or arguments"):
+        build(True)  # another type
+    with pytest.warns(UserWarning, match="built by other code or arguments"):
+        build([1])
+    build([1])  # it may have changed
+    assert len(calls) == 4
+    storage.delete("d", "1")
+    build(1)
+    build(1)
+    assert len(calls) == 5
+
+
 def test_the_decorated_function_keeps_its_face(storage):
     def build(count: int = 3) -> list[int]:
         """Say how."""
@@ -415,7 +439,7 @@ def test_a_set_is_described_the_same_in_every_process():
 
 def test_sets_inside_of_an_argument_are_described_the_same_in_every_process():
     code = (
-        "from yogadl._provenance.describer import Describer\n"
+        "from yogadl._provenance.builder import Describer\n"
         "words = {'c', 'a', 'b', 'd'}\n"
         "value = [words, {'words': words, 1: (words, [frozenset(words)], (words,))}]\n"
         "call = Describer(lambda value: value, thorough=False).call((value,), {})\n"

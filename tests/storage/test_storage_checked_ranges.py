@@ -364,9 +364,9 @@ def test_a_batch_has_so_many_bytes_of_blocks_in_its_hands(wide, monkeypatch, ove
     set_constants(monkeypatch, CHECKED_RANGES_AT_ONCE_BYTES=3 * LENGTH - over)
     read, at_once = Ranges.read, []
 
-    def noted(self, parts, positions, lengths, *, keeps):
+    def noted(self, parts, positions, lengths, *, keeps_pages):
         at_once.append(int(lengths.sum()))
-        return read(self, parts, positions, lengths, keeps=keeps)
+        return read(self, parts, positions, lengths, keeps_pages=keeps_pages)
 
     monkeypatch.setattr(Ranges, "read", noted)
     found = wide.fetched().fields("image").gather(np.arange(0, 24, 2))["image"]
@@ -377,13 +377,13 @@ def test_a_batch_has_so_many_bytes_of_blocks_in_its_hands(wide, monkeypatch, ove
 @pytest.fixture
 def ahead(monkeypatch):
     """Note what is asked for before it is read: lists of places among the blocks of `wide`."""
-    expect, notes = Ranges.expect, []
+    expect, notes = Ranges.announce, []
 
-    def noted(self, parts, positions, lengths, *, keeps):
+    def noted(self, parts, positions, lengths, *, keeps_pages):
         notes.append(parts.tolist())
-        expect(self, parts, positions, lengths, keeps=keeps)
+        expect(self, parts, positions, lengths, keeps_pages=keeps_pages)
 
-    monkeypatch.setattr(Ranges, "expect", noted)
+    monkeypatch.setattr(Ranges, "announce", noted)
     return notes
 
 

@@ -195,9 +195,9 @@ def test_a_plan_counts_the_bytes_of_the_records_and_not_of_their_files(storage):
 BUILD = """
 import sys
 import yogadl
-from yogadl.storage import _build
+from yogadl.storage._builds import build as _build
 
-_build._SAY_AFTER_S = 0.0
+_build._LOG_AFTER_S = 0.0
 data = [{"n": n} for n in range(5_000)]
 yogadl.open_storage(sys.argv[1]).submit(data, "d", "1", progress=eval(sys.argv[2]))
 """

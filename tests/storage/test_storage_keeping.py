@@ -368,11 +368,11 @@ def test_prune_removes_nothing_of_a_dataset_that_is_being_built_and_says_so(stor
     storage.submit(source, "d", "1", part_bytes=80)
     assert kept == [90]
     storage.verify("d", "1")
-    assert caplog.messages == ["yogadl: nothing is removed of 'd': others build or prune it just now"]
+    assert caplog.messages == ["yogadl: skipped 'd': another process builds or prunes it"]
 
 
 def test_a_build_waits_for_who_prunes_and_says_so(storage, caplog, monkeypatch):
-    set_constants(monkeypatch, SAY_AFTER_S=0.01)
+    set_constants(monkeypatch, LOCK_LOG_AFTER_S=0.01)
     building = threading.Thread(target=storage.submit, args=([1], "d", "1"))
     with storage._backend.coordinator.pruning("d") as exclusion:
         assert exclusion is not None
@@ -446,7 +446,7 @@ def test_prune_removes_nothing_of_a_dataset_with_a_manifest_that_cant_be_read(
     manifest.write_bytes(manifest.read_bytes().replace(b'"format": 1', b'"format": 2'))
     before = files(storage)
     assert storage.prune(grace_s=60).files == ()
-    assert re.search(r"nothing is removed of 'd': .*upgrade yogadl", caplog.text)
+    assert re.search(r"skipped 'd': .*upgrade yogadl", caplog.text)
     assert files(storage) == before
 
 
@@ -458,7 +458,7 @@ def test_prune_goes_on_with_the_other_datasets_if_one_cant_be_read(storage, days
     days_go_by(31)
     (Path(storage.location) / "b/versions/1.json").write_text("{")
     assert len(storage.prune().files) == 8
-    assert "nothing is removed of 'b': " in caplog.text
+    assert "skipped 'b': " in caplog.text
     left = {name.partition("/")[0] for name in files(storage) if "/trash/" in name}
     assert left == {"b"}
 

@@ -91,7 +91,7 @@ def test_an_engine_whose_tasks_are_no_futures_of_python_is_refused(storage):
         def submit(self, function, *args):
             return object()
 
-    with pytest.raises(ConfigurationError, match=r"this Client returned .* pass client\.get_executor\(\)"):
+    with pytest.raises(ConfigurationError, match=r"this Client did not .* pass client\.get_executor"):
         storage.submit([1, 2], "d", "1", engine=Client())
     assert storage.datasets() == []
     storage.submit([1, 2], "d", "1")
@@ -101,7 +101,7 @@ def test_an_engine_whose_tasks_are_no_futures_of_python_is_refused(storage):
 def test_an_engine_and_workers_are_refused_together(storage):
     with (
         ThreadPoolExecutor(1) as engine,
-        pytest.raises(ConfigurationError, match="leave workers out, or the engine"),
+        pytest.raises(ConfigurationError, match="leave out workers, or engine"),
     ):
         storage.submit([1, 2], "d", "1", engine=engine, workers=2)
 
@@ -303,8 +303,8 @@ def test_a_replacement_takes_nothing_of_what_it_replaces(storage, tmp_path, monk
     value = tmp_path / "value"
     value.write_text("1")
     source = yogadl.partitioned.of(range(3), functools.partial(from_file, value))
-    monkeypatch.setattr("yogadl.storage._partitions.clear_attempt", lambda *_: None)
-    monkeypatch.setattr("yogadl.storage._building.clear_spent", lambda *_: None)
+    monkeypatch.setattr("yogadl.storage._builds.partitions.clear_attempt", lambda *_: None)
+    monkeypatch.setattr("yogadl.storage._builds.building.clear_unresumable", lambda *_: None)
     storage.submit(source, "d", "1")
     assert list((tmp_path / "caches/d/builds").rglob("*.json"))
     value.write_text("2")

@@ -172,7 +172,7 @@ def test_what_is_here_takes_nothing(url, tmp_path):
         assert plan.chosen == "here"
         for way in plan.ways:
             assert (way.requests, way.bytes, way.disk_bytes, way.price) == (0, 0, 0, 0)
-        assert str(plan).endswith("here, since all of it is on this machine")
+        assert str(plan).endswith("here, since all parts are on this machine")
 
 
 def test_what_is_here_in_part_is_counted_in_part(url, tmp_path):
@@ -234,12 +234,12 @@ def test_a_plan_refuses_what_makes_no_sense(url, options, message):
 def test_there_is_no_plan_of_what_comes_from_no_storage_nor_of_chunks(url):
     plan = yogadl.from_source([1, 2, 3]).stream().plan()
     assert str(plan) == (
-        "1 epoch of 3 records, 24 B in memory: they come from no storage, so what that takes is not known"
+        "1 epoch of 3 records, 24 B in memory: the records come from no storage, so the cost is unknown"
     )
     with pytest.raises(ConfigurationError, match="the plan has no way called 'ranges'"):
         plan.way("ranges")
     chunks = fetched(url).chunks("tokens", 100).stream().plan()
-    assert (chunks.ways, chunks.why) == ((), "what chunks take can't be planned; plan the documents")
+    assert (chunks.ways, chunks.why) == ((), "the cost of chunks can't be planned; plan the documents")
     with pytest.raises(ConfigurationError, match="'disk': only ranges, mirror, blocks"):
         fetched(url).stream().plan().way("disk")
 

@@ -68,9 +68,9 @@ def arrays(spans):
     return parts, starts, lengths
 
 
-def check(ranges, store, spans, *, keeps=False):
+def check(ranges, store, spans, *, keeps_pages=False):
     """Read spans of (part, start, length), and compare each with the part's own bytes."""
-    found = ranges.read(*arrays(spans), keeps=keeps)
+    found = ranges.read(*arrays(spans), keeps_pages=keeps_pages)
     for content, (part, start, length) in zip(found, spans, strict=True):
         assert bytes(content) == store.parts[part][start : start + length]
 
@@ -84,9 +84,9 @@ def anywhere(store, count, seed=0, most=3000):
     return spans
 
 
-@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("keeps_pages", [False, True])
 @pytest.mark.parametrize("expects", ["nothing", "all", "half", "twice", "others"])
-def test_any_ranges_are_right_whatever_was_expected(expects, keeps):
+def test_any_ranges_are_right_whatever_was_expected(expects, keeps_pages):
     store = Store()
     ranges, spans = store.ranges(), anywhere(store, 300)
     expected = {"nothing": [], "all": spans, "half": spans[::2], "twice": spans + spans}
@@ -96,9 +96,9 @@ def test_any_ranges_are_right_whatever_was_expected(expects, keeps):
             anywhere(store, 40, 9) if expects == "others" else [s for s in expected[expects] if s in chosen]
         )
         if told:
-            ranges.expect(*arrays(told), keeps=keeps)
-        check(ranges, store, chosen, keeps=keeps)
-    check(ranges, store, spans, keeps=not keeps)
+            ranges.announce(*arrays(told), keeps_pages=keeps_pages)
+        check(ranges, store, chosen, keeps_pages=keeps_pages)
+    check(ranges, store, spans, keeps_pages=not keeps_pages)
     assert ranges.requests == len(store.asked)
     assert ranges.received_bytes == sum(stop - start for _, start, stop in store.asked)
 
@@ -106,7 +106,7 @@ def test_any_ranges_are_right_whatever_was_expected(expects, keeps):
 def test_what_was_expected_is_asked_for_once_and_given_once():
     store = Store()
     ranges, spans = store.ranges(), [(0, 10, 100), (0, 5000, 70), (2, 10, 1), (0, 10, 100)]
-    ranges.expect(*arrays(spans), keeps=False)
+    ranges.announce(*arrays(spans), keeps_pages=False)
     check(ranges, store, spans)
     assert sorted(store.asked) == [(0, 10, 110), (0, 5000, 5070), (2, 10, 11)]
     check(ranges, store, spans[:1])  # it was not kept
@@ -116,9 +116,9 @@ def test_what_was_expected_is_asked_for_once_and_given_once():
 def test_what_is_only_looked_at_is_there_for_the_read_that_was_announced():
     store = Store()
     ranges, spans = store.ranges(), [(0, 10, 100), (0, 5000, 70), (1, 0, 0), (2, 10, 1)]
-    ranges.expect(*arrays(spans[:1]), keeps=False)
+    ranges.announce(*arrays(spans[:1]), keeps_pages=False)
     for _ in range(2):
-        found = ranges.read(*arrays(spans), keeps=False, takes=False)
+        found = ranges.read(*arrays(spans), keeps_pages=False, is_announced=False)
         assert [bytes(one) for one in found] == [store.parts[p][at : at + n] for p, at, n in spans]
     check(ranges, store, spans)
     assert sorted(store.asked) == [(0, 10, 110), (0, 5000, 5070), (2, 10, 11)]
@@ -132,7 +132,7 @@ def test_what_is_looked_at_is_forgotten_as_all_that_nobody_reads(monkeypatch):
     store = Store()
     ranges = store.ranges()
     spans = arrays([(0, 10_000 * number, 1000) for number in range(9)])
-    found = ranges.read(*spans, keeps=False, takes=False)
+    found = ranges.read(*spans, keeps_pages=False, is_announced=False)
     assert [bytes(one) for one in found] == [
         store.parts[0][at : at + 1000] for at in range(0, 90_000, 10_000)
     ]
@@ -146,7 +146,7 @@ def test_a_look_that_fails_is_the_read_s_error_and_the_next_try_asks_again():
     ranges = store.ranges()
     store.fails = lambda part, start, stop: StorageError(5, "the store is ill")
     with pytest.raises(StorageError, match="the store is ill"):
-        ranges.read(*arrays([(0, 0, 9)]), keeps=False, takes=False)
+        ranges.read(*arrays([(0, 0, 9)]), keeps_pages=False, is_announced=False)
     store.fails = lambda part, start, stop: None
     check(ranges, store, [(0, 0, 9)])
 
@@ -155,11 +155,13 @@ def test_what_is_kept_is_asked_for_by_page_and_once():
     store = Store()
     ranges = store.ranges()
     edges = [(0, start, 8) for start in range(PAGE_BYTES - 9, PAGE_BYTES + 2)]
-    check(ranges, store, edges, keeps=True)
+    check(ranges, store, edges, keeps_pages=True)
     assert store.asked == [(0, 0, 2 * PAGE_BYTES)]
-    check(ranges, store, [*edges, (0, 100, 1000), (0, 2 * PAGE_BYTES - 1, 1)], keeps=True)
+    check(ranges, store, [*edges, (0, 100, 1000), (0, 2 * PAGE_BYTES - 1, 1)], keeps_pages=True)
     assert len(store.asked) == 1
-    check(ranges, store, [(0, 2 * PAGE_BYTES - 1, 2), (3, 2 * PAGE_BYTES - 2, 1), (1, 0, 5)], keeps=True)
+    check(
+        ranges, store, [(0, 2 * PAGE_BYTES - 1, 2), (3, 2 * PAGE_BYTES - 2, 1), (1, 0, 5)], keeps_pages=True
+    )
     assert sorted(store.asked[1:]) == [
         (0, 2 * PAGE_BYTES, 3 * PAGE_BYTES),
         (1, 0, 5),
@@ -193,8 +195,8 @@ def test_what_nobody_asks_for_is_forgotten_the_oldest_first(monkeypatch, over):
     store = Store()
     ranges = store.ranges()
     spans = [(0, 10_000 * number, 1000) for number in range(4)]
-    ranges.expect(*arrays(spans[:2]), keeps=False)
-    ranges.expect(*arrays([(0, 20_000, 1000 + over)]), keeps=False)
+    ranges.announce(*arrays(spans[:2]), keeps_pages=False)
+    ranges.announce(*arrays([(0, 20_000, 1000 + over)]), keeps_pages=False)
     check(ranges, store, [spans[1]])
     assert len(store.asked) == 3
     check(ranges, store, [spans[0]])
@@ -205,36 +207,36 @@ def test_a_value_that_is_larger_than_all_that_may_be_held_is_read_once(monkeypat
     set_constants(monkeypatch, MOST_HELD_BYTES=3000)
     store = Store()
     ranges = store.ranges()
-    ranges.expect(*arrays([(0, 0, 5000)]), keeps=False)
+    ranges.announce(*arrays([(0, 0, 5000)]), keeps_pages=False)
     check(ranges, store, [(0, 0, 5000)])
     assert len(store.asked) == 1
 
 
-@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("keeps_pages", [False, True])
 @pytest.mark.parametrize("expects", [False, True])
-def test_an_error_is_raised_where_it_is_read_and_the_next_try_asks_again(expects, keeps):
+def test_an_error_is_raised_where_it_is_read_and_the_next_try_asks_again(expects, keeps_pages):
     store = Store()
     ranges = store.ranges()
     store.fails = lambda part, start, stop: StorageError(5, "the store is ill") if part == 2 else None
     if expects:
-        ranges.expect(*arrays([(0, 0, 9), (2, 0, 9)]), keeps=keeps)
+        ranges.announce(*arrays([(0, 0, 9), (2, 0, 9)]), keeps_pages=keeps_pages)
     for _ in range(2):
         with pytest.raises(StorageError, match="the store is ill"):
-            check(ranges, store, [(0, 0, 9), (2, 0, 9)], keeps=keeps)
-    check(ranges, store, [(0, 0, 9)], keeps=keeps)
+            check(ranges, store, [(0, 0, 9), (2, 0, 9)], keeps_pages=keeps_pages)
+    check(ranges, store, [(0, 0, 9)], keeps_pages=keeps_pages)
     store.fails = lambda part, start, stop: None
-    check(ranges, store, [(0, 0, 9), (2, 0, 9)], keeps=keeps)
+    check(ranges, store, [(0, 0, 9), (2, 0, 9)], keeps_pages=keeps_pages)
 
 
-@pytest.mark.parametrize("keeps", [False, True])
-def test_a_part_that_is_gone_or_of_another_size_is_named(keeps):
+@pytest.mark.parametrize("keeps_pages", [False, True])
+def test_a_part_that_is_gone_or_of_another_size_is_named(keeps_pages):
     store = Store()
     store.fails = lambda part, start, stop: False
     with pytest.raises(CacheFormatError, match=r"2 is missing in .*the version was removed and pruned"):
-        check(store.ranges(), store, [(2, 0, 9)], keeps=keeps)
+        check(store.ranges(), store, [(2, 0, 9)], keeps_pages=keeps_pages)
     store.fails = lambda *_: FetchedRange(memoryview(b"123456789"), Object("2", 9, "one", 0.0))
     with pytest.raises(CacheFormatError, match=f"has 9 bytes, not {PAGE_BYTES}"):
-        check(store.ranges(), store, [(2, 0, 9)], keeps=keeps)
+        check(store.ranges(), store, [(2, 0, 9)], keeps_pages=keeps_pages)
 
 
 def test_an_answer_of_too_few_bytes_is_no_answer():
@@ -268,12 +270,12 @@ def test_first_answers_that_come_side_by_side_must_be_of_one_object():
 def test_a_part_that_was_found_damaged_is_not_read_any_more():
     store = Store()
     ranges = store.ranges()
-    ranges.expect(*arrays([(0, 0, 9)]), keeps=False)
-    ranges.condemn(0, CacheFormatError("it is damaged"))
+    ranges.announce(*arrays([(0, 0, 9)]), keeps_pages=False)
+    ranges.mark_damaged(0, CacheFormatError("it is damaged"))
     check(ranges, store, [(2, 0, 9)])
-    for keeps in (False, True):
+    for keeps_pages in (False, True):
         with pytest.raises(CacheFormatError, match="it is damaged"):
-            check(ranges, store, [(2, 0, 9), (0, 0, 9)], keeps=keeps)
+            check(ranges, store, [(2, 0, 9), (0, 0, 9)], keeps_pages=keeps_pages)
 
 
 def test_what_is_waited_for_comes_before_what_is_read_ahead(monkeypatch):
@@ -281,7 +283,7 @@ def test_what_is_waited_for_comes_before_what_is_read_ahead(monkeypatch):
     store = Store()
     ranges = store.ranges()
     store.gate.clear()
-    ranges.expect(*arrays([(0, 10_000 * number, 9) for number in range(5)]), keeps=False)
+    ranges.announce(*arrays([(0, 10_000 * number, 9) for number in range(5)]), keeps_pages=False)
     wait_until(lambda: store.asked, "the first request")
     reader = threading.Thread(target=check, args=(ranges, store, [(2, 0, 9), (2, 9999, 9)]))
     reader.start()
@@ -301,8 +303,8 @@ def test_many_threads_read_what_others_expected():
         try:
             for turn in range(20):
                 spans = anywhere(store, 30, 100 * seed + turn)
-                ranges.expect(*arrays(spans), keeps=bool(seed % 2))
-                check(ranges, store, spans[::-1], keeps=bool(seed % 3))
+                ranges.announce(*arrays(spans), keeps_pages=bool(seed % 2))
+                check(ranges, store, spans[::-1], keeps_pages=bool(seed % 3))
         except Exception as error:  # noqa: BLE001  (the test shows it)
             failed.append(error)
 
@@ -318,7 +320,7 @@ def test_a_fork_begins_anew_and_both_sides_go_on():
     store = Store()
     ranges = store.ranges()
     store.gate.clear()
-    ranges.expect(*arrays([(0, 0, 9)]), keeps=False)
+    ranges.announce(*arrays([(0, 0, 9)]), keeps_pages=False)
     wait_until(lambda: store.asked, "a request under way")
 
     def forked():
@@ -352,11 +354,11 @@ store = Store()
 store.gate.clear()
 ranges = store.ranges()
 spans = arrays([(0, 10_000 * number, 9) for number in range(15)])
-ranges.expect(*spans, keeps=False)
+ranges.announce(*spans, keeps_pages=False)
 
 def read():
     try:
-        ranges.read(*spans, keeps=False)
+        ranges.read(*spans, keeps_pages=False)
     except BaseException as error:
         print(type(error).__name__, flush=True)
 

@@ -16,8 +16,8 @@ from sizes import constant
 
 import yogadl
 
-SHARES = constant("storage._shares._SHARES")
-SHARE_BYTES = constant("storage._shares._SHARE_BYTES")
+SHARES = constant("storage._builds.receipts._SHARES")
+SHARE_BYTES = constant("storage._builds.receipts._SHARE_BYTES")
 
 # How a source is cut.
 
@@ -45,7 +45,7 @@ def test_shares_begin_where_a_source_begins_best(storage):
     class Groups(Rows):
         pass
 
-    source = yogadl._sources.open_source(Groups(1000, Path("/dev/null")))
+    source = yogadl._sources.sources.open_source(Groups(1000, Path("/dev/null")))
     source.starts = [0, 3, 300, 301, 990]
     assert _shares.shares_of(source).terms() == [0, 300, 990, 1000]
 
@@ -187,7 +187,7 @@ def test_so_many_tasks_wait_in_an_executor_as_constants_say(storage, monkeypatch
             monkeypatch,
             WAITING_BYTES=int(max(engine.sent) * tasks),
             LEAST_WAITING=2,
-            LEAST_UNTOLD=3,
+            LEAST_WAITING_IF_UNKNOWN=3,
             MOST_WAITING=8,
         )
         counted = Counting(tells)
@@ -223,7 +223,7 @@ def meets(number):
 
 
 def test_all_slots_of_an_executor_that_tells_what_runs_are_filled(storage, monkeypatch):
-    set_constants(monkeypatch, WAITING_BYTES=0, LEAST_WAITING=2, LEAST_UNTOLD=2)
+    set_constants(monkeypatch, WAITING_BYTES=0, LEAST_WAITING=2, LEAST_WAITING_IF_UNKNOWN=2)
     with ThreadPoolExecutor(8) as engine:
         storage.submit(yogadl.partitioned.of(range(16), meets), "d", "1", engine=engine)
     assert list(storage.fetch("d", "1")) == list(range(16))
@@ -235,7 +235,7 @@ def test_the_first_error_ends_a_build_whose_tasks_are_not_all_submitted(storage,
             raise ConnectionResetError("gone")
         return [number]
 
-    set_constants(monkeypatch, MOST_WAITING=2, LEAST_WAITING=2, LEAST_UNTOLD=2)
+    set_constants(monkeypatch, MOST_WAITING=2, LEAST_WAITING=2, LEAST_WAITING_IF_UNKNOWN=2)
     with ThreadPoolExecutor(1) as engine:
         with pytest.raises(ConnectionResetError):
             storage.submit(yogadl.partitioned.of(range(100), fails), "d", "1", engine=engine)

@@ -467,7 +467,9 @@ def test_there_is_no_log_of_what_is_not_there(tagged):
 def test_a_tag_file_of_the_highest_number_is_named_and_no_loop_without_end(tagged, do):
     path = folder_of(tagged) / "9999999999.tag"
     path.write_bytes((folder_of(tagged) / "0000000001.tag").read_bytes())
-    with pytest.raises(CacheFormatError, match=r"stable/9999999999\.tag has the highest number.*Delete it"):
+    with pytest.raises(
+        CacheFormatError, match=r"stable/9999999999\.tag has the highest possible number.*Delete it"
+    ):
         do(tagged)
     path.rename(folder_of(tagged) / "9999999998.tag")
     do(tagged)

@@ -141,7 +141,7 @@ def test_what_is_no_dict_is_refused(state):
         ({"epoch": 2**63}, "'epoch' is"),
         ({"position": -1}, "'position' is -1"),
         ({"position": "3"}, "'position' is '3'"),
-        ({"position": 11}, "'position' is 11, past"),
+        ({"position": 11}, "'position' is 11, more than"),
         ({"records": None}, "'records' is None"),
         ({"records": 11}, "number of records is 11, the stream has 10"),
         ({"fingerprint": 5}, "'fingerprint' is 5"),

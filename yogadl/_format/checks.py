@@ -8,15 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
+from yogadl._core.protocols import Int64s, Memory
 from yogadl._format.fields import VaryingField
 from yogadl._format.layout import BlockKind, BlockRanges, PartIndex
 from yogadl._format.reader import Reader
 from yogadl._format.rows import Parts, StoredRows
 from yogadl._format.table import PartTable, before
-from yogadl._interfaces import Memory
 from yogadl.errors import CacheFormatError
 
-Int64s = NDArray[np.int64]
 _KINDS: tuple[BlockKind, BlockKind] = ("rows", "heap")
 
 

@@ -1,4 +1,7 @@
-"""Gather one field of a batch. Flat and arithmetic on purpose: benchmarks/gather.py measures it."""
+"""Gather one field of a batch, from rows of one size or from values with an entry each.
+
+Flat and arithmetic on purpose: benchmarks/gather.py measures it.
+"""
 
 import math
 from collections.abc import Iterator
@@ -7,15 +10,56 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._format.entries import ENTRY_DTYPE, ENTRY_WORDS, are_readable, decoded
-from yogadl._format.rows import Parts, StoredRows
+from yogadl._core.leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf, is_too_large
+from yogadl._core.protocols import Int64s, Memory
+from yogadl._format.rows import Parts, StoredRows, Window, row_step
 from yogadl._format.table import FieldTable
-from yogadl._format.window import Window, row_step
-from yogadl._interfaces import Memory
-from yogadl._leaf import BYTES, OBJECT, Leaf
 from yogadl.errors import CacheFormatError
 
-Int64s = NDArray[np.int64]
+# An entry consists of 32-bit words: the heap block, the start in it, the length; then, unless every value is
+# a scalar, the rank of the value and the sizes of its shape. An unknown rank gets room for this many sizes.
+ENTRY_WORDS: Final = 3
+MAX_UNKNOWN_RANK: Final = 8
+ENTRY_DTYPE: Final = np.dtype("<u4")
+
+
+def entry_words(leaf: Leaf) -> int:
+    """Return the number of 32-bit words in the entry of a value of this leaf."""
+    if leaf.shape is None:
+        return ENTRY_WORDS + 1 + MAX_UNKNOWN_RANK
+    return ENTRY_WORDS + 1 + len(leaf.shape) if leaf.shape else ENTRY_WORDS
+
+
+def decoded(leaf: Leaf, data: bytes, shape: tuple[int, ...]) -> Any:
+    """Return the value of a bytes or str leaf from its stored bytes."""
+    if shape == ():
+        return data if leaf.dtype == BYTES else data.decode("utf-8", "surrogatepass")
+    count = int(np.prod(shape, dtype=np.int64))
+    lengths = np.frombuffer(data, ENTRY_DTYPE, count).tolist()
+    items, start = np.empty(count, object), 4 * count
+    for i, length in enumerate(lengths):
+        item = data[start : start + length]
+        items[i] = item if leaf.dtype == BYTES else item.decode("utf-8", "surrogatepass")
+        start += length
+    return items.reshape(shape)
+
+
+def are_readable(leaf: Leaf, ways: NDArray[np.int64]) -> bool:
+    """Return whether values of this leaf may be stored in all of these ways (varying, row_bytes, shape)."""
+    for varying, row_bytes, rank, *sizes in ways.tolist():
+        if varying:
+            # An entry without a rank belongs to a scalar, and numeric scalars are stored as fixed rows.
+            words = range(ENTRY_WORDS + leaf.is_numeric, ENTRY_WORDS + 2 + MAX_DIMENSIONS)
+            is_readable = row_bytes % 4 == 0 and row_bytes // 4 in words
+        else:
+            is_shape = 0 <= rank <= len(sizes) and min(sizes[:rank], default=0) >= 0
+            is_shape = is_shape and not is_too_large(tuple(sizes[:rank]))
+            found_bytes = math.prod(sizes[:rank]) * leaf.numpy_dtype.itemsize
+            is_readable = leaf.is_numeric and is_shape and found_bytes == row_bytes
+        if not is_readable:
+            return False
+    return True
+
 
 # The positions of a field's blocks are kept in memory up to 8 MiB, enough for about a terabyte of cache.
 _MAX_FLAT_BLOCKS: Final = 2**20
@@ -36,7 +80,7 @@ def _row_positions(table: FieldTable, rows: StoredRows, row_bytes: int) -> Int64
     return found
 
 
-class Blocks(NamedTuple):
+class BlockPositions(NamedTuple):
     """The positions of a field's blocks in a window, and the rows of each but the last, a power of 2."""
 
     positions: Int64s
@@ -102,23 +146,23 @@ class FixedField:
                 return self._gather_pieces(rows.window, where, memory, step, phase)
         if where is None:
             positions = _row_positions(self._table, rows, self._row_bytes)
-            found = rows.gather(positions, self._row_bytes, keeps=self._is_kept)
+            found = rows.gather(positions, self._row_bytes, keeps_pages=self._is_kept)
         else:
             found = rows.window.rows(self._row_bytes)[0][where]
         column: NDArray[Any] = found.view(self._dtype)
         return column.reshape(len(rows.indices), *self._shape) if self._shape else column
 
-    def expect(self, rows: StoredRows, *, entries: bool = False) -> None:
+    def announce(self, rows: StoredRows, *, entries: bool = False) -> None:
         """Begin to read the rows that are not on this machine; fixed fields have no entries."""
         if self._row_bytes and not entries:
             positions = _row_positions(self._table, rows, self._row_bytes)
-            rows.expect(positions, np.full(len(positions), self._row_bytes), keeps=self._is_kept)
+            rows.announce(positions, np.full(len(positions), self._row_bytes), keeps_pages=self._is_kept)
 
-    def blocks(self) -> Blocks | None:
+    def blocks(self) -> BlockPositions | None:
         """Return the blocks in the window, or None if not all parts have the same layout."""
         if self._positions is None:
             return None
-        return Blocks(self._positions * (self._row_bytes // self._stride), self._mask + 1)
+        return BlockPositions(self._positions * (self._row_bytes // self._stride), self._mask + 1)
 
     def _pieces(self) -> tuple[int, int]:
         """Return the largest size that divides a row and all row distances, and the first piece's start."""
@@ -209,7 +253,7 @@ class VaryingField:
                 out[number] = value
         return out
 
-    def expect(self, rows: StoredRows, *, entries: bool = False) -> None:
+    def announce(self, rows: StoredRows, *, entries: bool = False) -> None:
         """Begin to read the values that are not on this machine, or only their entries.
 
         The values can be read only after their entries.
@@ -218,10 +262,10 @@ class VaryingField:
             row_bytes, is_varying = int(self._table.row_bytes[part]), bool(self._table.varying[part])
             if is_varying and not entries:
                 positions, lengths, _ = self._entries(some, part)
-                some.expect(positions, lengths)
+                some.announce(positions, lengths)
             elif row_bytes and is_varying == entries:
                 positions = _row_positions(self._table, some, row_bytes)
-                some.expect(positions, np.full(len(positions), row_bytes), keeps=self._is_kept)
+                some.announce(positions, np.full(len(positions), row_bytes), keeps_pages=self._is_kept)
 
     def _from_rows(self, rows: StoredRows, part: int) -> list[Any]:
         rank = int(self._table.shape[part, 0])
@@ -230,7 +274,7 @@ class VaryingField:
         if not row_bytes:
             return [np.empty(shape, self._dtype) for _ in range(len(rows.indices))]
         positions = _row_positions(self._table, rows, row_bytes)
-        found = rows.gather(positions, row_bytes, keeps=self._is_kept)
+        found = rows.gather(positions, row_bytes, keeps_pages=self._is_kept)
         return [row.copy() for row in found.view(self._dtype).reshape(len(found), *shape)]
 
     def _from_heap(self, rows: StoredRows, part: int) -> list[Any]:
@@ -241,7 +285,7 @@ class VaryingField:
         """Return the position of each value in its part's file, its length, and its entry."""
         table = self._table
         row_bytes = int(table.row_bytes[part])
-        found = rows.gather(_row_positions(table, rows, row_bytes), row_bytes, keeps=self._is_kept)
+        found = rows.gather(_row_positions(table, rows, row_bytes), row_bytes, keeps_pages=self._is_kept)
         entries = found.view(ENTRY_DTYPE).reshape(len(found), row_bytes // 4)
         blocks, starts, lengths = (entries[:, i].astype(np.int64) for i in range(ENTRY_WORDS))
         parts, _ = rows.located()
@@ -279,7 +323,7 @@ class VaryingField:
 
     def expect_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> None:
         """Begin to read the stretches that are not on this machine."""
-        rows.expect(*self._where_stretches(rows, starts, stops))
+        rows.announce(*self._where_stretches(rows, starts, stops))
 
     def _where_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> tuple[Int64s, Int64s]:
         unit = self.unit_bytes

@@ -6,22 +6,23 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._format.arrays import ArrayFile
-from yogadl._format.fingerprint import PRIME, RunHash
+from yogadl._core.frozen import frozen
+from yogadl._core.leaf import MAX_DIMENSIONS
+from yogadl._core.protocols import Int64s
+from yogadl._format.columns import PRIME, RunHash
 from yogadl._format.table import (
     CONTAINER,
     MAX_CACHE_BYTES,
     MAX_RECORDS,
     MAX_ROW,
     MOST_EMPTY_RECORDS,
+    ArrayFile,
     FieldTable,
     PartTable,
     before,
     have_room,
     lie_in,
 )
-from yogadl._frozen import frozen
-from yogadl._leaf import MAX_DIMENSIONS
 from yogadl.errors import CacheFormatError
 
 # LMDB puts a 16-byte header before a value on pages of its own; with the header, a full heap block fills its
@@ -33,7 +34,6 @@ _NUMBERS: Final = ("row_bytes", "rows_per_block", "elements")  # the numbers of 
 
 
 BlockKind = Literal["rows", "heap"]
-Int64s = NDArray[np.int64]
 
 
 def rows_per_block(row_bytes: int, most: int) -> int:

@@ -5,6 +5,11 @@ import json
 from dataclasses import field, replace
 from typing import Any, Final
 
+from yogadl._core.frozen import MANY_DIGITS, frozen, has_many_values, parse_json
+from yogadl._core.key import DatasetKey, is_hash, is_version
+from yogadl._core.leaf import OBJECT
+from yogadl._core.protocols import Earlier
+from yogadl._core.spec import Spec
 from yogadl._format.table import (
     CODEC,
     CONTAINER,
@@ -13,12 +18,6 @@ from yogadl._format.table import (
     MAX_RECORDS,
     most_table_bytes,
 )
-from yogadl._frozen import frozen
-from yogadl._interfaces import Earlier
-from yogadl._json import MANY_DIGITS, has_many_values, parse_json
-from yogadl._key import DatasetKey, is_hash, is_version
-from yogadl._leaf import OBJECT
-from yogadl._spec import Spec
 from yogadl.errors import CacheFormatError, ConfigurationError
 
 FORMAT_VERSION: Final = 1

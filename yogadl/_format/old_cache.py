@@ -42,7 +42,7 @@ class OldCache:
             )
         keys = _unpickled(listed, path, "the list of records")
         if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
-            raise CacheFormatError(f"the list of records of {path} is none")
+            raise CacheFormatError(f"the list of records of {path} is damaged")
         self._keys: list[bytes] = keys
 
     def _open(self) -> lmdb.Environment:

@@ -1,18 +1,272 @@
 """Find and read the rows of a batch: from mapped parts, by pread, or from a store by range."""
 
+import ctypes
+import errno
 import itertools
+import mmap
 import os
-from collections.abc import Sequence
+import stat
+import sys
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.memory import load_libc, map_memory
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Int64s
 from yogadl._format.table import PartTable
-from yogadl._format.window import Window, open_part, read_at, unreadable
 from yogadl.errors import CacheFormatError, StorageError
 
-Int64s = NDArray[np.int64]
+# Map all parts of a cache into one range of memory, so that one numpy gather reads from any of them.
+#
+# Each part has a slot in a reserved range of addresses and is mapped there at its first use. libc's mmap is
+# called through ctypes, because Python's mmap can't place a mapping, and holds a descriptor for each. With
+# 5,000 parts neither is acceptable.
+
+
+_PROT_NONE: Final = 0
+_MAP_FIXED: Final = 0x10
+_MAP_NORESERVE: Final = 0x40 if sys.platform == "darwin" else 0x4000
+# Typed views need aligned slots, and 64 KiB is the largest page of any supported system. The page cache keeps
+# large files in pages of 2 MiB if it can, and maps them as such only at multiples of 2 MiB; this saves a
+# tenth of the time of gathering 3 KB rows.
+_SLOT_ALIGNMENT: Final = 1 << 16
+_HUGE_PAGE_BYTES: Final = 1 << 21
+# Up to this many parts are all mapped at the first read, which takes a millisecond or two.
+_FEW_PARTS: Final = 256
+# numpy holds Python's lock while it gathers fewer than 500 items. Rows at least this large are gathered as
+# rows of bytes, for which it releases the lock: two threads gather twice as fast, and none waits for
+# another's disk.
+_UNLOCKED_BYTES: Final = 4096
+_VIEWED_BYTES: Final = 2**62  # numpy refuses larger views; overlapping rows count separately
+# If a sum of sizes wrapped, parts would be placed outside of the window, over other memory of the process.
+_MOST_BYTES: Final = 2**47
+
+
+class Window:
+    """Reserves one range of addresses and maps parts into it.
+
+    Threads may gather from mapped parts while others are mapped. Nothing is unmapped before the window itself
+    is freed, so code that gathers must hold a reference to the window. Survives fork; never pickled.
+
+    Args:
+        sizes: The size of each part.
+        path_of: Returns the path of the file of a part.
+        are_away: Whether each part has no file yet, if any has none; the caller must not map such a part.
+
+    Raises:
+        CacheFormatError: if no machine has so many addresses.
+        StorageError: if the addresses can't be reserved (``ulimit -v``).
+    """
+
+    def __init__(
+        self,
+        sizes: NDArray[np.int64],
+        path_of: Callable[[int], str],
+        are_away: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self._sizes = sizes
+        self._path_of = path_of
+        self._are_away = are_away
+        self._lock = ProcessLock()
+        # Small parts are packed: a slot of 2 MiB would cost each of them a page of page table.
+        is_large = len(sizes) > 0 and int(sizes.mean()) >= _HUGE_PAGE_BYTES
+        alignment = _HUGE_PAGE_BYTES if is_large else _SLOT_ALIGNMENT
+        slots = -(-sizes // alignment) * alignment
+        # The sum is a float, which can't wrap, and is exact for all possible sizes.
+        is_possible = sizes.min(initial=0) >= 0 and float(slots.sum(dtype=np.float64)) < _MOST_BYTES
+        if not is_possible or slots.min(initial=0) < 0:
+            raise CacheFormatError("the parts of a cache can't have these sizes; build the dataset again")
+        self.offset: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(slots)])
+        self.is_mapped: NDArray[np.bool_] = np.zeros(len(sizes), bool)
+        self.all_mapped = len(sizes) == 0
+        self._length = max(int(self.offset[-1]), _SLOT_ALIGNMENT)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANON | _MAP_NORESERVE
+        reserved = _mmap(None, self._length + alignment, _PROT_NONE, flags, -1)
+        self._base = -(-reserved // alignment) * alignment
+        # Not at exit: a daemon thread may still be gathering then, and the process is about to end anyway.
+        weakref.finalize(self, load_libc().munmap, reserved, self._length + alignment).atexit = False
+        # Any: numpy accepts every buffer, but its types don't.
+        memory: Any = (ctypes.c_ubyte * self._length).from_address(self._base)
+        self._memory = memory
+        self.address = self._base  # the address of position 0
+        self.bytes: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+        self.bytes.flags.writeable = False
+        self._views: dict[int, tuple[Any, int]] = {}
+
+    def rows(self, row_bytes: int) -> tuple[Any, int]:
+        """Return a view of rows and its step: an index times the step is a position in the window."""
+        found = self._views.get(row_bytes)
+        if found is None:
+            found = self._views[row_bytes] = view_rows(self._memory, row_bytes)
+        return found
+
+    def pieces(self, step: int, phase: int) -> NDArray[Any]:
+        """Return the window as a contiguous array of items of `step` bytes, the first at `phase`."""
+        count = (self._length - phase) // step
+        view: NDArray[Any] = np.ndarray((count,), f"V{step}", self._memory, phase)
+        view.flags.writeable = False
+        return view
+
+    def map_few(self) -> bool:
+        """Map all parts if they are few and all on this machine; return whether all are mapped now."""
+        is_all_here = self._are_away is None or not self._are_away.any()
+        if len(self.is_mapped) <= _FEW_PARTS and is_all_here:
+            self.map(np.arange(len(self.is_mapped)))
+        return self.all_mapped
+
+    def will_need(self, starts: Int64s, ends: Int64s) -> None:
+        """Have the kernel read these stretches of the window, given in order, in the background."""
+        starts = starts // mmap.PAGESIZE * mmap.PAGESIZE
+        advise, base = load_libc().madvise, self._base
+        start, end = int(starts[0]), int(ends[0])
+        for next_start, next_end in zip(starts[1:].tolist(), ends[1:].tolist(), strict=True):
+            if next_start > end:
+                advise(base + start, end - start, mmap.MADV_WILLNEED)
+                start = next_start
+            end = next_end
+        advise(base + start, end - start, mmap.MADV_WILLNEED)
+
+    def map(self, parts: NDArray[np.int64]) -> None:
+        """Map the parts that are not mapped yet.
+
+        Raises:
+            CacheFormatError: if a file is missing or has another size.
+        """
+        for part in sorted(set(parts[~self.is_mapped[parts]].tolist())):
+            with self._lock:
+                if not self.is_mapped[part]:
+                    self._map(part)
+                    self.is_mapped[part] = True
+        with self._lock:
+            self.all_mapped = bool(self.is_mapped.all())
+
+    def _map(self, part: int) -> None:
+        start, size_bytes = int(self.offset[part]), int(self._sizes[part])
+        if not 0 <= start < start + size_bytes <= int(self.offset[part + 1]) <= self._length:
+            raise CacheFormatError(f"part {part} lies outside of its slot; build the dataset again")
+        descriptor = open_part(self._path_of(part), size_bytes)
+        try:
+            flags = mmap.MAP_SHARED | _MAP_FIXED
+            _mmap(self._base + start, size_bytes, mmap.PROT_READ, flags, descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def view_rows(memory: Any, row_bytes: int) -> tuple[Any, int]:
+    """Return a view of ctypes' bytes and its step: an index times the step is the start of a row."""
+    step, size_bytes = row_step(row_bytes), len(memory)
+    if step > 1 or row_bytes == 1:
+        view: Any = np.ndarray((size_bytes // step,), f"<u{step}", memory)
+    elif row_bytes * size_bytes > _VIEWED_BYTES:
+        return _RowCopier(np.frombuffer(memory, np.uint8), row_bytes), 1
+    else:
+        count = max(size_bytes - row_bytes + 1, 0)
+        if row_bytes < _UNLOCKED_BYTES:
+            view = np.ndarray((count,), f"V{row_bytes}", memory, strides=(1,))
+        else:
+            view = np.ndarray((count, row_bytes), np.uint8, memory, strides=(1, 1))
+    view.flags.writeable = False
+    return view, step
+
+
+def row_step(row_bytes: int) -> int:
+    """Return the number of bytes that one step of the index stands for, in the view of such rows.
+
+    Rows of 1, 2, 4 and 8 bytes are aligned, and a typed view gathers them twice as fast as bytes. Views of
+    other rows have a stride of one byte, so that the index is the position (benchmarks/gather.py).
+    """
+    return row_bytes if row_bytes in (1, 2, 4, 8) else 1
+
+
+class _RowCopier:
+    """Gathers rows of many megabytes from terabytes, for which numpy can't make a view."""
+
+    def __init__(self, memory: NDArray[np.uint8], row_bytes: int) -> None:
+        self._memory = memory
+        self._row_bytes = row_bytes
+
+    def __getitem__(self, where: Int64s) -> NDArray[np.uint8]:
+        found = np.empty((len(where), self._row_bytes), np.uint8)
+        for row, start in zip(found, where.tolist(), strict=True):
+            row[:] = self._memory[start : start + self._row_bytes]
+        return found
+
+
+def open_part(path: str, size_bytes: int) -> int:
+    """Open a part's file for reading, after a check that it is a file of the right size.
+
+    A page touched past the end of a mapped file kills the process, so the size must be checked here. A link
+    is refused, since it may lead to any user's file, and opening a pipe does not wait.
+
+    Raises:
+        CacheFormatError: if the file is missing, not a regular file, or of another size.
+        StorageError: if the file can't be opened.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    except FileNotFoundError as error:
+        raise CacheFormatError(
+            f"part {path} is missing; build the dataset again, or restore the file"
+        ) from error
+    except OSError as error:
+        if error.errno in NO_FILE:
+            raise CacheFormatError(
+                f"part {path} is a link, or no file at all; put the file itself in its place (cp -L)"
+            ) from error
+        raise StorageError(error.errno, f"can't open a part: {error.strerror}", path) from error
+    found = os.fstat(descriptor)
+    found_bytes = found.st_size
+    if found_bytes != size_bytes or not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise CacheFormatError(
+            f"part {path} has {found_bytes} bytes, not {size_bytes}: it was truncated or overwritten; "
+            "build the dataset again, or restore the file"
+        )
+    return descriptor
+
+
+def read_at(descriptor: int, position: int, length: int) -> bytes:
+    """Return this many bytes of a file from a position on; fewer only if the file ends before."""
+    content = os.pread(descriptor, length, position)
+    while len(content) < length:  # one call reads at most 2 GiB
+        more = os.pread(descriptor, length - len(content), position + len(content))
+        if not more:
+            break
+        content += more
+    return content
+
+
+def unreadable(error: OSError, path: str) -> StorageError:
+    """Return the error for a part that the disk can't read."""
+    return StorageError(error.errno, f"can't read a part: {error.strerror}", path)
+
+
+# The error codes of opening something that is not a regular file: a link that is not followed, a socket, a
+# device that does not exist.
+NO_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV)
+_MORE_ROOM: Final = (
+    "; raise the limit on virtual memory (ulimit -v unlimited), or, if the open caches have very many parts, "
+    "the limit on mappings (sysctl vm.max_map_count); or read without mapping: open_storage(..., "
+    "mapped=False)"
+)
+
+
+def _mmap(address: int | None, length: int, protection: int, flags: int, descriptor: int) -> int:
+    try:
+        return map_memory(address, length, protection, flags, descriptor)
+    except OSError as error:
+        hint = _MORE_ROOM if error.errno == errno.ENOMEM else ""
+        raise StorageError(
+            error.errno, f"can't map {length} bytes of cache: {error.strerror}{hint}"
+        ) from error
+
+
+# Find and read the rows of a batch: from mapped parts, by pread, or from a store by range.
+
 
 # Each mapping counts against a limit of the kernel, 65,530 by default; parts beyond this are read by pread.
 MAX_MAPPED_PARTS: Final = 32_768
@@ -56,15 +310,22 @@ class AwayParts(Protocol):
     are_away: NDArray[np.bool_]
 
     def read(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool, takes: bool = True
+        self,
+        parts: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool,
+        is_announced: bool = True,
     ) -> Sequence[bytes | memoryview]:
         """Read ranges of parts that are away.
 
-        `keeps`: whether the bytes around a range are likely to be read, too. `takes`: whether this is the
-        read that was announced; otherwise it is an earlier one, after which the same bytes must stay.
+        `keeps_pages`: whether the bytes around a range are likely to be read, too. `is_announced`: whether
+        this is the read that was announced; otherwise it is an earlier one, after which the same bytes must
+        stay.
         """
 
-    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool) -> None:
+    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         """Begin to read ranges that will soon be read."""
 
     def will_read(self, records: int, *, held_bytes: int | None) -> None:
@@ -112,9 +373,9 @@ class Parts:
         self.renew_after = _RENEW_PAGES if table.total_bytes > _RENEW_CACHE_BYTES else 0
         self._touched_pages = 0
 
-    def rows(self, indices: Int64s, *, takes: bool = True) -> "StoredRows":
+    def rows(self, indices: Int64s, *, is_announced: bool = True) -> "StoredRows":
         """Return the rows of one batch, which are read through the current window."""
-        return StoredRows(self, self.window, indices, takes)
+        return StoredRows(self, self.window, indices, is_announced)
 
     def locate(self, indices: Int64s) -> tuple[Int64s, Int64s]:
         """Return the part of each record, and its row in the part."""
@@ -138,18 +399,20 @@ class Parts:
         positions: Int64s,
         lengths: Int64s,
         *,
-        keeps: bool = False,
-        takes: bool = True,
+        keeps_pages: bool = False,
+        is_announced: bool = True,
     ) -> Sequence[bytes | memoryview]:
         """Read from the parts' files without mapping them; each file is opened once."""
         away = self.are_away(parts)
         if away is not None and self.away is not None:
             if away.all():
-                return self.away.read(parts, positions, lengths, keeps=keeps, takes=takes)
+                return self.away.read(
+                    parts, positions, lengths, keeps_pages=keeps_pages, is_announced=is_announced
+                )
             both: list[bytes | memoryview] = [b""] * len(parts)
             for chosen in (np.flatnonzero(away), np.flatnonzero(~away)):
                 where = parts[chosen], positions[chosen], lengths[chosen]
-                content = self.read(*where, keeps=keeps, takes=takes)
+                content = self.read(*where, keeps_pages=keeps_pages, is_announced=is_announced)
                 for number, value in zip(chosen.tolist(), content, strict=True):
                     both[number] = value
             return both
@@ -169,11 +432,13 @@ class Parts:
                 os.close(descriptor)
         return found
 
-    def expect(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps: bool = False) -> None:
+    def announce(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool = False
+    ) -> None:
         """Begin to read the ranges of parts that are not on this machine."""
         away = self.are_away(parts)
         if away is not None and self.away is not None:
-            self.away.expect(parts[away], positions[away], lengths[away], keeps=keeps)
+            self.away.announce(parts[away], positions[away], lengths[away], keeps_pages=keeps_pages)
 
     def open(self, part: int) -> int:
         """Open a part's file; the caller closes the descriptor."""
@@ -219,7 +484,7 @@ class StoredRows:
         parts: The parts of the cache.
         window: The mapped parts; the reference keeps the window alive until the batch is gathered.
         indices: The indices of the records.
-        takes: Whether the rows are read for a batch; otherwise only to announce what they point to.
+        is_announced: Whether the rows are read for a batch; otherwise only to announce what they point to.
         held: Keeps the announced bytes.
     """
 
@@ -228,13 +493,13 @@ class StoredRows:
         parts: Parts,
         window: Window,
         indices: Int64s,
-        takes: bool = True,
+        is_announced: bool = True,
         held: HeldRows | None = None,
     ) -> None:
         self.parts = parts
         self.window = window
         self.indices = indices
-        self._takes = takes
+        self._is_announced = is_announced
         self.held = held
         self._located: tuple[Int64s, Int64s] | None = None
 
@@ -251,9 +516,9 @@ class StoredRows:
 
     def some(self, chosen: NDArray[np.intp]) -> "StoredRows":
         """Return some of these rows."""
-        return StoredRows(self.parts, self.window, self.indices[chosen], self._takes, self.held)
+        return StoredRows(self.parts, self.window, self.indices[chosen], self._is_announced, self.held)
 
-    def gather(self, positions: Int64s, row_bytes: int, *, keeps: bool = False) -> NDArray[Any]:
+    def gather(self, positions: Int64s, row_bytes: int, *, keeps_pages: bool = False) -> NDArray[Any]:
         """Return the rows at these positions of their parts' files, back to back in a new array."""
         parts, _ = self.located()
         view, step = self.window.rows(row_bytes)
@@ -267,19 +532,19 @@ class StoredRows:
             found = view[(positions[here] + self.window.offset[parts[here]]) // step]
             out[here] = found.reshape(-1).view(out.dtype)
         away = np.flatnonzero(~is_mapped)
-        lengths, keeps = np.full(len(away), row_bytes), keeps and row_bytes <= KEPT_ROW_BYTES
+        lengths, keeps_pages = np.full(len(away), row_bytes), keeps_pages and row_bytes <= KEPT_ROW_BYTES
         where = parts[away], positions[away], lengths
-        content = self.parts.read(*where, keeps=keeps, takes=self._takes)
+        content = self.parts.read(*where, keeps_pages=keeps_pages, is_announced=self._is_announced)
         out[away] = np.frombuffer(b"".join(content), out.dtype)
         return out
 
-    def expect(self, positions: Int64s, lengths: Int64s, *, keeps: bool = False) -> None:
+    def announce(self, positions: Int64s, lengths: Int64s, *, keeps_pages: bool = False) -> None:
         """Begin to read these ranges of the rows' parts, as far as they are not on this machine."""
-        keeps = keeps and int(lengths.max(initial=0)) <= KEPT_ROW_BYTES
+        keeps_pages = keeps_pages and int(lengths.max(initial=0)) <= KEPT_ROW_BYTES
         parts = self.parts.locate(self.indices)[0]
-        away = None if self.held is None or keeps else self.parts.are_away(parts)
+        away = None if self.held is None or keeps_pages else self.parts.are_away(parts)
         if self.held is None or away is None:
-            self.parts.expect(parts, positions, lengths, keeps=keeps)
+            self.parts.announce(parts, positions, lengths, keeps_pages=keeps_pages)
         else:
             self.held.add(parts[away], positions[away], lengths[away])
 

@@ -7,16 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._format.columns import FixedRows, StoredColumn, stored_column, widen_by
-from yogadl._format.fingerprint import RunHash, hash_run
+from yogadl._core.leaf import BadValueError, Leaf, refuse
+from yogadl._core.memory import settle_allocator
+from yogadl._core.protocols import Column
+from yogadl._core.spec import Field, Spec
+from yogadl._format.columns import FixedRows, RunHash, StoredColumn, hash_run, stored_column, widen_by
 from yogadl._format.layout import SealedPart
 from yogadl._format.part import PartWriter
 from yogadl._format.table import MOST_EMPTY_RECORDS
-from yogadl._interfaces import Column
-from yogadl._lane import Lane
-from yogadl._leaf import BadValueError, Leaf, refuse
-from yogadl._memory import settle_allocator
-from yogadl._spec import Field, Spec
+from yogadl._workers.serial import SerialExecutor
 from yogadl.errors import ConfigurationError
 
 # Part sizes of a growing build: the first parts are small, so that one is sealed while the next is written.
@@ -77,10 +76,10 @@ class CacheWriter:
         self._block_records = 0  # set with the first records, for the size of these
         self._record_bytes = 0
         self._opened = 0
-        self._writer = Lane()
+        self._writer = SerialExecutor()
         self._writing: Future[None] | None = None
-        self._hasher = Lane()
-        self._sealer = Lane()
+        self._hasher = SerialExecutor()
+        self._sealer = SerialExecutor()
         self._sealing: Future[None] | None = None
 
     def write(self, columns: Sequence[Column | StoredColumn]) -> None:

@@ -5,8 +5,8 @@ computing the others; a mix is an order over several sources. `docs/explanation/
 arithmetic, which is frozen as version 1.
 """
 
-from yogadl._order._blocks import Blocks, Mixture
-from yogadl._order._keys import derive_key
-from yogadl._order._orders import GlobalOrder, Order, SourceOrder, make_order
+from yogadl._order.blocks import Blocks, Mixture
+from yogadl._order.keys import derive_key
+from yogadl._order.orders import GlobalOrder, Order, SourceOrder, make_order
 
 __all__ = ["Blocks", "GlobalOrder", "Mixture", "Order", "SourceOrder", "derive_key", "make_order"]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from yogadl._provenance.code import dumped, parsed
 from yogadl._provenance.ingredients import Ingredient
-from yogadl._provenance.shown import shortened
+from yogadl._provenance.values import shortened
 
 _ABSENT: Final = "absent"
 # A manifest is free-form and untrusted: at most this much of one value is shown.

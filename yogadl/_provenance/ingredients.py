@@ -15,22 +15,24 @@ from typing import Any, Final
 
 from yogadl._provenance.code import Code, CodeReader
 from yogadl._provenance.members import (
+    Libraries,
     described,
     functions_of,
     held_functions,
     is_internal,
     is_of_python,
+    module_name,
+    package_of,
+    place_in_project,
     set_later,
 )
-from yogadl._provenance.modules import Libraries, module_name, package_of, place_in_project
-from yogadl._provenance.shown import shown_object, shown_value
-from yogadl._provenance.values import ValueForms, is_plain
+from yogadl._provenance.values import ValueForms, is_plain, shown_object, shown_value
 from yogadl.errors import ConfigurationError
 
 _MAX_INGREDIENTS: Final = 20_000
 _MISSING: Final = object()
 # A module's attributes for its own place and start, on which no build depends.
-_OF_A_MODULE: Final = frozenset(
+_MODULE_ATTRIBUTES: Final = frozenset(
     {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__path__", "__cached__"}
 )
 
@@ -222,7 +224,7 @@ class Walk:
                     continue
             elif name in closure:
                 value = closure[name]
-            elif name in _OF_A_MODULE or (name not in module and hasattr(builtins, name)):
+            elif name in _MODULE_ATTRIBUTES or (name not in module and hasattr(builtins, name)):
                 continue
             else:
                 value = module.get(name, _MISSING)

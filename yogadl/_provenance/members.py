@@ -1,15 +1,150 @@
-"""Find the functions of a class, and describe a class whose source can't be found."""
+"""Find out which code is the user's, and which functions a class has."""
 
 import enum
+import functools
 import inspect
+import os
 import sys
-from collections.abc import Iterator
-from dataclasses import MISSING
-from types import FunctionType
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path, PurePath
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from yogadl._provenance.modules import Libraries
 from yogadl._provenance.values import nested
+
+# Find out whether a module is the user's, its name, and the folder of its project.
+
+
+_OUR_FOLDER: Final = str(Path(__file__).parents[1]) + os.sep
+_LEVELS_UP: Final = 2  # up to `Path(__file__).parents[2]`; "/" and "/data" don't count
+_HEAP_TYPE: Final = 1 << 9  # set on a class that was made by a program, not by the interpreter
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """Distinguishes the user's own code from that of libraries.
+
+    Args:
+        own_package: The top-level package of the builder, which is the user's own even if installed.
+    """
+
+    own_package: str
+
+    def have(self, module: str | None, file: str | None) -> bool:
+        """Return whether a module belongs to Python, to this library, or to an installed package."""
+        top = (module or "").partition(".")[0]
+        if file is None or file.startswith("<"):
+            return top != "__main__" and top in sys.stdlib_module_names
+        if is_ours(file):
+            return True
+        if any(file.startswith(folder) for folder in _standard_library()):
+            return top != self.own_package or "site-packages" not in file
+        return top != self.own_package and _is_installed(top, file)
+
+    def have_module(self, module: ModuleType) -> bool:
+        return self.have(module.__name__, file_of(module))
+
+    def have_function(self, function: FunctionType) -> bool:
+        names, file = function.__globals__, function.__code__.co_filename
+        return self.have(names.get("__name__"), names.get("__file__") if file.startswith("<") else file)
+
+    def have_class(self, cls: type) -> bool:
+        module = sys.modules.get(cls.__module__)
+        if cls.__module__ == "builtins":  # classes made by exec without a __name__ also have this module
+            return not cls.__flags__ & _HEAP_TYPE
+        # A class made by a call also has the module of the called code: types.new_class, and with it
+        # make_dataclass before Python 3.12; abc.ABCMeta("Name", ...).
+        may_be_made = cls.__module__ in ("types", type(cls).__module__) and "." not in cls.__qualname__
+        found = getattr(module, "__dict__", {}).get(cls.__qualname__)
+        if may_be_made and found is not cls and cls.__flags__ & _HEAP_TYPE:
+            return False
+        return self.have(cls.__module__, file_of(module))
+
+    def have_spec(self, spec: ModuleSpec) -> bool:
+        folder = next(iter(spec.submodule_search_locations or ()), None)
+        return self.have(spec.name, spec.origin if spec.has_location else folder)
+
+
+@functools.cache  # constant while the process lives
+def _standard_library() -> tuple[str, ...]:
+    return tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+
+
+def _is_installed(top: str, file: str) -> bool:
+    if "site-packages" in file or "dist-packages" in file:
+        return True
+    # Installed by `pip install --target`, perhaps among the user's own files.
+    folder = next((parent for parent in Path(file).parents if parent.name == top), Path(file)).parent
+    return _has_distributions(folder) and top in _distributed()
+
+
+@functools.cache  # installed packages are assumed not to change while the process lives
+def _has_distributions(folder: Path) -> bool:
+    return next(folder.glob("*.dist-info"), None) is not None
+
+
+@functools.cache  # reads a file of each distribution, and is rarely needed
+def _distributed() -> Mapping[str, list[str]]:
+    from importlib.metadata import packages_distributions  # takes 10 ms, and is rarely needed
+
+    return packages_distributions()
+
+
+def is_ours(file: str) -> bool:
+    """Return whether a file belongs to this library."""
+    return file.startswith(_OUR_FOLDER)
+
+
+def file_of(module: ModuleType | None) -> str | None:
+    """Return the file of a module, or the first folder of a package that has none."""
+    file = getattr(module, "__file__", None)
+    return file or next(iter(getattr(module, "__path__", None) or ()), None)
+
+
+def module_name(module: str | None) -> str:
+    """Return the name that a module would have if it were imported instead of started."""
+    if module not in ("__main__", "__mp_main__"):
+        return module or ""
+    main = sys.modules.get(module)
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name not in ("__main__", "__mp_main__"):
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else module
+
+
+def package_of(function: Any) -> str:  # any callable
+    """Return the top-level package of a builder."""
+    function = inspect.unwrap(function)
+    function = getattr(function, "__func__", function)
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return module_name(module).partition(".")[0]
+
+
+def place_in_project(value: Any, names: Mapping[str, Any]) -> str:
+    """Return a path relative to a module's folder, if it is in the module's project or just above it.
+
+    `Path(__file__).parent` is another path on every machine, with the same meaning. The result is empty for
+    other values.
+    """
+    file = names.get("__file__")
+    if not isinstance(value, str | PurePath) or not os.path.isabs(value) or not file:
+        return ""
+    project = Path(file).parent
+    for _ in filter(None, (names.get("__package__") or "").split(".")):
+        project = project.parent
+    path = PurePath(value)
+    is_above = path in project.parents[:_LEVELS_UP] and len(path.parts) > _LEVELS_UP
+    if is_above or path.is_relative_to(project):
+        return f"{type(value).__name__} {os.path.relpath(path, Path(file).parent)!a} from its module"
+    return ""
+
+
+# Find the functions of a class, and describe a class whose source can't be found.
+
 
 # The traits of a dataclass that exist in every supported version of Python.
 _DATACLASS_TRAITS: Final = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")

@@ -11,35 +11,36 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from yogadl._interfaces import Indices, Planned, RandomAccess, announce, views_of
-from yogadl._lock import ProcessLock
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Indices, Planned, RandomAccess, announce, views_of
+from yogadl._stream.cursor import Skipped
+from yogadl._stream.cut import Shard
 from yogadl._stream.rows import Rows
-from yogadl._stream.shard import Shard
-from yogadl._stream.skipped import Skipped
 
 # The windows held at a time: the one being read, and the next.
 _WINDOWS: Final = 2
 # Smaller windows are combined up to this size.
 _WINDOW_BYTES: Final = 8_000_000
-# The bytes between blocks are held, too, which takes 1/_SPARE more.
-_SPARE: Final = 64
+# The bytes between blocks are held, too, which takes 1/_GAP_DIVISOR more.
+_GAP_DIVISOR: Final = 64
 # A request for a block takes a request to the store if the entries of its values are not here.
 _BEGUN_LIMIT_S: Final = 60.0
 # The readers, each anywhere in the order, that are recognised by their last position.
 _READERS: Final = 8
 # The bytes requested and not yet received at a time, besides those needed at once.
 _COMING_BYTES: Final = 64 * 2**20
-# A window is over when 1/_LATER of the next was announced, since other readers may be behind.
-_LATER: Final = 8
+# A window is over when 1/_WINDOW_OVERLAP_DIVISOR of the next was announced, since other readers may be
+# behind.
+_WINDOW_OVERLAP_DIVISOR: Final = 8
 # The bytes requested together, so that the wait for the entries of their values happens once.
-_TOGETHER_BYTES: Final = 4 * 2**20
+_REQUEST_BYTES: Final = 4 * 2**20
 
 
 # Each stream of a process has a store of its own.
 _numbers = itertools.count()
 
 
-class _Reader(NamedTuple):
+class _ReadingPlace(NamedTuple):
     """A reader that goes through an epoch.
 
     Attributes:
@@ -53,7 +54,7 @@ class _Reader(NamedTuple):
     since: int
 
 
-class _Window:
+class _BlockWindow:
     """The blocks of one window of which a shard reads more than half, in the order of their first use.
 
     Args:
@@ -65,7 +66,7 @@ class _Window:
         counts: The number of each block's records that the shard reads.
 
     Attributes:
-        asked: The number of blocks requested.
+        requested: The number of blocks requested.
         touched: The call in which the window was used last, by number.
         numbers: The blocks that are held.
         held: The object that holds them, by cache.
@@ -77,7 +78,7 @@ class _Window:
     ) -> None:
         self.label, self.low, self.high = label, low, high
         self.blocks, self.uses, self.counts = blocks, uses, counts
-        self.asked = self.touched = 0
+        self.requested = self.touched = 0
         self.numbers = np.empty(0, np.int64)
         self.held: dict[Any, Any] = {}
         self.begun: list[tuple[int, threading.Event]] = []
@@ -122,8 +123,8 @@ class BlockAhead:
         row_bytes = max(1, source.record_bytes)
         self._positions = one * max(1, _WINDOW_BYTES * shard.ranks // (one * row_bytes))  # in a window
         rows = min(self._positions, order.records) // shard.ranks
-        self.most_rows = max(1, rows // _LATER // 2)
-        self.held_bytes = _WINDOWS * rows * row_bytes * (_SPARE + 1) // _SPARE
+        self.most_rows = max(1, rows // _WINDOW_OVERLAP_DIVISOR // 2)
+        self.held_bytes = _WINDOWS * rows * row_bytes * (_GAP_DIVISOR + 1) // _GAP_DIVISOR
         self._lock = ProcessLock()
         self.records = 0
         self._begin()
@@ -134,13 +135,14 @@ class BlockAhead:
     def _begin(self) -> None:
         """Reset the state: at the start, and in a forked process."""
         self._pid = os.getpid()
-        self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
+        self._windows: OrderedDict[tuple[int, int], _BlockWindow] = OrderedDict()
         self._stores: dict[Any, Any] | None = None
-        self._readers: list[_Reader] = []  # the latest last
-        self._calls = self._most_span = 0  # calls of `others`, and the most positions in one of them
-        self._is_going_on = False
+        self._readers: list[_ReadingPlace] = []  # the latest last
+        # The calls of `hold_and_list_missing`, and the most positions in one of them.
+        self._calls = self._most_span = 0
+        self._is_requesting_more = False
 
-    def others(self, rows: Rows, *, is_shared: bool) -> Indices:
+    def hold_and_list_missing(self, rows: Rows, *, is_shared: bool) -> Indices:
         """Begin to hold the blocks of announced rows; return the indices of the records that are not held.
 
         Args:
@@ -159,20 +161,20 @@ class BlockAhead:
                     start, end = end, end + len(positions)
                     if len(positions):
                         some = rows[start:end]
-                        is_other[start:end] = self._others(some, is_shared, awaited)
+                        is_other[start:end] = self._not_held(some, is_shared, awaited)
             self.records += int(is_other.sum())
         for event in awaited:  # otherwise their records would be requested, too
             event.wait(_BEGUN_LIMIT_S)
         return rows.indices[is_other]
 
-    def goes_on(self, rows: Rows, *, is_shared: bool) -> bool:
+    def continues(self, rows: Rows, *, is_shared: bool) -> bool:
         """Return whether these rows continue rows that were announced.
 
         The first rows of a reader are needed at once, and a reader at random positions needs no blocks.
         """
         return len(rows) > 0 and self._before(rows, is_shared) is not None
 
-    def _before(self, rows: Rows, is_shared: bool) -> _Reader | None:
+    def _before(self, rows: Rows, is_shared: bool) -> _ReadingPlace | None:
         """Return the reader whose next rows these are, if any."""
         epoch, positions = rows.pieces[0]
         first, last = int(positions[0]), int(positions[-1])
@@ -184,7 +186,7 @@ class BlockAhead:
         near = [one for one in self._readers if one.epoch == epoch and 0 < first - one.last <= reach]
         return max(near, default=None)
 
-    def _others(self, rows: Rows, is_shared: bool, awaited: list[threading.Event]) -> Any:
+    def _not_held(self, rows: Rows, is_shared: bool, awaited: list[threading.Event]) -> Any:
         """Return whether each of these rows, of one epoch, is outside of all held blocks.
 
         The events of requests that are being sent for other rows are added to `awaited`.
@@ -195,7 +197,7 @@ class BlockAhead:
         if before is not None:
             self._readers.remove(before)
             self._most_span = max(self._most_span, last - first)
-        reader = _Reader(epoch, last, self._calls if before is None else before.since)
+        reader = _ReadingPlace(epoch, last, self._calls if before is None else before.since)
         self._readers = [*self._readers[1 - _READERS :], reader]
         is_other = np.ones(len(rows), bool)
         if before is None:
@@ -204,19 +206,19 @@ class BlockAhead:
         for number in range(first // self._positions, last // self._positions + 1):
             window = self._window(epoch, number, first)
             wanted = int(np.searchsorted(window.uses, last, side="right"))
-            while window.asked < wanted:
+            while window.requested < wanted:
                 group = self._next(window, wanted, reader)
                 if group is None:
                     break  # without room, the records are read one by one
                 self._hold(window, group)
             is_other &= ~np.isin(blocks, window.numbers)
             awaited += [event for start, event in window.begun if start < wanted]
-        if self._stores and not self._is_going_on:
-            self._is_going_on = True
-            next(iter(self._stores.values())).later(partial(self._go_on, reader))
+        if self._stores and not self._is_requesting_more:
+            self._is_requesting_more = True
+            next(iter(self._stores.values())).later(partial(self._request_more, reader))
         return is_other
 
-    def is_of_use(self, *, is_shared: bool) -> bool:
+    def has_stores(self, *, is_shared: bool) -> bool:
         """Return whether any cache is read in blocks, given whether other processes read rows between."""
         with self._lock:
             return self._finds_stores(is_shared)
@@ -253,7 +255,7 @@ class BlockAhead:
         announce(self._source, np.arange(min(self._each, len(self._source))), planned=count)
         return near >= far
 
-    def _window(self, epoch: int, number: int, position: int) -> _Window:
+    def _window(self, epoch: int, number: int, position: int) -> _BlockWindow:
         """Return a window, entered at a position, or at the window's beginning if that is later."""
         found = self._windows.get((epoch, number))
         if found is None:
@@ -262,7 +264,7 @@ class BlockAhead:
         found.touched = self._calls
         return found
 
-    def _made(self, epoch: int, number: int, position: int) -> _Window:
+    def _made(self, epoch: int, number: int, position: int) -> _BlockWindow:
         step, records = self._shard.ranks, self._order.records
         low, high = number * self._positions, min((number + 1) * self._positions, records)
         if self._skipped is None:
@@ -279,19 +281,19 @@ class BlockAhead:
         chosen = np.flatnonzero(2 * counts > np.minimum(self._each, records - blocks * self._each))
         chosen = chosen[np.argsort(firsts[chosen])]
         label = f"{epoch}-{number}"
-        return _Window(label, low, high, blocks[chosen], places[firsts[chosen]], counts[chosen])
+        return _BlockWindow(label, low, high, blocks[chosen], places[firsts[chosen]], counts[chosen])
 
-    def _next(self, window: _Window, end: int, reader: _Reader) -> Indices | None:
+    def _next(self, window: _BlockWindow, end: int, reader: _ReadingPlace) -> Indices | None:
         """Return the next blocks of a window to hold, before block `end`; None if there is no room.
 
         Room comes from windows that no process of this machine still reads, judging by this reader's
         position, and from windows that were not used since this reader began.
         """
-        most = max(1, _TOGETHER_BYTES // (self._each * self._source.record_bytes))
-        group = window.blocks[window.asked : min(end, window.asked + most)]
+        most = max(1, _REQUEST_BYTES // (self._each * self._source.record_bytes))
+        group = window.blocks[window.requested : min(end, window.requested + most)]
         size_bytes = len(group) * self._each * self._source.record_bytes
         while self._stores and sum(store.free_bytes() for store in self._stores.values()) < size_bytes:
-            over = reader.last - max(self._positions // _LATER, 2 * self._most_span)
+            over = reader.last - max(self._positions // _WINDOW_OVERLAP_DIVISOR, 2 * self._most_span)
             past = (
                 key
                 for key, other in self._windows.items()
@@ -302,12 +304,12 @@ class BlockAhead:
             if oldest is None:
                 return None
             del self._windows[oldest]
-        self.records += int(window.counts[window.asked : window.asked + len(group)].sum())
-        window.asked += len(group)
+        self.records += int(window.counts[window.requested : window.requested + len(group)].sum())
+        window.requested += len(group)
         window.numbers = np.union1d(window.numbers, group)
         return group
 
-    def _hold(self, window: _Window, blocks: Indices) -> None:
+    def _hold(self, window: _BlockWindow, blocks: Indices) -> None:
         """Begin to read blocks, each whole and by itself; they are kept as long as the window."""
 
         def hold(entries: bool, cache: Any, some: Indices, fields: Sequence[int] | None) -> None:
@@ -326,7 +328,7 @@ class BlockAhead:
             for indices in records:
                 announce(self._source, indices, planned=self._planned or partial(hold, entries))
 
-    def _go_on(self, reader: _Reader) -> None:
+    def _request_more(self, reader: _ReadingPlace) -> None:
         """Request more blocks: of the window being read, and then of the next."""
         with contextlib.suppress(Exception):  # reading the blocks raises it
             while (found := self._following(reader)) is not None:
@@ -336,9 +338,11 @@ class BlockAhead:
                 finally:
                     window.begun.remove(begun)
                     begun[1].set()
-        self._is_going_on = False
+        self._is_requesting_more = False
 
-    def _following(self, reader: _Reader) -> tuple[_Window, Indices, tuple[int, threading.Event]] | None:
+    def _following(
+        self, reader: _ReadingPlace
+    ) -> tuple[_BlockWindow, Indices, tuple[int, threading.Event]] | None:
         """Return the blocks to hold next; None if there are none for now."""
         with self._lock:
             number = reader.last // self._positions
@@ -346,13 +350,13 @@ class BlockAhead:
             if current is None or self._coming_bytes() >= _COMING_BYTES:
                 return None
             window = current
-            if current.asked == len(current.blocks):
+            if current.requested == len(current.blocks):
                 if current.high >= self._order.records:
                     return None
                 window = self._window(reader.epoch, number + 1, reader.last)
-                if window.asked == len(window.blocks):
+                if window.requested == len(window.blocks):
                     return None
-            begun = window.asked, threading.Event()
+            begun = window.requested, threading.Event()
             blocks = self._next(window, len(window.blocks), reader)
             if blocks is None:
                 return None

@@ -1,17 +1,98 @@
-"""Write a place in a stream as a small JSON dict, and read it back with full checks.
+"""A place in a stream: written as JSON and read back, with positions left out, by number of item."""
 
-The dict is the same on every shard in step. A cursor of a single shard, which a later stage may need, will
-carry ``shard`` and ``needs``; this version refuses both by name.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
-from yogadl._frozen import frozen
-from yogadl._interfaces import Lineage
-from yogadl._stream.shard import Point
-from yogadl._stream.skipped import Skipped
+import numpy as np
+
+from yogadl._core.arguments import whole
+from yogadl._core.frozen import frozen
+from yogadl._core.protocols import Indices, Lineage
+from yogadl._stream.cut import Cut, Point, Shard
 from yogadl.errors import ConfigurationError, CursorError
+
+# Leave positions out of every epoch, and count the kept positions: integers only.
+#
+# Positions in cursors and in users' arguments include those left out. Shards and items count kept positions
+# only.
+
+
+@frozen
+class Skipped:
+    """Ranges of positions that are left out, in ascending order, no two of them adjacent.
+
+    Args:
+        ranges: The first position of each range, and the position after its last one.
+        records: The number of positions of an epoch, including those left out.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    records: int
+
+    @staticmethod
+    def of(given: Any, records: int) -> "Skipped":  # Any: from the user, or from a file
+        """Return the given ranges, which may be in any order and overlap.
+
+        Raises:
+            ConfigurationError: if they are no ranges, or leave no position.
+        """
+        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+            raise ConfigurationError(f"pass a list of (start, stop), not {given!r:.100}")
+        ranges: list[tuple[int, int]] = []
+        for pair in given:
+            try:
+                start, stop = pair
+            except (TypeError, ValueError):
+                raise ConfigurationError(f"a range is (start, stop), not {pair!r:.100}") from None
+            start, stop = whole("a range's start", start), whole("a range's stop", stop)
+            if not start < stop <= records:
+                raise ConfigurationError(
+                    f"({start}, {stop}) is no range of an epoch's positions: they are 0 to {records - 1}"
+                )
+            ranges.append((start, stop))
+        merged: list[tuple[int, int]] = []
+        for start, stop in sorted(ranges):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+            else:
+                merged.append((start, stop))
+        found = Skipped(tuple(merged), records)
+        if ranges and not found.kept:
+            raise ConfigurationError(f"nothing is left of the {records} positions of an epoch")
+        return found
+
+    @property
+    def kept(self) -> int:
+        """The number of kept positions."""
+        return self.records - sum(stop - start for start, stop in self.ranges)
+
+    @cached_property
+    def _jumps(self) -> tuple[Indices, Indices]:
+        """The number of kept positions before each range, and the number left out up to each."""
+        bounds = np.array(self.ranges, np.int64).reshape(-1, 2)
+        left_out = np.cumsum(bounds[:, 1] - bounds[:, 0])
+        return bounds[:, 1] - left_out, np.concatenate([[0], left_out])
+
+    def places(self, kept: Indices) -> Indices:
+        """Return the position of each kept position, given its number among the kept ones."""
+        starts, left_out = self._jumps
+        return kept + left_out[np.searchsorted(starts, kept, side="right")]
+
+    def place(self, kept: int) -> int:
+        """Return the position of a kept position, given its number."""
+        return int(self.places(np.array(kept)))
+
+    def before(self, position: int) -> int:
+        """Return the number of kept positions before a position."""
+        return position - sum(max(0, min(position, stop) - start) for start, stop in self.ranges)
+
+
+# Write a place in a stream as a small JSON dict, and read it back with full checks.
+#
+# The dict is the same on every shard in step. A cursor of a single shard, which a later stage may need, will
+# carry ``shard`` and ``needs``; this version refuses both by name.
+
 
 VERSION = 1
 _LARGEST = 2**63 - 1
@@ -153,7 +234,9 @@ def _check_form(state: Any) -> None:
     if not isinstance(state.get(_VERSION, ""), str):
         raise CursorError(f"the cursor's {_VERSION!r} is {state[_VERSION]!r}, not a string: {_START_ANEW}")
     if state["position"] > state["records"]:
-        raise CursorError(f"the cursor's 'position' is {state['position']}, past its records: {_START_ANEW}")
+        raise CursorError(
+            f"the cursor's 'position' is {state['position']}, more than its records: {_START_ANEW}"
+        )
 
 
 def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
@@ -165,8 +248,8 @@ def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
             theirs, count = f"version {earlier.version!r}", earlier.records
             other = "" if dict(state["order"]).get("name") == "source" else ", in another order"
             raise CursorError(
-                f"the cursor is of {lineage.id!r} {theirs}, whose {count} records version "
-                f"{lineage.version!r} continues with {identity.records - count} more{other}. "
+                f"the cursor is of {lineage.id!r} {theirs}: version {lineage.version!r} appends "
+                f"{identity.records - count} records to these {count}{other}. "
                 f"To go on, open {theirs}, or read only its records: ref[:{count}].stream(..., "
                 "cursor=cursor, rebind=True). rebind=True alone does not help: it accepts only data of equal "
                 "length. To read all of this version, begin an epoch without a cursor"
@@ -202,3 +285,101 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
     if Skipped.of([*skipped.ranges, *identity.skipped.ranges], identity.records) != identity.skipped:
         theirs, has = list(skipped.ranges), list(identity.skipped.ranges)
         raise refuse("a stream without the positions", theirs, has, f"call stream.skip_ranges({theirs})")
+
+
+# Number the items of a shard, records or batches, one after another across epochs: integers only.
+#
+# Frameworks that request items by number need the number of items, the epoch of item j, and the cursor after
+# a number of delivered items.
+
+
+@frozen
+class Numbering:
+    """The items of a shard, numbered from a start on. Immutable; pickles.
+
+    The numbers continue behind the last epoch, for callers that repeat.
+
+    Args:
+        identity: The data and its order.
+        shard: The shard.
+        start: The place of item 0.
+        cut: The number of records in an item, all of one epoch, and the number of epochs.
+
+    Raises:
+        ConfigurationError: if there would never be an item, or shards of unequal length would drift into
+            different epochs.
+
+    Example:
+        >>> from yogadl._stream import Cut, Numbering, Point, Shard
+        >>> shard = Shard(records=5, rank=0, ranks=1, remainder="uneven")
+        >>> batches = Numbering(None, shard, Point(0, 2), Cut(size=2, epochs=3))
+        >>> batches.begun, batches.full, batches.length
+        (2, 3, 8)
+        >>> batches.locate(3), batches.reach(3)
+        ((1, 1), Point(epoch=1, position=2))
+    """
+
+    identity: Identity
+    shard: Shard
+    start: Point
+    cut: Cut
+
+    def __post_init__(self) -> None:
+        assert not self.cut.across_epochs
+        self.cut.require_items(self.shard)
+        self.shard.require_step(self.start, self.cut.span(self.start).end)
+
+    @cached_property
+    def begun(self) -> int:
+        """The number of items in the first epoch, from the start on."""
+        return self.cut.items(self.shard.own(self.start.position))
+
+    @cached_property
+    def full(self) -> int:
+        """The number of items in a whole epoch."""
+        return self.cut.items(self.shard.own(0))
+
+    @cached_property
+    def length(self) -> int | None:
+        """The number of all items; None: without end."""
+        epochs = self.cut.epochs
+        return None if epochs is None else self.begun + (epochs - 1) * self.full
+
+    def count(self, epoch: int) -> int:
+        """Return the number of items in an epoch; in the first epoch, from the start on."""
+        return self.begun if epoch == self.start.epoch else self.full
+
+    def locate(self, number: int) -> tuple[int, int]:
+        """Return the epoch of an item, and its number in the epoch.
+
+        Raises:
+            ConfigurationError: if the item lies in an epoch that shards of unequal length would not enter
+                together.
+            IndexError: if the item does not exist.
+        """
+        if number < self.begun:
+            return self.start.epoch, number
+        self.shard.require_step(self.start, None)
+        if not self.full:
+            raise IndexError(f"there is no item {number}: an epoch of this shard has none")
+        onward, inside = divmod(number - self.begun, self.full)
+        return self.start.epoch + 1 + onward, inside
+
+    def position(self, epoch: int, inside: int) -> int:
+        """Return the position of the first record of an item, given its number in the epoch."""
+        origin = self.start.position if epoch == self.start.epoch else 0
+        return origin + inside * self.cut.size * self.shard.ranks + self.shard.rank
+
+    def reach(self, delivered: int) -> Point:
+        """Return the place of a reader after it delivered this many items."""
+        return self.cut.reach(self.shard, self.cut.span(self.start), delivered)
+
+    def end(self) -> Point:
+        """Return the end of the last epoch, which is the same for all shards."""
+        assert self.cut.epochs is not None
+        last = self.start.epoch + self.cut.epochs - 1
+        return self.shard.end(self.start if last == self.start.epoch else Point(last, 0))
+
+    def cursor(self, point: Point) -> dict[str, Any]:
+        """Return the cursor for a point."""
+        return write_cursor(self.identity, point)

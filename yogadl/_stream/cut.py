@@ -1,12 +1,115 @@
-"""Compute how a shard's rows form records or batches, and where a number of these ends: integers only."""
+"""Divide the rows of an epoch: those of a shard, those of each record or batch; integers only."""
 
+import itertools
 import warnings
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
-from yogadl._arguments import flag, whole
-from yogadl._frozen import frozen
-from yogadl._stream.shard import Point, Shard, walk
+from yogadl._core.arguments import flag, whole
+from yogadl._core.frozen import frozen
 from yogadl.errors import ConfigurationError
+
+# Compute the positions that a shard reads, and the place after a number of rows: integers only.
+#
+# A run starts at position g of an epoch of n records. Its row k consists of the positions g + kR .. g + kR +
+# R - 1, and shard r of R is column r. A cursor counts *requested* rows, in step on every shard: after k rows
+# it stands at min(n, g + kR), whether or not this shard had a record in the last row.
+
+
+Remainder = Literal["uneven", "drop", "pad"]
+
+
+class Point(NamedTuple):
+    """A place in the endless order: an epoch, and a position in it counted over all shards."""
+
+    epoch: int
+    position: int
+
+
+def walk(first: int, full: int, count: int) -> tuple[int, int]:
+    """Return the number of epochs passed, and the steps in the last one, after `count` steps.
+
+    The first epoch has `first` steps, each later one `full`. The last step of an epoch belongs to that epoch.
+    """
+    if count <= first:
+        return 0, count
+    onward, steps = divmod(count - first - 1, full)
+    return onward + 1, steps + 1
+
+
+@frozen
+class Shard:
+    """The share of an epoch's positions that one reader reads."""
+
+    records: int
+    rank: int
+    ranks: int
+    remainder: Remainder
+
+    def rows(self, position: int) -> int:
+        """Return the number of rows from `position` to the epoch's end, the same on every shard."""
+        left = self.records - position
+        return left // self.ranks if self.remainder == "drop" else -(-left // self.ranks)
+
+    def own(self, position: int) -> int:
+        """Return the number of rows from `position` in which this shard has a record: `rows`, or one less."""
+        if self.remainder == "uneven":
+            return max(0, -(-(self.records - position - self.rank) // self.ranks))
+        return self.rows(position)
+
+    def after(self, position: int, rows: int) -> int:
+        """Return the position after this many rows from `position`."""
+        return min(self.records, position + rows * self.ranks)
+
+    def end(self, start: Point) -> Point:
+        """Return where the epoch of `start`, read from there, ends for all shards alike."""
+        return Point(start.epoch, self.after(start.position, self.rows(start.position)))
+
+    def forward(self, start: Point, rows: int) -> Point:
+        """Return the place after this many rows from `start`, across epochs."""
+        onward, steps = walk(self.rows(start.position), self.rows(0), rows)
+        return Point(start.epoch + onward, self.after(0 if onward else start.position, steps))
+
+    def delivered(self, start: Point, records: int) -> Point:
+        """Return the place of this shard after it delivered this many of its own records, across epochs.
+
+        After all of its records in an epoch, the shard is at the epoch's end, even if other shards have one
+        more record. A shard without records moves along with the others.
+
+        Raises:
+            ConfigurationError: if no shard has a record.
+        """
+        first, full = self.own(start.position), self.own(0)
+        if records > first and not full:
+            if self.rows(0):
+                return self.forward(start, records)
+            raise ConfigurationError(
+                f"a shard of {self.records} records over {self.ranks} shards yields none, so "
+                f"{records} can't have been delivered; check start_offset (or delivered) and num_shards"
+            )
+        onward, steps = walk(first, full, records)
+        origin = 0 if onward else start.position
+        is_all = steps and steps == self.own(origin)
+        return Point(start.epoch + onward, self.after(origin, self.rows(origin) if is_all else steps))
+
+    def require_step(self, start: Point, end: int | None) -> None:
+        """Refuse to read across an epoch's end with shards of unequal length.
+
+        Raises:
+            ConfigurationError: if more than one epoch is to be read and one of them is uneven.
+        """
+        if self.remainder != "uneven" or end == start.epoch + 1:
+            return
+        for position in (0, start.position):
+            if (self.records - position) % self.ranks:
+                raise ConfigurationError(
+                    f"{self.records - position} records (from position {position} of {self.records}) over "
+                    f"{self.ranks} shards are uneven, so the shards would drift into different epochs: pass "
+                    "drop_shard_remainder=True or pad_shard_remainder=True, or read one epoch at a time"
+                )
+
+
+# Compute how a shard's rows form records or batches, and where a number of these ends: integers only.
 
 
 class Span(NamedTuple):
@@ -164,3 +267,61 @@ class Cut:
     def _kept(self, rows: int) -> int:
         """Return the number of an epoch's rows that are in items."""
         return min(rows, self.items(rows) * self.size)
+
+
+# List the rows of each item, so that workers can read them in any order: integers only.
+
+
+class Piece(NamedTuple):
+    """Rows `first` to `last - 1` of an epoch, counted from the position `origin`."""
+
+    epoch: int
+    origin: int
+    first: int
+    last: int
+
+
+# The rows of some consecutive items, epoch by epoch.
+Pieces = tuple[Piece, ...]
+
+
+def pieces_of(shard: Shard, cut: Cut, start: Point, end: int | None, items: int = 1) -> Iterator[Pieces]:
+    """Yield the rows from `start` to the epoch `end`, for this many items at a time.
+
+    The rows are the same as those of `Run.chunks`, which cuts them elsewhere.
+    """
+    size = items * cut.size
+    held: list[Piece] = []
+    room = size
+    for epoch in itertools.count(start.epoch) if end is None else range(start.epoch, end):
+        origin = start.position if epoch == start.epoch else 0
+        own, row = shard.own(origin), 0
+        while row < own:
+            last = row + min(room, own - row)
+            held.append(Piece(epoch, origin, row, last))
+            room -= last - row
+            row = last
+            if not room:
+                yield tuple(held)
+                held, room = [], size
+        if held and not (cut.across_epochs and epoch + 1 != end):
+            left_out = (size - room) % cut.size if cut.drop_remainder else 0
+            if whole := _without(held, left_out):
+                yield whole
+            held, room = [], size
+
+
+def _without(pieces: list[Piece], rows: int) -> Pieces:
+    """Return the pieces without this many rows at their end."""
+    while rows:
+        last = pieces.pop()
+        kept = max(last.first, last.last - rows)
+        rows -= last.last - kept
+        if kept > last.first:
+            pieces.append(last._replace(last=kept))
+    return tuple(pieces)
+
+
+def count_of(pieces: Pieces) -> int:
+    """Return the number of rows."""
+    return sum(piece.last - piece.first for piece in pieces)

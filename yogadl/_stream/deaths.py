@@ -5,19 +5,19 @@ from typing import Final, NamedTuple
 
 from yogadl.errors import StorageError, WorkerDiedError, WorkerTimeoutError
 
-_DIED: Final = "If it was killed, the machine may lack memory: try fewer workers or smaller batches"
-_LATE: Final = (
+_DEATH_HINT: Final = "If it was killed, the machine may lack memory: try fewer workers or smaller batches"
+_TIMEOUT_HINT: Final = (
     "The source or a function is slow, or it hangs, for example on a lock that was held when the process was "
     "forked. Give it more time ({}=), or leave that argument out to wait without a limit"
 )
-_AGAIN: Final = (
+_RETRY_HINT: Final = (
     "No item is lost: next() tries again, and state_dict() is the cursor after the last item that was "
     "delivered"
 )
 _NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
 
 
-class Names(NamedTuple):
+class MessageNames(NamedTuple):
     """The names in messages, which are those of the caller's arguments."""
 
     called: str = "prefetch"
@@ -28,7 +28,7 @@ class Names(NamedTuple):
     def died(self, how: str, where: str) -> WorkerDiedError:
         """Return the error for a worker that died at some record."""
         error = WorkerDiedError(f"a worker process of {self.called} died {how}, {where}")
-        error.add_note(f"{_DIED}. {_AGAIN}")
+        error.add_note(f"{_DEATH_HINT}. {_RETRY_HINT}")
         return error
 
     def late(self, timeout_s: float, where: str) -> WorkerTimeoutError:
@@ -41,7 +41,7 @@ class Names(NamedTuple):
 
     def _late(self, what: str, timeout_s: float, where: str) -> WorkerTimeoutError:
         error = WorkerTimeoutError(f"{what} timed out after {timeout_s:g} seconds, {where}")
-        error.add_note(f"{_LATE.format(self.timeout)}. {_AGAIN}")
+        error.add_note(f"{_TIMEOUT_HINT.format(self.timeout)}. {_RETRY_HINT}")
         return error
 
     def not_started(self, error: OSError) -> StorageError:

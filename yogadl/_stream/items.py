@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from yogadl._frozen import frozen
-from yogadl._interfaces import Column, Planned
-from yogadl._stream.ahead import Ahead
-from yogadl._stream.cut import Cut
+from yogadl._core.frozen import frozen
+from yogadl._core.protocols import Column, Planned
+from yogadl._stream.cut import Cut, Point
 from yogadl._stream.rows import Flags, Rows
-from yogadl._stream.run import Counters, Run
-from yogadl._stream.shard import Point
+from yogadl._stream.run import Ahead, Counters, Run
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from yogadl._chain import Stage
     from yogadl._stream.block_ahead import BlockAhead
+    from yogadl._views.functions import Stage
 
 # The size of one read, unless a single batch is larger. Chosen by benchmarks/: larger reads don't help any
 # more, and the gathered memory should still be in the CPU's cache when the batch is used.

@@ -1,4 +1,4 @@
-"""Iterate over the items of a stream; the cursor is known at any moment."""
+"""Iterate over the items of a stream, each iterator in its own epochs; the cursor is always known."""
 
 import contextlib
 import weakref
@@ -8,15 +8,91 @@ from typing import Any, Final, Generic, NamedTuple
 
 import numpy as np
 
-from yogadl._arguments import whole
-from yogadl._interfaces import Indices, Item_co
-from yogadl._leaving import end_if_left_behind
-from yogadl._stream.claims import Claims
+from yogadl._core.arguments import whole
+from yogadl._core.process import ProcessLock, end_daemon_at_exit
+from yogadl._core.protocols import Indices, Item_co
 from yogadl._stream.cursor import read_cursor, write_cursor
+from yogadl._stream.cut import Point, Span
 from yogadl._stream.prefetch import ForkedError
-from yogadl._stream.recipe import Progress, Recipe
-from yogadl._stream.shard import Point
+from yogadl._stream.recipe import Recipe, SpanProgress
 from yogadl.errors import ConfigurationError
+
+# Assign epochs to the iterators of one stream or loader, and note the place of each.
+
+
+class Claims:
+    """Assigns epochs to the iterators of one stream or loader. Thread-safe; pickles without its lock."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self._next = recipe.span(recipe.run.start)
+        self._endless: SpanProgress | None = None  # the newest claim's iterator, if it is endless
+        self._newest = SpanProgress()
+        self._lock = ProcessLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = ProcessLock()
+
+    def track(self, progress: SpanProgress) -> None:
+        """Note the progress of the newest iterator."""
+        self._newest = progress
+
+    def newest(self) -> SpanProgress:
+        """Return the progress of the newest iterator; an empty one if there was no iterator."""
+        return self._newest
+
+    def begin(self, progress: SpanProgress) -> None:
+        """Note the newest iterator; with `skip_finished_epoch`, it continues where the last one stopped."""
+        before = self._newest
+        if before.span is not None and self.recipe.cut.skip_finished_epoch:
+            with self._lock:
+                self._next = self.recipe.resume(before.span, self.recipe.reach(before))
+                self._endless = None
+        self._newest = progress
+
+    def next_span(self) -> Span:
+        """Return the span of the next claim. An endless iterator leaves it the epochs not entered yet."""
+        if self._endless is None:
+            return self._next
+        return self.recipe.cut.span(Point(self.recipe.reach(self._endless).epoch + 1, 0))
+
+    def claim(self, progress: SpanProgress) -> Span:
+        """Assign the next span to `progress`, and return it."""
+        with self._lock:
+            span = self.next_span()
+            self._hand_over(span, progress)
+            progress.span = span
+        return span
+
+    def move(self, span: Span, progress: SpanProgress) -> None:
+        """Note that an iterator was moved to `span`, after which the next claim begins."""
+        with self._lock:
+            self._hand_over(span, progress)
+
+    def restart(self, point: Point) -> None:
+        """Have the next claim begin at `point`, and forget the newest iterator."""
+        with self._lock:
+            self._next, self._endless = self.recipe.resume(self.next_span(), point), None
+            self._newest = SpanProgress()
+
+    def _hand_over(self, span: Span, progress: SpanProgress) -> None:
+        if span.end is None:
+            self._endless = progress
+        else:
+            self._next = self.recipe.cut.span(Point(span.end, 0))
+
+    def reach(self) -> Point:
+        """Return the place of the newest iterator, or where the next one would begin if there is none."""
+        newest = self._newest
+        return self.next_span().start if newest.span is None else self.recipe.reach(newest)
+
+
+# Iterate over the items of a stream; the cursor is known at any moment.
+
 
 _SHOW_EVERY_S: Final = 0.1
 
@@ -46,7 +122,7 @@ class StreamIterator(Iterator[Item_co]):
 
     __slots__ = ("__weakref__", "_claims", "_items", "_progress", "_recipe")
 
-    def __init__(self, recipe: Recipe, progress: Progress, claims: Claims | None) -> None:
+    def __init__(self, recipe: Recipe, progress: SpanProgress, claims: Claims | None) -> None:
         self._recipe = recipe.begun()
         self._progress = progress
         self._claims = claims
@@ -69,7 +145,7 @@ class StreamIterator(Iterator[Item_co]):
             return next(self)
         except BaseException:
             self._items = None  # a generator that raised has ended: the next one starts at this place
-            end_if_left_behind()
+            end_daemon_at_exit()
             raise
 
     def _open(self) -> Iterator[Item_co]:
@@ -147,7 +223,7 @@ class ShownIterator(StreamIterator[Item_co]):
 
     __slots__ = ("_end", "_show", "_shown_s")
 
-    def __init__(self, recipe: Recipe, progress: Progress, claims: Claims | None) -> None:
+    def __init__(self, recipe: Recipe, progress: SpanProgress, claims: Claims | None) -> None:
         super().__init__(recipe, progress, claims)
         self._show: Any = None
         self._shown_s = 0.0
@@ -166,7 +242,7 @@ class ShownIterator(StreamIterator[Item_co]):
         progress = self._progress
         assert progress.span is not None
         if self._show is None:
-            from yogadl._progress import shown  # slow to import
+            from yogadl._core.progress import shown  # slow to import
 
             stack = contextlib.ExitStack()
             self._show = stack.enter_context(shown(True, "reading"))
@@ -190,7 +266,7 @@ class ShownIterator(StreamIterator[Item_co]):
 
 def begin(recipe: Recipe, claims: Claims) -> StreamIterator:
     """Return an iterator that will claim its epochs from `claims`."""
-    progress = Progress()
+    progress = SpanProgress()
     claims.begin(progress)
     return (ShownIterator if recipe.is_shown else StreamIterator)(recipe, progress, claims)
 
@@ -229,7 +305,7 @@ class Restartable(Generic[Item_co]):
                 f"position {position} is past the epoch's end: it has {skipped.records} records"
             )
         point = Point(whole("epoch", epoch), skipped.before(position))
-        progress = Progress(self._recipe.span(point))
+        progress = SpanProgress(self._recipe.span(point))
         self._claims.track(progress)
         return StreamIterator(self._recipe, progress, None)
 

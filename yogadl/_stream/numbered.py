@@ -6,11 +6,11 @@ tf.data, Keras, Grain and the worker processes of PyTorch request batches by num
 from functools import partial
 from typing import Any
 
-from yogadl._interfaces import Column, Memory
-from yogadl._stream.blocks import RowBlocks
+from yogadl._core.protocols import Column, Memory
 from yogadl._stream.cut import Cut
 from yogadl._stream.items import Batches
 from yogadl._stream.rows import Flags, Rows
+from yogadl._stream.run import RowBlocks
 from yogadl._stream.stream import RecordStream
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from yogadl._arguments import flag, whole
-from yogadl._interfaces import RandomAccess
+from yogadl._core.arguments import flag, whole
+from yogadl._core.protocols import RandomAccess
 from yogadl._order import Blocks, Mixture, make_order
 from yogadl._stream.cursor import read_cursor, read_skipped
+from yogadl._stream.cut import Point, Remainder, Shard
 from yogadl._stream.run import Run
-from yogadl._stream.shard import Point, Remainder, Shard
 from yogadl._stream.stream import RecordStream
 from yogadl.errors import ConfigurationError, CursorError
 

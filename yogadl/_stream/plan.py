@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from yogadl._arguments import above_zero, whole
-from yogadl._frozen import frozen
-from yogadl._interfaces import Indices, views_of
-from yogadl._prices import Prices
-from yogadl._size import in_words
+from yogadl._core.arguments import above_zero, in_words, whole
+from yogadl._core.frozen import frozen
+from yogadl._core.protocols import Indices, Prices, views_of
 from yogadl._stream.cut import Cut
 from yogadl._stream.items import Batches, Records
 from yogadl._stream.run import INDICES
@@ -19,7 +17,7 @@ _ABOUT_BLOCKS: Final = "* An estimate: if an order of yogadl.Blocks read each bl
 
 
 @frozen
-class Way:
+class ReadingCost:
     """The cost of one way to read.
 
     Attributes:
@@ -58,12 +56,12 @@ class Plan:
     records: int
     bytes: int
     epochs: int = 1
-    ways: tuple[Way, ...] = ()
+    ways: tuple[ReadingCost, ...] = ()
     chosen: str = ""
     why: str = ""
     of_blocks: bool = False
 
-    def way(self, name: str) -> Way:
+    def way(self, name: str) -> ReadingCost:
         """Return the cost of the way with a name.
 
         Raises:
@@ -92,7 +90,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def _row(way: Way, *, is_estimate: bool) -> tuple[str, ...]:
+def _row(way: ReadingCost, *, is_estimate: bool) -> tuple[str, ...]:
     rate = "" if way.requests_per_s is None else f"{way.requests_per_s:,.0f}"
     disk = in_words(way.disk_bytes) if way.disk_bytes else ""
     price = "<$0.01" if 0 < way.price < 0.01 else f"${way.price:,.2f}"
@@ -113,9 +111,9 @@ def plan(
     most = records * run.source.record_bytes
     views = list(views_of(run.source))
     if not any(hasattr(view, "planner") for view in views):
-        return Plan(records, most, epochs, why="they come from no storage, so what that takes is not known")
+        return Plan(records, most, epochs, why="the records come from no storage, so the cost is unknown")
     if not all(getattr(view, "is_plannable", True) for view in views):
-        return Plan(records, most, epochs, why="what chunks take can't be planned; plan the documents")
+        return Plan(records, most, epochs, why="the cost of chunks can't be planned; plan the documents")
     caches = list(dict.fromkeys(view for view in views if hasattr(view, "planner")))
     planners, share = _counted(make, cut, caches, is_of_blocks=False)
     of_blocks, held_bytes = run.block_ahead is not None, run.block_ahead and run.block_ahead.held_bytes
@@ -167,7 +165,7 @@ def _ways(
     each: dict[str, list[tuple[Any, ...]]],
     seconds: float | None,
     prices: Prices | None,
-) -> tuple[Way, ...]:
+) -> tuple[ReadingCost, ...]:
     ways = []
     for name, costs in each.items():
         requests, size_bytes, disk_bytes = (sum(column) for column in zip(*costs, strict=True))
@@ -176,5 +174,5 @@ def _ways(
             (prices or planner.prices).of(cost[0], cost[1])
             for planner, cost in zip(planners, costs, strict=True)
         )
-        ways.append(Way(name, requests, size_bytes, disk_bytes, rate, price))
+        ways.append(ReadingCost(name, requests, size_bytes, disk_bytes, rate, price))
     return tuple(ways)

@@ -9,21 +9,19 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from yogadl._failure import Failure
-from yogadl._fork_server import KEEPS_DESCRIPTORS, Workers
-from yogadl._stream.channel import Channel
-from yogadl._stream.deaths import Names
-from yogadl._stream.pieces import Pieces, count_of
+from yogadl._stream.cut import Pieces, Point, count_of
+from yogadl._stream.deaths import MessageNames
 from yogadl._stream.prefetch import ForkedError
-from yogadl._stream.shard import Point
 from yogadl._stream.transport import MOST_SEGMENTS, UnmappedError, Unpacker, shared_memory
-from yogadl._stream.worker import Answer, Request, Task, forked, work
+from yogadl._stream.worker import Channel, Request, WorkerAnswer, WorkerTask, forked, work
+from yogadl._workers.messages import Failure
+from yogadl._workers.server import KEEPS_DESCRIPTORS, Workers
 
 # The most unanswered requests of a worker; this many fit into a socket.
-_MOST_ASKED: Final = 64
+_MOST_REQUESTED: Final = 64
 
 
-class Parts(NamedTuple):
+class AnswerParts(NamedTuple):
     """The answer to a request: parts, and the error that comes after them."""
 
     parts: list[Any]
@@ -36,11 +34,11 @@ class _Worker:
     def __init__(self, number: int, serial: int, channel: Channel) -> None:
         self.number, self.serial, self.channel = number, serial, channel
         self.unpacker = Unpacker()
-        self.asked: list[int] = []  # unanswered requests of this iteration
+        self.requested: list[int] = []  # unanswered requests of this iteration
         self.called_s: float | None = None  # when its first function was called
         self.begun_s: float | None = None
         self.iteration = 0  # the last one that it began with
-        self.last_asked = 0  # when it was last sent a request, in requests
+        self.last_request = 0  # when it was last sent a request, in requests
 
 
 class WorkerPool:
@@ -52,7 +50,7 @@ class WorkerPool:
         task: The work of the processes.
         given: The pickled task; empty for "fork".
         workers: The number of processes.
-        method: The way to start them; see `yogadl._fork_server.Workers`.
+        method: The way to start them; see `yogadl._workers.server.Workers`.
         names: The names in messages.
         environment: Additional variables of their environment.
         preload: Modules that they share.
@@ -60,12 +58,12 @@ class WorkerPool:
 
     def __init__(
         self,
-        task: Task,
+        task: WorkerTask,
         given: bytes,
         workers: int,
         *,
         method: str,
-        names: Names,
+        names: MessageNames,
         environment: Mapping[str, str],
         preload: tuple[str, ...],
     ) -> None:
@@ -87,14 +85,14 @@ class WorkerPool:
         self._poll = select.poll()
         self._poll.register(self._processes.control, select.POLLIN)
         self._pieces: dict[int, Pieces] = {}  # of requests that are not delivered
-        self._ready: dict[int, Parts] = {}
+        self._ready: dict[int, AnswerParts] = {}
         self._lost: dict[int, str] = {}  # how the worker died, by request
         self._again: list[int] = []  # requests to send again
         self._is_copy = False  # whether this process can open, or map, no more
         self._waits_for, self._since_s = -1, 0.0
         self._is_looking = False
         self._requests: Iterator[Pieces] = iter(())
-        self._most = self._asked = self._delivered = self._last_asked = 0
+        self._most = self._requested = self._delivered = self._last_request = 0
         self._is_all = True
 
     @property
@@ -111,7 +109,7 @@ class WorkerPool:
         """Return whether the pool can serve one more iterator, after noting the deaths since the last one."""
         control = self._processes.control.fileno()
         while self.is_ours and not self._is_over and control in dict(self._poll.poll(0)):
-            self._bury()
+            self._process_death()
         return self.is_ours and not self._is_over
 
     @property
@@ -128,7 +126,7 @@ class WorkerPool:
 
     def answers(
         self, requests: Iterator[Pieces], most: int, timeout_s: float | None, place: tuple[Point, int | None]
-    ) -> Iterator[Parts]:
+    ) -> Iterator[AnswerParts]:
         """Yield the answers to requests, in order; at most `most` requests are undelivered at a time.
 
         `place` is where the requests begin, and the epoch before which they end. If an earlier call with this
@@ -140,11 +138,11 @@ class WorkerPool:
         """
         if not (self.was_interrupted and self._place() == place):
             self._end = place[1]
-            self._begin(requests, min(most, _MOST_ASKED * self._count))
+            self._begin(requests, min(most, _MOST_REQUESTED * self._count))
         self._is_looking = False
-        found: Parts | None = None
+        found: AnswerParts | None = None
         while True:
-            self._ask()
+            self._request()
             if found is not None:
                 yield found
             if not self.is_ours:
@@ -168,7 +166,7 @@ class WorkerPool:
         """Begin an iteration; answers left from the one before are not waited for."""
         self._iteration += 1
         self._requests, self._most = requests, most
-        self._asked = self._delivered = 0
+        self._requested = self._delivered = 0
         self._is_all = self._is_copy = False
         self._waits_for = -1
         self._pieces.clear()
@@ -176,7 +174,7 @@ class WorkerPool:
         self._lost.clear()
         self._again.clear()
         for worker in self._workers.values():
-            worker.asked.clear()
+            worker.requested.clear()
         self._start()
 
     def _start(self) -> None:
@@ -203,15 +201,15 @@ class WorkerPool:
             else:
                 _close_all(descriptors)
 
-    def _ask(self) -> None:
+    def _request(self) -> None:
         """Send as many requests as allowed, in turn to the started workers with the fewest requests."""
         share = -(-self._most // self._count)
         while not self._lost and (
-            self._again or (not self._is_all and self._asked - self._delivered < self._most)
+            self._again or (not self._is_all and self._requested - self._delivered < self._most)
         ):
             begun = [worker for worker in self._workers.values() if worker.begun_s is not None]
-            worker = min(begun, key=lambda worker: (len(worker.asked), worker.last_asked), default=None)
-            if worker is None or len(worker.asked) >= share:
+            worker = min(begun, key=lambda worker: (len(worker.requested), worker.last_request), default=None)
+            if worker is None or len(worker.requested) >= share:
                 return
             if self._again:
                 number = self._again.pop(0)
@@ -220,11 +218,11 @@ class WorkerPool:
                 if pieces is None:
                     self._is_all = True
                     return
-                number = self._asked
-                self._asked += 1
+                number = self._requested
+                self._requested += 1
                 self._pieces[number] = pieces
-            worker.asked.append(number)
-            worker.last_asked = self._last_asked = self._last_asked + 1
+            worker.requested.append(number)
+            worker.last_request = self._last_request = self._last_request + 1
             pieces, memory = self._pieces[number], worker.unpacker
             with contextlib.suppress(OSError):  # see `_start`
                 worker.channel.send(
@@ -236,12 +234,12 @@ class WorkerPool:
         if number != self._waits_for:  # a wait that was interrupted keeps its start
             self._waits_for, self._since_s = number, time.monotonic()
         while number not in self._ready:
-            self._ask()
-            if self._is_all and number == self._asked:
+            self._request()
+            if self._is_all and number == self._requested:
                 return False
             if number in self._lost:
                 raise self._names.died(self._lost[number], self._where(number))
-            self._look(None if timeout_s is None else self._left_ms(number, timeout_s))
+            self._process_messages(None if timeout_s is None else self._left_ms(number, timeout_s))
         return True
 
     def _left_ms(self, number: int, timeout_s: float) -> float | None:
@@ -255,7 +253,7 @@ class WorkerPool:
             if worker.begun_s is None:
                 since_s = worker.called_s
             else:
-                since_s = max(self._since_s, worker.begun_s) if number in worker.asked else None
+                since_s = max(self._since_s, worker.begun_s) if number in worker.requested else None
             if since_s is None:
                 continue
             left_ms.append(1000 * (since_s + timeout_s - time.monotonic()))
@@ -268,14 +266,14 @@ class WorkerPool:
                 raise self._names.late(timeout_s, self._where(number))
         return min(left_ms, default=None)
 
-    def _look(self, left_ms: float | None) -> None:
+    def _process_messages(self, left_ms: float | None) -> None:
         """Process the messages that have arrived, or that arrive within the time."""
         self._is_looking = True  # stays true after an exception from elsewhere
         ready = self._poll.poll(left_ms)
         self._is_looking = False
         for descriptor, _ in ready:
             if descriptor == self._processes.control.fileno():
-                self._bury()
+                self._process_death()
             else:
                 for worker in list(self._workers.values()):
                     if worker.channel.fileno() == descriptor:
@@ -283,7 +281,7 @@ class WorkerPool:
 
     def _count_ready(self) -> None:
         """Count the items that are ready before they are requested by the consumer."""
-        self._look(0)
+        self._process_messages(0)
         counters, size, number = self.task.make.run.counters, self.task.cut.size, self._delivered
         counters.asked += 1
         while number in self._ready:
@@ -294,12 +292,12 @@ class WorkerPool:
         """Process the messages of a worker."""
         try:
             while (arrived := worker.channel.arrived()) is not None:
-                self._keep(worker, *arrived)
+                self._store_answer(worker, *arrived)
         except EOFError:  # the control socket reports the death, and how it came about
             with contextlib.suppress(KeyError):
                 self._poll.unregister(worker.channel)
 
-    def _keep(self, worker: _Worker, answer: Answer, descriptors: list[int]) -> None:
+    def _store_answer(self, worker: _Worker, answer: WorkerAnswer, descriptors: list[int]) -> None:
         error = None if answer.failure is None else self._raised(worker, answer.failure)
         if answer.number is None:
             if error is not None:
@@ -318,7 +316,7 @@ class WorkerPool:
             except UnmappedError:
                 self._is_copy = True
                 if answer.iteration == self._iteration:
-                    worker.asked.remove(answer.number)
+                    worker.requested.remove(answer.number)
                     self._again.append(answer.number)
                 return
             except Exception as failed:  # noqa: BLE001  (a user's object may do anything here)
@@ -328,8 +326,8 @@ class WorkerPool:
         self.task.make.run.counters.requests += answer.received[0]
         self.task.make.run.counters.received_bytes += answer.received[1]
         if answer.iteration == self._iteration:
-            worker.asked.remove(answer.number)
-            self._ready[answer.number] = Parts(parts, error)
+            worker.requested.remove(answer.number)
+            self._ready[answer.number] = AnswerParts(parts, error)
 
     def _raised(self, worker: _Worker, failure: Failure) -> BaseException:
         error, cause = failure.load()
@@ -338,24 +336,24 @@ class WorkerPool:
         error.add_note(f"in worker process {worker.number} of {self._names.called}:\n{failure.where}")
         return error
 
-    def _bury(self) -> None:
+    def _process_death(self) -> None:
         """Process the report of a death."""
         serial, how = self._processes.death()
         died = [one for one in self._workers.values() if serial in (None, one.serial)]
         for worker in died:
             self._take(worker)
             self._remove(worker)
-            if worker.asked and worker.iteration != self._iteration and serial is not None:
-                self._again += worker.asked  # it was working for the iteration before
+            if worker.requested and worker.iteration != self._iteration and serial is not None:
+                self._again += worker.requested  # it was working for the iteration before
                 self._start()
                 continue
             # The first lost request is the one that it was working on, which ends this iteration.
-            self._lost |= dict.fromkeys(worker.asked, how)
+            self._lost |= dict.fromkeys(worker.requested, how)
             # If it had no request, the other workers do the rest, unless workers die as soon as they begin.
             if worker.begun_s is None or not self._workers:
-                self._lost.setdefault(self._asked, how)
+                self._lost.setdefault(self._requested, how)
         if serial is None:
-            self._lost.setdefault(self._asked, how)
+            self._lost.setdefault(self._requested, how)
             self.end()
 
     def _kill(self, worker: _Worker) -> None:

@@ -1,20 +1,151 @@
-"""Read ahead in threads, with a bounded queue between the threads and the consumer."""
+"""Read ahead in threads, with a bounded queue to the consumer, and report the time of each stage."""
 
 import atexit
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import repeat
-from typing import Any
+from time import perf_counter
+from typing import Any, TypeVar
 
-from yogadl._frozen import frozen
-from yogadl._memory import settle_allocator
+from yogadl._core.frozen import frozen
+from yogadl._core.memory import settle_allocator
 from yogadl._stream.items import Pending, Read
-from yogadl._stream.run import Counters
-from yogadl._stream.stats import Waits
+from yogadl._stream.run import Counters, Run
+
+# Report what an iterator delivered, how long the consumer waited, and the time of each stage: sums only.
+
+
+T = TypeVar("T")
+
+
+@frozen
+class Stats:
+    """Statistics of a loader's newest iterator so far.
+
+    Attributes:
+        batches: The number of batches delivered.
+        records: The number of records in these batches.
+        bytes: The approximate number of bytes in memory; exact if no field varies in length.
+        seconds: The time from the request for the first batch until the iterator ended, or until now.
+        waited_s: The part of this time that the consumer waited in `next`.
+        stages: The seconds of each stage: ``read``, and each function by its number and name. They are summed
+            over threads and processes, so together they may be more than `seconds`.
+        ranges: The number of requests, here and by workers, for bytes that are not on this machine; by all
+            readers of the same `DataRef`.
+        range_bytes: The number of bytes received by them.
+        ready: The average number of batches that were ready when one was requested; ``None`` without reading
+            ahead.
+    """
+
+    batches: int
+    records: int
+    bytes: int
+    seconds: float
+    waited_s: float
+    stages: Mapping[str, float]
+    ready: float | None
+    ranges: int = 0
+    range_bytes: int = 0
+
+    @property
+    def records_per_s(self) -> float:
+        """The number of records delivered a second."""
+        return self.records / self.seconds if self.seconds else 0.0
+
+    @property
+    def mb_per_s(self) -> float:
+        """The number of bytes delivered a second, in millions."""
+        return self.bytes / 1e6 / self.seconds if self.seconds else 0.0
+
+    @property
+    def waited_share(self) -> float:
+        """The share of the time that the consumer waited. Near 0, reading keeps up; near 1, it does not."""
+        return self.waited_s / self.seconds if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        found = [
+            f"{self.records:,} records in {self.seconds:.3g} s: {self.records_per_s:,.0f} records/s, "
+            f"{self.mb_per_s:,.0f} MB/s",
+            f"waited {self.waited_share:.0%}",
+        ]
+        if self.ready is not None:
+            found.append(f"{self.ready:.1f} batches ready")
+        if self.ranges:
+            found.append(f"{self.ranges:,} ranges, {self.range_bytes / 1e6:,.0f} MB by range")
+        if self.stages:
+            found.append(", ".join(f"{stage} {seconds:.3g} s" for stage, seconds in self.stages.items()))
+        return "; ".join(found)
+
+
+class WaitTimes:
+    """The waiting time of one consumer, counted in its own thread; a pickled copy begins anew.
+
+    Attributes:
+        waited_s: The total time.
+    """
+
+    __slots__ = ("_before", "_began", "_ended", "waited_s")
+
+    def __init__(self) -> None:
+        self._began: float | None = None  # when the first item was requested
+        self._ended: float | None = None  # when the items ended
+        self.waited_s = 0.0
+        self._before: Any = ({}, 0, 0, (0, 0))  # the counters at that time
+
+    def __reduce__(self) -> Any:
+        return WaitTimes, ()
+
+    def begin(self, run: Run) -> None:
+        """Note the time of the first request for an item."""
+        self._ended = None
+        if self._began is None:
+            self._began = perf_counter()
+            counters = run.counters
+            self._before = counters.stages(), counters.asked, counters.ready, run.received()
+
+    def end(self) -> None:
+        """Note that the items have ended."""
+        self._ended = self._ended or perf_counter()
+
+    def each(self, items: Iterator[T]) -> Iterator[T]:
+        """Yield items, and count the time of each as waited."""
+        while True:
+            asked = perf_counter()
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            finally:
+                self.waited_s += perf_counter() - asked
+            yield item
+            del item
+
+    def stats(self, run: Run, items: int, records: int, size_bytes: int) -> Stats:
+        """Return the statistics since the beginning."""
+        counters = run.counters
+        stages, asked, ready, (requests, received_bytes) = self._before
+        took = {stage: seconds - stages.get(stage, 0.0) for stage, seconds in counters.stages().items()}
+        asked = counters.asked - asked
+        requests_now, received_now = run.received()
+        return Stats(
+            batches=items,
+            records=records,
+            bytes=size_bytes,
+            seconds=0.0 if self._began is None else (self._ended or perf_counter()) - self._began,
+            waited_s=self.waited_s,
+            stages={stage: seconds for stage, seconds in took.items() if seconds},
+            ready=(counters.ready - ready) / asked if asked else None,
+            ranges=0 if self._began is None else requests_now - requests,
+            range_bytes=0 if self._began is None else received_now - received_bytes,
+        )
+
+
+# Read ahead in threads, with a bounded queue between the threads and the consumer.
+
 
 _EXIT_TIMEOUT_S = 5.0
 
@@ -47,9 +178,9 @@ class Prefetch:
 
     def __call__(self, items: Iterator[Any]) -> Iterator[Any]:
         """Yield `items`, read ahead one by one in one thread; an error comes after the items before it."""
-        return self.of_reads(((1, iter((item,))) for item in items), Counters(), Waits())
+        return self.of_reads(((1, iter((item,))) for item in items), Counters(), WaitTimes())
 
-    def of_reads(self, reads: Iterator[Read], counters: Counters, waits: Waits) -> Iterator[Any]:
+    def of_reads(self, reads: Iterator[Read], counters: Counters, waits: WaitTimes) -> Iterator[Any]:
         """Yield the items of `reads`, made in one thread, which hands over whole reads.
 
         Small batches are read many at a time, and handing over each would cost more than reading it.
@@ -57,7 +188,7 @@ class Prefetch:
         jobs = ((count, partial(_as_it_is, items)) for count, items in reads)
         return _delivered(self.depth, 1, jobs, counters, waits)
 
-    def of_pending(self, pending: Iterator[Pending], counters: Counters, waits: Waits) -> Iterator[Any]:
+    def of_pending(self, pending: Iterator[Pending], counters: Counters, waits: WaitTimes) -> Iterator[Any]:
         """Yield the items of reads that are still to be made; each thread makes the next one."""
         jobs = ((count, partial(_made, read)) for count, read in pending)
         return _delivered(self.depth, self.threads, jobs, counters, waits)
@@ -83,7 +214,7 @@ def _popped(items: deque[Any]) -> Iterator[Any]:
 
 
 def _delivered(
-    depth: int, threads: int, jobs: Iterator[_Job], counters: Counters, waits: Waits
+    depth: int, threads: int, jobs: Iterator[_Job], counters: Counters, waits: WaitTimes
 ) -> Iterator[Any]:
     feed = _Feed(depth, threads, jobs)
     del jobs  # only the threads hold it, so that it ends with them
@@ -197,7 +328,7 @@ class _Feed:
             raise ForkedError
         slot = self._first
         if slot is None:
-            raise _leaving()
+            raise _exit_error()
         found = slot.take()
         self._first = slot.next
         self._delivered += slot.count
@@ -243,7 +374,7 @@ class _Feed:
             with self._turn:
                 self._running -= 1
                 if not self._running:
-                    self._free.put(iter(()), _leaving())  # in case the consumer waits in another thread
+                    self._free.put(iter(()), _exit_error())  # in case the consumer waits in another thread
                     atexit.unregister(self._exit)
 
     def _next(self, jobs: Iterator[_Job]) -> tuple[_Slot, Callable[[], _Found]] | None:
@@ -275,5 +406,5 @@ class _Feed:
         return slot, read
 
 
-def _leaving() -> Exception:
+def _exit_error() -> Exception:
     return RuntimeError("the interpreter is shutting down: nothing is read ahead any more")

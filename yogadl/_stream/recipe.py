@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from yogadl._arguments import whole
-from yogadl._frozen import frozen
-from yogadl._stream.cut import Cut, Span
+from yogadl._core.arguments import whole
+from yogadl._core.frozen import frozen
+from yogadl._stream.cut import Cut, Point, Span
 from yogadl._stream.items import Batches, Pending, Read, Records
-from yogadl._stream.prefetch import Prefetch
+from yogadl._stream.prefetch import Prefetch, Stats, WaitTimes
 from yogadl._stream.rows import Rows, joined
 from yogadl._stream.run import Run
-from yogadl._stream.shard import Point
-from yogadl._stream.stats import Stats, Waits
-from yogadl._stream.workers import InWorkers, WorkerOptions, given_workers
 from yogadl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from yogadl._stream.workers import WorkerOptions
 
 ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
 
@@ -38,7 +38,25 @@ class MakeInThreads(Make, Protocol):
         """Yield the reads of the items from `start` to the epoch `end`; any thread may make them."""
 
 
-class Progress:
+@runtime_checkable
+class MakeInWorkers(Make, Protocol):
+    """Makes items in worker processes."""
+
+    @property
+    def options(self) -> "WorkerOptions":
+        """The way in which the workers are started."""
+
+    def begun(self) -> "MakeInWorkers":
+        """Return what makes the items of one more iterator."""
+
+    def then(self, function: Callable[..., Any], seed: int | None) -> "MakeInWorkers":
+        """Return what also passes each item through a function."""
+
+    def here(self, cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
+        """Yield the items from `start` to the epoch `end`, made in this process."""
+
+
+class SpanProgress:
     """How many items of a span were delivered; without a span, no epoch was claimed yet.
 
     Only the consumer's own thread counts here, never a thread that reads ahead.
@@ -54,7 +72,7 @@ class Progress:
         self.span = span
         self.items = 0
         self.is_finished = False
-        self.waits = Waits()
+        self.waits = WaitTimes()
 
 
 @frozen
@@ -100,14 +118,16 @@ class Recipe:
             stages = (Prefetch(depth, threads), *(stages if self.stages else ()))
         return replace(self, stages=stages)
 
-    def in_workers(self, options: WorkerOptions) -> "Recipe":
+    def in_workers(self, options: "WorkerOptions") -> "Recipe":
         """Return the recipe that does everything so far in worker processes.
 
         Raises:
             ConfigurationError: if the recipe has workers already.
         """
+        from yogadl._stream.workers import InWorkers  # most streams have none
+
         if not isinstance(self.make, Batches | Records):
-            made = self.make.options if isinstance(self.make, InWorkers) else options
+            made = self.make.options if isinstance(self.make, MakeInWorkers) else options
             raise ConfigurationError(
                 f"{made.names.called} has workers already: ask for workers only once, after all functions"
             )
@@ -119,25 +139,27 @@ class Recipe:
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        options = given_workers(n, workers, threads, *more)
+        from yogadl._stream.workers import worker_options
+
+        options = worker_options(n, workers, threads, *more)
         return self.ahead(n, threads) if options is None else self.in_workers(options)
 
     def begun(self) -> "Recipe":
         """Return the recipe for one more iterator."""
-        return replace(self, make=self.make.begun()) if isinstance(self.make, InWorkers) else self
+        return replace(self, make=self.make.begun()) if isinstance(self.make, MakeInWorkers) else self
 
     @property
     def changing(self) -> tuple[ItemStage, ...]:
         """The stages that change items, as opposed to reading ahead."""
         return tuple(stage for stage in self.stages if not isinstance(stage, Prefetch))
 
-    def open(self, start: Point, end: int | None, waits: Waits) -> Iterator[Any]:
+    def open(self, start: Point, end: int | None, waits: WaitTimes) -> Iterator[Any]:
         """Return the items from `start` to the epoch `end`; `waits` counts their consumer's waiting time."""
         make, stages = self.make, self.stages
         first = stages[0] if stages else None
         if isinstance(first, Prefetch):
             stages = stages[1:]
-        inner = Waits() if stages else waits
+        inner = WaitTimes() if stages else waits
         if not isinstance(first, Prefetch):
             items = _items(make.reads(self.cut, start, end), inner)
         elif first.threads > 1 and isinstance(make, MakeInThreads):
@@ -176,14 +198,14 @@ class Recipe:
             assert span.end is not None and cut.epochs is not None
             span = self.span(Point(span.end + spans * cut.epochs, 0))
         start, made = cut.reach(shard, span, number), self.make
-        if isinstance(made, InWorkers):
+        if isinstance(made, MakeInWorkers):
             items = made.here(cut, start, span.end)
             for stage in self.changing:
                 items = stage(items)
             return next(items)
-        return next(replace(self, stages=self.changing).open(start, span.end, Waits()))
+        return next(replace(self, stages=self.changing).open(start, span.end, WaitTimes()))
 
-    def reach(self, progress: Progress) -> Point:
+    def reach(self, progress: SpanProgress) -> Point:
         """Return the place of a cursor for this progress."""
         span = progress.span
         assert span is not None
@@ -191,7 +213,7 @@ class Recipe:
             return Point(span.end, 0)
         return self.cut.reach(self.run.shard, span, progress.items)
 
-    def stats(self, progress: Progress) -> Stats:
+    def stats(self, progress: SpanProgress) -> Stats:
         """Return the statistics of an iterator with this progress."""
         span = progress.span
         records = 0 if span is None else self.cut.records(self.run.shard, span, progress.items)
@@ -227,7 +249,7 @@ class Recipe:
         return span
 
 
-def _items(reads: Iterator[Read], waits: Waits) -> Iterator[Any]:
+def _items(reads: Iterator[Read], waits: WaitTimes) -> Iterator[Any]:
     """Yield the items of reads, one after another."""
     for _, items in waits.each(reads):
         yield from items

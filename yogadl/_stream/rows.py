@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._interfaces import Indices
+from yogadl._core.protocols import Indices
 
 Flags = NDArray[np.bool_]
 
 
 # Rows of one epoch at ascending positions, which are mostly evenly spaced and therefore a range.
-Piece = tuple[int, range | Indices]
+Positions = tuple[int, range | Indices]
 
 
 class Rows:
@@ -29,7 +29,7 @@ class Rows:
 
     __slots__ = ("indices", "pieces", "records")
 
-    def __init__(self, indices: Indices, pieces: Sequence[Piece], records: int) -> None:
+    def __init__(self, indices: Indices, pieces: Sequence[Positions], records: int) -> None:
         self.indices = indices
         self.pieces = pieces
         self.records = records
@@ -43,7 +43,7 @@ class Rows:
             epoch, positions = pieces[0]
             return Rows(indices, ((epoch, positions[chosen]),), self.records)
         start, stop, step = chosen.indices(len(self.indices))
-        found: list[Piece] = []
+        found: list[Positions] = []
         first = 0
         for epoch, positions in pieces:
             end = first + len(positions)
@@ -55,7 +55,7 @@ class Rows:
 
     def take(self, numbers: Indices) -> "Rows":
         """Return some of these rows, given their numbers in ascending order."""
-        pieces: list[Piece] = []
+        pieces: list[Positions] = []
         first = 0
         for epoch, positions in self.pieces:
             end = first + len(positions)

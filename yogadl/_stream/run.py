@@ -1,18 +1,20 @@
-"""Find the records that a shard reads, and read them: source, order, shard and functions together."""
+"""Find the records that a shard reads, announce them, and read them: source, order and functions together."""
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from yogadl._arguments import whole
-from yogadl._frozen import frozen
-from yogadl._interfaces import (
+from yogadl._core.arguments import whole
+from yogadl._core.frozen import frozen
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import (
     READ,
     Column,
     Indices,
@@ -20,22 +22,24 @@ from yogadl._interfaces import (
     Memory,
     Planned,
     RandomAccess,
+    announce,
     lineage_of,
     received_by,
     views_of,
+    will_read,
 )
+from yogadl._core.spec import Spec
 from yogadl._order import Order
-from yogadl._spec import Spec
-from yogadl._stream.cursor import Identity
-from yogadl._stream.cut import Cut
-from yogadl._stream.numbering import Numbering
+from yogadl._stream.cursor import Identity, Numbering, Skipped
+from yogadl._stream.cut import Cut, Point, Shard
 from yogadl._stream.rows import Rows, joined
-from yogadl._stream.shard import Point, Shard
-from yogadl._stream.skipped import Skipped
 
 if TYPE_CHECKING:
-    from yogadl._chain import Chain, Stage
     from yogadl._stream.block_ahead import BlockAhead
+    from yogadl._views.functions import Chain, Stage
+
+# Find the records that a shard reads, and read them: source, order, shard and functions together.
+
 
 # The order costs some 30 us a call and some 5 ns an index, so many indices are computed at a time, from the
 # first call on: 0.1 ms. (Chunks that begin small and grow were slower with large records: the arrays of each
@@ -118,14 +122,14 @@ class Run:
         self, stages: "tuple[Stage, ...]", function: Callable[..., Any], seed: int | None
     ) -> "tuple[Stage, ...]":
         """Return the functions of batches with one more, numbered after the functions of records."""
-        from yogadl._chain import Stage
+        from yogadl._views.functions import Stage
 
         before = len(self.chain.stages) if self.chain else 0
         return (*stages, Stage.of(function, before + len(stages), seed))
 
     def through(self, function: Callable[..., Any], seed: int | None, spec: Any) -> "Run":
         """Return the run whose records are passed through one more function; see `Chain`."""
-        from yogadl._chain import Chain  # imported only if functions are called
+        from yogadl._views.functions import Chain  # imported only if functions are called
 
         return replace(self, chain=(self.chain or Chain(self.source, ())).then(function, seed, spec))
 
@@ -255,3 +259,128 @@ class Run:
             columns = self.source.columns(rows.indices, fields, memory)
         self.counters.add(READ, perf_counter() - began)
         return columns
+
+
+# Announce records before they are read, so that the kernel can fetch those not in memory.
+
+
+AHEAD_BYTES: Final = 32_000_000
+_STEPS: Final = 8  # announcements for AHEAD_BYTES: small batches then cost a comparison each
+
+
+def announce_rows(run: Run, rows: Rows) -> None:
+    """Announce only these rows; other processes read the rows between them."""
+    blocks = run.block_ahead
+    announce(
+        run.source, rows.indices if blocks is None else blocks.hold_and_list_missing(rows, is_shared=True)
+    )
+
+
+class Ahead:
+    """Announces the records that follow those read: a few at first, then up to `AHEAD_BYTES`.
+
+    Safe to use from several threads: at worst a record is announced twice.
+
+    Args:
+        run: The run of the records.
+        rows: The rows that follow each other; their positions in the order may be unknown.
+        planned: Called instead of each cache's announcement.
+        blocks: The planned blocks, used instead of the run's.
+        is_shared: Whether other processes read rows between these.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        rows: Rows,
+        planned: Planned | None = None,
+        blocks: "BlockAhead | None" = None,
+        *,
+        is_shared: bool = False,
+    ) -> None:
+        self._source = run.source
+        self._rows = rows
+        self._planned = planned
+        self._announced = 0
+        self._most = max(1, AHEAD_BYTES // run.record_bytes)
+        self._is_shared = is_shared or any(
+            isinstance(positions, range) and positions.step != run.shard.ranks for _, positions in rows.pieces
+        )
+        self._blocks = run.block_ahead if planned is None and rows.pieces else blocks
+        if planned is None:
+            held_bytes = None if self._blocks is None else self._blocks.held_bytes
+            will_read(run.source, run.shard.own(0), held_bytes=held_bytes)
+        if self._blocks is not None and self._blocks.has_stores(is_shared=self._is_shared):
+            self._most = min(self._most, self._blocks.most_rows)
+        else:
+            self._blocks = None
+
+    def of(self, first: int, last: int) -> None:
+        """Announce the records after `first` to `last - 1`, which are read next; these, too, if needed."""
+        total, ahead = len(self._rows), min(last, self._most)
+        if self._announced < min(total, last + ahead - ahead // _STEPS):
+            start, end = max(first, self._announced), min(total, last + ahead)
+            some, blocks = self._rows[start:end], self._blocks
+            if blocks is not None and not blocks.continues(some, is_shared=self._is_shared):
+                some = some[: max(0, last - start)]  # these are needed at once, and perhaps no others are
+            self._announced = start + len(some)
+            indices = (
+                some.indices
+                if blocks is None
+                else blocks.hold_and_list_missing(some, is_shared=self._is_shared)
+            )
+            self._announced += announce(self._source, indices, planned=self._planned)
+
+
+# Compute rows that are requested in any order, a block of them at a time, and announce the next ones.
+
+
+_KEPT: Final = 4  # blocks of rows
+
+
+class RowBlocks:
+    """Computes the rows of a run, requested in any order, a block at a time.
+
+    Safe to use from any number of threads and after a fork.
+
+    Args:
+        run: The run.
+        size: The usual number of rows in a request.
+        announces: Whether to announce the rows that follow each request. This requires that all rows are
+            requested here, and none of them in other processes.
+    """
+
+    def __init__(self, run: Run, size: int, *, announces: bool = True) -> None:
+        self._run = run
+        self._announces = announces
+        self._block = max(1, INDICES // size) * size
+        # By (epoch, origin, block): the block's rows, and the object that announces them.
+        self._kept: OrderedDict[tuple[int, int, int], tuple[Rows, Ahead]] = OrderedDict()
+        self._lock = ProcessLock()
+
+    def rows(self, epoch: int, origin: int, first: int, last: int) -> Rows:
+        """Return rows `first` to `last - 1` of an epoch, counted from a position; at least one."""
+        found = []
+        while first < last:
+            block, within = divmod(first, self._block)
+            rows, ahead = self._rows(epoch, origin, block)
+            end = min(within + last - first, self._block)
+            if self._announces:
+                ahead.of(within, end)
+            found.append(rows[within:end])
+            first += end - within
+        return joined(found)
+
+    def _rows(self, epoch: int, origin: int, block: int) -> tuple[Rows, Ahead]:
+        key = (epoch, origin, block)
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                first = block * self._block
+                last = min(first + self._block, self._run.shard.own(origin))
+                rows = self._run.rows(Point(epoch, origin), first, last)
+                ahead = Ahead(self._run, rows, is_shared=not self._announces)
+                found = self._kept[key] = rows, ahead
+                while len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            return found

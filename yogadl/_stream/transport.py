@@ -19,10 +19,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._fork_server import KEEPS_DESCRIPTORS
-from yogadl._leaf import dtype_named
-from yogadl._memory import mapped
-from yogadl._sending import reduced
+from yogadl._core.leaf import dtype_named
+from yogadl._core.memory import mapped
+from yogadl._workers.messages import reduced
+from yogadl._workers.server import KEEPS_DESCRIPTORS
 
 _ALIGNED: Final = 64
 _PAGES: Final = 16 * 4096

@@ -1,4 +1,4 @@
-"""Run in a worker: read the requested rows, call the functions, and send the results."""
+"""Run in a worker: read the requested rows, call the functions, and send the results over a socket."""
 
 import contextlib
 import functools
@@ -6,26 +6,115 @@ import mmap
 import os
 import pickle
 import socket
+import struct
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from yogadl._failure import Failure
-from yogadl._fork_server import Work
-from yogadl._interfaces import Column, received_by
-from yogadl._memory import settle_allocator
-from yogadl._stream.ahead import expect
-from yogadl._stream.blocks import RowBlocks
-from yogadl._stream.channel import Channel
-from yogadl._stream.cut import Cut
+from yogadl._core.memory import settle_allocator
+from yogadl._core.protocols import Column, received_by
+from yogadl._stream.cut import Cut, Pieces, count_of
 from yogadl._stream.items import Batches, Records
-from yogadl._stream.pieces import Pieces, count_of
 from yogadl._stream.rows import Flags, Rows, joined
+from yogadl._stream.run import RowBlocks, announce_rows
 from yogadl._stream.transport import Packer, SharedBatch
+from yogadl._workers.messages import Failure
+from yogadl._workers.server import Work, received
 from yogadl.errors import ConfigurationError
+
+# Send messages with memory descriptors between two processes, over a socket without a name.
+
+
+_HEADER: Final = struct.Struct("=QI")  # bytes that follow, and descriptors sent along
+_READ_AT_ONCE: Final = 2**16
+_NOT_WAITING: Final = int(socket.MSG_DONTWAIT)  # a number: see `received`
+
+
+class Channel:
+    """One end of a socket. Half a message is kept, so that no call waits for the rest from a dead process.
+
+    Args:
+        connection: The socket; it is closed with the channel.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._arrived = bytearray()
+        self._descriptors: deque[list[int]] = deque()  # of each message with descriptors
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for polling."""
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._connection.close()
+
+    def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
+        """Send a message, which must pickle.
+
+        Raises:
+            OSError: if the other end is gone.
+        """
+        pickled = pickle.dumps(message, 5)
+        data = memoryview(_HEADER.pack(len(pickled), len(descriptors)) + pickled)
+        if descriptors:
+            data = data[socket.send_fds(self._connection, [data], descriptors) :]
+        self._connection.sendall(data)
+
+    def receive(self) -> tuple[Any, list[int]]:
+        """Wait for a message; return it with its descriptors.
+
+        Fewer descriptors arrive than were sent if this process may open no more.
+
+        Raises:
+            EOFError: if the other end is gone.
+        """
+        while (found := self._next()) is None:
+            self._read(0)
+        return found
+
+    def arrived(self) -> tuple[Any, list[int]] | None:
+        """Return the next message if it has arrived already, else None.
+
+        Raises:
+            EOFError: if no message is left and the other end is gone.
+        """
+        while (found := self._next()) is None:
+            try:
+                self._read(_NOT_WAITING)
+            except BlockingIOError:
+                return None
+        return found
+
+    def _next(self) -> tuple[Any, list[int]] | None:
+        if len(self._arrived) < _HEADER.size:
+            return None
+        size, count = _HEADER.unpack_from(self._arrived)
+        end = _HEADER.size + size
+        if len(self._arrived) < end:
+            return None
+        message = pickle.loads(memoryview(self._arrived)[_HEADER.size : end])
+        self._arrived = self._arrived[end:]
+        return message, self._descriptors.popleft() if count else []
+
+    def _read(self, flags: int) -> None:
+        try:
+            data, descriptors = received(self._connection, _READ_AT_ONCE, flags)
+        except ConnectionError:
+            data, descriptors = b"", None
+        if not data:
+            raise EOFError("the other end is gone")
+        self._arrived += data
+        if descriptors is not None:
+            self._descriptors.append(descriptors)
+
+
+# Run in a worker: read the requested rows, call the functions, and send the results.
+
 
 # Environment variables that set the number of threads of libraries, before these are loaded.
 THREADS: Final = (
@@ -36,7 +125,7 @@ THREADS: Final = (
 ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
 
 
-class Task(NamedTuple):
+class WorkerTask(NamedTuple):
     """The work of all workers of a pool.
 
     Args:
@@ -74,7 +163,7 @@ class Request(NamedTuple):
     is_copy: bool  # the answer must use no segments
 
 
-class Answer(NamedTuple):
+class WorkerAnswer(NamedTuple):
     """An answer to a request: parts, and perhaps an error in place of the next part.
 
     The number is that of the request. None means that the worker has begun: at the start, and with each
@@ -89,7 +178,7 @@ class Answer(NamedTuple):
     received: tuple[int, int] = (0, 0)  # the number of requests for ranges, and of bytes
 
 
-def forked(task: Task) -> Work:
+def forked(task: WorkerTask) -> Work:
     """Return the function of a worker that is forked from the process that has the task."""
     return functools.partial(_work, task)
 
@@ -99,7 +188,7 @@ def work(connection: socket.socket, _: int) -> None:
     _work(None, connection, 0)
 
 
-def _work(task: Task | None, connection: socket.socket, _: int) -> None:
+def _work(task: WorkerTask | None, connection: socket.socket, _: int) -> None:
     channel = Channel(connection)
     # EOFError or OSError: the process that sends requests is gone.
     with contextlib.suppress(EOFError, OSError):
@@ -111,20 +200,20 @@ def _work(task: Task | None, connection: socket.socket, _: int) -> None:
             if "numpy.random" in sys.modules:
                 np.random.seed()  # otherwise all workers would draw the same numbers
             if task.begin is not None:
-                channel.send(Answer(None, None))
+                channel.send(WorkerAnswer(None, None))
                 task.begin(number)
             settle_allocator()
         except BaseException as error:  # noqa: BLE001  (any error of a user's function is sent)
-            channel.send(Answer(0, None, None, Failure.of(error)))
+            channel.send(WorkerAnswer(0, None, None, Failure.of(error)))
             return
-        channel.send(Answer(0, None))
-        _answer(channel, _Reader(task))
+        channel.send(WorkerAnswer(0, None))
+        _answer(channel, _ItemReader(task))
 
 
-def _loaded(descriptor: int) -> Task:
+def _loaded(descriptor: int) -> WorkerTask:
     with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as memory:
         os.close(descriptor)
-        task: Task = pickle.loads(memory)
+        task: WorkerTask = pickle.loads(memory)
     return task
 
 
@@ -140,7 +229,7 @@ def _limit_threads(threads: int) -> None:
             threadpoolctl.threadpool_limits(threads)
 
 
-def _answer(channel: Channel, reader: "_Reader") -> None:
+def _answer(channel: Channel, reader: "_ItemReader") -> None:
     """Answer requests in order; skip those of an iteration that is over."""
     waiting: deque[Request] = deque()
     iteration = 0
@@ -158,18 +247,18 @@ def _answer(channel: Channel, reader: "_Reader") -> None:
         request = waiting.popleft()
         if request.iteration != iteration:
             iteration = request.iteration
-            channel.send(Answer(iteration, None))
+            channel.send(WorkerAnswer(iteration, None))
         parts, descriptors, failure = reader.packed(request.pieces, request.is_copy)
         took, received = reader.took(), reader.received()
-        answer = Answer(request.iteration, request.number, parts, failure, took, received)
+        answer = WorkerAnswer(request.iteration, request.number, parts, failure, took, received)
         channel.send(answer, descriptors)
         reader.packer.sent()
 
 
-class _Reader:
+class _ItemReader:
     """Reads rows, and makes the messages with them."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: WorkerTask) -> None:
         self._task = task
         self._run = task.make.run
         self._size = task.cut.size
@@ -183,7 +272,7 @@ class _Reader:
         """Announce these rows; other workers read the rows between them."""
         with contextlib.suppress(Exception):  # reading the rows raises it
             for piece in pieces:
-                expect(self._run, self._blocks.rows(*piece))
+                announce_rows(self._run, self._blocks.rows(*piece))
 
     def packed(self, pieces: Pieces, is_copy: bool) -> tuple[SharedBatch | None, list[int], Failure | None]:
         """Return the parts made of some rows, the descriptors that map them, and the error after them."""

@@ -5,20 +5,18 @@ from dataclasses import field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from yogadl._arguments import whole
-from yogadl._frozen import frozen
-from yogadl._stream.cut import Cut
-from yogadl._stream.deaths import Names
+from yogadl._core.arguments import whole
+from yogadl._core.frozen import frozen
+from yogadl._stream.cut import Cut, Piece, Point, pieces_of
+from yogadl._stream.deaths import MessageNames
 from yogadl._stream.items import MOST_RECORDS, RECORDS_BYTES, Batches, Read, Records, passed
-from yogadl._stream.pieces import Piece, pieces_of
 from yogadl._stream.run import Run
-from yogadl._stream.shard import Point
 from yogadl.errors import ConfigurationError, WorkerDiedError
 
 if TYPE_CHECKING:
-    from yogadl._chain import Stage
     from yogadl._stream.pool import WorkerPool
-    from yogadl._stream.worker import ItemStage, Task
+    from yogadl._stream.worker import ItemStage, WorkerTask
+    from yogadl._views.functions import Stage
 
 # Small batches are sent in chunks of about this size, since sending costs some 0.1 ms for any size
 # (benchmarks/torch_loader.py).
@@ -37,7 +35,7 @@ class WorkerOptions:
         ahead: The number of items that are kept ready, besides those that the workers are making.
         begin: Called first in each worker, with its number.
         timeout_s: The longest time that an item may take.
-        method: The way to start the workers; see `yogadl._fork_server.Workers`.
+        method: The way to start the workers; see `yogadl._workers.server.Workers`.
         threads: The number of threads of numerical libraries in each worker.
         is_persistent: Whether the workers stay for the next iterator.
         factor: The number of requests for each worker, instead of `ahead`.
@@ -62,10 +60,10 @@ class WorkerOptions:
     is_begun_by_pool: bool = False
     named: tuple[tuple[str, Any], ...] = ()
     preload: tuple[str, ...] = ()
-    names: Names = Names()
+    names: MessageNames = MessageNames()
 
     def __post_init__(self) -> None:
-        from yogadl._fork_server import METHODS
+        from yogadl._workers.server import METHODS
 
         if self.begin is not None and not callable(self.begin):
             raise ConfigurationError(
@@ -90,7 +88,7 @@ class WorkerOptions:
         return self.workers + -(-self.ahead // each)
 
 
-def given_workers(
+def worker_options(
     n: Any,
     workers: Any,
     threads: Any,
@@ -122,7 +120,7 @@ def given_workers(
     return None
 
 
-class _Attempts:
+class _WorkerDeaths:
     """The deaths of workers that an iterator has seen: an item is tried only a limited number of times."""
 
     def __init__(self) -> None:
@@ -162,7 +160,7 @@ class InWorkers:
     options: WorkerOptions
     after: "tuple[Stage, ...]" = ()
     _idle: "list[WorkerPool]" = field(default_factory=list, compare=False, repr=False)
-    _attempts: _Attempts = field(default_factory=_Attempts, compare=False, repr=False)
+    _attempts: _WorkerDeaths = field(default_factory=_WorkerDeaths, compare=False, repr=False)
 
     def __reduce__(self) -> Any:
         return type(self), (self.make, self.item_stages, self.options, self.after)
@@ -184,7 +182,7 @@ class InWorkers:
 
     def begun(self) -> "InWorkers":
         """Return a copy for another iterator."""
-        return replace(self, _attempts=_Attempts())
+        return replace(self, _attempts=_WorkerDeaths())
 
     def here(self, cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
         """Yield the items, made in this process."""
@@ -272,7 +270,7 @@ class InWorkers:
     def _pool(self, cut: Cut) -> "WorkerPool":
         """Return an idle pool, or a new one."""
         from yogadl._stream.pool import WorkerPool  # imported only if there are workers
-        from yogadl._stream.worker import THREADS, Task
+        from yogadl._stream.worker import THREADS, WorkerTask
 
         while self._idle_pools:  # `pop`, so that two iterators never share a pool
             pool = self._idle_pools.pop()
@@ -283,7 +281,7 @@ class InWorkers:
         if begin is not None and options.is_begun_by_pool:
             begin = begin()
         each = -(-options.most(self._each(cut)) // options.workers)
-        task = Task(self.make, self.item_stages, cut, begin, options.threads, self._maker(), each)
+        task = WorkerTask(self.make, self.item_stages, cut, begin, options.threads, self._maker(), each)
         return WorkerPool(
             task,
             b"" if method == "fork" else self._sent(task),
@@ -294,13 +292,13 @@ class InWorkers:
             preload=options.preload + _modules(),
         )
 
-    def _sent(self, task: "Task") -> bytes:
+    def _sent(self, task: "WorkerTask") -> bytes:
         """Return the pickled task.
 
         Raises:
             ConfigurationError: if a part of it can't be pickled; the error names the part.
         """
-        from yogadl._sending import pickled
+        from yogadl._workers.messages import pickled
 
         try:
             hint = _UNSENDABLE.format(self.options.names.method)

@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._interfaces import Column
-from yogadl._leaf import BYTES, STR, Leaf, refuse
-from yogadl._spec import Field, Spec
-from yogadl.adapters._trees import RECORD_COLUMN
+from yogadl._core.leaf import BYTES, STR, Leaf, refuse
+from yogadl._core.protocols import Column
+from yogadl._core.spec import Field, Spec
+from yogadl.adapters._checks import RECORD_COLUMN
 from yogadl.errors import MissingDependencyError, UnsupportedDataError
 
 try:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from yogadl._sources import IterableSource, Source
+from yogadl._sources.sources import IterableSource, Source
 
 __all__ = ["source"]
 

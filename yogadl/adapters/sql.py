@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from yogadl._columns import Columns, field_column, size_of
-from yogadl._leaf import leaf_at
-from yogadl._sources import NO_RECORDS, Source
-from yogadl._spec import DictNode, Spec, check_keys
+from yogadl._core.columns import Columns, field_column, size_of
+from yogadl._core.leaf import leaf_at
+from yogadl._core.spec import DictNode, Spec, check_keys
+from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 __all__ = ["rows", "source"]

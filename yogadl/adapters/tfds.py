@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from yogadl._sources import ItemsSource, Source, has_random_access
+from yogadl._sources.sources import ItemsSource, Source, has_random_access
 from yogadl.errors import UnsupportedDataError
 
 __all__ = ["source"]

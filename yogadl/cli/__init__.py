@@ -1,30 +1,31 @@
 """Run the `yogadl` command: find the sub-command, and turn errors into one line and an exit code.
 
-A sub-command is a module of this package. The first line of its docstring is the sub-command's help. The
-module defines `add_arguments(parser)` and `run(arguments)`; `run` returns the exit code. `COMMANDS` lists all
-sub-commands. A module is imported only when its sub-command runs.
+A sub-command is a function `run_<name>(arguments)` of a module of this package, which returns the exit code;
+its docstring is the sub-command's help. `add_<name>_arguments(parser)` is beside it. A module with the name
+of its only sub-command has `run`, `add_arguments`, and the help in its own docstring. `COMMANDS` lists all
+sub-commands. A module is imported only when one of its sub-commands runs.
 """
 
 import argparse
 import contextlib
 import difflib
+import inspect
 import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
-from yogadl._version import library_version
+from yogadl._core.key import library_version
 from yogadl.cli._output import error_line, note, stop_waiting, wait
 from yogadl.cli._paths import mistaken_path
 from yogadl.errors import YogaError
 
 _FAILED: Final = 1
-_NONSENSE: Final = 2  # as argparse exits
+_USAGE_ERROR: Final = 2  # as argparse exits
 _INTERRUPTED: Final = 128 + 2  # as shells report a process that was ended by Ctrl-C
 
 
@@ -68,8 +69,20 @@ COMMANDS: Final[Mapping[str, str]] = {
     name: line for group in _GROUPS.values() for name, line in group.items()
 }
 
+# The modules that have several sub-commands.
+_MODULES: Final[Mapping[str, str]] = {
+    "append": "_build", "build": "_build",
+    "explain": "_history", "log": "_history",
+    "export": "_convert", "import-014": "_convert",
+    "head": "_values",
+    "info": "_list", "ls": "_list",
+    "prune": "_trash", "rm": "_trash", "undelete": "_trash",
+    "pull": "_copying", "push": "_copying",
+    "tag": "_tags", "tags": "_tags", "untag": "_tags",
+}  # fmt: skip
+
 # Sub-commands that show no progress bar; `wait` shows a line in its place.
-_SILENT: Final = frozenset(
+_WITHOUT_PROGRESS_BAR: Final = frozenset(
     ("ls", "info", "head", "explain", "log", "tags", "plan", "report", "tag", "untag", "rm", "undelete")
 )
 
@@ -102,15 +115,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "_ARGCOMPLETE" in os.environ:  # argcomplete of the shell calls the command to complete a line
             _complete()
         arguments = _parsed(words)
-        if arguments.command in _SILENT:
+        if arguments.command in _WITHOUT_PROGRESS_BAR:
             wait(f"yogadl {arguments.command}")
         with _warnings_in_one_line():
             code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
-    except _NonsenseError as error:
+    except _UsageError as error:
         note(str(error), "red")
-        return _NONSENSE
+        return _USAGE_ERROR
     except BrokenPipeError:
         # The reader of stdout has closed the pipe. The flush of the rest at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -132,12 +145,27 @@ def _complete() -> None:
     complete(_parser(os.environ.get("COMP_LINE", "").split()[1:]))
 
 
-def command_named(name: str) -> ModuleType:
-    """Return the module of a sub-command."""
-    return import_module(f"yogadl.cli._{name.replace('-', '_')}")
+class Command(NamedTuple):
+    """A sub-command: its help, and its functions."""
+
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
 
 
-class _NonsenseError(Exception):
+def command_named(name: str) -> Command:
+    """Return a sub-command, whose module is loaded."""
+    own = name.replace("-", "_")
+    module = import_module(f"yogadl.cli.{_MODULES.get(name, f'_{own}')}")
+    if name not in _MODULES:
+        return Command(module.__doc__ or COMMANDS[name], module.add_arguments, module.run)
+    run = getattr(module, f"run_{own}")
+    return Command(
+        inspect.cleandoc(run.__doc__ or COMMANDS[name]), getattr(module, f"add_{own}_arguments"), run
+    )
+
+
+class _UsageError(Exception):
     """Invalid arguments; `positionals` are the names of the positional arguments that the command takes."""
 
     def __init__(self, message: str, positionals: Sequence[str] = ()) -> None:
@@ -146,10 +174,10 @@ class _NonsenseError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises `_NonsenseError` where argparse would print the usage and exit."""
+    """A parser that raises `_UsageError` where argparse would print the usage and exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise _NonsenseError(f"{message}; `{self.prog} -h` says more", _positionals(self))
+        raise _UsageError(f"{message}; `{self.prog} -h` says more", _positionals(self))
 
 
 def _positionals(parser: argparse.ArgumentParser) -> list[str]:
@@ -160,16 +188,17 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     """Return the parsed arguments.
 
     Raises:
-        _NonsenseError: if the arguments are invalid; where a path stands in the place of an id, the message
+        _UsageError: if the arguments are invalid; where a path stands in the place of an id, the message
             names the command that is likely meant.
     """
     try:
         arguments, unknown = _parser(words).parse_known_args(words)
-    except _NonsenseError as error:
+    except _UsageError as error:
         command = _command_of(words)
         if command is not None and command not in COMMANDS:
-            raise _NonsenseError(_unknown(command)) from None
-        _refuse_path(_guessed(words, error.positionals))  # `rm caches/squares/1` lacks VERSION, for example
+            raise _UsageError(_unknown(command)) from None
+        # `rm caches/squares/1` lacks VERSION, for example
+        _refuse_path(_partly_parsed(words, error.positionals))
         raise
     _refuse_path(arguments)
     if unknown:
@@ -187,7 +216,7 @@ def _unknown(command: str) -> str:
     return f"there is no command {command!r}; {meant}`yogadl -h` lists all"
 
 
-def _guessed(words: Sequence[str], positionals: Sequence[str]) -> argparse.Namespace:
+def _partly_parsed(words: Sequence[str], positionals: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of a command line that lacks some, as far as they can be assigned."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-s", "--storage", nargs="?")
@@ -199,9 +228,9 @@ def _guessed(words: Sequence[str], positionals: Sequence[str]) -> argparse.Names
 
 
 def _refuse_path(arguments: argparse.Namespace) -> None:
-    """Raise a `_NonsenseError` where a path stands in the place of an id."""
+    """Raise a `_UsageError` where a path stands in the place of an id."""
     if (said := mistaken_path(arguments)) is not None:
-        raise _NonsenseError(said)
+        raise _UsageError(said)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
@@ -239,7 +268,7 @@ def _add_command(commands: Any, name: str) -> None:  # argparse names no type fo
     command = command_named(name)
     one = commands.add_parser(
         name,
-        description=(command.__doc__ or COMMANDS[name]).rstrip(),
+        description=command.help.rstrip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -1,12 +1,207 @@
-"""Arguments that several sub-commands share, and their parsers."""
+"""Arguments that several sub-commands share, among them the storage that a command works on."""
 
 import argparse
+import itertools
 import math
-from collections.abc import Callable
-from typing import Final
+import os
+import shlex
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePath
+from typing import Any, Final
 
-from yogadl._size import bytes_of
+from yogadl._core.arguments import bytes_of
+from yogadl._core.frozen import MANY_DIGITS, parse_json
+from yogadl._core.key import RESERVED_NAMES
+from yogadl._core.printable import without_secrets
+from yogadl._dataref import RecordsRef
 from yogadl.errors import ConfigurationError
+from yogadl.storage import CacheStorage, open_storage
+from yogadl.storage._files.folder import Folder, folder_at
+from yogadl.storage._objects.bucket import Bucket
+from yogadl.storage._remote.buckets import open_bucket
+
+# Find the storage that a command works on, and open it.
+
+
+# A search of a home folder without a limit would take minutes.
+_MOST_FOLDERS: Final = 2_000
+_MOST_MANIFESTS: Final = 10
+_OF_MIRROR: Final = ("mirror", "mirror_limit", "mirror_fill", "verify")
+_OF_BUCKET: Final = ("endpoint_url", "region", "profile", "anonymous")
+_OF_FOLDER: Final = ("shared",)
+
+
+def open_existing(arguments: argparse.Namespace, *others: str) -> CacheStorage:
+    """Open a storage as `open_or_make` does, but make no folder: the name may be misspelt.
+
+    Raises:
+        ConfigurationError: if there is no such folder.
+    """
+    location: str | None = arguments.storage
+    refuse_unused_options(arguments, location or str(Path.cwd()), *others)
+    folder = None if location is None else folder_at(location)
+    if folder is not None:
+        path = folder.expanduser()
+        if not path.is_dir():
+            what = "is a file, not a folder of caches" if path.exists() else "is not there"
+            raise ConfigurationError(f"the storage {location} {what}; say which one with -s STORAGE")
+    return open_or_make(arguments, *others)
+
+
+def open_version(arguments: argparse.Namespace, *names: str, others: Sequence[str] = ()) -> CacheStorage:
+    """Open as `open_existing` does, and complete the arguments that name a version: ID VERSION, or ID@TAG.
+
+    An ``@`` separates id and tag only where no dataset has the whole as its id, and one argument is missing.
+
+    Args:
+        arguments: The command's arguments.
+        names: The names of the command's further arguments, all of which are required.
+        others: Further locations whose options the command accepts.
+    """
+    wanted = ("version", *names)
+    given = [value for name in wanted if (value := getattr(arguments, name)) is not None]
+    head, _, tag = arguments.id.rpartition("@")
+    storage = None
+    if len(given) == len(wanted) - 1 and head and tag:
+        storage = open_existing(arguments, *others)
+        if not storage.versions(arguments.id):
+            arguments.id, given = head, [tag, *given]
+    elif len(given) == len(wanted) and head and tag:
+        storage = open_existing(arguments, *others)
+        if not storage.versions(arguments.id) and storage.versions(head):
+            arguments.refuse(f"{arguments.id} stands for both ID and VERSION: leave {given[0]!r} out")
+    if len(given) != len(wanted):
+        rest = "".join(f" {name.upper()}" for name in names)
+        arguments.refuse(f"give ID VERSION{rest}, or ID@TAG{rest}")
+    for name, value in zip(wanted, given, strict=True):
+        setattr(arguments, name, value)
+    return storage or open_existing(arguments, *others)
+
+
+def fetch(storage: CacheStorage, arguments: argparse.Namespace, *, allow_pickle: bool = True) -> RecordsRef:
+    """Fetch the version that the arguments name, and replace a tag in the arguments by the version's name."""
+    ref = storage.fetch(arguments.id, arguments.version, allow_pickle=allow_pickle)
+    if ref.lineage is not None:
+        arguments.version = ref.lineage.version
+    return ref
+
+
+def open_or_make(arguments: argparse.Namespace, *others: str) -> CacheStorage:
+    """Open the storage of --storage, making a missing folder; without --storage, that of the current folder.
+
+    Args:
+        arguments: The command's arguments.
+        others: Further locations whose options the command accepts.
+
+    Raises:
+        ConfigurationError: if --storage is not given and the current folder has no caches.
+    """
+    location: str | None = arguments.storage
+    here = Path.cwd()
+    refuse_unused_options(arguments, location or str(here), *others)
+    if location is not None:
+        return open_at(location, arguments)
+    found = storage_below(here)
+    if found is None:
+        raise ConfigurationError(
+            f"there are no caches in the current folder, {here}: say where they are with -s STORAGE "
+            "(-s . to begin here)"
+        )
+    if found != here:
+        raise ConfigurationError(
+            f"the current folder, {here}, is no storage; say which one with -s STORAGE, e.g. -s "
+            f"{shlex.quote(str(found.relative_to(here)))}"
+        )
+    return open_at(str(here), arguments)
+
+
+def open_at(location: str, arguments: argparse.Namespace) -> CacheStorage:
+    """Open the storage at a location with the given options that apply to its kind."""
+    return open_storage(location, **_options(location, arguments))
+
+
+def bucket_at(url: str, arguments: argparse.Namespace, **more: Any) -> Bucket:
+    """Open a bucket without a storage, with the given options that apply to buckets."""
+    options = _options(url, arguments)
+    return open_bucket(url, **{name: options[name] for name in options if name not in _OF_MIRROR}, **more)
+
+
+def refuse_unused_options(arguments: argparse.Namespace, *locations: str) -> None:
+    """Print the usage and exit if an option is given that applies to none of these locations."""
+    known = set().union(*map(_names_for, locations))
+    given = {name for name in (*_OF_FOLDER, *_OF_MIRROR, *_OF_BUCKET) if getattr(arguments, name)}
+    needless = ", ".join(option_of(name) for name in sorted(given - known))
+    if needless:
+        arguments.refuse(f"{needless}: no option of {' or '.join(map(without_secrets, locations))}")
+
+
+def option_of(name: str) -> str:
+    """Return the option as the user types it."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _names_for(location: str) -> tuple[str, ...]:
+    """Return the names of the options that apply to a storage at this location."""
+    if "://" not in location:
+        return _OF_FOLDER
+    return _OF_MIRROR if location.startswith("file://") else (*_OF_MIRROR, *_OF_BUCKET)
+
+
+def _options(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the given options that apply to a storage at this location."""
+    found = {name: value for name in _names_for(location) if (value := getattr(arguments, name))}
+    if found.get("mirror") == "none":
+        found["mirror"] = None
+    region = found.pop("region", None)
+    return found if region is None else found | {"client_options": {"region_name": region}}
+
+
+def storage_option(storage: CacheStorage, arguments: argparse.Namespace) -> str:
+    """Return the options that select a storage, quoted for a shell."""
+    options = ["-s", storage.location]
+    for name in ("endpoint_url", "region", "profile"):
+        value = getattr(arguments, name)
+        options += [option_of(name), value] if value else []
+    return " ".join(map(shlex.quote, options))
+
+
+def storage_below(start: Path) -> Path | None:
+    """Return the root of the first storage found at or below this folder, or None."""
+    waiting = deque([start])
+    for _ in range(_MOST_FOLDERS):
+        if not waiting:
+            break
+        folder = waiting.popleft()
+        try:
+            with os.scandir(folder) as entries:
+                inside = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue  # the folder may be unreadable
+        if {path.name for path in inside} & {"versions", "trash"}:
+            root = _root_of(folder)
+            if root is not None and root.is_relative_to(start):
+                return root
+        waiting.extend(path for path in inside if path.name not in RESERVED_NAMES)
+    return None
+
+
+def _root_of(folder: Path) -> Path | None:
+    """Return the root of the storage that has this folder as a dataset's folder, or None."""
+    files = itertools.chain(folder.glob("versions/**/*.json"), folder.glob("trash/**/*.json"))
+    for file in itertools.islice(files, _MOST_MANIFESTS):
+        try:
+            content = Folder(folder).read(str(file.relative_to(folder)))
+            parts = PurePath(parse_json(content or b"", most_digits=MANY_DIGITS)["id"]).parts
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # damaged, or no manifest
+        if parts and folder.parts[-len(parts) :] == parts:
+            return Path(*folder.parts[: -len(parts)])
+    return None
+
+
+# Arguments that several sub-commands share, and their parsers.
+
 
 _BATCH: Final = 256
 

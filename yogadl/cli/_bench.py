@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._dataref import RecordsRef
-from yogadl.cli._arguments import add_batch, add_json, add_storage, add_tagged, number_of
-from yogadl.cli._location import fetch, open_version
+from yogadl.cli._arguments import add_batch, add_json, add_storage, add_tagged, fetch, number_of, open_version
 from yogadl.cli._output import Bar, counted, say, say_json, say_table, size, table
 
 _SECONDS: Final = 5.0
@@ -133,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
     say_table(table(("", "records/s", "GB/s", "of RAM", "from disk"), rows, right=(1, 2, 3, 4)))
     say()
     held = size(sample.record_bytes * sample.records)
-    say(f"In RAM were, for comparison, {counted(sample.records, 'record')}, {held}.")
+    say(f"For comparison, in RAM: {counted(sample.records, 'record')}, {held}.")
     say(_verdict(read, sample.record_bytes))
     return 0
 
@@ -230,7 +229,7 @@ def _verdict(read: Sequence[_Measured], record_bytes: float) -> str:
     if not disk:
         return "Whether it came from the disk or from memory can't be told on this system."
     if sum(disk) < _COLD_SHARE * record_bytes * sum(one.records for one in read):
-        return "Warm: it was in memory already (the page cache). A first read from disk is slower."
+        return "Warm: the cache was in memory. A first read from disk is slower."
     return "Cold, in part: some had to come from the disk. Run it again to see what stays in memory."
 
 

@@ -1,22 +1,4 @@
-"""Build a version from a function in a Python file.
-
-The function yields the records or returns them as an iterable, as arrays, or as an object with __len__ and
-__getitem__. If the version exists already, nothing is built. A warning appears if other code or arguments
-built it. --replace builds it again; programs that read the old version keep reading it.
-
-If VERSION is auto, the version's name is made from the code and the arguments: a change of either builds a
-new version. The value of --arg is read as JSON, and as a string if it is no JSON: count=1000, split=train,
-sizes='[32, 64]', year='"2024"'. The function's own output goes to stderr.
-
-Many tasks, such as those of a job array, can build one version together. Each task runs with --task K/N.
-Tasks run in any order, and a task can be repeated. When all tasks are done, one call with --commit publishes
-the version. For this the function returns a source with random access, or a partitioned source
-(yogadl.partitioned).
-
-Example:
-  yogadl build data.py:squares squares 1 --arg count=1000 -s /data/caches
-  yogadl build data.py:squares squares 1 --task 3/100 -s /data/caches
-"""
+"""Build versions from functions, and from earlier versions."""
 
 import argparse
 import contextlib
@@ -26,26 +8,55 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from yogadl._key import AUTO, DatasetKey
-from yogadl._progress import Shown, shown
-from yogadl._provenance.describer import Call, Describer
+from yogadl._core.key import AUTO, DatasetKey, new_key
+from yogadl._core.progress import Shown, shown
+from yogadl._provenance.builder import Call, Describer
 from yogadl.cli import _tasks
-from yogadl.cli._arguments import add_json, add_key, add_storage, number_of, parse_size
-from yogadl.cli._function import Target, check_arguments, load, parse_argument, told_in_one_line
-from yogadl.cli._info import info_to_json
-from yogadl.cli._location import open_or_make
+from yogadl.cli._arguments import (
+    add_json,
+    add_key,
+    add_storage,
+    number_of,
+    open_existing,
+    open_or_make,
+    parse_size,
+)
+from yogadl.cli._function import Target, check_arguments, errors_in_one_line, load, parse_argument
+from yogadl.cli._list import info_to_json
 from yogadl.cli._output import ago, contents, duration, note, say, say_json
 from yogadl.storage import CacheStorage, DatasetInfo
-from yogadl.storage._building import BuildOptions, replace_version
+from yogadl.storage._builds.building import replace_version
+from yogadl.storage._builds.cacheable import warn_if_stale
+from yogadl.storage._builds.growth import append, warn_if_other_base
+from yogadl.storage._builds.options import BuildOptions
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_options(parser)
     _tasks.add_arguments(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_build(arguments: argparse.Namespace) -> int:
+    """Build a version from a function in a Python file.
+
+    The function yields the records or returns them as an iterable, as arrays, or as an object with __len__
+    and __getitem__. If the version exists already, nothing is built. A warning appears if other code or
+    arguments built it. --replace builds it again; programs that read the old version keep reading it.
+
+    If VERSION is auto, the version's name is made from the code and the arguments: a change of either
+    builds a new version. The value of --arg is read as JSON, and as a string if it is no JSON: count=1000,
+    split=train, sizes='[32, 64]', year='"2024"'. The function's own output goes to stderr.
+
+    Many tasks, such as those of a job array, can build one version together. Each task runs with --task
+    K/N. Tasks run in any order, and a task can be repeated. When all tasks are done, one call with --commit
+    publishes the version. For this the function returns a source with random access, or a partitioned
+    source (yogadl.partitioned).
+
+    Example:
+      yogadl build data.py:squares squares 1 --arg count=1000 -s /data/caches
+      yogadl build data.py:squares squares 1 --task 3/100 -s /data/caches
+    """
     is_task = _tasks.check(arguments)
     return make(arguments, open_or_make(arguments), _tasks.run_task if is_task else _build)
 
@@ -116,7 +127,7 @@ def make(
     with (
         contextlib.redirect_stdout(sys.stderr),
         _logged(),
-        told_in_one_line(target.path.absolute(), arguments.traceback),
+        errors_in_one_line(target.path.absolute(), arguments.traceback),
     ):
         function = load(target)
         check_arguments(target, function, values)
@@ -210,3 +221,44 @@ class _Handler(logging.Handler):
 
         with tqdm.external_write_mode(file=sys.stderr):
             note(record.getMessage().removeprefix("yogadl: "))
+
+
+def add_append_arguments(parser: argparse.ArgumentParser) -> None:
+    add_target(parser)
+    parser.add_argument("base", metavar="BASE", help="the version whose records come first, or a tag of it")
+    add_options(parser)
+
+
+def run_append(arguments: argparse.Namespace) -> int:
+    """Build a version from an earlier version and new records.
+
+    The new version has all records of BASE, followed by those that the function returns. Only the new
+    records are read and written: the files of BASE become files of the new version, too. If the version
+    exists already, nothing is built. A warning appears if other code or arguments built the version, or if
+    the version does not continue BASE. --replace builds it again. All options are as for `yogadl build`.
+
+    Example:
+      yogadl append data.py:squares squares 2 1 --arg first=1000 -s /data/caches
+    """
+    # Refuses `auto`: a name made from code and arguments would not depend on the base.
+    new_key(arguments.id, arguments.version)
+    return make(arguments, open_existing(arguments), _append)
+
+
+def _append(
+    storage: CacheStorage,
+    key: DatasetKey,
+    function: Callable[..., Any],
+    values: dict[str, Any],
+    call: Call,
+    arguments: argparse.Namespace,
+) -> bool:
+    """Return whether this call built the version; False if the version exists already."""
+    base, options = DatasetKey(key.id, arguments.base), BuildOptions(**options_of(arguments))
+    published = storage._backend.catalogue.find(key)
+    if published is not None and key != base and not arguments.replace:
+        warn_if_stale(published.manifest, call.builder.to_json(), set())
+        warn_if_other_base(storage._backend.catalogue, published.manifest, base)
+        return False
+    append(storage._backend, key, lambda: function(**values), base, options, call)
+    return True

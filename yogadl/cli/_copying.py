@@ -1,15 +1,26 @@
-"""Copy a version to another storage: the common part of `pull` and `push`."""
+"""Copy versions to other storages, and to this machine's mirror."""
 
 import argparse
 
-from yogadl.cli._location import open_at, open_version, option_of
-from yogadl.cli._output import Bar, contents, say, say_json
+from yogadl._core.key import DatasetKey
+from yogadl.cli._arguments import (
+    add_json,
+    add_storage,
+    add_tagged,
+    add_target_options,
+    open_at,
+    open_version,
+    option_of,
+)
+from yogadl.cli._output import Bar, contents, repair_result, say, say_json, stored
+from yogadl.errors import ConfigurationError
 from yogadl.storage._copy import copy
+from yogadl.storage._remote.opener import MirrorOpener
 
 
 def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> int:
     """Copy the version that the arguments name to `location`; `names` are as for `open_version`."""
-    refuse_needless_for_target(arguments, location)
+    refuse_unused_target_options(arguments, location)
     storage = open_version(arguments, *names, others=(location,))
     target = open_at(location, _for_target(storage.location, location, arguments))
     info = storage.info(arguments.id, arguments.version)
@@ -29,7 +40,7 @@ def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> int:
     return 0
 
 
-def refuse_needless_for_target(arguments: argparse.Namespace, target: str | None) -> None:
+def refuse_unused_target_options(arguments: argparse.Namespace, target: str | None) -> None:
     """Print the usage and exit if an option of the target's bucket is given, but the target is no bucket."""
     if target is not None and "://" in target and not target.startswith("file://"):
         return
@@ -53,3 +64,83 @@ def _for_target(source: str, target: str, arguments: argparse.Namespace) -> argp
     # Writing to a public bucket mostly needs credentials, even where reading needs none.
     anonymous = arguments.to_anonymous or (arguments.anonymous and "://" not in source)
     return argparse.Namespace(**(vars(arguments) | own | {"anonymous": anonymous}))
+
+
+def add_pull_arguments(parser: argparse.ArgumentParser) -> None:
+    add_tagged(parser)
+    add_storage(parser, "--from")
+    parser.add_argument(
+        "--to", metavar="STORAGE", help="copy it to this storage: a folder, made if missing, or a bucket"
+    )
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="with --to: replace a version of that name that has other content",
+    )
+    add_target_options(parser)
+    add_json(parser)
+
+
+def run_pull(arguments: argparse.Namespace) -> int:
+    """Download a version from a bucket to this machine.
+
+    Without --to the command fills this machine's mirror, from which `fetch` reads: a job that starts later
+    need not wait. Files that are in the mirror already are compared with their checksums, and downloaded
+    again if they are damaged. With --to the version is copied into another storage, such as a folder of
+    caches; the copy has the same digest.
+
+    Example:
+      yogadl pull squares 1 --from s3://bucket/caches --mirror /nvme/mirror
+      yogadl pull squares 1 --from s3://bucket/caches --to /data/caches
+      yogadl pull squares 1 --from s3://bucket/caches --endpoint-url http://store:9000 --to gs://bucket/caches
+    """
+    if arguments.to is not None:
+        return copy_to(arguments.to, arguments)
+    refuse_unused_target_options(arguments, None)
+    storage = open_version(arguments)
+    if arguments.replace:
+        arguments.refuse("--replace is for --to: a mirror has no versions of its own")
+    opener = storage._backend.catalogue.opener
+    if not isinstance(opener, MirrorOpener):
+        raise ConfigurationError(f"{storage.location} is on this machine: say with --to where to copy it")
+    key, published = storage._backend.catalogue.named(DatasetKey(arguments.id, arguments.version))
+    manifest = published.manifest
+    with Bar("pulling", manifest.size_bytes) as bar:
+        damaged = opener.fill(published, progress=lambda done, _: bar.show(done))
+    folder = opener.mirror.location.root
+    if arguments.json:
+        found = {"size_bytes": manifest.size_bytes, "parts": manifest.parts, "mended": damaged}
+        say_json(storage=storage.location, id=key.id, version=key.version, mirror=str(folder), **found)
+        return 0
+    say(f"{key.id} {key.version} is in the mirror {folder}: {stored(manifest)}")
+    if damaged:
+        say(f"Of what was there before, {repair_result(damaged)}.")
+    return 0
+
+
+def add_push_arguments(parser: argparse.ArgumentParser) -> None:
+    add_tagged(parser, target="where to copy it: a bucket's URL, or a folder")
+    add_storage(parser, "--from")
+    parser.add_argument("--to", metavar="TO", help="the same as TARGET")
+    parser.add_argument(
+        "--replace", action="store_true", help="replace a version of that name that has other content"
+    )
+    add_target_options(parser)
+    add_json(parser)
+
+
+def run_push(arguments: argparse.Namespace) -> int:
+    """Copy a version to a bucket, or to any other storage.
+
+    Every part is compared with its checksum before it is sent. The copy can be read only when it is
+    complete; the copy has the same digest. Parts that are in the target already are not sent again: after
+    an interruption, run the same command again.
+
+    Example:
+      yogadl push squares 1 s3://bucket/caches -s /data/caches
+      yogadl push squares 1 --from /data/caches --to gs://bucket/caches
+    """
+    location = arguments.to or arguments.target or arguments.version  # VERSION holds the target after ID@TAG
+    if location is None or None not in (arguments.target, arguments.to):
+        arguments.refuse("give one target: yogadl push ID VERSION TARGET, or ID@TAG TARGET")
+    return copy_to(location, arguments, *(() if arguments.to is not None else ("target",)))

@@ -18,12 +18,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from yogadl._printable import without_secrets
-from yogadl.cli._arguments import add_json, add_storage
-from yogadl.cli._location import bucket_at, open_existing, refuse_needless
+from yogadl._core.printable import without_secrets
+from yogadl.cli._arguments import add_json, add_storage, bucket_at, open_existing, refuse_unused_options
 from yogadl.cli._output import say, say_json
 from yogadl.errors import ConfigurationError, MissingDependencyError
-from yogadl.storage._buckets.retry import RetryPolicy
 from yogadl.storage._doctor import (
     Finding,
     Outcome,
@@ -32,7 +30,8 @@ from yogadl.storage._doctor import (
     examine_mirror,
     examine_process,
 )
-from yogadl.storage._mirror.mirror import Mirror
+from yogadl.storage._objects.retry import RetryPolicy
+from yogadl.storage._remote.mirror import Mirror
 
 _COLORS: Final = {Outcome.PROBLEM: "red"}
 # The user waits for the result, so retries end early.
@@ -72,7 +71,7 @@ def _examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     writes: bool = not arguments.read_only
     location: str | None = arguments.storage
     if location is not None and "://" in location:
-        refuse_needless(arguments, location)
+        refuse_unused_options(arguments, location)
         patience = {} if location.startswith("file://") else {"patience": _PATIENCE}
         try:
             bucket = bucket_at(location, arguments, **patience)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from yogadl._json import MANY_DIGITS, parse_json
+from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl.cli._output import cut, error_line
 from yogadl.errors import ConfigurationError, YogaError
 
@@ -92,7 +92,7 @@ def check_arguments(target: Target, function: Callable[..., Any], arguments: dic
 
 
 @contextlib.contextmanager
-def told_in_one_line(path: Path, shows_traceback: bool = False) -> Iterator[None]:
+def errors_in_one_line(path: Path, shows_traceback: bool = False) -> Iterator[None]:
     """Turn any error of the user's code into a `YogaError` of one line that names the line of the file.
 
     Raises:

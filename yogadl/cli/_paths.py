@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from yogadl._key import is_dataset_id
+from yogadl._core.key import is_dataset_id
 
 _VERSIONS: Final = "versions"
 _SUFFIX: Final = ".json"
@@ -71,7 +71,7 @@ def _with_storage(command: str, location: str, what: str) -> str:
 
 def _is_storage(folder: Path) -> bool:
     """Return whether a folder is the root of a storage."""
-    from yogadl.cli._location import storage_below  # loads much
+    from yogadl.cli._arguments import storage_below  # this loads all storages
 
     return storage_below(folder) == folder
 

@@ -13,10 +13,9 @@ import argparse
 from dataclasses import asdict
 from typing import Final
 
+from yogadl._core.protocols import Prices
 from yogadl._order import Blocks
-from yogadl._prices import Prices
-from yogadl.cli._arguments import add_batch, add_json, add_storage, add_tagged, number_of
-from yogadl.cli._location import fetch, open_version
+from yogadl.cli._arguments import add_batch, add_json, add_storage, add_tagged, fetch, number_of, open_version
 from yogadl.cli._output import say, say_json
 
 _BLOCK_BYTES: Final = 2**20

@@ -14,14 +14,13 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from yogadl.cli._arguments import add_json, add_storage, add_tagged
-from yogadl.cli._location import open_version
+from yogadl.cli._arguments import add_json, add_storage, add_tagged, open_version
 from yogadl.cli._output import error_line, note, say, say_json, size
 from yogadl.cli._report_page import Subject, page_of
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import CacheStorage
-from yogadl.storage._folder import Folder
-from yogadl.storage._log import Log
+from yogadl.storage._catalogue.log import Log
+from yogadl.storage._files.folder import Folder
 
 _STDOUT: Final = "-"
 

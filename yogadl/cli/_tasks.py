@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from yogadl._key import DatasetKey, new_key
-from yogadl._progress import Tally, shown
-from yogadl._provenance.describer import Call
-from yogadl._sources import open_source
+from yogadl._core.key import DatasetKey, new_key
+from yogadl._core.progress import Tally, shown
+from yogadl._provenance.builder import Call
+from yogadl._sources.sources import open_source
 from yogadl.cli._output import counted, note, say, say_json
 from yogadl.storage import CacheStorage
-from yogadl.storage._begin import begun
-from yogadl.storage._building import warn_if_stale
-from yogadl.storage._partitions import Partitions
+from yogadl.storage._builds.building import begun
+from yogadl.storage._builds.cacheable import warn_if_stale
+from yogadl.storage._builds.partitions import Partitions
 
 
 @dataclass(frozen=True)

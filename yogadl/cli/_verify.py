@@ -17,9 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from yogadl.cli._arguments import add_json, add_storage
-from yogadl.cli._location import open_existing, open_version
-from yogadl.cli._output import Bar, contents, counted, error_line, mended, note, say, say_json
+from yogadl.cli._arguments import add_json, add_storage, open_existing, open_version
+from yogadl.cli._output import Bar, contents, counted, error_line, note, repair_result, say, say_json
 from yogadl.errors import DatasetNotFoundError, YogaError
 from yogadl.storage import CacheStorage, Verified
 
@@ -110,7 +109,7 @@ def _say(one: _Checked, found: Verified) -> None:
     say(f"{one.id} {one.version} is sound: {contents(found)}")
     if found.mirrored:
         files = counted(found.mirrored, "file")
-        say(f"{files} of it in this machine's mirror: {mended(found.mended)}")
+        say(f"{files} of it in this machine's mirror: {repair_result(found.mended)}")
 
 
 def _to_json(one: _Checked) -> dict[str, Any]:

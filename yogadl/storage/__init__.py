@@ -6,21 +6,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from yogadl._interfaces import Earlier, Lineage
-from yogadl._printable import without_secrets
+from yogadl._core.printable import without_secrets
+from yogadl._core.protocols import Earlier, Lineage
 from yogadl.errors import ConfigurationError
 from yogadl.storage._leases.policy import TTL_S, LeasePolicy
 from yogadl.storage._local import local_backend, shared_backend
-from yogadl.storage._storage import CacheStorage
-from yogadl.storage._storage_reading import DatasetInfo
+from yogadl.storage._storage import CacheStorage, DatasetInfo
 
 if TYPE_CHECKING:
-    from yogadl._prices import Prices
+    from yogadl._core.protocols import Prices
     from yogadl._provenance.difference import Difference
-    from yogadl.storage._begin import PartitionedBuild
-    from yogadl.storage._buckets.bucket import Bucket
-    from yogadl.storage._buckets.gcs import GCSBucket
-    from yogadl.storage._buckets.s3 import S3Bucket
+    from yogadl.storage._builds.building import PartitionedBuild
+    from yogadl.storage._catalogue.export import Exported, export
+    from yogadl.storage._catalogue.log import Explanation, Log, LoggedVersion
+    from yogadl.storage._catalogue.tags import TagMove
+    from yogadl.storage._catalogue.verify import Verified
     from yogadl.storage._classic import (
         GCSConfigurations,
         GCSStorage,
@@ -30,13 +30,10 @@ if TYPE_CHECKING:
         S3Storage,
     )
     from yogadl.storage._copy import copy
-    from yogadl.storage._explain import Explanation
-    from yogadl.storage._export import Exported, export
-    from yogadl.storage._log import Log, LoggedVersion
-    from yogadl.storage._prune import Pruned
-    from yogadl.storage._tags import TagMove
-    from yogadl.storage._unfinished import Unfinished
-    from yogadl.storage._verify import Verified
+    from yogadl.storage._keeping.prune import Pruned, Unfinished
+    from yogadl.storage._objects.bucket import Bucket
+    from yogadl.storage._objects.gcs import GCSBucket
+    from yogadl.storage._objects.s3 import S3Bucket
 
 __all__ = [
     "CacheStorage",
@@ -68,26 +65,26 @@ __all__ = [
 
 # These names are loaded at their first use: a process that reads a local folder needs none of them.
 _LAZY: Final = {
-    "Difference": "_explain",
-    "Explanation": "_explain",
-    "Exported": "_export",
-    "GCSBucket": "_buckets.gcs",
-    "GCSConfigurations": "_classic",
-    "GCSStorage": "_classic",
-    "LFSConfigurations": "_classic",
-    "LFSStorage": "_classic",
-    "Log": "_log",
-    "LoggedVersion": "_log",
-    "PartitionedBuild": "_begin",
-    "Pruned": "_prune",
-    "S3Bucket": "_buckets.s3",
-    "S3Configurations": "_classic",
-    "S3Storage": "_classic",
-    "TagMove": "_tags",
-    "Unfinished": "_unfinished",
-    "Verified": "_verify",
-    "copy": "_copy",
-    "export": "_export",
+    "Difference": "yogadl.storage._catalogue.log",
+    "Explanation": "yogadl.storage._catalogue.log",
+    "Exported": "yogadl.storage._catalogue.export",
+    "GCSBucket": "yogadl.storage._objects.gcs",
+    "GCSConfigurations": "yogadl.storage._classic",
+    "GCSStorage": "yogadl.storage._classic",
+    "LFSConfigurations": "yogadl.storage._classic",
+    "LFSStorage": "yogadl.storage._classic",
+    "Log": "yogadl.storage._catalogue.log",
+    "LoggedVersion": "yogadl.storage._catalogue.log",
+    "PartitionedBuild": "yogadl.storage._builds.building",
+    "Pruned": "yogadl.storage._keeping.prune",
+    "S3Bucket": "yogadl.storage._objects.s3",
+    "S3Configurations": "yogadl.storage._classic",
+    "S3Storage": "yogadl.storage._classic",
+    "TagMove": "yogadl.storage._catalogue.tags",
+    "Unfinished": "yogadl.storage._keeping.prune",
+    "Verified": "yogadl.storage._catalogue.verify",
+    "copy": "yogadl.storage._copy",
+    "export": "yogadl.storage._catalogue.export",
 }
 
 # A mistyped bucket URL, refused because it would create a folder called "s3:". A folder of that name can be
@@ -179,11 +176,11 @@ def open_storage(
     policy = LeasePolicy(lease_ttl_s, wait_s)
     if "://" in text:
         if shared:
-            raise ConfigurationError(f"shared=True is for folders; {without_secrets(text)} is so as it is")
-        from yogadl._prices import usual_prices
-        from yogadl.storage._mirror.opening import open_mirror
-        from yogadl.storage._remote_opening import remote_backend
-        from yogadl.storage._spending import Spending
+            raise ConfigurationError(f"shared=True is only for folders; {without_secrets(text)} is shared")
+        from yogadl._core.protocols import usual_prices
+        from yogadl.storage._remote.mirror import open_mirror
+        from yogadl.storage._remote.opener import remote_backend
+        from yogadl.storage._remote.requests import Spending
 
         bucket = _bucket_at(text, options, patience_s, offline=offline)
         copies = open_mirror(bucket, mirror, mirror_limit, mirror_fill)
@@ -208,10 +205,10 @@ def open_storage(
 
 
 def _bucket_at(url: str, options: dict[str, Any], patience_s: float | None, *, offline: bool) -> "Bucket":
-    from yogadl._arguments import names_of
-    from yogadl.storage._buckets.offline import OfflineBucket
-    from yogadl.storage._buckets.opening import open_bucket
-    from yogadl.storage._buckets.retry import DEFAULT_RETRY, RetryPolicy
+    from yogadl._core.arguments import names_of
+    from yogadl.storage._objects.memory import OfflineBucket
+    from yogadl.storage._objects.retry import DEFAULT_RETRY, RetryPolicy
+    from yogadl.storage._remote.buckets import open_bucket
 
     if not isinstance(options.get("patience", DEFAULT_RETRY), RetryPolicy):
         raise ConfigurationError("there is no option patience: give patience_s, a number of seconds")
@@ -230,7 +227,7 @@ def __getattr__(name: str) -> Any:  # any name of the module
         from yogadl._removed import missing
 
         raise missing("yogadl.storage", name)
-    value = getattr(import_module(f"yogadl.storage.{_LAZY[name]}"), name)
+    value = getattr(import_module(_LAZY[name]), name)
     globals()[name] = value
     return value
 

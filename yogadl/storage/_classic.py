@@ -5,15 +5,15 @@ import warnings
 from pathlib import Path
 from typing import Any, Final
 
-from yogadl._caller import users_level
-from yogadl.storage._backend import Backend
-from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._buckets.gcs import GCSBucket
-from yogadl.storage._buckets.s3 import S3Bucket
+from yogadl._core.arguments import users_level
+from yogadl.storage._catalogue.backend import Backend
 from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._local import local_backend
-from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._remote_opening import Verify, remote_backend
+from yogadl.storage._objects.bucket import Bucket
+from yogadl.storage._objects.gcs import GCSBucket
+from yogadl.storage._objects.s3 import S3Bucket
+from yogadl.storage._remote.mirror import Mirror
+from yogadl.storage._remote.opener import Verify, remote_backend
 from yogadl.storage._storage import CacheStorage
 
 # The default mirror folder of 0.1.4.

@@ -15,30 +15,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from yogadl._core.key import DatasetKey
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._format.table import PartTable
-from yogadl._key import DatasetKey
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._backend import Backend
-from yogadl.storage._buckets.bucket import Bucket
-from yogadl.storage._exclusion import BuildExclusion
-from yogadl.storage._exclusive import exclusive_build
-from yogadl.storage._folder import translated
-from yogadl.storage._keeping import clear_spent
-from yogadl.storage._mirror.transfer import (
+from yogadl.storage._builds.publish import clear_attempt, pin_parts
+from yogadl.storage._catalogue.backend import Backend, BuildExclusion
+from yogadl.storage._catalogue.parts import open_table, part_files
+from yogadl.storage._catalogue.selections import missing_selections
+from yogadl.storage._files.folder import translated
+from yogadl.storage._files.root import MAX_READ_BYTES, Root
+from yogadl.storage._keeping.keeping import clear_unresumable, replace
+from yogadl.storage._leases.exclusive import exclusive_build
+from yogadl.storage._objects.bucket import Bucket
+from yogadl.storage._remote.download import (
     Download,
-    Progress,
+    Received,
     Total,
     Touch,
     download_all,
     in_parallel,
     upload,
 )
-from yogadl.storage._parts import open_table, part_files
-from yogadl.storage._publish import clear_attempt, pin_parts, replace
-from yogadl.storage._root import MAX_READ_BYTES, Root
-from yogadl.storage._selections import missing_selections
 from yogadl.storage._storage import CacheStorage
 
 # The number of files sent at once; each thread hashes and sends one.
@@ -52,7 +51,7 @@ def copy(
     dataset_version: str,
     *,
     replaces: bool = False,
-    progress: Progress | None = None,
+    progress: Received | None = None,
 ) -> bool:
     """Copy a version to another storage.
 
@@ -77,7 +76,7 @@ def copy(
     is_new = _is_new(backend.root, key, content, replaces)  # before waiting for another builder
     manifest = read_manifest(content, key, root.where(_names.manifest(key)))
     name = _names.table(key.id, manifest.table_sha256)
-    files = _Files(root, backend.root, key, open_table(root, manifest))
+    files = _CopiedFiles(root, backend.root, key, open_table(root, manifest))
     is_there = not is_new and backend.root.size(name) == manifest.table_bytes
     if is_there and not files.missing(None):
         return _copy_selections(root, backend.root, manifest)
@@ -94,7 +93,7 @@ def copy(
             if is_new and not backend.root.write_if_absent(_names.manifest(key), content):
                 _is_new(backend.root, key, content, replaces)  # raises if another version is there
         clear_attempt(backend.root, key, f"{_names.builds(key)}/copy")
-    clear_spent(backend, key.id, published=key)
+    clear_unresumable(backend, key.id, published=key)
     _copy_selections(root, backend.root, manifest)
     return True
 
@@ -115,14 +114,16 @@ def _content_of(source: Backend, key: DatasetKey) -> tuple[DatasetKey, bytes]:
         key, _ = source.catalogue.named(key)  # raises an error that lists versions, if there is no tag either
         content = source.root.read(_names.manifest(key))
     if content is None:
-        raise StorageError(errno.ESTALE, f"{key} in {source.root.location} was changed just now; try again")
+        raise StorageError(
+            errno.ESTALE, f"{key} in {source.root.location} was changed during the copy; try again"
+        )
     return key, content
 
 
 def _checked_bytes(root: Root, name: str, manifest: Manifest) -> bytes:
     content = root.view(name, manifest.table_bytes + 1) or b""
     if hashlib.sha256(content).hexdigest() != manifest.table_sha256:
-        raise CacheFormatError(f"{root.where(name)} was changed just now; restore the file")
+        raise CacheFormatError(f"{root.where(name)} was changed during the copy; restore the file")
     return content
 
 
@@ -172,7 +173,7 @@ class _File:
 
 
 @dataclass(frozen=True)
-class _Files:
+class _CopiedFiles:
     """Copy the parts of one cache and their indexes."""
 
     source: Root
@@ -204,7 +205,7 @@ class _Files:
                 indexes[index] = _File(index, source_name, index_sha256, None)
         return [*indexes.values(), *parts.values()]
 
-    def copy(self, files: list[_File], exclusion: BuildExclusion, progress: Progress | None) -> None:
+    def copy(self, files: list[_File], exclusion: BuildExclusion, progress: Received | None) -> None:
         """Copy files, starting them in this order; stop if another builder takes over."""
         bucket = self.source.bucket
         with ExitStack() as stack:
@@ -222,7 +223,7 @@ class _Files:
         files: list[_File],
         work: Path,
         exclusion: BuildExclusion,
-        progress: Progress | None,
+        progress: Received | None,
     ) -> None:
         names = {work / Path(file.name).name: file.name for file in files}
         wanted = [
@@ -240,7 +241,7 @@ class _Files:
         download_all(bucket, wanted, progress=progress, guard=taken)
 
     def _from_folder(
-        self, files: list[_File], work: Path, exclusion: BuildExclusion, progress: Progress | None
+        self, files: list[_File], work: Path, exclusion: BuildExclusion, progress: Received | None
     ) -> None:
         total = Total(sum(file.size_bytes or 0 for file in files), progress)
 

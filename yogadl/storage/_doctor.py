@@ -18,15 +18,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from yogadl._size import in_words
+from yogadl._core.arguments import in_words
 from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._buckets.bucket import Bucket, Object, read
-from yogadl.storage._buckets.conditions import check_conditions
-from yogadl.storage._buckets.store_errors import CredentialsError
-from yogadl.storage._flock import open_lock, try_lock
-from yogadl.storage._mirror.location import IN_MEMORY
-from yogadl.storage._mirror.mirror import Mirror
-from yogadl.storage._mounts import file_system, is_network
+from yogadl.storage._files.locks import open_lock, try_lock
+from yogadl.storage._files.mounts import file_system, is_network
+from yogadl.storage._objects.bucket import Bucket, Object, check_conditions, read
+from yogadl.storage._objects.store import CredentialsError
+from yogadl.storage._remote.eviction import IN_MEMORY
+from yogadl.storage._remote.mirror import Mirror
 
 _WRITERS: Final = 8
 _ROUND_TRIPS: Final = 5
@@ -37,7 +36,7 @@ _FEW_DESCRIPTORS: Final = 1024
 # Linux's default limit; in a cache of more parts than the limit, some parts are read without being mapped.
 _FEW_MAPPINGS: Final = 65_530
 
-_MENDS: Final = {
+_REMEDIES: Final = {
     errno.ENOENT: "make the bucket, or correct its name or --endpoint-url",
     errno.EAGAIN: "see that the store is up and can be reached: --endpoint-url, proxies, firewalls, DNS",
     errno.ENXIO: "give the bucket's own --region, or the right --endpoint-url",
@@ -143,17 +142,17 @@ def _examine_writing(bucket: Bucket) -> Iterator[Finding]:
         mend = "builders and `prune` need it: s3:DeleteObject on bucket/prefix/*; storage.objects.delete"
         yield Finding("delete", Outcome.NOTE, text, mend)
     else:
-        yield Finding("delete", Outcome.OK, "what was written is gone")
+        yield Finding("delete", Outcome.OK, "the object was deleted")
 
 
 def _read_back(bucket: Bucket, name: str, content: bytes) -> Finding:
     try:
         if read(bucket, name) == content:
-            return Finding("write", Outcome.OK, "what was written came back")
+            return Finding("write", Outcome.OK, "an object was written and read back")
     except StorageError as error:
         return _trouble("write", error, _ALLOW_TO_READ)
     return Finding(
-        "write", Outcome.PROBLEM, f"other bytes came back than were written to {name}", "use another store"
+        "write", Outcome.PROBLEM, f"{name} has other bytes than were written to it", "use another store"
     )
 
 
@@ -182,9 +181,12 @@ def _conditions(bucket: Bucket, name: str) -> Finding:
         return _trouble(what, error, "allow to write on a condition: a policy may forbid it")
     if won != 1:
         return Finding(
-            what, Outcome.PROBLEM, f"{won} of {_WRITERS} writers at once were told that they won", mend
+            what,
+            Outcome.PROBLEM,
+            f"{won} of {_WRITERS} concurrent conditional writes succeeded, not one",
+            mend,
         )
-    return Finding(what, Outcome.OK, f"of {_WRITERS} writers at once one won")
+    return Finding(what, Outcome.OK, f"one of {_WRITERS} concurrent conditional writes succeeded")
 
 
 def _trouble(what: str, error: StorageError, mend: str) -> Finding:
@@ -193,7 +195,7 @@ def _trouble(what: str, error: StorageError, mend: str) -> Finding:
         mend = "give other credentials, by --profile or the environment; --anonymous for a public bucket"
     elif error.errno == errno.EACCES:
         mend = f"if the credentials are right, {mend}"
-    return Finding(what, Outcome.PROBLEM, _line(error), _MENDS.get(error.errno or 0, mend))
+    return Finding(what, Outcome.PROBLEM, _line(error), _REMEDIES.get(error.errno or 0, mend))
 
 
 def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:

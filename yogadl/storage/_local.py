@@ -3,22 +3,28 @@
 import os
 import stat
 import warnings
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from yogadl._caller import users_level
+from yogadl._core.arguments import users_level
+from yogadl._core.frozen import frozen
+from yogadl._core.key import DatasetKey
 from yogadl._format.reader import AnyReader
-from yogadl._frozen import frozen
-from yogadl._key import DatasetKey
 from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
-from yogadl.storage._backend import Backend
-from yogadl.storage._cached import Published, open_reader
-from yogadl.storage._catalogue import Catalogue, Opener
-from yogadl.storage._folder import Folder, storage_error
+from yogadl.storage._catalogue.backend import Backend, BuildCoordinator
+from yogadl.storage._catalogue.cached import Opener, Published, open_reader
+from yogadl.storage._catalogue.catalogue import Catalogue
+from yogadl.storage._files.folder import Folder, storage_error
+from yogadl.storage._files.mounts import network_file_system
+from yogadl.storage._files.root import Root
 from yogadl.storage._leases.policy import LeasePolicy
-from yogadl.storage._locks import FileLocks
-from yogadl.storage._mounts import network_file_system
-from yogadl.storage._root import Root
+
+if TYPE_CHECKING:
+    from yogadl._format.rows import Parts
+    from yogadl.storage._remote.planning import Planner
+    from yogadl.storage._remote.shared_root import SharedRoot
 
 
 @frozen
@@ -41,6 +47,11 @@ class FolderOpener(Opener):
     def reader(self, published: Published, *, check: bool = False) -> AnyReader:
         return open_reader(self.folder, published.manifest, check=check, mapped=self.mapped)
 
+    def planner(self, parts: "Parts") -> "Planner":
+        from yogadl.storage._remote.planning import Planner  # only `plan` needs it
+
+        return Planner(parts, self)
+
     def read(self, name: str, most_bytes: int) -> bytes | None:
         return self.root.read(name, most_bytes)
 
@@ -48,7 +59,7 @@ class FolderOpener(Opener):
         self.root.write(name, content)
 
     def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
-        from yogadl.storage._tags import version_of  # fetching by version does not need it
+        from yogadl.storage._catalogue.tags import version_of  # fetching by version does not need it
 
         return None if is_away else version_of(self.root, key)
 
@@ -60,7 +71,13 @@ def local_backend(path: Path, mapped: bool = True) -> Backend:
     """Return the backend of a storage in a folder of this machine; warn about a network file system."""
     folder = _folder_at(path)
     _warn_of_network(folder.root)
-    return Backend(Catalogue(folder, FolderOpener(folder, folder, mapped)), FileLocks(folder))
+    return Backend(Catalogue(folder, FolderOpener(folder, folder, mapped)), partial(_file_locks, folder))
+
+
+def _file_locks(folder: Folder) -> BuildCoordinator:
+    from yogadl.storage._leases.locks import FileLocks  # only what builds or prunes needs it
+
+    return FileLocks(folder)
 
 
 def shared_backend(path: Path, policy: LeasePolicy, mapped: bool = True) -> Backend:
@@ -69,15 +86,19 @@ def shared_backend(path: Path, policy: LeasePolicy, mapped: bool = True) -> Back
     The file locks of a network file system may not hold between machines. Files lie as in a local folder, and
     each kind of storage can be opened as the other, as long as no process builds.
     """
-    from yogadl.storage._buckets.local import LocalBucket
-    from yogadl.storage._leases.coordinator import LeaseCoordinator
-    from yogadl.storage._leases.lease import Leases
-    from yogadl.storage._shared_root import SharedRoot
+    from yogadl.storage._remote.shared_root import SharedRoot
 
     folder = _folder_at(path)
     root = SharedRoot(folder)
-    coordinator = LeaseCoordinator(root, Leases(LocalBucket(folder.root), policy))
-    return Backend(Catalogue(root, FolderOpener(root, folder, mapped)), coordinator)
+    opener = FolderOpener(root, folder, mapped)
+    return Backend(Catalogue(root, opener), partial(_leases, root, folder, policy))
+
+
+def _leases(root: "SharedRoot", folder: Folder, policy: LeasePolicy) -> BuildCoordinator:
+    from yogadl.storage._files.local_bucket import LocalBucket
+    from yogadl.storage._leases.lease import LeaseCoordinator, Leases
+
+    return LeaseCoordinator(root, Leases(LocalBucket(folder.root), policy))
 
 
 def _folder_at(path: Path) -> Folder:

@@ -5,8 +5,8 @@ import re
 from dataclasses import field
 from typing import Final
 
-from yogadl._frozen import frozen
-from yogadl._key import DatasetKey, is_hash
+from yogadl._core.frozen import frozen
+from yogadl._core.key import DatasetKey, is_hash
 from yogadl.errors import CacheFormatError
 
 # Not compiled here: a process that only reads does not need these.
@@ -161,7 +161,7 @@ def is_shared_out(attempt: str) -> bool:
     return attempt.startswith("many-")
 
 
-def is_spent(attempt: str) -> bool:
+def is_unresumable(attempt: str) -> bool:
     """Return whether an attempt of that name is useless once its version is not being built."""
     return attempt.startswith("one-")
 

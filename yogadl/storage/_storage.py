@@ -1,25 +1,331 @@
-"""The class that users call: building versions here, reading and keeping in the two modules it inherits from.
+"""The class that users call, in three parts: calls that read, that keep order, and that build.
 
 The modules that build and remove are imported at the first call that needs them: a process that only reads
 does not load them.
 """
 
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
-from yogadl._arguments import explains_names
+from yogadl._core.arguments import explains_names
+from yogadl._core.frozen import frozen
+from yogadl._core.key import DatasetKey, new_key
+from yogadl._core.protocols import Earlier, Storage
+from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
-from yogadl._interfaces import Storage
-from yogadl._key import DatasetKey, new_key
-from yogadl.storage._backend import Backend
-from yogadl.storage._storage_keeping import KeepingStorage
-from yogadl.storage._storage_reading import ReadingStorage
+from yogadl.storage._catalogue.backend import Backend
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from yogadl._progress import Progress
-    from yogadl.storage._begin import PartitionedBuild
+    from yogadl._core.progress import Progress
+    from yogadl.storage._builds.building import PartitionedBuild
+    from yogadl.storage._catalogue.export import Exported
+    from yogadl.storage._catalogue.log import Explanation, Log
+    from yogadl.storage._catalogue.verify import Verified
+    from yogadl.storage._keeping.prune import Pruned, Unfinished
+
+# The calls of a storage that find, read and check versions; `_storage.py` has the whole class.
+
+
+@frozen
+class DatasetInfo:
+    """The facts that a storage records about one version."""
+
+    id: str
+    version: str
+    records: int
+    size_bytes: int
+    parts: int
+    spec: Spec
+    fingerprint: str
+    digest: str
+    created: float
+    builder: dict[str, Any]
+    earlier: tuple[Earlier, ...] = ()  # the versions that it begins with, the oldest first
+
+
+class ReadingStorage:
+    """The calls that only read, for which it takes only the permissions to get and to list."""
+
+    _backend: Backend
+
+    @explains_names()
+    def fetch(
+        self,
+        dataset_id: str,
+        dataset_version: str,
+        *,
+        digest: str | None = None,
+        allow_pickle: bool = False,
+        check: bool = False,
+    ) -> RecordsRef:
+        """Return a `DataRef` to a published cache.
+
+        Args:
+            dataset_id: The dataset's id.
+            dataset_version: The version's name, or a tag.
+            digest: The digest that `info` returned; a version with another digest is refused.
+            allow_pickle: Whether pickled fields may be read; unpickling can run any code that their builder
+                stored.
+            check: Whether each process compares each block with its checksum before the first read from that
+                block. A damaged block is then a `CacheFormatError` that names the records.
+
+        Raises:
+            DatasetNotFoundError: if the version does not exist.
+            CacheFormatError: if the version is damaged, from a newer library, or has another digest.
+        """
+        asked, catalogue = DatasetKey(dataset_id, dataset_version), self._backend.catalogue
+        key, published = catalogue.named(asked, digest)
+        tag = None if key is asked else asked.version
+        return catalogue.ref(key, published, allow_pickle=allow_pickle, check=check, tag=tag)
+
+    def datasets(self) -> list[str]:
+        """Return the ids of all datasets that have a version and that this user may list."""
+        return self._backend.catalogue.datasets()
+
+    def versions(self, dataset_id: str) -> list[str]:
+        """Return the versions of a dataset, in order of their names."""
+        return self._backend.catalogue.versions(dataset_id)
+
+    def tags(self, dataset_id: str) -> dict[str, str]:
+        """Return the tags of a dataset, each with the version that it names."""
+        return self._backend.catalogue.tags(dataset_id)
+
+    def log(self, dataset_id: str) -> "Log":
+        """Return the history of a dataset: its versions and its tags.
+
+        Returns:
+            The versions, the oldest first, each with the size of the files that it shares with the one
+            before, the size of its other files, and the differences between the code, values and arguments
+            that built the two; and the versions that each tag named, with times.
+
+        Raises:
+            DatasetNotFoundError: if the dataset does not exist.
+            CacheFormatError: if a tag is damaged; damaged versions are listed as such.
+        """
+        from yogadl.storage._catalogue.log import log_of
+
+        return log_of(self._backend.catalogue, dataset_id)
+
+    def info(self, dataset_id: str, dataset_version: str) -> DatasetInfo:
+        """Return the facts that a version's manifest holds, without opening the cache."""
+        key, published = self._backend.catalogue.named(DatasetKey(dataset_id, dataset_version))
+        manifest = published.manifest
+        return DatasetInfo(
+            id=key.id,
+            version=key.version,
+            records=manifest.records,
+            size_bytes=manifest.size_bytes,
+            parts=manifest.parts,
+            spec=manifest.spec,
+            fingerprint=manifest.fingerprint,
+            digest=published.digest,
+            created=manifest.created,
+            builder=manifest.builder,
+            earlier=manifest.earlier,
+        )
+
+    def verify(
+        self, dataset_id: str, dataset_version: str, *, progress: Callable[[int, int], None] | None = None
+    ) -> "Verified":
+        """Read every byte of a version, in a bucket and in the mirror, and compare it with its checksums.
+
+        Damaged files in this machine's mirror are downloaded again; the result lists them.
+
+        Raises:
+            CacheFormatError: at the first damage that has no second copy, naming dataset, field and records.
+        """
+        from yogadl.storage._catalogue.verify import verify
+
+        catalogue = self._backend.catalogue
+        _, published = catalogue.named(DatasetKey(dataset_id, dataset_version))
+
+        def report_all_but_last(done: int, total: int) -> None:
+            if progress is not None and done < total:
+                progress(done, total)
+
+        verified = verify(catalogue.root, published.manifest, report_all_but_last)
+        mirrored, mended = catalogue.opener.mend(published)
+        if progress is not None and verified.parts:
+            progress(verified.parts, verified.parts)
+        return replace(verified, mirrored=mirrored, mended=tuple(mended))
+
+    def explain(self, dataset_id: str, dataset_version: str, other_version: str) -> "Explanation":
+        """Return the differences between the code, values and arguments that built two versions.
+
+        Args:
+            dataset_id: The dataset's id.
+            dataset_version: One version.
+            other_version: The other.
+
+        Returns:
+            The functions, values and arguments that differ; printed, a line for each.
+
+        Raises:
+            DatasetNotFoundError: if one of the versions does not exist.
+        """
+        from yogadl.storage._catalogue.log import explain
+
+        keys = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, other_version)
+        first, second = (self._backend.catalogue.named(key)[1].manifest for key in keys)
+        return explain(first, second)
+
+    def export(
+        self,
+        dataset_id: str,
+        dataset_version: str,
+        folder: str | os.PathLike[str],
+        format: str = "npy",
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> "Exported":
+        """Write a version to files that other programs read: see `yogadl.storage.export`.
+
+        Args:
+            dataset_id: The dataset's id.
+            dataset_version: The version's name, or a tag.
+            folder: The folder to write to: a new one, or an empty one.
+            format: ``"npy"``, ``"parquet"`` or ``"arrow"``.
+            progress: Called with the number of records written and of all records.
+
+        Raises:
+            DatasetNotFoundError: if the version does not exist.
+            UnsupportedDataError: if a field has no form in that format; the error names the field and a
+                remedy.
+        """
+        from yogadl.storage._catalogue.export import export
+
+        catalogue = self._backend.catalogue
+        key, published = catalogue.named(DatasetKey(dataset_id, dataset_version))
+        # Safe: export refuses pickled fields before it reads anything, so nothing is unpickled.
+        ref = catalogue.ref(key, published, allow_pickle=True)
+        return export(ref, folder, format, progress=progress)
+
+
+# The calls of a storage that tag, delete, restore and prune; `_storage.py` has the whole class.
+#
+# The modules that remove files are imported at the first call that needs them: a process that only reads does
+# not load them.
+
+
+# How long prune keeps files that no version names: 30 days.
+GRACE_S: Final = 30 * 86_400.0
+
+
+class KeepingStorage:
+    """The calls that tag versions, delete and restore them, and remove files."""
+
+    _backend: Backend
+
+    def tag(self, dataset_id: str, tag: str, dataset_version: str) -> None:
+        """Make a tag name a version; a tag that exists moves to it.
+
+        Every call that reads a version also takes the tag. Atomic, and safe if others do the same at the
+        same time. A reference that was fetched by the tag before does not change.
+
+        Args:
+            dataset_id: The dataset's id.
+            tag: The tag: a name that a version could have, that no version has, without an ``@``.
+            dataset_version: The version's name; or another tag, for the version that it names now.
+
+        Raises:
+            DatasetNotFoundError: if the version does not exist.
+            ConfigurationError: if a version has the tag's name, or the name is not allowed.
+        """
+        from yogadl.storage._keeping.keeping import set_tag
+
+        set_tag(self._backend, DatasetKey(dataset_id, dataset_version), tag)
+
+    def untag(self, dataset_id: str, tag: str) -> None:
+        """Remove a tag. The version that it names stays.
+
+        Raises:
+            DatasetNotFoundError: if the tag does not exist.
+        """
+        from yogadl.storage._keeping.keeping import remove_tag
+
+        remove_tag(self._backend, dataset_id, tag)
+
+    def delete(self, dataset_id: str, dataset_version: str) -> None:
+        """Move a version to the trash; `undelete` restores it until `prune` has removed it.
+
+        If a process builds this version, the call waits, and then deletes the version that was built.
+
+        Raises:
+            DatasetNotFoundError: if the version does not exist.
+            ConfigurationError: if a tag names the version, or the given name is a tag.
+            LeaseError: if the wait takes longer than this storage allows.
+        """
+        from yogadl.storage._keeping.keeping import delete
+
+        delete(self._backend, DatasetKey(dataset_id, dataset_version))
+
+    def undelete(self, dataset_id: str, dataset_version: str) -> None:
+        """Restore the version that was deleted or replaced last.
+
+        If a version of that name exists, it is moved to the trash: the next call undoes this one. If a
+        process builds this version, the call waits.
+
+        Raises:
+            DatasetNotFoundError: if the trash has no such version.
+            LeaseError: if the wait takes longer than this storage allows.
+        """
+        from yogadl.storage._keeping.keeping import undelete
+
+        undelete(self._backend, DatasetKey(dataset_id, dataset_version))
+
+    def unfinished(self, dataset_id: str | None = None) -> "list[Unfinished]":
+        """Return the builds that are not finished (killed, failed, or running), with the size of their files.
+
+        Args:
+            dataset_id: Return only the builds of this dataset.
+        """
+        from yogadl.storage._keeping.keeping import unfinished
+
+        return unfinished(self._backend, dataset_id)
+
+    def prune(
+        self,
+        *,
+        grace_s: float = GRACE_S,
+        dry_run: bool = False,
+        unfinished: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> "Pruned":
+        """Remove old files from the trash, and old files that no version uses, locks among them.
+
+        Files younger than `grace_s` stay: a reader may open them late, and a running build may use them at
+        its end. A dataset is skipped while another process builds, deletes or restores one of its versions. A
+        dataset with a damaged manifest is skipped with a warning, since that manifest may name any file. A
+        dataset that can't be listed or read is skipped, too; the error is raised after the others are pruned.
+
+        Args:
+            grace_s: How long files that no version names are kept; 30 days if not given.
+            dry_run: Whether to return the files that would be removed, and remove nothing.
+            unfinished: Whether to remove only the files of unfinished builds, of any age; see `unfinished`.
+                Files that tasks of a `begin` wrote within a day stay in any case: a task may still use them.
+            progress: Called with the number of datasets seen and the number of files removed so far.
+
+        Raises:
+            ConfigurationError: if `grace_s` is no number of seconds.
+            StorageError: if something can't be listed, read or removed; the error names the dataset.
+            LeaseError: if this process was stopped for so long that a builder took over its lease.
+        """
+        from yogadl.storage._keeping.keeping import prune
+
+        return prune(
+            self._backend, grace_s=grace_s, dry_run=dry_run, unfinished=unfinished, progress=progress
+        )
+
+
+# The class that users call: building versions here, reading and keeping in the two modules it inherits from.
+#
+# The modules that build and remove are imported at the first call that needs them: a process that only reads
+# does not load them.
+
 
 P = ParamSpec("P")
 
@@ -85,7 +391,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             UnsupportedDataError: if a record can't be stored; the error names field and record.
             StorageError: if the disk fails or is full.
         """
-        from yogadl.storage._building import BuildOptions, replace_version
+        from yogadl.storage._builds.building import replace_version
+        from yogadl.storage._builds.options import BuildOptions
 
         key = DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
@@ -133,8 +440,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             ConfigurationError: if the base version is this one, or contains all of it, as it does when the
                 call is repeated.
         """
-        from yogadl.storage._building import BuildOptions
-        from yogadl.storage._growth import append
+        from yogadl.storage._builds.growth import append
+        from yogadl.storage._builds.options import BuildOptions
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
         options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
@@ -174,8 +481,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             DatasetNotFoundError: if the base version does not exist.
             CacheFormatError: if the base version is damaged; nothing is published.
         """
-        from yogadl.storage._building import BuildOptions
-        from yogadl.storage._growth import compact
+        from yogadl.storage._builds.growth import compact
+        from yogadl.storage._builds.options import BuildOptions
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
         options = BuildOptions(workers, part_bytes, False, progress, check_space, engine)
@@ -205,7 +512,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 `yogadl.partitioned`.
             allow_pickle: Whether objects of the source without a stored form may be pickled.
         """
-        from yogadl.storage._begin import begun
+        from yogadl.storage._builds.building import begun
 
         key = new_key(dataset_id, dataset_version)
         return begun(self._backend, key, partitions, run, source, allow_pickle=allow_pickle)
@@ -252,7 +559,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             ConfigurationError: if the arguments make no sense; from the function returned, if the version is
                 ``"auto"`` and a value that the function uses can't be described.
         """
-        from yogadl.storage._building import BuildOptions, cached
+        from yogadl.storage._builds.cacheable import cached
+        from yogadl.storage._builds.options import BuildOptions
 
         DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)

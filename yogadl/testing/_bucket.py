@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from yogadl.errors import ConfigurationError
-from yogadl.storage._buckets.bucket import Bucket, Object, ReplacedError, read
-from yogadl.storage._buckets.conditions import check_conditions
+from yogadl.storage._objects.bucket import Bucket, Object, ReplacedError, check_conditions, read
 
 _SIZES = (0, 1, 1_009, 2**20 + 1)
 _RANGES = (

@@ -154,7 +154,7 @@ def test_numbers_are_arrays(database):
 
 def test_no_other_adapter_is_loaded_for_it():
     code = (
-        "import sqlite3, sys, yogadl._sources as s\n"
+        "import sqlite3, sys, yogadl._sources.sources as s\n"
         "s.open_source(sqlite3.connect(':memory:').execute('SELECT 1'))\n"
         "print([name for name in sys.modules if name.startswith(('yogadl.adapters.', 'pyarrow', 'pandas'))])"
     )

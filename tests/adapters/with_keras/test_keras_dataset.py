@@ -172,7 +172,7 @@ def test_a_dataset_of_some_epochs_ends(epochs):
 def test_a_dataset_that_ends_refuses_to_be_shuffled():
     dataset = adapter.PyDataset(stream_of(), 10, epochs=1)
     first(dataset, 2)
-    with pytest.raises(ConfigurationError, match=r"batch 7 was asked for before batch 2.*steps_per_epoch"):
+    with pytest.raises(ConfigurationError, match=r"batch 7 was requested before batch 2.*steps_per_epoch"):
         dataset[7]
 
 

@@ -21,10 +21,9 @@ BUILD = """
     import tensorflow as tf
     import yogadl
     from yogadl.adapters.tensorflow import _source as source
-    from yogadl.adapters.tensorflow import _build_state as states
 
     root, log, is_stateful = sys.argv[1], sys.argv[2], sys.argv[4] == "stateful"
-    source._CHUNK_BYTES, states._SPARED = 2**18, 0  # so that little data is much
+    source._CHUNK_BYTES, source._NOTE_INTERVAL_FACTOR = 2**18, 0  # so that little data is much
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def read(i):

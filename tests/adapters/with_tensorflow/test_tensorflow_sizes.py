@@ -30,7 +30,7 @@ SMALLER = SCALED | {
 }
 OF_VALUES = [
     "_format.layout.HEAP_BLOCK_BYTES",
-    "_memory._LEAST_BYTES",
+    "_core.memory._LEAST_BYTES",
     "adapters.tensorflow._loader._GATHERED_BYTES",
     "adapters.tensorflow._source._CHUNK_BYTES",
 ]
@@ -126,10 +126,10 @@ def test_states_of_sizes_around_what_is_held_are_noted_and_found():
     size = len(states._written(iter(tf.data.Dataset.range(1000))))
     for limit in (*around(size), 2 * size, 5 * size):
         held = {
-            "adapters.tensorflow._build_state._MOST_BYTES": limit,
-            "adapters.tensorflow._build_state._SPARED": 0,
+            "adapters.tensorflow._source._MOST_BYTES": limit,
+            "adapters.tensorflow._source._NOTE_INTERVAL_FACTOR": 0,
         }
-        with scaled(held | {"adapters.tensorflow._build_state._HELD_BYTES": 2 * limit}):
+        with scaled(held | {"adapters.tensorflow._source._HELD_BYTES": 2 * limit}):
             kept = states.IteratorStates("00" * 32)
             for record in range(12):
                 noted(kept, record)

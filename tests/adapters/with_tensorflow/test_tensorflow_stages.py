@@ -158,5 +158,5 @@ def test_where_the_epoch_is_not_in_the_checkpoint_it_is_refused_by_name():
     found = list(rests(lambda: STAGES["batch"](zipped(batches())).prefetch(3).repeat(3)))
     errors = [rest for rest, _ in found if isinstance(rest, tf.errors.OpError)]
     assert 0 < len(errors) < len(found)
-    assert all("CursorError: the checkpoint that the iterator goes on from" in str(error) for error in errors)
+    assert all("CursorError: the checkpoint that the iterator was" in str(error) for error in errors)
     assert all(rest == expected for rest, expected in found if rest not in errors)

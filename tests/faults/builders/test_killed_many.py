@@ -147,7 +147,7 @@ def test_a_partition_that_kills_its_worker_three_times_is_named(tmp_path: Path) 
     storage = yogadl.open_storage(tmp_path / "caches")
     with pytest.raises(
         WorkerDiedError,
-        match=r"partition 3 of 6 \('3'\): a worker process died 3 times at it, last of SIGKILL",
+        match=r"partition 3 of 6 \('3'\): 3 worker processes died during this call, the last one of SIGKILL",
     ):
         storage.submit(source, "data", "1", workers=2)
     assert said(tmp_path) == [3, 3, 3]

@@ -273,7 +273,7 @@ class Refuse(logging.Handler):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(lease, "Heartbeat", Silent)
-    set_constants(monkeypatch, SAY_AFTER_S=0.0, FIRST_PAUSE_S=0.001)
+    set_constants(monkeypatch, LOCK_LOG_AFTER_S=0.0, FIRST_PAUSE_S=0.001)
     handler = Refuse()
     logger = logging.getLogger("yogadl")
     logger.addHandler(handler)

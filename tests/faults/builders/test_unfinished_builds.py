@@ -266,7 +266,7 @@ def test_prune_of_what_is_unfinished_leaves_a_build_alone_that_runs(
     def prune() -> None:
         assert storage.prune(unfinished=True, dry_run=True).files == ()
         assert storage.prune(unfinished=True).files == ()
-        assert "others build or prune it just now" in caplog.text
+        assert "another process builds or prunes it" in caplog.text
 
     storage.submit(records(0, prune), "data", "1", part_bytes=PART_BYTES)
     storage.verify("data", "1")

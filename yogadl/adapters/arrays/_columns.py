@@ -1,7 +1,10 @@
-"""Turn Arrow arrays into columns for a cache, from Arrow's buffers, without a Python object per value."""
+"""Turn Arrow's types, arrays and batches into specs and columns for a cache."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any, Final
 
 import numpy as np
@@ -9,12 +12,184 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from yogadl._columns import check_size
+from yogadl._core.columns import Columns, check_size
+from yogadl._core.leaf import BYTES, STR, BadValueError, Leaf, Shape, leaf_at, refuse
+from yogadl._core.spec import DictNode, Node, Spec, check_keys
 from yogadl._format.columns import HeapValues, as_bytes
-from yogadl._format.entries import ENTRY_DTYPE, decoded
-from yogadl._leaf import BadValueError, Leaf, Shape, refuse
-from yogadl._spec import Spec
-from yogadl.adapters.arrays._types import NULL, Values, below, is_list, is_text, unnested
+from yogadl._format.fields import ENTRY_DTYPE, decoded
+from yogadl._sources.sources import NO_RECORDS
+from yogadl.errors import UnsupportedDataError
+
+# Arrow types that have a stored form, and the spec of records of such columns.
+
+
+# pyarrow has no annotations, so `Any` stands for a pa.DataType or a pa.Array throughout.
+# A column: a pa.Array, a pa.ChunkedArray, or a numpy array, which is stored as it is.
+Values = Any
+
+_NUMBERS: Final = {
+    **{f"{kind}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+    "bool": "bool",
+    "halffloat": "float16",
+    "float": "float32",
+    "double": "float64",
+    "date32[day]": "datetime64[D]",
+    "date64[ms]": "datetime64[ms]",
+}
+NULL: Final = (
+    "is null, which has no stored form; fill the nulls (fill_null, fillna) or drop those records (drop_null, "
+    "drop_nulls, dropna) first"
+)
+_MENDS: Final = (
+    (pa.types.is_decimal, "cast it to float64, or to string to keep every digit"),
+    (pa.types.is_time, "cast it to an integer"),
+    (pa.types.is_interval, "cast it to a duration"),
+    (pa.types.is_map, "make it two lists, one of keys and one of values"),
+    (pa.types.is_union, "make a column of each kind"),
+    (pa.types.is_struct, "make it a struct of lists instead of a list of structs"),
+)
+
+
+def spec_of(names: Sequence[Any] | None, columns: Sequence[Values]) -> Spec:
+    """Return the spec of records that are a dict of these columns, or a single column's values.
+
+    Args:
+        names: The keys of the dict; ``None`` for a single column.
+        columns: The columns, with one row or more each; or their pa.Fields.
+
+    Raises:
+        UnsupportedDataError: if a column can't be stored; names the column.
+    """
+    if names is None:
+        return Spec(_node("", columns[0]))
+    check_keys(names, "", 0)
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise UnsupportedDataError(f"two columns are called {name!r}; rename one of them")
+    spec = Spec(DictNode(tuple(names), tuple(map(_node, map(str, names), columns))))
+    if not spec.fields:
+        raise UnsupportedDataError("there are no columns; records need at least one field")
+    return spec
+
+
+def _node(path: str, column: Values) -> Node:
+    if isinstance(column, np.ndarray):
+        return leaf_at(path, 0, np.empty((), column.dtype))
+    return _node_of_type(path, column.type)
+
+
+def _node_of_type(path: str, data_type: Any) -> Node:
+    data_type = _plain_type(data_type)
+    if pa.types.is_struct(data_type):
+        fields = [data_type.field(i) for i in range(data_type.num_fields)]
+        keys = [field.name for field in fields]
+        if len(set(keys)) < len(keys):
+            raise UnsupportedDataError(f"the struct {path!r} has two fields of one name ({keys}); rename one")
+        return DictNode(
+            tuple(keys), tuple(_node_of_type(below(path, field.name), field.type) for field in fields)
+        )
+    shape, element = unnested(path, data_type)
+    if is_text(element):
+        is_str = (
+            pa.types.is_string(element)
+            or pa.types.is_large_string(element)
+            or pa.types.is_string_view(element)
+        )
+        return Leaf(STR if is_str else BYTES, shape)
+    if pa.types.is_null(element):
+        raise refuse(path, 0, NULL)
+    dtype = _dtype(element)
+    if dtype is None:
+        mend = next((mend for holds, mend in _MENDS if holds(element)), "cast it to another type")
+        raise _unsupported(path, data_type, mend)
+    return Leaf(dtype, shape)
+
+
+def _dtype(element: Any) -> str | None:
+    # A time zone only changes how a time is shown: Arrow stores all times in UTC.
+    if pa.types.is_timestamp(element):
+        return f"datetime64[{element.unit}]"
+    if pa.types.is_duration(element):
+        return f"timedelta64[{element.unit}]"
+    return _NUMBERS.get(str(element))
+
+
+def unnested(path: str, data_type: Any) -> tuple[Shape, Any]:
+    """Return the shape of a value, of which only the outermost dimension may vary, and the innermost type."""
+    declared = None
+    if isinstance(data_type, pa.BaseExtensionType):
+        declared = _declared_shape(data_type)
+        if declared is None:
+            raise _unsupported(
+                path, data_type, f"cast it to the type that it is kept as, {data_type.storage_type}"
+            )
+        data_type = data_type.storage_type
+    element, sizes = data_type, []
+    while is_list(element):
+        sizes.append(element.list_size if pa.types.is_fixed_size_list(element) else None)
+        element = _plain_type(element.value_type)
+    shape = tuple(sizes) if declared is None else declared
+    if None in shape[1:]:
+        raise _unsupported(
+            path,
+            data_type,
+            "only the outermost dimension may vary; make the inner lists of a fixed size, or flatten them",
+        )
+    return shape, element
+
+
+def _declared_shape(data_type: Any) -> Shape | None:
+    """Return the shape of a tensor type of Arrow or of HF datasets; ``None`` for other extension types."""
+    shape = getattr(data_type, "shape", None)
+    order = getattr(data_type, "permutation", None)
+    if not shape or (order is not None and list(order) != sorted(order)):
+        return None
+    return tuple(shape)
+
+
+def _plain_type(data_type: Any) -> Any:
+    """Return a type without dictionary or run-end encoding."""
+    while pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type):
+        data_type = data_type.value_type
+    return data_type
+
+
+def is_list(data_type: Any) -> bool:
+    """Return whether values are lists, of fixed or varying size."""
+    types = pa.types
+    return any(
+        holds(data_type)
+        for holds in (
+            types.is_list, types.is_large_list, types.is_fixed_size_list,
+            types.is_list_view, types.is_large_list_view,
+        )
+    )  # fmt: skip
+
+
+def is_text(data_type: Any) -> bool:
+    """Return whether values are bytes or str."""
+    types = pa.types
+    return any(
+        holds(data_type)
+        for holds in (
+            types.is_string, types.is_large_string, types.is_string_view, types.is_fixed_size_binary,
+            types.is_binary, types.is_large_binary, types.is_binary_view,
+        )
+    ) and not types.is_decimal(data_type)  # fmt: skip
+
+
+def below(path: str, name: str) -> str:
+    """Return the path of a struct's field."""
+    return f"{path}/{name}" if path else name
+
+
+def _unsupported(path: str, data_type: Any, mend: str) -> UnsupportedDataError:
+    field = f"field {path!r}" if path else "the record itself"
+    return UnsupportedDataError(f"{field} is {data_type} in Arrow, which has no stored form; {mend}")
+
+
+# Turn Arrow arrays into columns for a cache, from Arrow's buffers, without a Python object per value.
+
 
 # The types of column that `CacheWriter.write` accepts.
 Stored = NDArray[Any] | HeapValues
@@ -236,3 +411,120 @@ def _values_of(leaf: Leaf, column: HeapValues) -> Iterator[Any]:
             yield data.copy().view(leaf.numpy_dtype).reshape(sizes[:rank])
         else:
             yield decoded(leaf, data.tobytes(), tuple(sizes[:rank]))
+
+
+# Read tables that come in batches, in order; a thread reads the next batch while one is stored.
+
+
+# The size of one conversion: large enough that the work per chunk is small, and small enough for CPU caches.
+_CHUNK_RECORDS: Final = 64 * 1024
+_CHUNK_BYTES: Final = 8 * 2**20
+# Smaller batches are joined: converting 1,000 records, a common size, takes as long as converting 8,000.
+_LEAST_RECORDS: Final = 8 * 1024
+
+
+def chunk_records(record_bytes: int) -> int:
+    """Return the number of records of this size to convert at once."""
+    return max(1, min(_CHUNK_RECORDS, _CHUNK_BYTES // max(1, record_bytes)))
+
+
+class StreamSource:
+    """Batches of Arrow, read once, in order."""
+
+    can_start_anywhere = False
+    length = None
+
+    def __init__(self, reader: Any) -> None:  # a pa.RecordBatchReader
+        self._names = reader.schema.names
+        self.spec: Spec = spec_of(self._names, list(reader.schema))
+        batches = iter(reader)
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            raise UnsupportedDataError(NO_RECORDS)
+        self._batches = chain([first], batches)
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on; the records before `start` are read and dropped."""
+        return _chunked(self._names, self._batches, start, start)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A row group of a Parquet file, which can be read without the row groups before."""
+
+    records: int
+    batches: Callable[[], Iterable[Any]]
+
+
+class PiecesSource:
+    """Row groups of Parquet files of one schema, read one after the other."""
+
+    can_start_anywhere = True
+    has_final_spec = True
+
+    def __init__(self, schema: Any, pieces: Sequence[Piece]) -> None:
+        self._names = schema.names
+        self._pieces = pieces
+        self.spec: Spec = spec_of(self._names, list(schema))
+        self.length = sum(piece.records for piece in pieces)
+        if not self.length:
+            raise UnsupportedDataError(NO_RECORDS)
+        # A share that begins within a row group would read the whole row group.
+        self.starts = list(accumulate((piece.records for piece in pieces[:-1]), initial=0))
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on; at most the beginning of one row group is read and dropped."""
+        first = 0
+        for number, piece in enumerate(self._pieces):
+            if first + piece.records > start:
+                rest = self._pieces[number:]
+                batches = (batch for piece in rest for batch in piece.batches())
+                yield from _chunked(self._names, batches, start, start - first)
+                return
+            first += piece.records
+
+
+def _chunked(names: Sequence[str], batches: Iterable[Any], first: int, skipped: int) -> Iterator[Columns]:
+    """Yield columns in chunks of `chunk_records`, reading ahead on another thread.
+
+    Args:
+        names: The columns' names.
+        batches: The batches with the records.
+        first: The number of the first record to yield.
+        skipped: The number of records before it in `batches`.
+    """
+    for table in _read_ahead(_tables(_without(batches, skipped))):
+        size = chunk_records(table.nbytes // table.num_rows)
+        for start in range(0, table.num_rows, size):
+            piece = table.slice(start, size)
+            yield stored_columns(names, piece.columns, range(first, first + len(piece)))
+            first += len(piece)
+
+
+def _without(batches: Iterable[Any], skipped: int) -> Iterator[Any]:
+    for batch in batches:
+        if batch.num_rows > skipped:
+            yield batch.slice(skipped)
+        skipped = max(0, skipped - batch.num_rows)
+
+
+def _tables(batches: Iterable[Any]) -> Iterator[Any]:
+    """Join small batches."""
+    held: list[Any] = []
+    for batch in batches:
+        held.append(batch)
+        records = sum(batch.num_rows for batch in held)
+        if records >= _LEAST_RECORDS or sum(batch.nbytes for batch in held) >= _CHUNK_BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _read_ahead(items: Iterator[Any]) -> Iterator[Any]:
+    """Yield items, none of which is ``None``; a thread reads the next item while the caller uses one."""
+    with ThreadPoolExecutor(1, thread_name_prefix="yogadl-read-ahead") as pool:
+        ahead = pool.submit(next, items, None)
+        while (item := ahead.result()) is not None:
+            ahead = pool.submit(next, items, None)
+            yield item

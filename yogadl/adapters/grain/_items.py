@@ -1,10 +1,9 @@
-"""Give Grain records and batches by number: as random-access data sources, and as a map dataset.
+"""Give Grain records and batches by number, and assign them to Grain's workers."""
 
-All classes here are safe to use from any number of threads and after a fork. An object is picklable if its
-source is.
-"""
-
+import json
+import math
 import operator
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +12,174 @@ from typing import Any, Final, NamedTuple
 import grain
 import numpy as np
 
+from yogadl._core.arguments import whole
+from yogadl._core.protocols import RandomAccess
 from yogadl._dataref import RecordsRef, as_ref
-from yogadl._interfaces import RandomAccess
-from yogadl._stream import INDICES, Ahead, NumberedBatches, Numbering, Point, RecordStream, Rows
-from yogadl.adapters._trees import with_padding
-from yogadl.adapters.grain._numbering import length_of
-from yogadl.errors import ConfigurationError
+from yogadl._order import derive_key
+from yogadl._stream import (
+    INDICES,
+    Ahead,
+    Cut,
+    Identity,
+    NumberedBatches,
+    Numbering,
+    Point,
+    RecordStream,
+    Rows,
+    Shard,
+    read_cursor,
+)
+from yogadl.adapters._checks import with_padding
+from yogadl.errors import ConfigurationError, CursorError
+
+# Assign items to Grain's worker processes so that Grain delivers the workers' elements in order.
+#
+# Grain gives worker k of w every w-th item, k, k + w, ..., and takes one element from each worker in turn. If
+# the workers batch their items, their batches are not the batches of the order, and the delivered items are
+# no prefix of the order. Therefore the sampler assigns items by the batch: the j-th batch of worker k is
+# batch j * w + k of the order. The number of items in a batch depends on the operations.
+
+
+# Grain's transformations and operations have no common type.
+Operation = Any
+
+_COUNTED = (grain.transforms.Filter, grain.experimental.FlatMapTransform)
+_ONE_TO_ONE = (grain.transforms.Map, grain.transforms.RandomMap, grain.transforms.TfRandomMap)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effect of operations on the number of items; Grain's checkpoints contain it as JSON.
+
+    Attributes:
+        deal: The number of consecutive items that make one element, as far as that number is fixed.
+        is_in_step: Whether only batching changes the number of items, so that all shards stay in step.
+        is_known: Whether all operations are Grain's own. Another operation may hold back items.
+    """
+
+    deal: int
+    is_in_step: bool
+    is_known: bool
+
+
+def effect_of(operations: Sequence[Operation]) -> Effect:
+    """Return the effect of operations on the number of items."""
+    deal, is_in_step, is_known = 1, True, True
+    for operation in operations:
+        if isinstance(operation, grain.transforms.Batch):
+            deal *= operation.batch_size if is_in_step else 1
+        elif not isinstance(operation, _ONE_TO_ONE):
+            is_in_step, is_known = False, is_known and isinstance(operation, _COUNTED)
+    return Effect(deal, is_in_step, is_known)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The assignment of items to workers: integers only.
+
+    Args:
+        workers: The number of workers; 1 also if Grain uses none.
+        deal: The number of consecutive items that one worker gets: the items of one delivered element.
+        items: The number of items; `sys.maxsize` if they are endless.
+    """
+
+    workers: int
+    deal: int
+    items: int
+
+    @property
+    def length(self) -> int:
+        """The number of places that Grain divides among the workers; places after the end may be empty."""
+        if self.workers == 1 or self.deal == 1 or self.items == sys.maxsize:
+            return self.items
+        round_ = self.workers * self.deal
+        return math.ceil(self.items / round_) * round_
+
+    def item(self, place: int) -> int:
+        """Return the item at a place; an item after the end means that the place is empty."""
+        if self.workers == 1 or self.deal == 1:
+            return place
+        own, worker = divmod(place, self.workers)
+        element, within = divmod(own, self.deal)
+        return (element * self.workers + worker) * self.deal + within
+
+    def delivered(self, taken: Sequence[int]) -> int | None:
+        """Return the number of delivered items, or ``None`` if they are no prefix of the order.
+
+        Args:
+            taken: The number of items that each worker took for the delivered elements.
+        """
+        elements = []
+        for worker, count in enumerate(taken):
+            full, rest = divmod(count, self.deal)
+            if rest:  # only the last element of all may have fewer items
+                if (full * self.workers + worker) * self.deal + rest != self.items:
+                    return None
+                full += 1
+            elements.append(full)
+        total = sum(elements)
+        if elements != [len(range(worker, total, self.workers)) for worker in range(self.workers)]:
+            return None
+        return min(total * self.deal, self.items)
+
+
+# Compute what Grain needs about numbered items: a length, random keys, and JSON for its checkpoints.
+#
+# Grain's checkpoints contain a numbering as JSON. A cursor can be computed from this JSON alone.
+
+
+_TAG = int.from_bytes(b"grain-1", "big")
+
+
+def length_of(numbering: Numbering) -> int:
+    """Return the number of items; `sys.maxsize`, Grain's value for endless data, if there is no end."""
+    return sys.maxsize if numbering.length is None else numbering.length
+
+
+def random_key(numbering: Numbering, number: int) -> int:
+    """Return the key of an item's random generator, made of seed, epoch and the first record's position."""
+    epoch, inside = numbering.locate(number)
+    return derive_key(_TAG, numbering.identity.seed or 0, epoch, numbering.position(epoch, inside))
+
+
+def cursor_of(numbering: Numbering, delivered: int, *, is_short: bool) -> dict[str, Any]:
+    """Return the cursor after `delivered` items.
+
+    `is_short` is true if the last batch was to be larger, so that more items were requested than delivered. A
+    shard that has one record less than the others then ends at the same position as they do.
+    """
+    is_end = is_short and delivered == numbering.length
+    return numbering.cursor(numbering.end() if is_end else numbering.reach(delivered))
+
+
+def to_json(numbering: Numbering) -> dict[str, Any]:
+    """Return the numbering as plain JSON."""
+    shard, cut = numbering.shard, numbering.cut
+    return {
+        "start": numbering.cursor(numbering.start),
+        "shard": [shard.rank, shard.ranks, shard.remainder],
+        "cut": [cut.size, cut.drop_remainder, cut.epochs],
+    }
+
+
+def from_json(described: Any) -> Numbering:  # Any: the JSON comes from a file
+    """Return the numbering in JSON of `to_json`, or raise a CursorError."""
+    try:
+        start, (rank, ranks, remainder) = described["start"], described["shard"]
+        size, drop_remainder, epochs = described["cut"]
+        identity = Identity.of(start)
+        point = read_cursor(identity, start)
+        shard = Shard(identity.skipped.kept, whole("rank", rank), whole("ranks", ranks, 1), remainder)
+        return Numbering(identity, shard, point, Cut(size, drop_remainder, epochs))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CursorError(f"the state's sampler is damaged: {json.dumps(described)[:200]}") from error
+
+
+# Give Grain records and batches by number: as random-access data sources, and as a map dataset.
+#
+# All classes here are safe to use from any number of threads and after a fork. An object is picklable if its
+# source is.
+
 
 # The size of one read ahead: records are still in the CPU's cache when Grain uses them, at 20 us each.
 _AHEAD_BYTES: Final = 1_000_000
@@ -251,7 +412,7 @@ class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain
             return self._source[number]
         if number >= len(self.part):
             raise ConfigurationError(
-                f"element {number} was asked for in a part of {len(self.part)}: behind sequential_slice=True "
+                f"element {number} was requested of a part of {len(self.part)}: after sequential_slice=True "
                 "Grain's repeat() would read the parts of others again. Pass epochs= to map_dataset instead "
                 "of calling repeat(), or leave sequential_slice out"
             )

@@ -11,12 +11,18 @@ from typing import Any, Final
 
 import grain
 
-from yogadl._arguments import whole
-from yogadl._json import MANY_DIGITS, parse_json
+from yogadl._core.arguments import whole
+from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._stream import Numbering, walk
-from yogadl.adapters.grain._assignment import Assignment, Effect, effect_of
-from yogadl.adapters.grain._items import StreamMapDataset
-from yogadl.adapters.grain._numbering import cursor_of, from_json, length_of
+from yogadl.adapters.grain._items import (
+    Assignment,
+    Effect,
+    StreamMapDataset,
+    cursor_of,
+    effect_of,
+    from_json,
+    length_of,
+)
 from yogadl.errors import CursorError
 
 # Grain has no annotations and no public names for the stages of a pipeline: `Any` stands for its iterators,
@@ -97,13 +103,13 @@ def _cursor(numbering: Numbering, delivered: int | None, is_in_step: bool, is_sh
     """Return the cursor, or raise a `CursorError` if there is none for these items."""
     if delivered is None:
         raise CursorError(
-            "what the workers took is no prefix of the order, since each batches records of its own: use "
+            "the workers' records are no prefix of the order, since each worker makes its own batches: use "
             f"make_dataloader, which gives each worker whole batches, or batch outside of them, or {_RESUME}"
         )
     if not is_in_step and numbering.shard.ranks > 1:
         raise CursorError(
             "a filter, or another stage that changes how many records there are, takes the shards out of "
-            f"step, so no cursor stands for all of them: {_RESUME}"
+            f"step, so no cursor is valid for all of them: {_RESUME}"
         )
     return cursor_of(numbering, delivered, is_short=is_short)
 
@@ -182,7 +188,7 @@ def _of_dataset(iterator: Any) -> dict[str, Any]:
         name = type(stage).__name__
         if getattr(stage, "_sequential_slice", False) or getattr(stage, "part", None) is not None:
             raise CursorError(
-                f"with sequential_slice=True each worker reads a part of its own, no prefix of all: {_RESUME}"
+                f"with sequential_slice=True each worker reads its own part, no prefix of all: {_RESUME}"
             )
         if isinstance(stage, StreamMapDataset):
             return _cursor(stage.numbering, delivered, is_in_step, is_short)

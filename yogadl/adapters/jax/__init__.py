@@ -7,7 +7,6 @@ from yogadl.adapters import _checks
 
 _checks.require("jax", "make_jax_iterator needs JAX: pip install 'yogadl[jax]'")
 
-from yogadl.adapters.jax._loader import make_jax_iterator
-from yogadl.adapters.jax._shards import shards
+from yogadl.adapters.jax._loader import make_jax_iterator, shards
 
 __all__ = ["make_jax_iterator", "shards"]

@@ -1,21 +1,167 @@
-"""Hand a stream to Keras: as a `PyDataset`."""
+"""Hand a stream to Keras: as a `PyDataset` with x, y and sample weights."""
 
 import operator
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
 import keras
 
+from yogadl._core.arguments import whole
+from yogadl._core.leaf import Leaf
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Stream
+from yogadl._core.spec import DictNode, Node, SequenceNode, Spec
 from yogadl._dataref import takes_a_stream
-from yogadl._interfaces import Stream
-from yogadl._stream import RecordStream, as_stream
+from yogadl._stream import Cut, RecordStream, StreamIterator, as_stream, read_cursor
 from yogadl.adapters._checks import SHARD_ARGUMENTS, ahead_of, cut_of, ranks_of, warn_if_unsharded
-from yogadl.adapters.keras._fields import Fields, arranger
-from yogadl.adapters.keras._reader import BatchReader
-from yogadl.errors import ConfigurationError, MissingDependencyError
+from yogadl.errors import ConfigurationError, MissingDependencyError, UnsupportedDataError
+
+# Map the fields of a record to Keras's x, y and sample weight.
+
+
+# A function of a batch; or Keras's structure of inputs, with keys of the record in the place of arrays.
+Fields = Any
+_LARGEST_TUPLE = 3
+_TUPLES = "Keras takes (x,), (x, y) or (x, y, sample_weight)"
+
+
+def arranger(spec: Spec, fields: Fields, padding_field: str | None) -> Callable[[Any], Any] | None:
+    """Return the function that makes Keras's batch of a batch of records; None if Keras takes it as it is.
+
+    Batches have `padding_field` in addition to the fields of the spec.
+    """
+    tree = spec.tree
+    if callable(fields):
+        function: Callable[[Any], Any] = fields
+        return function
+    if fields is None:
+        if isinstance(tree, SequenceNode) and len(tree.children) > _LARGEST_TUPLE:
+            raise ConfigurationError(
+                f"the record has {len(tree.children)} items, and {_TUPLES}: choose, by fields=(0, 2) say"
+            )
+        _require_arrays(tree, "")
+        return None
+    if not isinstance(fields, tuple | list):
+        fields = (fields,)
+    if not 1 <= len(fields) <= _LARGEST_TUPLE:
+        raise ConfigurationError(f"fields has {len(fields)} items, and {_TUPLES}")
+    return partial(_picked, _places(fields, tree, padding_field))
+
+
+def _picked(places: Any, batch: Any) -> Any:
+    """Return the arrays at these places of a batch."""
+    if isinstance(places, dict):
+        return {key: _picked(place, batch) for key, place in places.items()}
+    if isinstance(places, tuple):
+        return tuple(_picked(place, batch) for place in places)
+    return batch[places]
+
+
+def _places(fields: Fields, tree: Node, padding_field: str | None) -> Any:
+    """Return `fields` with each key replaced by its place in a batch: a dict's key, or a position."""
+    if isinstance(fields, dict):
+        return {key: _places(item, tree, padding_field) for key, item in fields.items()}
+    if isinstance(fields, tuple | list):
+        return tuple(_places(item, tree, padding_field) for item in fields)
+    if not isinstance(fields, str | int) or isinstance(fields, bool):
+        raise ConfigurationError(
+            f"fields has {fields!r}: give a key of the record, a tuple or dict of keys, or a function"
+        )
+    if isinstance(tree, Leaf):
+        raise ConfigurationError("the record is a single value: it has no fields to choose from")
+    if fields == padding_field:
+        return padding_field
+    keys = list(tree.keys)
+    if fields not in keys:
+        raise ConfigurationError(f"fields has {fields!r}, which the record has not; it has {keys}")
+    position = keys.index(fields)
+    _require_arrays(tree.children[position], str(fields))
+    return fields if isinstance(tree, DictNode) else position
+
+
+def _require_arrays(node: Node, path: str) -> None:
+    """Refuse fields whose batches are lists, since Keras would take a list for several inputs."""
+    for field in Spec(node).fields:
+        if not field.leaf.is_fixed:
+            name = "/".join(part for part in (path, field.name) if part)
+            named = f"field {name!r}" if name else "the record"
+            raise UnsupportedDataError(
+                f"{named} varies in length, or is text, so a batch of it is a list, and Keras takes arrays: "
+                "leave it out by fields=, or make it an array by a function, say "
+                "fields=lambda batch: (pad(batch['text']), batch['label'])"
+            )
+
+
+# Read batches by number, and read ahead if the numbers follow each other.
+
+
+class BatchReader:
+    """The batches of a stream by number, counted from the stream's start, across epochs.
+
+    If batches are requested one after another, threads read ahead; `ahead` is the number of batches and the
+    number of threads. Any other number can be requested, too, and reading ahead continues there. Safe to use
+    from several threads and after a fork; picklable if the stream is, without the batches read ahead.
+
+    Attributes:
+        stream: The stream, which starts at batch 0.
+        numbering: The numbering of the batches.
+        furthest: The greatest number requested; -1 before the first request.
+    """
+
+    def __init__(
+        self, stream: RecordStream, cut: Cut, padding_field: str | None, ahead: tuple[int, int]
+    ) -> None:
+        depth, threads = ahead
+        self.stream = stream = stream.past_finished(replace(cut, epochs=1))
+        loader = stream.batch(cut.size, cut.drop_remainder, cut.epochs, padding_field=padding_field)
+        self.numbering = stream.run.numbering(cut)
+        cut.warn_if_finished(stream.shard, cut.span(stream.run.start))
+        self.furthest = -1
+        self._options = cut, padding_field, ahead
+        self._loader = loader.prefetch(depth, threads=threads) if depth else loader
+        self._batches: StreamIterator | None = None
+        self._next = 0  # the number of the batch that `_batches` delivers next
+        self._lock = ProcessLock()
+
+    def __reduce__(self) -> Any:
+        return BatchReader, (self.stream, *self._options)
+
+    def batch(self, number: int) -> Any:  # a tree like the record's
+        """Read one batch, or raise an IndexError."""
+        count = self.numbering.length
+        if number < 0 or (count is not None and number >= count):
+            raise IndexError(f"there is no batch {number}: there are {count}")
+        with self._lock:
+            if self._batches is None or number != self._next:
+                place = self.cursor(number)  # `at` counts positions like a cursor
+                self._batches = self._loader.at(place["epoch"], place["position"])
+                self._next = number
+            batch = next(self._batches)
+            self._next = number + 1
+            self.furthest = max(self.furthest, number)
+        return batch
+
+    def cursor(self, delivered: int) -> dict[str, Any]:
+        """Return the cursor after so many delivered batches."""
+        delivered, count = whole("delivered", delivered), self.numbering.length
+        if count is not None and delivered > count:
+            raise ConfigurationError(f"{delivered} batches can't be delivered: there are {count}")
+        return self.numbering.cursor(self.numbering.reach(delivered))
+
+    def at(self, state: Mapping[str, Any], rebind: bool = False) -> "BatchReader":
+        """Return a reader of the same stream whose batch 0 is the first one after the cursor."""
+        run = self.stream.run
+        start = read_cursor(run.identity(), state, rebind)
+        return BatchReader(RecordStream(replace(run, start=start)), *self._options)
+
+
+# Hand a stream to Keras: as a `PyDataset`.
+
 
 # Keras up to 3.6 builds a model with batches that are then missing from the training.
 if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 7):
@@ -30,8 +176,8 @@ _SHUFFLED: Final = (
     "steps_per_epoch=dataset.steps_per_epoch: then each epoch is the next of the stream's, in its own order"
 )
 _BACKED_UP: Final = (
-    "keras.callbacks.BackupAndRestore(save_freq=<number>) does not know of the place in the data: after a "
-    "stop it goes on with the weights of the middle of an epoch, and with data from its start, so that some "
+    "keras.callbacks.BackupAndRestore(save_freq=<number>) does not save the position in the data: after a "
+    "stop it resumes with the weights of the middle of an epoch, but with data from its start, so that some "
     "records come twice. Use yogadl.adapters.keras.Checkpoint(path, dataset, every_batches=<number>) in its "
     "place"
 )
@@ -178,7 +324,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         number, count = operator.index(index), self.num_batches
         if count is not None and self.asked_for < number < count:
             raise ConfigurationError(
-                f"batch {number} was asked for before batch {self.asked_for}: {_SHUFFLED}"
+                f"batch {number} was requested before batch {self.asked_for}: {_SHUFFLED}"
             )
         batch = self._reader.batch(number)
         return batch if self._arrange is None else self._arrange(batch)
@@ -221,13 +367,13 @@ def reading_call() -> ReadingCall | None:
     the call stack: `fit` and similar methods call it with the dataset, on every backend, before they read
     anything.
     """
-    given = given_to("get_data_adapter", "shuffle", "steps_per_epoch")
+    given = arguments_of_caller("get_data_adapter", "shuffle", "steps_per_epoch")
     return None if given is None else ReadingCall(bool(given["shuffle"]), given["steps_per_epoch"])
 
 
 def fit_backs_up_within_epochs(dataset: PyDataset) -> bool:
     """Return whether a `fit` on the dataset has a BackupAndRestore that saves within epochs."""
-    given = given_to("fit", "x", "callbacks")
+    given = arguments_of_caller("fit", "x", "callbacks")
     if given is None or given["x"] is not dataset:
         return False
     callbacks = getattr(given["callbacks"], "callbacks", given["callbacks"])  # of a CallbackList
@@ -236,7 +382,7 @@ def fit_backs_up_within_epochs(dataset: PyDataset) -> bool:
     return any(isinstance(one, kind) and one.save_freq != "epoch" for one in listed)
 
 
-def given_to(function: str, *names: str) -> Mapping[str, Any] | None:
+def arguments_of_caller(function: str, *names: str) -> Mapping[str, Any] | None:
     """Return the arguments of the nearest calling function of this name that has all of them, or None."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_MOST_FRAMES + 1):

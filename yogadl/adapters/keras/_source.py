@@ -7,10 +7,10 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._columns import Columns, field_column, split
-from yogadl._sources import NO_RECORDS, Source
-from yogadl._spec import Spec
-from yogadl.adapters._trees import Path, map_leaves
+from yogadl._core.columns import Columns, field_column, split
+from yogadl._core.spec import Spec
+from yogadl._sources.sources import NO_RECORDS, Source
+from yogadl.adapters._checks import Path, map_leaves
 from yogadl.errors import UnsupportedDataError
 
 

@@ -7,8 +7,6 @@ from yogadl.adapters import _checks
 
 _checks.require("ray", "Ray's executor and datasets need Ray: pip install 'yogadl[ray]'")
 
-from yogadl.adapters.ray._executor import RayExecutor
-from yogadl.adapters.ray._reading import read
-from yogadl.adapters.ray._source import source
+from yogadl.adapters.ray._source import RayExecutor, read, source
 
 __all__ = ["RayExecutor", "read", "source"]

@@ -1,21 +1,102 @@
-"""Write a Ray dataset into a cache, in the tasks that make its blocks."""
+"""Ray: a dataset as a source, a reference as a dataset, and a cluster that runs the tasks of a build."""
 
+import concurrent.futures
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+import ray
 import ray.data
-from ray.data.block import BlockAccessor
-from ray.data.datasource import Datasink
-from ray.exceptions import RayTaskError
+from ray.data.block import BlockAccessor, BlockMetadata
+from ray.data.datasource import Datasink, Datasource, ReadTask
+from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
-from yogadl._columns import Columns
-from yogadl._partitioned import Partitioned
-from yogadl._sources import Source, open_source
-from yogadl._spec import Spec
-from yogadl.adapters.ray._executor import original
-from yogadl.errors import UnsupportedDataError
+from yogadl._core.columns import Columns
+from yogadl._core.protocols import Column
+from yogadl._core.spec import Spec
+from yogadl._dataref import RecordsRef
+from yogadl._sources.partitioned import Partitioned
+from yogadl._sources.sources import Source, open_source
+from yogadl.adapters._checks import RECORD_COLUMN
+from yogadl.errors import ConfigurationError, UnsupportedDataError, WorkerDiedError
+
+# Run the tasks of a build on a Ray cluster.
+
+
+class RayExecutor(concurrent.futures.Executor):
+    """An executor of Ray tasks: ``storage.submit(source, id, version, engine=RayExecutor(num_cpus=2))``.
+
+    If the worker or the node of a task dies, Ray runs the task again, three times by default. If the function
+    itself raises, the build fails at once with that error. If Ray is not initialized, the first submitted
+    task initializes it; to choose a cluster, call ``ray.init`` before. Safe to use from several threads.
+
+    Args:
+        options: The options of ``ray.remote`` for a task: `num_cpus`, `memory`, `resources`, `max_retries`,
+            `scheduling_strategy`, `runtime_env`, ...
+
+    Raises:
+        ConfigurationError: if Ray has no such option.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            self._remote = ray.remote(_call).options(**options) if options else ray.remote(_call)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"Ray's tasks can't have the options {options}: {error}") from error
+
+    def submit(
+        self, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> "concurrent.futures.Future[Any]":
+        """Run a function with its arguments in a task."""
+        return _Task(self._remote.remote(function, args, kwargs))
+
+
+class _Task(concurrent.futures.Future[Any]):
+    """The future of one task's result."""
+
+    def __init__(self, ref: Any) -> None:
+        super().__init__()
+        self._ref = ref
+        ref.future().add_done_callback(self._take)
+
+    def cancel(self) -> bool:
+        """Cancel the task, or stop its process if it runs; a build survives this."""
+        if not super().cancel():
+            return False
+        ray.cancel(self._ref, force=True)
+        return True
+
+    def _take(self, done: "concurrent.futures.Future[Any]") -> None:
+        if not self.set_running_or_notify_cancel():
+            return
+        error = done.exception()
+        if error is None:
+            self.set_result(done.result())
+        else:
+            self.set_exception(original(error))
+
+
+def original(error: BaseException) -> BaseException:
+    """Return the error that a task raised, caused by Ray's error; a WorkerDiedError if the task was lost."""
+    cause = getattr(error, "cause", None)
+    # An error in a user's function of a dataset arrives only as Ray's text.
+    if isinstance(error, RayTaskError) and isinstance(cause, Exception) and not isinstance(cause, RayError):
+        cause.__cause__ = error
+        return cause
+    if isinstance(error, RayError) and not isinstance(error, TaskCancelledError | RayTaskError):
+        died = WorkerDiedError(f"the Ray task that wrote it is lost: {error}")
+        died.__cause__ = error
+        return died
+    return error
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
+
+
+# Write a Ray dataset into a cache, in the tasks that make its blocks.
 
 
 def source(data: Any, allow_pickle: bool = False) -> Source | None:
@@ -121,3 +202,83 @@ def _columns_of(block: Any) -> dict[str, Any]:
             )
     batch = accessor.to_numpy()
     return {name: column.tolist() if column.dtype == object else column for name, column in batch.items()}
+
+
+# Read a `DataRef` as a Ray dataset, whose tasks read their own rows.
+
+
+_BLOCK_BYTES: Final = 64 * 2**20
+
+
+def read(ref: RecordsRef, *, tasks: int = -1, **options: Any) -> "ray.data.Dataset":
+    """Return the records of a `DataRef` as a ``ray.data.Dataset``, in their order; nothing is read yet.
+
+    Each task opens the data on the node where it runs, so all nodes must reach the data: in a bucket, or in a
+    folder that they share. Each value of a nested record becomes a column, such as ``"image/pixels"``.
+
+    Args:
+        ref: The result of `fetch`, or any view, filter or mapped form of it.
+        tasks: The number of tasks that read; -1: Ray chooses it.
+        options: Options of ``ray.data.read_datasource``: `ray_remote_args`, `concurrency`, ...
+
+    Raises:
+        ConfigurationError: if `ref` has no random access.
+    """
+    if not isinstance(ref, RecordsRef):
+        raise ConfigurationError(
+            f"a {type(ref).__name__} can't be read by tasks: give what storage.fetch(...) or a view returned"
+        )
+    return ray.data.read_datasource(_Rows(ref), override_num_blocks=None if tasks == -1 else tasks, **options)
+
+
+class _Rows(Datasource):  # type: ignore[misc]  # Ray is not annotated for us
+    """The rows of a `DataRef`, to be read in ranges."""
+
+    def __init__(self, ref: RecordsRef) -> None:
+        self._ref = ref
+
+    def get_name(self) -> str:
+        return "yogadl"
+
+    def estimate_inmemory_data_size(self) -> int:
+        return len(self._ref) * self._ref.record_bytes
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        ref, records = self._ref, len(self._ref)
+        tasks = max(1, min(parallelism, records))
+        found = []
+        for number in range(tasks):
+            first, end = records * number // tasks, records * (number + 1) // tasks
+            metadata = BlockMetadata(
+                num_rows=end - first,
+                size_bytes=(end - first) * ref.record_bytes,
+                input_files=None,
+                exec_stats=None,
+            )
+            found.append(ReadTask(_reader(ref, first, end), metadata, per_task_row_limit=per_task_row_limit))
+        return found
+
+
+def _reader(ref: RecordsRef, first: int, end: int) -> Callable[[], Iterable[Any]]:
+    """Return the function of a task: it reads a range of records, in blocks of at most 64 MiB."""
+
+    def blocks() -> Iterator[Any]:
+        count = max(1, _BLOCK_BYTES // ref.record_bytes)
+        names = [field.name or RECORD_COLUMN for field in ref.spec.fields]
+        for start in range(first, end, count) or [first]:
+            columns = ref.columns(np.arange(start, min(start + count, end)))
+            batch = {name: _array(column) for name, column in zip(names, columns, strict=True)}
+            yield BlockAccessor.batch_to_block(batch)
+
+    return blocks
+
+
+def _array(column: Column) -> Any:
+    """Return a column as an array; an array of objects if the values vary in length."""
+    if not isinstance(column, list):
+        return column
+    found = np.empty(len(column), object)
+    found[:] = column
+    return found

@@ -6,15 +6,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
-from yogadl._arguments import flag, names_of, unknown_argument
-from yogadl._caller import users_level
+from yogadl._core.arguments import flag, names_of, unknown_argument, users_level
+from yogadl._core.key import AUTO
 from yogadl._dataref import RecordsRef, from_source
-from yogadl._key import AUTO
 from yogadl.adapters.tensorflow._graph import Graph
 from yogadl.adapters.tensorflow._loader import make_tf_dataset
 from yogadl.adapters.tensorflow._source import graph_of, python_functions
-from yogadl.adapters.tensorflow._specs import Dataset
-from yogadl.adapters.tensorflow._tensors import require_eager
+from yogadl.adapters.tensorflow._specs import Dataset, require_eager
 from yogadl.errors import ConfigurationError, CursorError, DatasetNotFoundError
 
 # More records than any number of shards needs: options are checked on a range of this length before a build.

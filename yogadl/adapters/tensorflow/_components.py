@@ -6,21 +6,24 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from yogadl._interfaces import Column
-from yogadl._leaf import BYTES, STR, Leaf
-from yogadl._spec import DictNode, NamedTupleNode, Node, Spec
-from yogadl.adapters._trees import with_padding
-from yogadl.adapters.tensorflow import _pack as pack
+from yogadl._core.leaf import BYTES, STR, Leaf
+from yogadl._core.protocols import Column
+from yogadl._core.spec import DictNode, NamedTupleNode, Node, Spec
+from yogadl.adapters._checks import with_padding
+from yogadl.adapters.tensorflow import _specs as pack
 from yogadl.adapters.tensorflow._specs import (
     DTYPES,
     RAGGED,
     Tensor,
     TypeSpec,
+    decoded,
     is_ragged,
+    ragged,
+    serialized,
+    shaped,
     tf_dtype,
     uniform_sizes,
 )
-from yogadl.adapters.tensorflow._tensors import decoded, ragged, serialized, shaped
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 

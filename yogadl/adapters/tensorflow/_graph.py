@@ -59,7 +59,7 @@ class Graph:
 
     definition: Message
 
-    def doubts(self) -> list[tuple[str, str]]:
+    def uncacheable_operations(self) -> list[tuple[str, str]]:
         """Return the pipeline's operations that should not be cached, each with what to do instead."""
         functions, main = self._of_records()
         nodes = [*functions, *main]
@@ -110,13 +110,13 @@ class Graph:
     def _of_records(self) -> tuple[list[Message], list[Message]]:
         """Return the nodes of functions, and the other nodes; without nodes that only choose datasets."""
         functions = {function.signature.name: function for function in self.definition.library.function}
-        main = _without_choices(self.definition.node)
+        main = _without_dataset_selectors(self.definition.node)
         called: dict[str, list[Message]] = {}
         todo = list(main)
         while todo:
             for name in _functions_of(todo.pop()):
                 if name in functions and name not in called:
-                    called[name] = _without_choices(functions[name].node_def)
+                    called[name] = _without_dataset_selectors(functions[name].node_def)
                     todo += called[name]
         return [node for name in functions if name in called for node in called[name]], main
 
@@ -126,7 +126,7 @@ class Graph:
         return _Hasher(functions).of_nodes(self.definition.node)
 
 
-def _without_choices(nodes: Sequence[Message]) -> list[Message]:
+def _without_dataset_selectors(nodes: Sequence[Message]) -> list[Message]:
     """Return the nodes without those that only select the next dataset, as in `sample_from_datasets`."""
     named = {node.name: node for node in nodes}
     taken = {_node_of(name) for node in nodes for name in node.input}

@@ -1,20 +1,316 @@
-"""Make a dataset of the numbered batches of a stream: each iteration is an epoch; with checkpoints."""
+"""Make a dataset of a stream's batches for tf.data, whose checkpoints hold the cursor."""
 
+import atexit
+import functools
 import hashlib
+import inspect
 import json
-from collections.abc import Callable
-from typing import Any
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
-from yogadl._memory import BatchMemory, settle_allocator
-from yogadl._stream import NumberedBatches
+from yogadl._core.memory import BatchMemory, settle_allocator
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Column, Memory
+from yogadl._stream import Flags, NumberedBatches
 from yogadl.adapters.tensorflow._components import Component
-from yogadl.adapters.tensorflow._gather import FOREIGN, EpochTokens, Gather
-from yogadl.adapters.tensorflow._specs import Dataset, Tensor
-from yogadl.adapters.tensorflow._state import EpochCount
-from yogadl.adapters.tensorflow._tensors import without_autograph
+from yogadl.adapters.tensorflow._specs import Dataset, Tensor, TypeSpec, without_autograph
+from yogadl.errors import ConfigurationError, CursorError
+
+# Read the batches of a stream for tf.data, in any of its threads; tokens identify the epochs.
+
+
+_TOKENS: Final = 256
+_MOST_EPOCHS: Final = 2**17
+_EXIT_S: Final = 10.0
+_QUIET_S: Final = 0.05
+_BUSY_S: Final = 2.0
+
+FOREIGN: Final = (
+    "the iterator's checkpoint is of another dataset, order, shard, start or batch size: "
+    "restore it into the dataset that it was saved from, or resume by stream.cursor(delivered=...)"
+)
+_FORGOTTEN: Final = (
+    "the checkpoint that the iterator was restored from does not contain the next epoch: when it was "
+    "saved, a zip, an interleave or the like had dropped the finished epoch. Resume by "
+    "stream.cursor(delivered=...); and call repeat() on the dataset of make_tf_dataset before it is combined "
+    "with others, then every checkpoint contains it. (Without a checkpoint: read the iterators in the order "
+    "in which they were made)"
+)
+# To restore a checkpoint the user makes one iterator, and tf.data replaces it by another.
+_MADE_BEFORE_RESTORED: Final = 2
+
+
+class EpochTokens:
+    """Look up the epoch of a token: the n-th token of a fixed sequence is the n-th epoch. Thread-safe.
+
+    Args:
+        tokens: A function that returns the first so many tokens. The first token belongs to `EpochCount`, not
+            to an epoch.
+        first: The epoch of the second token.
+
+    Attributes:
+        is_counted: Whether checkpoints are known to contain the number of epochs that were begun.
+    """
+
+    def __init__(self, tokens: Callable[[int], list[int]], first: int) -> None:
+        self._tokens = tokens
+        self._first = first
+        self._lock = ProcessLock()
+        self._numbers: dict[int, int] = {}
+        self._made_first = {token >> 32 for token in self._extend(_TOKENS)[:_MADE_BEFORE_RESTORED]}
+        self.is_counted = False
+
+    def _extend(self, count: int) -> list[int]:
+        tokens = self._tokens(count)
+        self._numbers = {token: self._first + number for number, token in enumerate(tokens[1:])}
+        return tokens
+
+    def number(self, token: int) -> int:
+        """Return the epoch of a token, or raise a CursorError if the token is not of this sequence."""
+        while token not in self._numbers:
+            with self._lock:
+                if token not in self._numbers and len(self._numbers) >= _MOST_EPOCHS:
+                    raise CursorError(FOREIGN)
+                if token not in self._numbers:
+                    self._extend(8 * len(self._numbers))
+        return self._numbers[token]
+
+    def require_first(self, epoch: int, made: int) -> None:
+        """Raise a CursorError if an iterator that is not among the first begins with the first epoch.
+
+        `made` is the number of the iterator. This happens if a checkpoint was restored in which tf.data did
+        not write the epoch's state.
+        """
+        if epoch == self._first and made not in self._made_first:
+            raise CursorError(_FORGOTTEN)
+
+
+class Gather:
+    """Read the items of epochs identified by tokens, in any order, from any number of threads.
+
+    Attributes:
+        calls: A context that each call from tf.data enters for as long as it runs Python.
+    """
+
+    def __init__(self, numbered: NumberedBatches, epochs: EpochTokens, memory: Memory) -> None:
+        self._numbered = numbered
+        self._epochs = epochs
+        self._memory = memory
+        self.calls = Calls()
+
+    def read(self, made: int, token: int, item: int) -> tuple[list[Column], Flags]:
+        """Return the columns of an item of the token's epoch, and the flags that mark its padding.
+
+        Raises:
+            StopIteration: if the epoch has no such item.
+            CursorError: if no epoch has this token.
+        """
+        epoch = self._epochs.number(token)
+        if not self._epochs.is_counted:
+            self._epochs.require_first(epoch, made)
+        if item >= self._numbered.count(epoch):
+            raise StopIteration
+        try:
+            return self._numbered.read(epoch, item, self._memory)
+        except StopIteration as error:  # tf.data would take it for the end of the epoch
+            raise RuntimeError("the source raised StopIteration while records were read") from error
+
+
+class Calls:
+    """Count the calls in flight, so that the interpreter's exit can wait for them.
+
+    tf.data's threads read ahead for as long as an iterator lives. If one of them is in Python while the
+    interpreter exits, the thread never returns, and TensorFlow waits for it for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._quiet_since = time.monotonic()
+        self._is_closing = False
+        finish = weakref.WeakMethod(self.finish)
+        atexit.register(_finish, finish)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._is_closing:
+                self._quiet_since = time.monotonic()  # a refused call is in Python, too
+                raise RuntimeError("the interpreter is shutting down")
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            self._quiet_since = time.monotonic()
+
+    def finish(self) -> None:
+        """Refuse new calls, and wait until the calls in flight have left Python."""
+        with self._lock:
+            self._is_closing = True
+            if time.monotonic() - self._quiet_since < _BUSY_S:  # another call may be about to enter
+                self._quiet_since = time.monotonic()
+        limit = time.monotonic() + _EXIT_S
+        while time.monotonic() < limit:
+            with self._lock:
+                if not self._count and time.monotonic() - self._quiet_since > _QUIET_S:
+                    return
+            time.sleep(0.005)
+
+
+def _finish(method: Any) -> None:  # a weak reference to a method
+    finish = method()
+    if finish is not None:
+        finish()
+
+
+# Save the next epoch in checkpoints of tf.data, whatever stages are between an epoch and `repeat`.
+#
+# A checkpoint of tf.data contains the state of each iterator that is still held. Most stages drop their
+# input's iterator when it ends: a batch after its last element, a shuffle that empties its buffer. The
+# iterator's state, which contains the epoch, is then missing. Therefore the iterators of the dataset that
+# `make_tf_dataset` returns, and of all datasets that its methods make of it, write the count of epochs in
+# addition to tf.data's own state.
+
+
+_IDENTITY_BYTES: Final = 8
+
+
+class EpochCount:
+    """The number of epochs of a dataset that were begun, as tf.data counts them.
+
+    The object holds an iterator over the random dataset whose numbers identify epochs. The state of this
+    iterator contains the number of other iterators that were made, and restoring the state sets that number
+    for all.
+
+    Args:
+        identity: A number of 63 bits that identifies the epochs' dataset.
+        random: The random dataset; this must be the first to iterate over it.
+        epochs: The epochs that are counted.
+    """
+
+    def __init__(self, identity: int, random: Dataset, epochs: EpochTokens) -> None:
+        self._identity = identity.to_bytes(_IDENTITY_BYTES, "little")
+        self._iterator = iter(random)
+        self._epochs = epochs
+
+    def save(self) -> bytes:
+        """Return the count for `restore`."""
+        variants = self._iterator._serialize_to_tensors()["_STATE"]
+        content: bytes = tf.io.serialize_tensor(variants).numpy()
+        return self._identity + content
+
+    def restore(self, saved: bytes) -> None:
+        """Set the count that `save` returned, or raise a CursorError if it is of another dataset."""
+        if saved[:_IDENTITY_BYTES] != self._identity:
+            raise CursorError(FOREIGN)
+        variants = tf.io.parse_tensor(saved[_IDENTITY_BYTES:], tf.variant)
+        self._iterator._restore_from_tensors({"_STATE": variants})
+
+    def mark_as_saved(self) -> None:
+        """Note that checkpoints contain the count."""
+        self._epochs.is_counted = True
+
+
+class ResumableDataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no annotations
+    """A wrapper of a dataset whose iterators have the count of epochs in their checkpoints.
+
+    The same holds for the iterators of datasets that its methods return.
+
+    Args:
+        dataset: The wrapped dataset.
+        count: The count of its own epochs, in addition to those of its input datasets.
+    """
+
+    def __init__(self, dataset: Dataset, count: EpochCount | None = None) -> None:
+        self._dataset = dataset
+        self._yogadl_count = count
+        super().__init__(dataset._variant_tensor)
+
+    def _inputs(self) -> list[Dataset]:
+        return [self._dataset]
+
+    @property
+    def element_spec(self) -> TypeSpec:
+        """The structure of an element."""
+        return self._dataset.element_spec
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator."""
+        iterator: Iterator[Any] = super().__iter__()
+        if tf.executing_eagerly():
+            _write_counts(iterator, list(dict.fromkeys(_counts_of(self))))
+        return iterator
+
+
+def _counts_of(dataset: Dataset) -> Iterator[EpochCount]:
+    """Yield the counts of a dataset and of all its inputs, in a fixed order."""
+    count = getattr(dataset, "_yogadl_count", None)
+    if count is not None:
+        yield count
+    for stage in dataset._inputs():
+        yield from _counts_of(stage)
+
+
+def _write_counts(iterator: Any, counts: list[EpochCount]) -> None:
+    """Add the counts to an iterator's checkpoints."""
+    save, restore = iterator._serialize_to_tensors, iterator._restore_from_tensors
+    is_symbolic = iterator._dataset.options().experimental_symbolic_checkpoint
+    for count in counts:
+        count.mark_as_saved()
+
+    def save_all() -> dict[str, Tensor]:
+        if is_symbolic:
+            raise ConfigurationError(
+                "with the option experimental_symbolic_checkpoint tf.data writes down an earlier state than "
+                "that of the epochs: leave the option out"
+            )
+        while True:  # until no epoch begins meanwhile in a thread of tf.data that reads ahead
+            saved = [count.save() for count in counts]
+            found = save()
+            if saved == [count.save() for count in counts]:
+                return {**found, "_EPOCHS": tf.constant(saved)}
+
+    def restore_all(tensors: dict[str, Tensor]) -> Any:
+        saved = tensors["_EPOCHS"].numpy().tolist()
+        if len(saved) != len(counts):
+            raise CursorError(FOREIGN)
+        for count, content in zip(counts, saved, strict=True):
+            count.restore(content)
+        return restore(tensors)
+
+    def copy(object_map: dict[Any, Any]) -> None:  # for checkpoints that are written in a thread
+        tensors = save_all()
+        stand_in = object_map.setdefault(iterator, iter(tf.data.Dataset.range(0)))
+        stand_in._serialize_to_tensors = lambda: tensors
+
+    iterator._serialize_to_tensors = save_all
+    iterator._restore_from_tensors = restore_all
+    iterator._copy_trackable_to_cpu = copy
+
+
+def _resumable(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that makes its result resumable if the result is a dataset."""
+
+    @functools.wraps(method)
+    def transform(self: ResumableDataset, *arguments: Any, **options: Any) -> Any:
+        found = method(self, *arguments, **options)
+        return ResumableDataset(found) if isinstance(found, tf.data.Dataset) else found
+
+    return transform
+
+
+for _name, _method in inspect.getmembers_static(tf.data.Dataset, inspect.isfunction):
+    if not _name.startswith("_"):
+        setattr(ResumableDataset, _name, _resumable(_method))
+
+
+# Make a dataset of the numbered batches of a stream: each iteration is an epoch; with checkpoints.
 
 
 def items_of(

@@ -4,16 +4,14 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from yogadl._arguments import whole
+from yogadl._core.arguments import whole
+from yogadl._core.protocols import Stream
+from yogadl._core.spec import Node
 from yogadl._dataref import takes_a_stream
-from yogadl._interfaces import Stream
-from yogadl._spec import Node
 from yogadl._stream import NumberedBatches, RecordStream, as_stream
 from yogadl.adapters.tensorflow._components import Component, assembled, components_of_record, flat_specs
-from yogadl.adapters.tensorflow._items import items_of
-from yogadl.adapters.tensorflow._specs import Dataset, Tensor
-from yogadl.adapters.tensorflow._state import ResumableDataset
-from yogadl.adapters.tensorflow._tensors import require_eager, without_autograph
+from yogadl.adapters.tensorflow._items import ResumableDataset, items_of
+from yogadl.adapters.tensorflow._specs import Dataset, Tensor, require_eager, without_autograph
 from yogadl.errors import ConfigurationError
 
 # The size of one gather for single records (benchmarks/tf_data.py).

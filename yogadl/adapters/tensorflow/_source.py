@@ -1,25 +1,139 @@
-"""Read the records of a tf.data pipeline, many at a time."""
+"""Save the state of a pipeline's iterator, so that a killed build continues from there."""
 
+import threading
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
-from yogadl._caller import users_level
-from yogadl._columns import Columns
-from yogadl._leaf import BadValueError, Leaf, refuse
-from yogadl._sources import NO_RECORDS, Source
-from yogadl.adapters.tensorflow import _pack as pack
-from yogadl.adapters.tensorflow._build_state import IteratorStates, restore
+from yogadl._core.arguments import users_level
+from yogadl._core.columns import Columns
+from yogadl._core.leaf import BadValueError, Leaf, refuse
+from yogadl._sources.sources import NO_RECORDS, Source
+from yogadl.adapters.tensorflow import _specs as pack
 from yogadl.adapters.tensorflow._graph import Graph
-from yogadl.adapters.tensorflow._specs import Dataset, StoredComponent, Tensor, components_of
-from yogadl.adapters.tensorflow._tensors import require_eager, without_autograph
+from yogadl.adapters.tensorflow._specs import (
+    Dataset,
+    StoredComponent,
+    Tensor,
+    components_of,
+    require_eager,
+    without_autograph,
+)
 from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+# Noting a state takes about 2 ms. The next state is noted after this many times as long. Records that were
+# read after the last state are read again after a kill.
+_NOTE_INTERVAL_FACTOR: Final = 50
+# The limits of one state, and of all states held: with data that tf.data has read ahead, a state can have
+# tens of megabytes.
+_MOST_BYTES: Final = 48 * 2**20
+_HELD_BYTES: Final = 96 * 2**20
+_HEADER_BYTES: Final = 8 + 32
+
+
+class IteratorState(NamedTuple):
+    """The state of an iterator as tf.data writes it, and the number of the record that is next."""
+
+    record: int
+    content: bytes
+
+
+class IteratorStates:
+    """Note the state of an iterator from time to time, and find the state nearest to a record. Thread-safe.
+
+    A part of the cache is sealed while the next one is being read, so all states since the last saved state
+    are held; if they are too large, every other one.
+
+    Args:
+        graph_sha256: The hash of the pipeline's graph; states of other pipelines are ignored. ``None``: note
+            nothing.
+    """
+
+    def __init__(self, graph_sha256: str | None) -> None:
+        self._graph = bytes.fromhex(graph_sha256 or "")
+        self._is_able = graph_sha256 is not None
+        self._lock = threading.Lock()
+        self._own: list[IteratorState] = []
+        self._given: list[IteratorState] = []
+        self._cost_s = 0.0
+        self._noted_s = -float("inf")
+
+    def note(self, iterator: Any, record: int) -> None:  # an iterator of TensorFlow
+        """Note an iterator's state, unless one was noted shortly before or tf.data can't write it."""
+        started_s = time.monotonic()
+        if not self._is_able or started_s - self._noted_s < _NOTE_INTERVAL_FACTOR * self._cost_s:
+            return
+        content = _written(iterator)
+        if content is None or len(content) > _MOST_BYTES:
+            self._is_able = False
+            return
+        self._noted_s = time.monotonic()
+        self._cost_s = self._noted_s - started_s
+        with self._lock:
+            self._own.append(IteratorState(record, content))
+            while sum(len(state.content) for state in self._own) > _HELD_BYTES:
+                del self._own[-2::-2]
+
+    def save(self, record: int) -> bytes | None:
+        """Return the last state noted before this record, for `load`; forget the earlier states."""
+        with self._lock:
+            found = _nearest(self._own, record)
+            if found is None:
+                return None
+            self._own = [state for state in self._own if state.record >= found.record]
+        return found.record.to_bytes(8, "little") + self._graph + found.content
+
+    def load(self, saved: bytes) -> None:
+        """Accept a state that an earlier process saved; the last two such states are kept."""
+        record, graph = int.from_bytes(saved[:8], "little"), saved[8:_HEADER_BYTES]
+        if self._is_able and graph == self._graph:
+            self._given = [*self._given[-1:], IteratorState(record, saved[_HEADER_BYTES:])]
+
+    def nearest(self, record: int) -> IteratorState | None:
+        """Return the loaded state from which the fewest records are read up to this record."""
+        return _nearest(self._given, record)
+
+    def drop(self, state: IteratorState) -> None:
+        """Forget a loaded state that can't be restored."""
+        self._given = [given for given in self._given if given is not state]
+
+
+def _nearest(states: list[IteratorState], record: int) -> IteratorState | None:
+    fitting = [state for state in states if state.record <= record]
+    return max(fitting, key=lambda state: state.record, default=None)
+
+
+def _written(iterator: Any) -> bytes | None:
+    """Return an iterator's state; ``None`` if tf.data can't write it: generators, stateful functions."""
+    policy = tf.data.experimental.ExternalStatePolicy.FAIL.value
+    try:
+        variants = tf.raw_ops.SerializeIterator(
+            resource_handle=iterator._iterator_resource, external_state_policy=policy
+        )
+        content: bytes = tf.io.serialize_tensor(variants).numpy()
+    except tf.errors.OpError:
+        return None
+    return content
+
+
+def restore(iterator: Any, state: IteratorState) -> bool:
+    """Set a new iterator to a saved state, and return whether that succeeded."""
+    try:
+        variants = tf.io.parse_tensor(state.content, tf.variant)
+        tf.raw_ops.DeserializeIterator(resource_handle=iterator._iterator_resource, serialized=variants)
+    except tf.errors.OpError:
+        return False
+    return True
+
+
+# Read the records of a tf.data pipeline, many at a time.
+
 
 _CHUNK_BYTES: Final = 8 * 2**20
 _CHUNK_RECORDS: Final = 8 * 1024
@@ -308,10 +422,9 @@ def python_functions(graph: Graph) -> list[Any] | None:
 
 
 def _warn_of_what_varies(graph: Graph | None) -> None:
-    for what, mend in graph.doubts() if graph else ():
+    for what, mend in graph.uncacheable_operations() if graph else ():
         warnings.warn(
-            f"the dataset that is to be cached has a flaw, {what}, and the cache keeps what this run gives: "
-            f"{mend}",
+            f"the dataset to cache has a flaw, {what}, and the cache keeps the records of this run: {mend}",
             UserWarning,
             stacklevel=users_level("tensorflow"),
         )

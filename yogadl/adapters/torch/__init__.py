@@ -8,13 +8,10 @@ from yogadl.adapters import _checks
 
 _checks.require("torch", "datasets and DataLoaders of PyTorch need PyTorch: pip install 'yogadl[torch]'")
 
-from yogadl.adapters.torch._dataset import Dataset
-from yogadl.adapters.torch._iterable import IterableDataset
+from yogadl.adapters.torch._iterable import IterableDataset, cursor
 from yogadl.adapters.torch._loader import make_dataloader
-from yogadl.adapters.torch._sampler import BatchSampler, Sampler
-from yogadl.adapters.torch._shards import shards
-from yogadl.adapters.torch._source import source
-from yogadl.adapters.torch._state import cursor
+from yogadl.adapters.torch._sampler import BatchSampler, Sampler, shards
+from yogadl.adapters.torch._source import Dataset, source
 
 __all__ = [
     "BatchSampler",

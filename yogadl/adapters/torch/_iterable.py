@@ -1,20 +1,125 @@
 """Present a stream to PyTorch as an iterable dataset that DataLoader's workers share exactly."""
 
+import fcntl
+import json
+import multiprocessing
+import os
+import tempfile
+import uuid
+import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from yogadl._arguments import whole
+from yogadl._core.arguments import whole
 from yogadl._dataref import takes_a_stream
 from yogadl._stream import Cut, NumberedBatches, Point, RecordStream, as_stream, read_cursor, write_cursor
 from yogadl.adapters._checks import cut_of
-from yogadl.adapters.torch._epochs import SharedEpochs, WorkerId
 from yogadl.adapters.torch._loader import TensorBatches
-from yogadl.adapters.torch._shards import warn_of_shards
+from yogadl.adapters.torch._sampler import warn_of_shards
 from yogadl.adapters.torch._tensors import converters
 from yogadl.errors import ConfigurationError, CursorError
+
+# Let the worker processes of one DataLoader agree on the epoch that each iterator of a dataset reads.
+#
+# DataLoader copies an iterable dataset into its workers each time it is iterated over, and calls `iter` only
+# there: the copy in the training loop gets no notice of a new epoch. The workers therefore record the epoch
+# in a small file, whose path all copies have.
+
+
+_REMEMBERED: Final = 64  # the number of iterators to remember, as their workers may still start
+
+
+@dataclass(frozen=True)
+class WorkerId:
+    """The identity of a worker process: its number, and the iterator of a DataLoader that it serves."""
+
+    worker: int = 0
+    workers: int = 1
+    seed: int = 0  # DataLoader's random number for the iterator; two iterators seldom have the same
+    # The ordinal of the process among all that the parent has started, less the worker's number: the same for
+    # all workers of one iterator, which are started one after another. If another thread starts fewer than
+    # `workers` processes in between, the value differs by less than between two iterators.
+    started: int = 0
+    parent: int = 0  # the process that iterates over the DataLoader
+
+    @staticmethod
+    def here() -> "WorkerId | None":
+        """Return the identity of this process, or ``None`` if it is no worker."""
+        info = torch.utils.data.get_worker_info()
+        parent = multiprocessing.parent_process()
+        if info is None or parent is None or parent.pid is None:
+            return None
+        ordinal = multiprocessing.current_process()._identity[-1]
+        return WorkerId(info.id, info.num_workers, info.seed - info.id, ordinal - info.id, parent.pid)
+
+
+class SharedEpochs:
+    """Give each iterator of a dataset the next epoch; copies made by pickling or forking count together.
+
+    A copy in another training process counts separately. The file is removed with the original.
+    """
+
+    def __init__(self, first: Point) -> None:
+        self._first = first
+        self._begun = 0  # the number of iterators of this process
+        self._path = os.path.join(tempfile.gettempdir(), f"yogadl-epochs-{uuid.uuid4().hex}")
+        weakref.finalize(self, _remove, self._path, os.getpid())
+
+    def begin(self) -> int:
+        """Count an iterator of this process: a persistent worker has several, one after another."""
+        self._begun += 1
+        return self._begun
+
+    def claim(self, worker: WorkerId | None, number: int) -> Point:
+        """Return the start of the iterator for which `begin` returned `number`; its workers get the same."""
+        with self._notes(worker) as notes:
+            if worker is not None:
+                for seed, started, begun, epoch, position in notes["claims"]:
+                    is_same = (seed, begun) == (worker.seed, number)
+                    if is_same and abs(started - worker.started) < worker.workers:
+                        return Point(epoch, position)
+            point = Point(*notes["next"])
+            notes["next"] = [point.epoch + 1, 0]
+            if worker is not None:
+                notes["claims"].append([worker.seed, worker.started, number, *point])
+                del notes["claims"][:-_REMEMBERED]
+        return point
+
+    def move(self, worker: WorkerId | None, point: Point) -> None:
+        """Note that an iterator was moved to `point`: the next claim is the epoch after it."""
+        with self._notes(worker) as notes:
+            notes["next"] = [point.epoch + 1, 0]
+
+    @contextmanager
+    def _notes(self, worker: WorkerId | None) -> Iterator[dict[str, Any]]:
+        """Read the notes of this training process, and write them back; one process at a time."""
+        parent = os.getpid() if worker is None else worker.parent
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "r+") as file:
+            # The lock is released with the descriptor, also if the process is killed.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            text = file.read()
+            everything = json.loads(text) if text else {}
+            yield everything.setdefault(str(parent), {"next": list(self._first), "claims": []})
+            written = json.dumps(everything)
+            if written != text:
+                file.seek(0)
+                file.write(written)
+                file.truncate()
+
+
+def _remove(path: str, owner: int) -> None:
+    if os.getpid() == owner:
+        Path(path).unlink(missing_ok=True)
+
+
+# Present a stream to PyTorch as an iterable dataset that DataLoader's workers share exactly.
+
 
 _READ_BYTES: Final = 1_000_000
 _READ_RECORDS: Final = 256
@@ -218,3 +323,93 @@ class ItemIterator(Iterator[Any]):
         self._start, self._yielded, self._rest = start, yielded, None
         self._is_over = "end" in state
         self._epochs.move(self._id, start)
+
+
+# Find the cursor in a state of torchdata's StatefulDataLoader.
+
+
+_MARK: Final = "yogadl"
+
+
+def cursor(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cursor in a StatefulDataLoader's `state_dict`, to resume with any other loader.
+
+    The cursor counts the delivered records, not those that workers had ready. If the epoch was read to its
+    end, the cursor is at the start of the next one.
+
+    Args:
+        state_dict: The state of a StatefulDataLoader over yogadl's `Sampler`, `BatchSampler` or
+            `IterableDataset`, with any number of workers. A cursor is returned as it is.
+
+    Raises:
+        CursorError: if the state has no cursor; or if the delivered records are not the beginning of the
+            epoch: between snapshots (``snapshot_every_n_steps``), or if DataLoader makes batches of the
+            records of several workers.
+
+    Example:
+        >>> import yogadl
+        >>> from yogadl.adapters import torch as yogadl_torch
+        >>> stream = yogadl.from_source([10, 11, 12]).stream()
+        >>> yogadl_torch.cursor(stream.cursor(delivered=2))["position"]
+        2
+    """
+    if _MARK in state_dict:
+        return dict(state_dict)
+    main, shares = _states_in(state_dict)
+    found = _of_shares(shares) if shares else _first(main, ("_sampler_iter_state", "_index_sampler_state"))
+    if found is None:
+        raise CursorError(
+            "there is no yogadl cursor in this state: save state_dict() of a StatefulDataLoader whose "
+            "sampler, batch_sampler or dataset is of yogadl.adapters.torch"
+        )
+    if state_dict.get("_iterator_finished"):
+        return {**found, "epoch": found["epoch"] + 1, "position": 0}
+    return dict(found)
+
+
+def _states_in(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    """Return the state of the training process, and those of the iterators of `IterableDataset`."""
+    snapshot = state.get("_snapshot")
+    if snapshot is None:
+        main, fetchers = state, [state.get("fetcher_state")]
+    else:
+        steps = state.get("_steps_since_snapshot", 0)
+        if steps:
+            were = "batch was" if steps == 1 else "batches were"
+            raise CursorError(
+                f"{steps} {were} delivered after the last snapshot of the workers: save when a multiple of "
+                "snapshot_every_n_steps was delivered, or leave that at 1"
+            )
+        main = snapshot["_main_snapshot"]
+        fetchers = [worker.get("fetcher_state") for worker in snapshot["_worker_snapshots"].values()]
+    found = [fetcher.get("dataset_iter_state") for fetcher in fetchers if fetcher]
+    return main, [share for share in found if isinstance(share, Mapping) and _MARK in share.get("cursor", ())]
+
+
+def _of_shares(shares: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the cursor after the items of all workers; refuse if these are no beginning of the epoch."""
+    workers = shares[0]["workers"]
+    delivered = sum(share["yielded"] for share in shares)
+    in_turn = all(share["yielded"] == -(-max(0, delivered - share["worker"]) // workers) for share in shares)
+    if len(shares) != workers or not in_turn:
+        counts = ", ".join(str(share["yielded"]) for share in shares)
+        raise CursorError(
+            f"the {workers} workers delivered {counts} items, which is not a beginning of the epoch: let the "
+            "dataset make the batches (IterableDataset(stream, batch_size=...), DataLoader(batch_size=None)) "
+            "or save when each worker delivered as many batches"
+        )
+    if all("end" in share for share in shares):
+        return dict(shares[0]["end"])
+    last = max(shares, key=lambda share: (share["cursor"]["epoch"], share["cursor"]["position"]))
+    return dict(last["cursor"])
+
+
+def _first(state: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the first cursor under one of these keys, or under the keys in which samplers nest it."""
+    for key in keys:
+        inner = state.get(key)
+        if isinstance(inner, Mapping):
+            found = dict(inner) if _MARK in inner else _first(inner, ("sampler_iter_state", "sampler_state"))
+            if found is not None:
+                return found
+    return None

@@ -1,14 +1,17 @@
-"""Read PyTorch's datasets as sources: by record, or by column if they consist of tensors."""
+"""A `DataRef` as a map-style dataset of PyTorch, and PyTorch's datasets as sources."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from yogadl._columns import Columns
-from yogadl._interfaces import Indices
-from yogadl._sources import (
+from yogadl._core.arguments import checked_indices
+from yogadl._core.columns import Columns
+from yogadl._core.protocols import Indices
+from yogadl._core.spec import Spec
+from yogadl._dataref import RecordsRef, as_ref
+from yogadl._sources.sources import (
     NO_RECORDS,
     ArraysSource,
     ItemsSource,
@@ -17,10 +20,66 @@ from yogadl._sources import (
     Source,
     has_random_access,
 )
-from yogadl._spec import Spec
-from yogadl.adapters.torch._dataset import Dataset
-from yogadl.adapters.torch._tensors import arrays_in
+from yogadl.adapters.torch._tensors import arrays_in, converters
 from yogadl.errors import UnsupportedDataError
+
+# Present a `DataRef` to PyTorch as a map-style dataset.
+
+
+class Dataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is not installed where types are checked
+    """The records of a reference by index, with tensors for arrays: a map-style dataset.
+
+    Numbers become tensors without dimensions; bytes, str and dates stay as they are. A whole batch is read in
+    one step (``__getitems__``, which DataLoader calls); its samples share memory with each other, never with
+    the cache. Thread-safe; usable after a fork; pickles in well under a kilobyte if the reference does.
+
+    (For records of numpy arrays pass the reference itself to DataLoader.)
+
+    Args:
+        ref: The result of `fetch`, `cacheable` or `from_source`.
+        transform: A function of a record that returns the sample.
+
+    Raises:
+        ConfigurationError: if `ref` has no random access.
+
+    Example:
+        >>> import numpy as np, yogadl
+        >>> from yogadl.adapters import torch as yogadl_torch
+        >>> ref = yogadl.from_source({"x": np.eye(3, dtype=np.float32), "y": np.arange(3)})
+        >>> dataset = yogadl_torch.Dataset(ref)
+        >>> len(dataset), dataset[2]
+        (3, {'x': tensor([0., 0., 1.]), 'y': tensor(2)})
+    """
+
+    def __init__(self, ref: RecordsRef, transform: Callable[[Any], Any] | None = None) -> None:
+        self.ref = as_ref(ref)
+        self.transform = transform
+        self._converters = converters(ref.spec)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.ref, self.transform)
+
+    def __len__(self) -> int:
+        return len(self.ref)
+
+    def __repr__(self) -> str:
+        return f"<Dataset over {self.ref!r}>"
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
+        """Return a list of samples, read at once."""
+        found = checked_indices([int(index) for index in indices], len(self.ref))
+        columns = [to(column) for to, column in zip(self._converters, self.ref.columns(found), strict=True)]
+        # `unbind` makes the views of all rows in C.
+        rows = [column.unbind() if isinstance(column, torch.Tensor) else column for column in columns]
+        records = self.ref.spec.records(rows, len(found))
+        return records if self.transform is None else [self.transform(record) for record in records]
+
+
+# Read PyTorch's datasets as sources: by record, or by column if they consist of tensors.
+
 
 _MOST_RECORDS = 8192
 _MOST_BYTES = 8 * 2**20
@@ -96,11 +155,11 @@ class _BatchedItems(_Items):
         return [arrays_in(record, index) for record, index in zip(records, indices, strict=True)]
 
 
-def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | ChosenSource | None":
+def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | SubsetSource | None":
     """Return the source of data that consists only of tensors, else ``None``."""
     if type(data) is torch.utils.data.Subset:
         inner = _columns_of(data.dataset, allow_pickle)
-        return None if inner is None else ChosenSource(inner, data.indices)
+        return None if inner is None else SubsetSource(inner, data.indices)
     if type(data) is torch.utils.data.TensorDataset:
         data = tuple(data.tensors)
     elif type(data) is torch.utils.data.StackDataset:
@@ -115,12 +174,12 @@ def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | ChosenSource |
     return ArraysSource(arrays_in(data, 0), allow_pickle=allow_pickle)
 
 
-class ChosenSource:
+class SubsetSource:
     """Some records of a source by column, in the order of a `Subset`'s indices; a record may come twice."""
 
     can_start_anywhere = True
 
-    def __init__(self, parent: "ArraysSource | ChosenSource", indices: Sequence[int]) -> None:
+    def __init__(self, parent: "ArraysSource | SubsetSource", indices: Sequence[int]) -> None:
         self.spec: Spec = parent.spec
         self.has_final_spec: bool = parent.has_final_spec
         self.length = len(indices)

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from yogadl._interfaces import Column
-from yogadl._leaf import NUMPY_DTYPES, Leaf, dtype_named, refuse
-from yogadl._spec import Spec
-from yogadl.adapters._trees import Path, map_leaves
+from yogadl._core.leaf import NUMPY_DTYPES, Leaf, dtype_named, refuse
+from yogadl._core.protocols import Column
+from yogadl._core.spec import Spec
+from yogadl.adapters._checks import Path, map_leaves
 
 # A torch.Tensor, a torch.dtype: torch need not be installed where the types are checked.
 Tensor = Any

@@ -10,20 +10,22 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from yogadl._core.key import library_version
 from yogadl._dataref import RecordsRef
 from yogadl._format.table import PartTable
-from yogadl._version import library_version
 from yogadl.cli._output import counted, day_and_time, size
-from yogadl.cli._report_page import charts
-from yogadl.cli._report_page.fields import fields_section
-from yogadl.cli._report_page.history import origin_section, versions_section
-from yogadl.cli._report_page.markup import element, note, pairs, section, text
-from yogadl.cli._report_page.records import records_section
-from yogadl.cli._report_page.sampling import Sample
-from yogadl.cli._report_page.storing import storing_section
-from yogadl.cli._report_page.style import STYLE
+from yogadl.cli._report_page import markup as charts
+from yogadl.cli._report_page.fields import (
+    Sample,
+    fields_section,
+    origin_section,
+    records_section,
+    storing_section,
+    versions_section,
+)
+from yogadl.cli._report_page.markup import STYLE, element, note, pairs, section, text
 from yogadl.storage import DatasetInfo
-from yogadl.storage._log import Log
+from yogadl.storage._catalogue.log import Log
 
 _PARTS: Final = {
     "fields": "Fields", "records": "Records", "order": "Shuffle", "storing": "On disk",

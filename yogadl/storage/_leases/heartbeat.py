@@ -21,8 +21,8 @@ from functools import partial
 from typing import Any, Final
 
 from yogadl.errors import StorageError
-from yogadl.storage._buckets.bucket import Bucket
 from yogadl.storage._leases.waiting import read_body
+from yogadl.storage._objects.bucket import Bucket
 
 _PARENT_POLL_S: Final = 0.5
 _REPORT_EVERY_S: Final = 1.0
@@ -50,10 +50,10 @@ sys.path[:] = path
 from yogadl.storage._leases.heartbeat import retry_ending
 retry_ending(task)
 """
-_END_AGAIN_EVERY_S: Final = 1.0
+_END_RETRY_INTERVAL_S: Final = 1.0
 _STOPPED: Final = ("T", "t")
 # The signals that a cluster's or a system's manager sends to every process of a job at once.
-_SENT_TO_ALL: Final = (
+_JOB_SIGNALS: Final = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
 
@@ -95,13 +95,13 @@ class Heartbeat:
     def _start(self) -> "subprocess.Popen[bytes]":
         # The task is sent through a pipe: it may hold credentials that other users must not see.
         command = [*_PYTHON, "-c", _START]
-        with _outliving_signals():
+        with _signals_blocked():
             try:
                 process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, bufsize=0)
             except OSError as error:
                 raise StorageError(
                     error.errno or errno.EAGAIN,
-                    f"can't start {sys.executable}, to tell others that this build goes on: {error.strerror}",
+                    f"can't start {sys.executable}, to send heartbeats to other builders: {error.strerror}",
                 ) from error
             # If this object is dropped, as by an interrupt, the heartbeat must end with it. At the exit of
             # this process it must go on: the thread that builds dies then, and the heartbeat reports that.
@@ -134,14 +134,14 @@ class Heartbeat:
 
 
 @contextmanager
-def _outliving_signals() -> Iterator[None]:
+def _signals_blocked() -> Iterator[None]:
     """Make processes started in this block survive signals to all processes of a job.
 
     These processes tell other machines that this process is dead, so they must not die with it. The signals
     are blocked, a state that a child inherits from its first moment on. This process gets them at the end of
     the block.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT_TO_ALL)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _JOB_SIGNALS)
     try:
         yield
     finally:
@@ -195,7 +195,7 @@ def end_in_background(task: HeartbeatTask, ending: bytes, for_s: float, *, may_c
     start = pickle.dumps((sys.path, pickle.dumps((task, ending, for_s, may_come))))
     command = [*_PYTHON, "-c", _START_TO_END]
     silent = subprocess.DEVNULL  # with our output inherited, its reader would wait for both processes to end
-    with suppress(OSError, subprocess.SubprocessError), _outliving_signals():
+    with suppress(OSError, subprocess.SubprocessError), _signals_blocked():
         subprocess.run(
             command, input=start, stdout=silent, stderr=silent, start_new_session=True, check=False
         )
@@ -212,7 +212,7 @@ def retry_ending(pickled: bytes) -> None:
                 task.bucket.put(task.end_name, ending)
             if token is not None or not may_come:
                 return
-        time.sleep(_END_AGAIN_EVERY_S)
+        time.sleep(_END_RETRY_INTERVAL_S)
 
 
 class _ParentWatch:
@@ -264,4 +264,4 @@ def _attempt(put: Callable[[], object]) -> None:
         put()
     except StorageError as error:
         # The next write may succeed; if none does, another builder takes over, and this one detects that.
-        sys.stderr.write(f"yogadl: can't tell others that this build goes on: {error}\n")
+        sys.stderr.write(f"yogadl: can't send a heartbeat to other builders: {error}\n")

@@ -11,14 +11,16 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from yogadl._key import DatasetKey
+from yogadl._core.key import DatasetKey
 from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._buckets.bucket import Bucket, Object
-from yogadl.storage._exclusion import LeaseLostError
+from yogadl.storage._catalogue.backend import BuildExclusion, LeaseLostError
+from yogadl.storage._files.root import Root
 from yogadl.storage._leases.heartbeat import Heartbeat, HeartbeatTask, end_in_background
 from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._leases.waiting import (
@@ -29,6 +31,7 @@ from yogadl.storage._leases.waiting import (
     ttl_of,
     verbs,
 )
+from yogadl.storage._objects.bucket import Bucket, Object, check_conditions
 
 _log = logging.getLogger("yogadl")
 
@@ -180,8 +183,8 @@ class Leases:
         """Put the lease of the term after `state`, unless another process puts it first."""
         if state.term >= _names.MAX_NUMBER:
             raise LeaseError(
-                f"{self.bucket.url}/{_names.lease(key, state.term)} has the highest number that there is, "
-                "which no leases come to: somebody else has put it there. Make sure that nobody builds, "
+                f"{self.bucket.url}/{_names.lease(key, state.term)} has the highest possible number, "
+                "which yogadl never reaches: another program wrote it. Make sure that no process builds, "
                 f"delete it, then {verbs(key)[0]} again"
             )
         term, token = state.term + 1, secrets.token_hex(16)
@@ -310,3 +313,67 @@ class BuildLease:
 
     def _ending(self, failed: str | None) -> bytes:
         return json.dumps({"token": self._token, "failed": failed and failed[:_MAX_MESSAGE_CHARS]}).encode()
+
+
+# Decide by leases which process builds or prunes in a bucket, or in a folder that machines share.
+
+
+class LeaseCoordinator:
+    """Exclude other builders below a root that machines share. Implements `BuildCoordinator`.
+
+    Args:
+        root: The root.
+        leases: The leases below the same root.
+        probes: Whether to test first that the store honours conditional writes.
+        changed: Called with a version that was built, or may have been. Picklable.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        leases: Leases,
+        *,
+        probes: bool = False,
+        changed: Callable[[DatasetKey], object] | None = None,
+    ) -> None:
+        self.leases = leases
+        self._root = root
+        self._probes = probes
+        self._is_probed = False
+        self._changed = changed
+
+    def __reduce__(self) -> Any:
+        return partial(LeaseCoordinator, probes=self._probes, changed=self._changed), (
+            self._root,
+            self.leases,
+        )
+
+    @contextmanager
+    def building(
+        self, key: DatasetKey, unless: Callable[[], bool] | None = None
+    ) -> Iterator[BuildExclusion | None]:
+        self._probe()
+        with self.leases.held(key, unless) as lease:
+            try:
+                yield lease
+            finally:
+                if self._changed is not None:
+                    self._changed(key)
+
+    @contextmanager
+    def pruning(self, dataset_id: str) -> Iterator[BuildExclusion | None]:
+        self._probe()
+        with self.leases.pruning(dataset_id, self._root.now()) as lease:
+            yield lease
+
+    def wait_for_pruning(self, dataset_id: str) -> None:
+        self._probe()
+        self.leases.wait_for_pruning(dataset_id)
+
+    def _probe(self) -> None:
+        if self._probes and not self._is_probed:
+            check_conditions(self.leases.bucket)
+            self._is_probed = True
+
+    def has_builder(self, dataset_id: str) -> bool:
+        return self.leases.is_held(dataset_id, self._root.now())

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from yogadl._frozen import frozen
+from yogadl._core.frozen import frozen
 from yogadl.errors import ConfigurationError
 
 TTL_S: Final = 300.0

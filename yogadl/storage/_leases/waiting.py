@@ -9,13 +9,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from yogadl._json import parse_json
-from yogadl._key import DatasetKey
-from yogadl._printable import printable
+from yogadl._core.frozen import parse_json
+from yogadl._core.key import DatasetKey
+from yogadl._core.printable import printable
 from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._buckets.bucket import Bucket, read
 from yogadl.storage._leases.policy import LeasePolicy
+from yogadl.storage._objects.bucket import Bucket, read
 
 _log = logging.getLogger("yogadl")
 
@@ -109,7 +109,7 @@ class LeaseWaiter:
         if silence_s < self._ttl_s(state):
             return False
         _log.warning(
-            "yogadl: %s, who was to %s %s, has given no sign of life for %.0f s: taking over",
+            "yogadl: %s, which was to %s %s, has sent no heartbeat for %.0f s: taking over",
             self._describe(state), self._verb, self._key, silence_s,
         )  # fmt: skip
         return True
@@ -175,12 +175,12 @@ class LeaseWaiter:
                 f"{self._key} is still being {self._participle} after waiting {waited_s:.0f} s: "
                 f"{self._describe(state)}. "
                 "Wait longer (wait_s), or end that process: its lease ends with it, or "
-                f"{self._ttl_s(state):.0f} s after its last sign of life. If neither helps, delete "
+                f"{self._ttl_s(state):.0f} s after its last heartbeat. If neither helps, delete "
                 f"{self._bucket.url}/{_names.leases(self._key)}/"
             )
         if waited_s >= self._log_at_s:
             _log.warning(
-                "yogadl: waiting for %s, %s by %s, until %.0f s after its last sign of life%s%s",
+                "yogadl: waiting for %s, %s by %s, until %.0f s after its last heartbeat%s%s",
                 self._key, self._participle, self._describe(state), self._ttl_s(state),
                 "" if wait_s is None else f", {wait_s:.0f} s at most (wait_s)",
                 if_this_process(self._body(state)),

@@ -19,9 +19,9 @@ TYPES = {
     "list": ("array", pa.list_(pa.uint8())),
 }
 SMALLER = SCALED | {
-    "adapters.arrays._batches._CHUNK_BYTES": 2**14,
-    "adapters.arrays._batches._CHUNK_RECORDS": 70,
-    "adapters.arrays._batches._LEAST_RECORDS": 33,
+    "adapters.arrays._columns._CHUNK_BYTES": 2**14,
+    "adapters.arrays._columns._CHUNK_RECORDS": 70,
+    "adapters.arrays._columns._LEAST_RECORDS": 33,
     "adapters.arrays._columns._JOINED_BYTES": 2**14 + 2**13,
     "adapters.arrow_export._MAX_BYTES": 2**13,
 }
@@ -31,14 +31,14 @@ OF_VALUES = [
     ("_format.layout.HEAP_BLOCK_BYTES", "binary view"),
     ("_format.layout.HEAP_BLOCK_BYTES", "string"),
     ("_format.layout.HEAP_BLOCK_BYTES", "list"),
-    ("adapters.arrays._batches._CHUNK_BYTES", "binary"),
+    ("adapters.arrays._columns._CHUNK_BYTES", "binary"),
     ("adapters.arrays._columns._JOINED_BYTES", "binary"),
     ("adapters.arrays._columns._JOINED_BYTES", "list"),
 ]
 OF_RECORDS = [
-    "adapters.arrays._batches._CHUNK_RECORDS",
-    "adapters.arrays._batches._LEAST_RECORDS",
-    "adapters.arrays._frames._FIRST_RECORDS",
+    "adapters.arrays._columns._CHUNK_RECORDS",
+    "adapters.arrays._columns._LEAST_RECORDS",
+    "adapters.arrays._source._FIRST_RECORDS",
 ]
 
 

@@ -1,0 +1,252 @@
+"""Check the arguments of callers, and word all errors about an argument's name or value; sizes with units."""
+
+import functools
+import math
+import operator
+import re
+import sys
+from collections.abc import Callable, Collection, Mapping
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+# Read and write sizes with units, such as 256MB.
+
+
+_UNITS: Final = {
+    "": 1, "B": 1,
+    "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
+}  # fmt: skip
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)")
+
+
+def bytes_of(size: int | str) -> int:
+    """Return the number of bytes in a size such as ``5000``, ``"256MB"`` or ``"1GiB"``.
+
+    Raises:
+        ConfigurationError: if it is no size.
+    """
+    if isinstance(size, str):
+        found = _SIZE.fullmatch(size.strip())
+        unit = _UNITS.get(found[2].upper()) if found else None
+        count = 0 if not found or unit is None else int(float(found[1]) * unit)
+    else:
+        count = size if type(size) is int else 0
+    if count < 1:
+        raise ConfigurationError(f"give a size such as 256MB or 1GiB, not {size!r}")
+    return count
+
+
+def in_words(size_bytes: float) -> str:
+    """Return a number of bytes as text with a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size_bytes < 999.5:
+            is_whole = unit == "B" or size_bytes >= 99.95
+            return f"{size_bytes:.{0 if is_whole else 1}f} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:,.1f} TB"
+
+
+# Find the line of the user's own code that a warning should point at.
+
+
+def users_level(*libraries: str) -> int:
+    """Return the `stacklevel` that makes a warning of the calling function point at the user's own line.
+
+    The user's line is the innermost one outside of this library. The `yogadl` command counts as a user: it
+    shows such warnings itself.
+
+    Args:
+        libraries: Packages through which the user may have called this library; their lines are skipped, too.
+    """
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and _is_passed_over(frame, {"yogadl", *libraries}):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _is_passed_over(frame: FrameType, libraries: set[str]) -> bool:
+    names = frame.f_globals.get("__name__", "").split(".")
+    return names[0] in libraries and names[:2] != ["yogadl", "cli"]
+
+
+# Check the arguments of callers; all errors about an argument's name or value are worded here.
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Names that mean the same argument, here and in other libraries.
+_SYNONYMS: Final = (
+    {"batch_size", "n"},
+    {"collate", "collate_fn"},
+    {"drop_last", "drop_remainder"},
+    {"epochs", "num_epochs"},
+    {"num_replicas", "num_shards", "process_count", "shard_count", "world_size"},
+    {"num_workers", "worker_count", "workers"},
+    {"offset", "skip", "start", "start_offset"},
+    {"process_index", "rank", "shard_index", "shard_rank"},
+    {"seed", "shuffle_seed"},
+)
+
+# Correct names that some functions don't have; no similar name is suggested for them.
+_NO_TYPO: Final = frozenset({"skip_finished_epoch", "skip_shuffle_at_epoch_end"})
+
+# Other functions that may take the argument; each key is the text of a call to the function.
+Elsewhere = Mapping[str, Callable[..., Any]]
+
+
+def above_zero(name: str, given: Any) -> float | None:  # Any: the value is checked here
+    """Return a number above 0, or ``None`` if none is given.
+
+    Raises:
+        ConfigurationError: if the value is anything else.
+    """
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if given is not None and not (is_number and given > 0):
+        raise ConfigurationError(f"{name} must be a number above 0, not {given!r}")
+    found: float | None = given
+    return found
+
+
+def explains_names(elsewhere: Elsewhere | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that makes a function suggest the right name when an argument has a wrong one.
+
+    Args:
+        elsewhere: Functions that the argument may belong to instead.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        title = function.__qualname__.removesuffix(".__init__")
+        names = names_of(function)
+        known = frozenset(names)
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **options: P.kwargs) -> R:
+            if not known.issuperset(options):
+                raise unknown_argument(title, next(n for n in options if n not in known), names, elsewhere)
+            return function(*args, **options)
+
+        return checked
+
+    return decorate
+
+
+def unknown_argument(
+    title: str, name: str, names: Collection[str], elsewhere: Elsewhere | None = None
+) -> ConfigurationError:
+    """Return the error for an unknown argument: it suggests similar names, or else lists all names."""
+    meant = [f"{found}=" for found in _same(name, names)]
+    if not meant:
+        others = {text: names_of(function) for text, function in (elsewhere or {}).items()}
+        meant = [f"{found}=" for found in _close(name, names)]
+        meant += [f"{text}(...)" for text in others if text.endswith(f".{name}")]
+        meant += [f"{text}({found}=...)" for text, theirs in others.items() for found in _same(name, theirs)]
+        # Misspelt arguments of other functions are suggested only if nothing else fits.
+        near = [f"{text}({found}=...)" for text, theirs in others.items() for found in _close(name, theirs)]
+        meant = meant or near
+    hint = f"did you mean {' or '.join(meant)}?" if meant else f"it has {', '.join(names)}"
+    return ConfigurationError(f"{title} has no argument {name!r}: {hint}")
+
+
+def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's arguments, except `self`."""
+    # inspect.signature would be too slow: this runs for many functions at every import.
+    code = getattr(function, "__wrapped__", function).__code__
+    names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return tuple(name for name in names if name != "self")
+
+
+def _same(name: str, names: Collection[str]) -> list[str]:
+    words = {name}.union(*(group for group in _SYNONYMS if name in group))
+    return [found for found in names if found in words]
+
+
+def _close(name: str, names: Collection[str]) -> list[str]:
+    import difflib  # needed only for errors
+
+    if name in _NO_TYPO:
+        return []
+    return difflib.get_close_matches(name, names, n=2)
+
+
+def whole(name: str, value: Any, least: int | None = 0) -> int:  # Any: the value is checked here
+    """Return `value` as a Python int; a bool is refused.
+
+    If `least` is given, the value must be at least that.
+
+    Raises:
+        ConfigurationError: if the value is anything else; the error names the argument.
+    """
+    try:
+        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        limit = "" if least is None else f" of at least {least}"
+        raise ConfigurationError(f"{name} must be a whole number{limit}, not {value!r}")
+    return number
+
+
+def flag(name: str, value: Any) -> bool:  # Any: the value is checked here
+    """Return `value` as a Python bool.
+
+    Raises:
+        ConfigurationError: if the value is neither True nor False; the error names the argument.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigurationError(f"{name} must be True or False, not {value!r}")
+    return bool(value)
+
+
+def exact(name: str, value: Any) -> "Fraction":  # Any: the value is checked here
+    """Return a number above 0 exactly; a float stands for the decimal that Python prints for it.
+
+    Raises:
+        ConfigurationError: if the value is anything else; the error names the argument.
+    """
+    from fractions import Fraction  # slow to import, and rarely needed
+    from numbers import Integral, Real
+
+    if not isinstance(value, bool | np.bool_) and isinstance(value, Real):
+        if isinstance(value, Integral):
+            found = Fraction(int(value))
+        elif isinstance(value, Fraction):
+            found = value
+        else:
+            number = float(value)
+            found = Fraction(repr(number)) if math.isfinite(number) else Fraction(0)
+        if found > 0:
+            return found
+    raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
+
+
+def checked_indices(indices: Any, records: int) -> NDArray[np.int64]:
+    """Return `indices` as int64, with negative indices counted from the end.
+
+    Raises:
+        IndexError: if one is out of range.
+        ConfigurationError: if they are not a flat list of integers.
+    """
+    array = np.asarray(indices)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise ConfigurationError(
+            f"indices must be a flat list of integers, not {array.dtype} of shape {array.shape}"
+        )
+    if len(array):
+        low, high = int(array.min()), int(array.max())
+        if low < -records or high >= records:
+            raise IndexError(f"record {low if low < -records else high} is out of range: there are {records}")
+    found = array.astype(np.int64)
+    if len(found) and low < 0:
+        found[found < 0] += records
+    return found

@@ -1,0 +1,497 @@
+"""Turn records into columns, one array or list a field, with shapes that a caller may declare."""
+
+import copy
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.leaf import (
+    BYTES,
+    NUMPY_DTYPES,
+    OBJECT,
+    PICKLE,
+    PYTHON_SCALARS,
+    BadShapeError,
+    BadValueError,
+    Leaf,
+    Shape,
+    leaf_of,
+    refuse,
+)
+from yogadl._core.spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+# Turn records into columns: one array or list a field, a chunk of records at a time.
+
+
+# Arrays and lists made by `column_of`, or stored columns, whose classes this module can't import.
+Columns = list[Any]
+
+# A value is one run of bytes inside one LMDB value, and both store their sizes in 32 bits.
+MAX_LEAF_BYTES: Final = 2**31 - 2**20
+# The size of a chunk: large enough to keep the work per chunk small, small enough for memory.
+CHUNK_RECORDS: Final = 1024
+CHUNK_BYTES: Final = 8 * 2**20
+# While a chunk is read, every 64th record is measured: records may be far larger than those before.
+_UNSEEN_RECORDS: Final = 64
+
+
+def numbered(start: Callable[[], Iterator[Any]], first: int = 0) -> Iterator[Any]:
+    """Iterate, and add the record's number to an error that the source raises."""
+    number = first
+    try:
+        for number, record in enumerate(start(), first + 1):  # noqa: B007  (used in the note of an error)
+            yield record
+    except Exception as error:
+        error.add_note(f"while reading record {number} of the source")
+        raise
+
+
+def chunks(
+    spec: Spec, records: Iterator[Any], first_record: int, *, are_constant: bool = False
+) -> Iterator[Columns]:
+    """Yield the columns of records, a chunk at a time; a record that may change is copied as it comes."""
+    # Large records need small chunks: the first chunk has one record, and the size of each chunk sets the
+    # next.
+    count, first = 1, first_record
+    if not are_constant:
+        records = map(copier_of(spec.tree), records)
+    while chunk := _taken(spec, records, count):
+        columns = columns_of(spec, chunk, first)
+        yield columns
+        first += len(chunk)
+        size = sum(size_of(column) for column in columns) // len(chunk)
+        count = max(1, min(16 * count, CHUNK_RECORDS, CHUNK_BYTES // max(size, 1)))
+
+
+class Pickled:
+    """An object pickled at the time it was read, so that later changes don't reach it."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, value: Any) -> None:
+        import cloudpickle
+
+        self.data: bytes = cloudpickle.dumps(value)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+def copier_of(node: Node, keep_object: Callable[[Any], Any] = Pickled) -> Callable[[Any], Any]:
+    """Return a function that copies a record as far as it may change; sources may refill one array.
+
+    A record of another structure is returned unchanged, and refused later.
+
+    Args:
+        node: The structure of a record.
+        keep_object: Copies an object that will be pickled.
+    """
+    if isinstance(node, Leaf):
+        return keep_object if node.dtype == OBJECT else _owned
+    copiers = [copier_of(child, keep_object) for child in node.children]
+    if isinstance(node, DictNode):
+        by_key = dict(zip(node.keys, copiers, strict=True))
+
+        def keep_dict(record: Any) -> Any:
+            if not isinstance(record, dict) or record.keys() != by_key.keys():
+                return record
+            return {key: by_key[key](value) for key, value in record.items()}
+
+        return keep_dict
+
+    def keep_sequence(record: Any) -> Any:
+        if not isinstance(record, list | tuple) or len(record) != len(copiers):
+            return record
+        kept = [keep(value) for keep, value in zip(copiers, record, strict=True)]
+        if isinstance(record, list):
+            return kept
+        make: Any = getattr(record, "_make", tuple)  # of a namedtuple
+        return make(kept)
+
+    return keep_sequence
+
+
+# Types of values that can't be changed: most values are of these.
+_CONSTANT: Final = frozenset({*PYTHON_SCALARS, str, bytes, *(np.dtype(name).type for name in NUMPY_DTYPES)})
+
+
+def _owned(value: Any) -> Any:
+    """Return a value that no other code can change."""
+    kind = type(value)
+    if kind in _CONSTANT:
+        return value
+    if kind is np.ndarray:
+        return value if value.nbytes > MAX_LEAF_BYTES else value.copy()  # a value this large will be refused
+    if isinstance(value, np.generic):
+        return value
+    if kind is memoryview:
+        return bytes(value)
+    try:
+        return copy.deepcopy(value)  # a tensor, or another library's array
+    except Exception:  # noqa: BLE001  (any type, which may raise anything: the value is checked later)
+        return value
+
+
+def _taken(spec: Spec, records: Iterator[Any], count: int) -> list[Any]:
+    """Return the next `count` records, or fewer if they are much larger than a chunk should be."""
+    taken: list[Any] = []
+    while more := list(itertools.islice(records, min(_UNSEEN_RECORDS, count - len(taken)))):
+        taken += more
+        if len(taken) == count:
+            break
+        try:
+            last = columns_of(spec, more[-1:])
+        except UnsupportedDataError:
+            break  # storing the records raises an error that names the first one that does not fit
+        if len(taken) * sum(map(size_of, last)) > 2 * CHUNK_BYTES:
+            break
+    return taken
+
+
+def columns_of(spec: Spec, records: Sequence[Any], first_record: int = 0) -> Columns:
+    """Turn records into columns.
+
+    Raises:
+        UnsupportedDataError: if a record does not fit the spec; the error names the field and the record.
+    """
+    values = split(spec, records, first_record)
+    return [field_column(field, its, first_record) for field, its in zip(spec.fields, values, strict=True)]
+
+
+def split(spec: Spec, records: Sequence[Any], first_record: int = 0) -> list[list[Any]]:
+    """Split records into one list of values a field, checking the structure of each.
+
+    Raises:
+        UnsupportedDataError: if a record has another structure; the error names the field and the record.
+    """
+    found: list[list[Any]] = []
+    _split(spec.tree, records, found, "", first_record)
+    return found
+
+
+def _split(node: Node, values: Sequence[Any], found: list[list[Any]], path: str, first: int) -> None:
+    """Append to `found` a list of values for each leaf below `node`."""
+    if isinstance(node, Leaf):
+        found.append(values if isinstance(values, list) else list(values))
+        return
+    bad = _first_mismatch(node, values)
+    if bad is not None:
+        raise refuse(path, first + bad, _difference(node, values[bad]))
+    for position, (key, child) in enumerate(zip(node.keys, node.children, strict=True)):
+        at: Any = key if isinstance(node, DictNode) else position
+        _split(child, [value[at] for value in values], found, f"{path}/{key}" if path else str(key), first)
+
+
+def _first_mismatch(node: DictNode | SequenceNode | NamedTupleNode, values: Sequence[Any]) -> int | None:
+    if isinstance(node, DictNode):
+        keys = dict.fromkeys(node.keys).keys()
+        for i, value in enumerate(values):
+            if not isinstance(value, dict) or value.keys() != keys:
+                return i
+        return None
+    base = list if node.kind == "list" else tuple
+    count = len(node.children)
+    names = node.keys if isinstance(node, NamedTupleNode) else None
+    for i, value in enumerate(values):
+        if not isinstance(value, base) or len(value) != count or getattr(value, "_fields", None) != names:
+            return i
+    return None
+
+
+def _difference(node: DictNode | SequenceNode | NamedTupleNode, value: object) -> str:
+    if isinstance(node, DictNode):
+        expected = f"a dict with the keys {list(node.keys)}"
+        found = f"one with {list(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
+        return f"should be {expected}, as in the records before, but is {found}"
+    found = f"a {type(value).__name__}"
+    fields = getattr(value, "_fields", None)
+    if isinstance(node, NamedTupleNode) and fields is not None:
+        expected = f"a namedtuple with the fields {list(node.keys)}"
+        return f"should be {expected}, as in the records before, but is {found} with {list(fields)}"
+    if isinstance(value, list | tuple):
+        found += f" of {len(value)}"
+    return (
+        f"should be a {node.kind} of {len(node.children)}, as in the records before, but is {found}; "
+        "if the length varies, make it an array (np.asarray)"
+    )
+
+
+def field_column(field: Any, values: Sequence[Any], first_record: int) -> NDArray[Any] | list[Any]:
+    try:
+        return column_of(field.leaf, values if isinstance(values, list) else list(values))
+    except BadValueError as error:
+        raise refuse(field.name, first_record + error.position, error.problem) from error.__cause__
+
+
+def column_of(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
+    """Turn the values of one field into a column: one array if all shapes agree, else a list.
+
+    The array is new, writable and C-contiguous. A list holds bytes, str, or C-contiguous arrays of
+    the leaf's dtype. `leaf` decides the dtype only; a value of another shape is no error.
+
+    Raises:
+        BadValueError: if a value is not of the leaf's dtype.
+    """
+    if not leaf.is_numeric:
+        return _list_of(leaf, values)
+    dtype = leaf.numpy_dtype
+    kinds = set(map(type, values))
+    if kinds == {np.ndarray}:
+        arrays = values
+    elif kinds <= _scalar_types(leaf.dtype, dtype):
+        try:
+            return np.array(values, dtype=dtype)
+        except OverflowError:
+            position = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
+            raise BadValueError(position, f"is {values[position]}, which does not fit into int64") from None
+    else:
+        arrays = [_array(leaf, i, value) for i, value in enumerate(values)]
+    if {array.dtype for array in arrays} != {dtype}:
+        arrays = [_array(leaf, i, value) for i, value in enumerate(arrays)]
+    shapes = {array.shape for array in arrays}
+    if max(map(math.prod, shapes), default=0) * dtype.itemsize > MAX_LEAF_BYTES:
+        for position, array in enumerate(arrays):
+            check_size(position, array.nbytes)  # before the values are copied or touched
+    if len(shapes) != 1:
+        return [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
+    return _stacked(arrays, dtype, shapes.pop())
+
+
+def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
+    """Turn the values of one field into a batch's column: an array if the leaf is fixed, else a list.
+
+    Raises:
+        BadShapeError: if a value is not of the leaf's shape.
+        BadValueError: if a value is not of the leaf's dtype.
+    """
+    column = column_of(leaf, values)
+    if not len(column):
+        shape = [size or 0 for size in leaf.shape or ()]
+        return np.empty((0, *shape), leaf.numpy_dtype) if leaf.is_fixed else []
+    _check_shapes(leaf, column)
+    if leaf.is_fixed:
+        return column
+    if leaf.is_numeric and leaf.shape is None:
+        return [value if value.ndim else value[()] for value in column]  # arrays of no dimension are scalars
+    return list(column)
+
+
+def _check_shapes(leaf: Leaf, column: NDArray[Any] | list[Any]) -> None:
+    """Refuse values of a shape that the leaf does not admit.
+
+    Raises:
+        BadShapeError: if a value has another shape.
+    """
+    if leaf.shape is None:
+        return
+    if isinstance(column, np.ndarray):
+        shapes = [column.shape[1:]]
+    elif leaf.is_numeric:
+        shapes = [array.shape for array in column]
+    elif leaf.shape == () and np.ndarray not in set(map(type, column)):
+        return  # the usual text, of no dimension
+    else:
+        shapes = [shape_of(leaf, value) for value in column]
+    known = [(axis, size) for axis, size in enumerate(leaf.shape) if size is not None]
+    for shape in set(shapes):
+        if len(shape) != len(leaf.shape) or (known and any(shape[axis] != size for axis, size in known)):
+            raise BadShapeError(shapes.index(shape), shape)
+
+
+def _stacked(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    # Joining the buffers is several times faster than np.stack on small arrays (benchmarks/build.py).
+    # Custom dtypes and datetimes export no buffer. Arrays in another memory order would be joined in that
+    # order.
+    if dtype.name in NUMPY_DTYPES and all(array.flags.c_contiguous for array in arrays):
+        joined = bytearray().join(arrays)  # type: ignore[arg-type]  # any contiguous buffer joins
+        return np.frombuffer(joined, dtype).reshape(len(arrays), *shape)
+    return np.ascontiguousarray(np.stack(arrays))  # np.stack keeps the memory order of its arguments
+
+
+def _scalar_types(name: str, dtype: np.dtype[Any]) -> set[type]:
+    if dtype.kind in "mM":
+        return set()  # one Python type covers all units: numpy would convert, and round, silently
+    types: set[type] = {dtype.type}
+    for python_type, dtype_name in PYTHON_SCALARS.items():
+        if dtype_name == name:
+            types.add(python_type)
+    return types
+
+
+def _array(leaf: Leaf, position: int, value: object) -> NDArray[Any]:
+    _leaf_of_at(leaf, position, value)
+    return np.asarray(value).astype(leaf.numpy_dtype, copy=False)
+
+
+def _leaf_of_at(leaf: Leaf, position: int, value: object) -> Leaf:
+    """Return `leaf_of(value)`; the error names `position` if the value can't be stored with this leaf."""
+    try:
+        found = leaf_of(value)
+    except BadValueError as error:
+        # The records before decided how this field is stored, so the hint to pickle does not apply.
+        raise BadValueError(position, error.problem.replace(f", {PICKLE}", "")) from error.__cause__
+    if found.dtype != leaf.dtype:
+        raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")
+    return found
+
+
+def _list_of(leaf: Leaf, values: Sequence[Any]) -> list[Any]:
+    if leaf.dtype == OBJECT:
+        return list(values)
+    want = bytes if leaf.dtype == BYTES else str
+    if leaf.shape == () and set(map(type, values)) == {want}:
+        return list(values)
+    return [_strings(leaf, want, i, value) for i, value in enumerate(values)]
+
+
+def _strings(leaf: Leaf, want: type, position: int, value: object) -> Any:
+    """Return one value of a bytes or str leaf: the scalar, or an object array of them."""
+    if isinstance(value, np.ndarray) and value.dtype == object and not value.size:
+        return value  # an empty array has no type of its own: it takes the leaf's
+    found = _leaf_of_at(leaf, position, value)
+    if found.shape == ():
+        scalar = value.item() if isinstance(value, np.ndarray | np.generic) else value
+        return str.__str__(scalar) if want is str else want(scalar)  # str() of an Enum's member is its name
+    return np.asarray(value).astype(object)
+
+
+def widen(leaf: Leaf, shape: Shape | None) -> Leaf:
+    """Return the leaf that also admits values of `shape`."""
+    if leaf.shape is None or leaf.shape == shape:
+        return leaf
+    if shape is None or len(leaf.shape) != len(shape):
+        return Leaf(leaf.dtype, None, leaf.ragged_rank, leaf.row_splits)
+    merged = tuple(ours if ours == theirs else None for ours, theirs in zip(leaf.shape, shape, strict=True))
+    return Leaf(leaf.dtype, merged, leaf.ragged_rank, leaf.row_splits)
+
+
+def shape_of(leaf: Leaf, value: Any) -> tuple[int, ...]:
+    """Return the shape of one value of a list column."""
+    return () if leaf.dtype == OBJECT else getattr(value, "shape", ())
+
+
+def check_size(position: int, size_bytes: int) -> None:
+    """Refuse a value that is larger than a stored value may be.
+
+    Raises:
+        BadValueError: if the value is too large.
+    """
+    if size_bytes > MAX_LEAF_BYTES:
+        raise BadValueError(
+            position,
+            f"takes {size_bytes:,} bytes, more than the {MAX_LEAF_BYTES:,} (2 GiB less 1 MiB) that one value "
+            "may; split it into several records",
+        )
+
+
+def size_of(column: NDArray[Any] | list[Any]) -> int:
+    """Return the approximate size of a column in bytes."""
+    if isinstance(column, np.ndarray):
+        return column.nbytes
+    return sum(
+        value.nbytes if isinstance(value, np.ndarray) else len(value) if hasattr(value, "__len__") else 64
+        for value in column
+    )
+
+
+# Let a caller declare the shapes of fields that vary, which a sample of the records may not show.
+
+
+def declare(sampled: Spec, given: Any) -> tuple[Spec, frozenset[int]]:
+    """Return the spec with the caller's declarations, and the numbers of the fields that they cover.
+
+    Args:
+        sampled: The spec of the records in the sample.
+        given: A `Spec`, or a tree like the record's whose leaves are `Leaf`s. A dict names keys of a dict,
+            attributes of a namedtuple or positions of a list or tuple, and may leave some out. A field that
+            is left out, or declared as ``None``, stays as it was sampled.
+
+    Raises:
+        ConfigurationError: if `given` is anything else, or the sampled records don't fit it.
+    """
+    declared = list(_leaves(sampled.tree, given.tree if isinstance(given, Spec) else given, ""))
+    leaves = [
+        field.leaf if leaf is None else _checked(field.name, field.leaf, leaf)
+        for field, leaf in zip(sampled.fields, declared, strict=True)
+    ]
+    numbers = frozenset(number for number, leaf in enumerate(declared) if leaf is not None)
+    return sampled.with_leaves(leaves), numbers
+
+
+def written(spec: Spec, numbers: Collection[int]) -> str:
+    """Return the Python text that declares these fields of a spec, and no others."""
+    fields = iter(range(len(spec.fields)))
+
+    def text(node: Node) -> str:
+        if isinstance(node, Leaf):
+            return _leaf_text(node) if next(fields) in numbers else ""
+        parts = [(key, text(child)) for key, child in zip(node.keys, node.children, strict=True)]
+        inner = ", ".join(f"{key!r}: {part}" for key, part in parts if part)
+        return f"{{{inner}}}" if inner else ""
+
+    return text(spec.tree)
+
+
+def _leaf_text(leaf: Leaf) -> str:
+    shape = "" if leaf.shape == () else f", {leaf.shape}"
+    return f'yogadl.Leaf("{leaf.dtype}"{shape})'
+
+
+def _leaves(node: Node, given: Any, path: str) -> Iterator[Leaf | None]:
+    """Yield the declared leaf of each field below `node`, in order; None for a field without one."""
+    if isinstance(node, Leaf):
+        if not isinstance(given, Leaf | None):
+            raise ConfigurationError(
+                f'spec= must declare {_name(path)} with a leaf, such as yogadl.Leaf("float32", (None, 3)), '
+                f"not with {given!r:.100}"
+            )
+        yield given
+        return
+    of_keys = _by_key(node, given, path)
+    for key, child in zip(node.keys, node.children, strict=True):
+        yield from _leaves(child, of_keys.get(key), f"{path}/{key}" if path else str(key))
+
+
+def _by_key(node: DictNode | SequenceNode | NamedTupleNode, given: Any, path: str) -> Mapping[Any, Any]:
+    """Return the declaration of each child, by its key."""
+    if isinstance(given, DictNode | SequenceNode | NamedTupleNode):
+        given = dict(zip(given.keys, given.children, strict=True))
+    keys = list(node.keys)
+    if given is None:
+        return {}
+    if isinstance(given, list | tuple) and not isinstance(node, DictNode) and len(given) == len(keys):
+        return dict(zip(keys, given, strict=True))
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(
+            f"spec= must declare {_name(path)} with a dict of some of its keys, which are {keys}, "
+            f"not with {given!r:.100}"
+        )
+    unknown = [key for key in given if key not in keys]
+    if unknown:
+        raise ConfigurationError(f"spec= names {unknown[0]!r} in {_name(path)}, which has only {keys}")
+    return given
+
+
+def _checked(name: str, sampled: Leaf, declared: Leaf) -> Leaf:
+    """Return the leaf with the declared shape; everything else stays as sampled."""
+    if declared.dtype != sampled.dtype:
+        raise ConfigurationError(
+            f"spec= declares {_name(name)} as {declared.dtype}, but the records sampled have {sampled.dtype}"
+        )
+    wider = widen(declared, sampled.shape)
+    if wider != declared:
+        raise ConfigurationError(
+            f"spec= declares {_name(name)} with the shape {declared.shape}, but the records sampled have "
+            f"{sampled.shape}: declare {_leaf_text(wider)}"
+        )
+    return replace(sampled, shape=declared.shape)
+
+
+def _name(path: str) -> str:
+    return f"field {path!r}" if path else "the record"

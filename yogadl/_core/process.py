@@ -1,0 +1,42 @@
+"""Exclude other threads, also after a fork, and end daemon threads while the interpreter exits."""
+
+import os
+import threading
+
+# Exclude other threads of this process, even if the lock was held when the process was forked.
+
+
+class ProcessLock:
+    """A lock that is free in a forked child, even if another thread held it at the fork.
+
+    An ordinary lock would stay held in the child for ever, since its holder does not exist there. The work
+    that the lock guards must therefore be sound, or harmless to repeat, when left half-done. A context
+    manager.
+    """
+
+    def __init__(self) -> None:
+        # By process id; setdefault is atomic, so all threads of a new child use one lock.
+        self._locks: dict[int, threading.Lock] = {}
+
+    def __enter__(self) -> None:
+        self._locks.setdefault(os.getpid(), threading.Lock()).acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._locks[os.getpid()].release()
+
+
+# End daemon threads that still read while the interpreter exits.
+
+
+def end_daemon_at_exit() -> None:
+    """End this thread silently, if it is a daemon and the interpreter is exiting.
+
+    The objects that reading needs are gone by then, so reading raises arbitrary errors that are of no use to
+    the user. Call this function where an error would reach a user's thread.
+
+    Raises:
+        SystemExit: ends the thread, and is not printed.
+    """
+    # The main thread counts as ended as soon as the interpreter begins to exit.
+    if threading.current_thread().daemon and not threading.main_thread().is_alive():
+        raise SystemExit from None

@@ -1,0 +1,172 @@
+"""Show the progress of a build, a transfer, or an iterator."""
+
+import contextlib
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+Progress = Callable[[int, int | None, int], None]
+
+# Short builds show no bar.
+_DELAY_S: Final = 2.0
+_LINE_EVERY_S: Final = 10.0
+
+
+def is_shown(progress: bool | Progress | None) -> bool:
+    """Return whether progress is shown, or not wanted; otherwise the log has to report it."""
+    return progress is not None or sys.stderr.isatty()
+
+
+def report_to_both(one: Progress | None, other: Progress | None) -> Progress | None:
+    """Return a function that reports to both, or the one that is not None."""
+    if one is None or other is None:
+        return one or other
+
+    def report(records: int, total: int | None, size_bytes: int) -> None:
+        one(records, total, size_bytes)
+        other(records, total, size_bytes)
+
+    return report
+
+
+class Shown:
+    """Progress as the user sees it: a bar on a terminal, a line now and then elsewhere.
+
+    Args:
+        title: The name of the work.
+        bar: A tqdm bar, or ``None``.
+        say: Prints a line, if there is no bar.
+    """
+
+    def __init__(self, title: str, bar: Any = None, say: Callable[[str], object] = print) -> None:
+        self._title = title
+        self._bar = bar
+        self._say = say
+        self._partitions = (0, 0)
+        self._began = self._said = time.monotonic()
+        self._last: tuple[int, int | None, int, str] | None = None
+
+    def partitions(self, done: int, count: int) -> None:
+        """Note the number of partitions written, and of all partitions."""
+        self._partitions = done, count
+
+    def __call__(self, records: int, total: int | None, size_bytes: int, more: str = "") -> None:
+        """Show the progress, and additional text."""
+        now = time.monotonic()
+        self._last = records, total, size_bytes, more
+        if self._bar is not None or now - self._said >= _LINE_EVERY_S:
+            self._show(now, *self._last)
+
+    def end(self) -> None:
+        """Show the progress once more if there is no bar: a short build has printed no line yet."""
+        if self._bar is None and self._last is not None:
+            self._show(time.monotonic(), *self._last)
+
+    def _show(self, now: float, records: int, total: int | None, size_bytes: int, more: str) -> None:
+        self._said, elapsed_s = now, max(now - self._began, 1e-6)
+        done, count = self._partitions
+        found = [f"{size_bytes / 2**20:,.0f} MiB", f"{size_bytes / elapsed_s / 1e6:,.1f} MB/s"]
+        if more:
+            found.append(more)
+        if count:
+            found.append(f"{done} of {count} partitions")
+        if self._bar is None or total is None:  # else the bar shows it
+            share = records / total if total else done / max(1, count)
+            if 0 < share < 1:
+                found.append(f"{elapsed_s / share - elapsed_s:,.0f} s left")
+        if self._bar is None:
+            of = "" if total is None else f" of {total:,}"
+            self._say(f"{self._title}: {records:,}{of} records, {', '.join(found)}")
+            return
+        self._bar.total = total
+        self._bar.set_postfix_str(", ".join(found), refresh=False)
+        self._bar.update(records - self._bar.n)
+
+
+@contextlib.contextmanager
+def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | None]:
+    """Yield the function to report to: the caller's, a bar, lines, or None."""
+    if callable(progress):
+        yield progress
+        return
+    if progress is False or not is_shown(progress):
+        yield None
+        return
+    if not sys.stderr.isatty():
+        lines = Shown(title, say=functools.partial(print, file=sys.stderr, flush=True))
+        yield lines
+        lines.end()
+        return
+    from tqdm import tqdm
+
+    delay_s = 0.0 if progress else _DELAY_S
+    with tqdm(desc=title, unit=" records", unit_scale=True, delay=delay_s) as bar:
+        yield Shown(title, bar)
+
+
+class Tally:
+    """Adds up the progress of the partitions, and reports the sum. `note` may be called from any thread.
+
+    Args:
+        title: The name of the build.
+        count: The number of partitions.
+        total: The number of records, if known.
+        show: Shows the progress, if anything does.
+        report: Called with the progress as well.
+        say: Prints a line now and then, if `show` is None.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        count: int,
+        total: int | None,
+        show: Progress | None,
+        report: Progress | None,
+        say: Callable[[str], object],
+    ) -> None:
+        self._count = count
+        self._total = total
+        self._show = show or Shown(title, say=say)
+        self._report = report
+        self._written: dict[int, tuple[int, int]] = {}
+        self._whole: set[int] = set()
+        self._lock = threading.Lock()
+        self._told = (0, 0)
+
+    def note(self, partition: int, records: int, size_bytes: int, is_whole: bool = False) -> None:
+        """Note the records and bytes of a partition that are written."""
+        with self._lock:
+            if is_whole:
+                self._whole.add(partition)
+            if is_whole or partition not in self._whole:
+                self._written[partition] = records, size_bytes
+
+    def tell(self) -> None:
+        """Report the total; it never decreases, although a killed worker's partition is written anew."""
+        with self._lock:
+            records = max(self._told[0], sum(records for records, _ in self._written.values()))
+            size_bytes = max(self._told[1], sum(size_bytes for _, size_bytes in self._written.values()))
+            done = len(self._whole)
+        self._told = records, size_bytes
+        if hasattr(self._show, "partitions"):  # a caller's function does not have it
+            self._show.partitions(done, self._count)
+        for tell in filter(None, (self._report, self._show)):
+            tell(records, self._total, size_bytes)
+
+
+@contextlib.contextmanager
+def shown_bytes(
+    progress: Callable[[int, int], None] | None, title: str, total_bytes: int
+) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield the function that a transfer reports to: the caller's, or a bar if there is a terminal."""
+    if progress is not None or not sys.stderr.isatty():
+        yield progress
+        return
+    from tqdm import tqdm
+
+    with tqdm(desc=title, total=total_bytes, unit="B", unit_scale=True, delay=_DELAY_S) as bar:
+        yield lambda done, total: bar.update(done - bar.n) and None

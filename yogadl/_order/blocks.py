@@ -1,0 +1,52 @@
+"""Parameters of a shuffle of blocks, and of a mix. The orders themselves are imported only when used."""
+
+from yogadl._core.frozen import frozen
+from yogadl._order.keys import check_count
+
+
+@frozen
+class Blocks:
+    """A shuffle that reads whole blocks: ``shuffle=yogadl.Blocks(records=128, window=16)``.
+
+    The data is cut into blocks of `records` neighbouring records. The blocks are shuffled and dealt out to
+    `lanes` lanes. Each lane takes `window` blocks at a time and gives their records in a random order; the
+    lanes take turns, one record each. If the number of shards divides `lanes`, each shard reads its own
+    lanes: then only one shard needs a block, and only during one window. Records that fill no window (all
+    of them, if there are fewer than ``records * window * lanes``) are shuffled globally.
+
+    Args:
+        records: Records in a block; choose it so that a block is about 1 MB.
+        window: Blocks that a lane mixes at a time. A larger window shuffles better, and takes more memory.
+        lanes: The number of lanes; choose a multiple of the number of shards. The default has many
+            divisors.
+
+    Raises:
+        ConfigurationError: If a parameter is not an integer, or less than 1.
+    """
+
+    records: int
+    window: int
+    lanes: int = 7680
+
+    def __post_init__(self) -> None:
+        for name in ("records", "window", "lanes"):
+            object.__setattr__(self, name, check_count(f"Blocks: {name}", getattr(self, name)))
+
+
+@frozen
+class Mixture:
+    """An order that mixes several parents' records, over their concatenation; see `yogadl.mix`.
+
+    Args:
+        lengths: The number of records of each parent, at least 1.
+        weights: The proportions of the parents; none less than 1 in 4,096 of their sum.
+        at_end: The action when a parent has no more records: "stop" or "repeat".
+        seed: The seed of the places of the parents' records.
+        shuffle: The shuffle of each parent.
+    """
+
+    lengths: tuple[int, ...]
+    weights: tuple[int, ...]
+    at_end: str
+    seed: int
+    shuffle: bool | Blocks = False

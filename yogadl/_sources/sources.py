@@ -1,0 +1,401 @@
+"""Turn any source of records into one form: chunks of columns, one after another."""
+
+import copy
+import importlib
+import itertools
+import os
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any, Final, Protocol, runtime_checkable
+
+import numpy as np
+
+from yogadl._core.columns import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    Columns,
+    chunks,
+    copier_of,
+    field_column,
+    numbered,
+    size_of,
+)
+from yogadl._core.leaf import OBJECT, Leaf, is_masked, leaf_at
+from yogadl._core.spec import Keys, Node, Spec, node_of
+from yogadl.errors import UnsupportedDataError
+
+# The package or module of an object, and the adapter in `yogadl.adapters` that reads such objects. The
+# adapter is imported at the first such object; its function `source` returns the source or None.
+_ADAPTERS: Final = {
+    "pandas": "arrays",
+    "polars": "arrays",
+    "pyarrow": "arrays",
+    # By module, since users often have a folder `datasets` of their own.
+    "datasets.arrow_dataset": "arrays",
+    "datasets.dataset_dict": "arrays",
+    "datasets.iterable_dataset": "arrays",
+    "grain": "grain",
+    "keras": "keras",
+    "ray": "ray",
+    "tensorflow": "tensorflow",
+    "tensorflow_datasets": "tfds",
+    "torch": "torch",
+    "tf_keras": "keras",
+}
+
+
+class Source(Protocol):
+    """A source of records that can be read in order.
+
+    Attributes:
+        spec: The structure of a record; shapes may still turn out to vary.
+        length: How many records there are, ``None`` if unknown.
+        can_start_anywhere: Whether `chunks` can begin at any record without reading those before it.
+
+    A source may have more attributes. `is_costly` is true if its records are computed, as by a user's
+    ``__getitem__``: a build that continues an earlier one then compares only some of the records. `origin` is
+    the object that decides the records, if it is not the object that the source was opened from.
+    `has_final_spec` is true if the shapes can't turn out to vary. `starts` lists the records, 0 first, at
+    which reading starts faster than at others. ``write_partitions(write)`` is for a source that lies on other
+    machines: its own tasks call ``write(partition, records)``, and it returns the number of partitions.
+    """
+
+    spec: Spec
+
+    @property
+    def length(self) -> int | None: ...
+
+    @property
+    def can_start_anywhere(self) -> bool: ...
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` to `length`, as columns that `CacheWriter.write` takes."""
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A source that is read in order, but can save its position and continue there in another process."""
+
+    def state(self, record: int) -> bytes | None:
+        """Return the state by which `restore` reaches this record without reading all before it, if any."""
+
+    def restore(self, state: bytes) -> None:
+        """Take a state that `state` returned, perhaps in an earlier process; `chunks` continues from it."""
+
+
+def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
+    """Return the source in `data`.
+
+    An object that is a source already is returned as it is, and an object of a framework, such as a table,
+    goes to its adapter. A dict, a tuple or a numpy array is read by column; an object with ``__len__`` and
+    ``__getitem__`` by position; a function without arguments is called; an iterable is read once, in order.
+
+    Raises:
+        UnsupportedDataError: if `data` is none of these, or empty.
+    """
+    if hasattr(type(data), "as_source"):  # in partitions: reading its spec would open one
+        source: Source = data.as_source(allow_pickle=allow_pickle)
+        return source
+    if _has(data, "spec", "length", "can_start_anywhere", "chunks"):
+        source = data
+        return source
+    adapted = adapted_source(data, allow_pickle=allow_pickle)
+    if adapted is not None:
+        return adapted
+    if isinstance(data, str | bytes | bytearray | os.PathLike):
+        shown = textwrap.shorten(repr(data), 80, placeholder="...")
+        raise UnsupportedDataError(
+            f"{shown} is no source of records: to read a file, open it first and pass the result, such as "
+            f"pyarrow.parquet.ParquetFile(path) or datasets.load_dataset(...); if this {type(data).__name__} "
+            "is one record, put it into a list"
+        )
+    if isinstance(data, np.ndarray) and data.ndim == 0:
+        raise UnsupportedDataError(
+            f"an array of no dimension, {data}, is no source of records: give one item per record"
+        )
+    if _has(data, "spec", "columns", "record_bytes", "__len__"):
+        return RecordsSource(data, allow_pickle=allow_pickle)
+    if is_arrays(data):
+        return ArraysSource(data, allow_pickle=allow_pickle)
+    if has_random_access(data):
+        return ItemsSource(data, allow_pickle=allow_pickle)
+    if callable(data) and not isinstance(data, Iterable):
+        data = data()
+        if not isinstance(data, Iterable | os.PathLike) and not has_random_access(data):
+            raise UnsupportedDataError(
+                f"the source function returned a {type(data).__name__}, which can't be iterated; "
+                "return or yield the records"
+            )
+        return open_source(data, allow_pickle=allow_pickle)
+    if isinstance(data, Iterable):
+        return IterableSource(data, allow_pickle=allow_pickle)
+    raise UnsupportedDataError(
+        f"a {type(data).__module__}.{type(data).__qualname__} is no source of records: give an iterable, "
+        "a generator function, an object with __len__ and __getitem__, or a dict or tuple of arrays"
+    )
+
+
+def open_if_any(data: Any, *, allow_pickle: bool = False) -> Source | None:
+    """Return the source in `data`, or ``None`` if it has no records at all.
+
+    Raises:
+        UnsupportedDataError: if `data` is no source.
+    """
+    if hasattr(data, "__len__") and not isinstance(data, dict) and len(data) == 0:
+        return None
+    try:
+        return open_source(data, allow_pickle=allow_pickle)
+    except UnsupportedDataError as error:
+        if str(error) != NO_RECORDS:  # adapters raise the same text
+            raise
+        return None
+
+
+def adapted_source(data: Any, *, allow_pickle: bool = False) -> Source | None:
+    """Return the source that an adapter makes of `data`, or ``None`` if no adapter handles its type."""
+    name = _adapter_of(data)
+    if name is None:
+        return None
+    # By name, since imports run downward only, and only the users of a framework import it.
+    adapter = importlib.import_module(f"yogadl.adapters.{name}")
+    found: Source | None = adapter.source(data, allow_pickle)
+    return found
+
+
+def _adapter_of(data: Any) -> str | None:
+    for kind in type(data).__mro__:
+        name = _ADAPTERS.get(kind.__module__) or _ADAPTERS.get(kind.__module__.partition(".")[0])
+        if name is not None:
+            return name
+    if hasattr(data, "__arrow_c_stream__"):  # tables of many other libraries
+        return "arrays"
+    if _has(data, "description", "fetchmany"):  # any DB-API cursor
+        return "sql"
+    if _has(data, "reset_state", "__iter__"):  # a DataFlow of TensorPack, or a similar class
+        return "dataflow"
+    return None
+
+
+def _has(data: Any, *names: str) -> bool:
+    return all(hasattr(data, name) for name in names)
+
+
+def has_random_access(data: Any) -> bool:
+    """Return whether `data` has a length and items by position."""
+    if isinstance(data, np.ndarray):
+        return data.ndim > 0
+    return _has(data, "__len__", "__getitem__") and not isinstance(data, dict | str | bytes)
+
+
+def is_arrays(data: Any) -> bool:
+    """Return whether `data` is read by column: an array, or a dict or tuple of arrays."""
+    if isinstance(data, np.ndarray):
+        return data.ndim > 0
+    if isinstance(data, dict):
+        return bool(data)
+    # A tuple of dicts is a sequence of records, whatever the dicts hold.
+    columns = isinstance(data, tuple) and all(isinstance(item, np.ndarray | tuple) for item in data)
+    return columns and any(is_arrays(item) for item in data)
+
+
+class ArraysSource:
+    """A tree of equally long arrays: record i is item i of each array; no loop over records.
+
+    Args:
+        data: An array, or a dict, tuple or namedtuple of arrays; lists stand for columns of values.
+
+    Raises:
+        UnsupportedDataError: if the lengths differ or a column can't be stored.
+    """
+
+    can_start_anywhere = True
+
+    def __init__(self, data: Any, *, allow_pickle: bool = False) -> None:
+        self._columns: list[Any] = []
+        lengths: dict[str, int] = {}
+
+        def leaf(column: Any, path: str, _: Keys) -> Node:
+            return _leaf_of(column, path, self._columns, lengths, allow_pickle)
+
+        tree = node_of(data, leaf)
+        if len(set(lengths.values())) > 1:
+            described = ", ".join(f"{name!r}: {length}" for name, length in lengths.items())
+            raise UnsupportedDataError(
+                f"the columns have different lengths ({described}); records need one value of each"
+            )
+        if not lengths:
+            raise UnsupportedDataError(
+                f"{data!r:.60} has no columns; give an array for every field of the records"
+            )
+        self.spec = Spec(tree)
+        self.length = next(iter(lengths.values()))
+        # The first item of a list does not determine the shapes of the others.
+        self.has_final_spec = all(
+            isinstance(column, np.ndarray) or not field.leaf.is_fixed
+            for field, column in zip(self.spec.fields, self._columns, strict=True)
+        )
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield slices of the arrays."""
+        fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
+        most = max(1, min(CHUNK_BYTES // max(fixed, 1), 64 * CHUNK_RECORDS))
+        # Values of unknown length may be large: the first chunk has one record, and sets the size of the
+        # next.
+        count, first = most, start
+        if not all(isinstance(column, np.ndarray) for column in self._columns):
+            count, most = 1, min(most, CHUNK_RECORDS)
+        while first < self.length:
+            columns = self.columns(slice(first, first + count), first)
+            yield columns
+            taken = min(count, self.length - first)
+            first += taken
+            if count != most:
+                size = sum(map(size_of, columns)) // taken
+                count = max(1, min(most, 8 * count, CHUNK_BYTES // max(size, 1)))
+
+    def rows(self, first: int, end: int) -> "ArraysSource":
+        """Return a source of these rows alone."""
+        made = copy.copy(self)
+        made._columns = [column[first:end] for column in self._columns]
+        made.length = end - first
+        return made
+
+    def columns(self, chosen: Any, first_record: int = 0) -> Columns:
+        """Return the chosen rows of every column; a slice gives views if no conversion is needed."""
+        found: Columns = []
+        for field, column in zip(self.spec.fields, self._columns, strict=True):
+            if isinstance(column, np.ndarray) and field.leaf.is_numeric:
+                found.append(column[chosen].astype(field.leaf.numpy_dtype, copy=False))
+                continue
+            values = column[chosen] if isinstance(chosen, slice) else [column[i] for i in chosen]
+            found.append(field_column(field, values, first_record))
+        return found
+
+
+def _leaf_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], allow_pickle: bool) -> Leaf:
+    if not has_random_access(data):
+        what = "an array of no dimension" if isinstance(data, np.ndarray) else f"a {type(data).__name__}"
+        raise UnsupportedDataError(
+            f"column {path!r} is {what}; a dict is read as columns, and each column is an array "
+            "or a list with one item per record (for a single record, give a list of one dict)"
+        )
+    if not len(data):
+        raise UnsupportedDataError(NO_RECORDS)
+    lengths[path] = len(data)
+    if isinstance(data, np.ndarray) and data.dtype == object and data.ndim == 1 and not is_masked(data):
+        data = data.tolist()  # any values, as in a list
+    columns.append(data)
+    return leaf_at(path, 0, data if is_masked(data) else data[0], allow_pickle)
+
+
+NO_RECORDS: Final = (
+    "the source has no records, and an empty cache could never be filled; check where it reads from"
+)
+
+
+class IterableSource:
+    """Any iterable of records, read once, in order."""
+
+    can_start_anywhere = False
+
+    def __init__(self, data: Iterable[Any], *, allow_pickle: bool = False) -> None:
+        self.length = len(data) if isinstance(data, Sized) else None
+        self._iterator = numbered(lambda: iter(data))
+        try:
+            first = next(self._iterator)
+        except StopIteration:
+            raise UnsupportedDataError(NO_RECORDS) from None
+        self.spec = Spec.of_record(first, 0, allow_pickle)
+        self._records = itertools.chain([first], self._iterator)
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records in chunks; `start` skips by reading."""
+        for _ in itertools.islice(self._records, start):
+            pass
+        return chunks(self.spec, self._records, start)
+
+
+class ItemsSource:
+    """Any object with ``__len__`` and ``__getitem__``, read by position.
+
+    Chunks are read through ``__getitems__``, as in PyTorch, if the object has it.
+    """
+
+    can_start_anywhere = True
+
+    def __init__(self, data: Any, *, allow_pickle: bool = False) -> None:
+        self.length = len(data)
+        self.is_costly = type(data) not in (list, tuple)
+        self._data = data
+        if not self.length:
+            raise UnsupportedDataError(NO_RECORDS)
+        self.spec = Spec.of_record(self._read([0], None)[0], 0, allow_pickle)
+
+    def items(self, indices: Sequence[int]) -> list[Any]:
+        """Return these records; later reads don't change them."""
+        return self._read(indices, copier_of(self.spec.tree, lambda value: value) if self.is_costly else None)
+
+    def _read(self, indices: Sequence[int], keep: Callable[[Any], Any] | None) -> list[Any]:
+        if hasattr(self._data, "__getitems__"):
+            try:
+                return list(self._data.__getitems__(list(indices)))
+            except Exception as error:
+                error.add_note(f"while reading records {indices[0]} to {indices[-1]} of the source")
+                raise
+        found: list[Any] = []
+        try:
+            for index in indices:
+                record = self._data[index]
+                found.append(record if keep is None else keep(record))
+        except Exception as error:
+            error.add_note(f"while reading record {indices[len(found)]} of the source")
+            raise
+        return found
+
+    def rows(self, first: int, end: int) -> "ItemsSource | None":
+        """Return a source of these rows alone, or None if they are not in memory."""
+        if type(self._data) not in (list, tuple):
+            return None
+        made = copy.copy(self)
+        made._data = self._data[first:end]
+        made.length = end - first
+        return made
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on."""
+        if hasattr(self._data, "__getitems__"):
+            batches = (range(i, min(i + 64, self.length)) for i in range(start, self.length, 64))
+            records: Iterator[Any] = itertools.chain.from_iterable(map(self.items, batches))
+        else:
+            records = numbered(lambda: (self._data[i] for i in range(start, self.length)), start)
+        return chunks(self.spec, records, start, are_constant=not self.is_costly)
+
+
+class RecordsSource:
+    """A `DataRef` of this library, or any object that returns columns of any records."""
+
+    can_start_anywhere = True
+    has_final_spec = True
+
+    def __init__(self, records: Any, *, allow_pickle: bool = False) -> None:
+        self.spec: Spec = records.spec
+        pickled = [
+            field.name or "the record itself" for field in self.spec.fields if field.leaf.dtype == OBJECT
+        ]
+        if pickled and not allow_pickle:
+            raise UnsupportedDataError(
+                f"the fields {pickled} are pickled: to pickle them again, pass allow_pickle=True"
+            )
+        self.length = len(records)
+        self._records = records
+        lineage = getattr(records, "lineage", None)
+        self.provenance = {} if lineage is None else {"from": lineage.to_json()}
+        if not self.length:
+            raise UnsupportedDataError(NO_RECORDS)
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on."""
+        count = max(1, CHUNK_BYTES // max(1, self._records.record_bytes))
+        for first in range(start, self.length, count):
+            indices = np.arange(first, min(first + count, self.length), dtype=np.int64)
+            yield list(self._records.columns(indices))

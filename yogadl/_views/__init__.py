@@ -1,0 +1,1 @@
+"""What is read at random and is no cache: views, joined references, functions of records."""

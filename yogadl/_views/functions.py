@@ -1,0 +1,254 @@
+"""Call the user's functions on the records of a run, wherever the rows are read.
+
+A function takes one record and returns another. Its result depends only on the record and, for a random
+function, on the seed, the epoch and the position. Batches, shards, workers and resumption don't change it.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from yogadl._core.columns import batch_column, declare, size_of, split
+from yogadl._core.frozen import frozen
+from yogadl._core.leaf import BadValueError, refuse
+from yogadl._core.protocols import READ, Column, Indices, Memory, Planned, RandomAccess, announce
+from yogadl._core.spec import Spec
+from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
+
+# The epochs and positions at which records come, epoch by epoch: random functions depend on them.
+Places = Sequence[tuple[int, range | Indices]]
+# Called with a stage and the seconds that it took.
+Took = Callable[[str, float], None]
+
+
+def _uncounted(stage: str, seconds: float) -> None:
+    """Count nothing."""
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function, as messages show it."""
+    name: str = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return name.rpartition("<locals>.")[2]
+
+
+@frozen
+class Stage:
+    """One function of a chain.
+
+    Args:
+        function: Takes a record and returns one; the function of a random stage also takes a generator.
+        number: The number of the stage in its chain, from 0.
+        seed: The seed of a random stage; its generators are made from seed, epoch, position and number.
+    """
+
+    function: Callable[..., Any]
+    number: int
+    seed: int | None = None
+
+    @staticmethod
+    def of(function: Callable[..., Any], number: int, seed: int | None) -> "Stage":
+        """Return the stage of a function that a user gave.
+
+        Raises:
+            ConfigurationError: if it is not a function.
+        """
+        given: object = function  # from the user: any object is possible
+        if not callable(given):
+            name, takes = (
+                ("map", "one argument") if seed is None else ("random_map", "two: a record, a generator")
+            )
+            raise ConfigurationError(f"{name} takes a function of {takes}, not {given!r:.100}")
+        return Stage(function, number, seed)
+
+    def __str__(self) -> str:
+        return f"{'map' if self.seed is None else 'random_map'}({name_of(self.function)})"
+
+    @cached_property
+    def title(self) -> str:
+        """The stage's name in the statistics of the time that each stage takes."""
+        return f"{self.number + 1} {self}"
+
+    def call(
+        self,
+        records: Sequence[Any],
+        indices: Indices,
+        places: Places,
+        took: Took = _uncounted,
+        what: str = "record",
+    ) -> list[Any]:
+        """Return the function's results for records, or for other items that begin with these records.
+
+        Raises:
+            StageError: if the function raises.
+        """
+        began = perf_counter()
+        function = self.function
+        made: list[Any] = []
+        try:
+            if self.seed is None:
+                for record in records:
+                    made.append(function(record))
+            else:
+                for record, rng in zip(records, self._generators(places), strict=True):
+                    made.append(function(record, rng))
+        except SystemExit as error:  # `sys.exit` ends the program here as anywhere else
+            error.add_note(f"{self} called sys.exit at {what} {indices[len(made)]}")
+            raise
+        except Exception as error:
+            index = int(indices[len(made)])
+            text = f"{self} failed at {what} {index}: {type(error).__name__}: {error}"
+            raise StageError(text, self.number, index) from error
+        took(self.title, perf_counter() - began)
+        return made
+
+    def _generators(self, places: Places) -> Iterator[np.random.Generator]:
+        from yogadl._order.random import generators  # slow to import
+
+        assert self.seed is not None
+        for epoch, positions in places:
+            yield from generators(self.seed, self.number, epoch, np.asarray(positions, np.int64))
+
+
+@frozen
+class Chain:
+    """The functions that a run's records pass through, one after another.
+
+    Args:
+        source: Where the records come from.
+        stages: The functions.
+        given: The caller's declaration of the resulting records' fields; see `declare`.
+    """
+
+    source: RandomAccess
+    stages: tuple[Stage, ...]
+    given: Any = None
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.stages))
+
+    def then(self, function: Callable[..., Any], seed: int | None, given: Any) -> "Chain":
+        """Return the chain with one more function."""
+        return Chain(self.source, (*self.stages, Stage.of(function, len(self.stages), seed)), given)
+
+    @cached_property
+    def _sample(self) -> tuple[Spec, int]:
+        """The structure of a resulting record, taken from the first one, and its approximate size."""
+        if isinstance(self.given, Spec):
+            fixed = sum(field.leaf.row_bytes for field in self.given.fields if field.leaf.is_fixed)
+            return self.given, max(1, fixed)
+        if not len(self.source):
+            raise ConfigurationError(f"there is no record, so what {self} returns is unknown: pass its spec=")
+        first = np.zeros(1, np.int64)
+        [record] = self._called(self.source.columns(first), first, ((0, first),))
+        if record is None or isinstance(record, Iterator | Awaitable):
+            hint = "does it end without `return`?" if record is None else "it must return the record itself"
+            text = f"{self} returned {record!r:.100} for record 0: {hint}"
+            raise StageError(text, self.stages[-1].number, 0)
+        try:
+            spec = Spec.of_record(record, 0, allow_pickle=True)
+        except UnsupportedDataError as error:
+            raise self._misfit(0, error) from error
+        values = split(spec, [record])
+        record_bytes = max(1, sum(map(size_of, values)))
+        return spec if self.given is None else declare(spec, self.given)[0], record_bytes
+
+    @property
+    def spec(self) -> Spec:
+        """The structure of a resulting record."""
+        return self._sample[0]
+
+    @property
+    def record_bytes(self) -> int:
+        """The approximate size of a record, before or after the functions, whichever is larger."""
+        return max(self.source.record_bytes, self._sample[1])
+
+    def columns(self, indices: Indices, places: Places, took: Took = _uncounted) -> list[Column]:
+        """Read records, call the functions, and return the results as columns.
+
+        `took` is called with the duration of each stage.
+
+        Raises:
+            StageError: if a function raises, or returns a record that does not fit the first one's structure.
+        """
+        began = perf_counter()
+        columns = self.source.columns(indices)
+        took(READ, perf_counter() - began)
+        records = self._called(columns, indices, places, took)
+        spec = self.spec
+        found: list[Column] = []
+        try:
+            values = split(spec, records)
+        except UnsupportedDataError:
+            for index, record in zip(indices.tolist(), records, strict=True):
+                try:
+                    split(spec, [record], index)
+                except UnsupportedDataError as error:
+                    raise self._misfit(index, error) from error
+            raise
+        for field, its in zip(spec.fields, values, strict=True):
+            try:
+                found.append(batch_column(field.leaf, its))
+            except BadValueError as error:
+                index = int(indices[error.position])
+                raise self._misfit(index, refuse(field.name, index, error.problem)) from error.__cause__
+        return found
+
+    def _called(
+        self, columns: Sequence[Column], indices: Indices, places: Places, took: Took = _uncounted
+    ) -> list[Any]:
+        records = self.source.spec.records(columns, len(indices))
+        for stage in self.stages:
+            records = stage.call(records, indices, places, took)
+        return records
+
+    def _misfit(self, record: int, error: UnsupportedDataError) -> StageError:
+        """Return the error for a record that is not like the first."""
+        text = (
+            f"{self} returned a result for record {record} that is not like the first one: {error}. If "
+            'shapes vary, declare them: spec={"name": yogadl.Leaf("float32", (None,))}, for example'
+        )
+        return StageError(text, self.stages[-1].number, record)
+
+
+class MappedRecords:
+    """Records passed through functions; the fingerprint stays that of the parent, so cursors stay valid."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.parent = chain.source
+        self.fingerprint = chain.source.fingerprint
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    @property
+    def spec(self) -> Spec:
+        """The structure of a resulting record."""
+        return self.chain.spec
+
+    @property
+    def record_bytes(self) -> int:
+        """The approximate size of a record."""
+        return self.chain.record_bytes
+
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+    ) -> int:
+        """Announce that these records will be read soon; see `announce`."""
+        return announce(self.parent, indices, planned=planned)
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records in the order of `indices`."""
+        found = self.chain.columns(indices, ())
+        return found if fields is None else [found[number] for number in fields]
+
+
+def mapped(records: RandomAccess, function: Callable[..., Any], spec: Any) -> MappedRecords:
+    """Return records passed through a function, after any functions that they already pass through."""
+    chain = records.chain if isinstance(records, MappedRecords) else Chain(records, ())
+    return MappedRecords(chain.then(function, None, spec))

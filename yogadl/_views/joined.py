@@ -1,0 +1,204 @@
+"""Join the records of several references, one after another."""
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.protocols import Column, Indices, Memory, Planned, RandomAccess, announce
+from yogadl._core.spec import Spec
+from yogadl._order.keys import bounds_reached
+from yogadl._views.views import hash_of, origin_of
+from yogadl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from yogadl._format.fields import BlockPositions
+    from yogadl._format.joined import JoinedFields
+
+_RADIX_SORTED: Final = 2**16  # numpy sorts 16-bit integers in linear time
+
+# A parent's number, the indices of its requested records, and their positions in the batch.
+_Share = tuple[int, Indices, Indices]
+
+
+class JoinedRecords:
+    """The records of several parents, one after another; a batch reads each parent once.
+
+    Args:
+        parents: The records to join; the parents of a join are joined directly.
+
+    Raises:
+        ConfigurationError: if there are no parents, or their records are not alike.
+    """
+
+    def __init__(self, parents: Sequence[RandomAccess]) -> None:
+        found: list[RandomAccess] = []
+        for parent in parents:
+            found += parent.parents if isinstance(parent, JoinedRecords) else [parent]
+        if not found:
+            raise ConfigurationError("there is nothing to join: pass at least one DataRef")
+        self.spec = found[0].spec
+        for number, parent in enumerate(found[1:], 2):
+            _require_alike(self.spec, parent.spec, number)
+        self.fingerprint = hash_of("concat", *((parent.fingerprint, len(parent)) for parent in found))
+        self.parents: tuple[RandomAccess, ...] = tuple(found)
+        self._filled = list(filter(len, found)) or found[:1]
+        self._bases = [origin_of(parent, np.empty(0, np.int64), 0)[0] for parent in self._filled]
+        self._has_views = any(map(operator.is_not, self._bases, self._filled))
+        lengths = np.array([len(parent) for parent in self._filled], np.int64)
+        self._ends = np.cumsum(lengths)
+        self._starts = self._ends - lengths
+        size_bytes = sum(parent.record_bytes * len(parent) for parent in self._filled)
+        self.record_bytes = max(1, size_bytes // max(1, len(self)))
+        self._mapped: JoinedFields | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_mapped": None}  # the maps belong to this process
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+    ) -> int:
+        """Announce that these records will be read soon; see `announce`."""
+        shares = self._shares(indices)
+        return min(announce(self._filled[number], own, fields, planned) for number, own, _ in shares)
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records in the order of `indices`."""
+        if len(self._filled) == 1:
+            return self._filled[0].columns(indices, fields, memory)
+        numbers = range(len(self.spec.fields)) if fields is None else fields
+        mapped = self._find_mapped(len(indices))
+        found: dict[int, Column] = {}
+        if mapped is not None:
+            direct = [number for number in numbers if number in mapped.fields]
+            rows = self._rows(mapped, indices) if direct else indices
+            found.update((number, mapped.fields[number].gather(rows)) for number in direct)
+        rest = [number for number in numbers if number not in found]
+        if rest:
+            found.update(zip(rest, self._read(indices, rest, memory), strict=True))
+        return [found[number] for number in numbers]
+
+    def _find_mapped(self, records: int) -> "JoinedFields | None":
+        """Return fields that gather from all parents at once, if all are mapped caches or views of them.
+
+        A copy from each parent's batch into the common one would take as long as the gather itself
+        (benchmarks/stages.py).
+        """
+        windows = []
+        share = -(-records // len(self._bases))
+        for base in self._bases:
+            window = base.mapped(share) if hasattr(base, "mapped") else None
+            if window is None:
+                return None
+            windows.append(window)
+        mapped = self._mapped
+        if mapped is None or any(map(operator.is_not, windows, mapped.windows)):
+            from yogadl._format.joined import JoinedFields  # not needed by all that join records
+
+            leaves = [field.leaf for field in self.spec.fields]
+            blocks = [
+                [_blocks_of(parent, number) for number in range(len(leaves))] for parent in self._filled
+            ]
+            mapped = JoinedFields(leaves, windows, [len(base) for base in self._bases], blocks)
+            self._mapped = mapped
+        return mapped
+
+    def _rows(self, mapped: "JoinedFields", indices: Indices) -> Indices:
+        """Return the rows of these records, as the mapped fields count them."""
+        if not self._has_views:
+            shifts = mapped.begins - self._starts
+            return indices + shifts.take(bounds_reached(indices, self._ends[:-1]))
+        rows = np.empty(len(indices), np.int64)
+        for number, own, places in self._shares(indices):
+            rows[places] = origin_of(self._filled[number], own, 0)[1] + mapped.begins[number]
+        return rows
+
+    def _shares(self, indices: Indices) -> Iterator[_Share]:
+        """Yield the share of each parent that holds some of these records."""
+        numbers = bounds_reached(indices, self._ends[:-1])
+        if not len(numbers) or (numbers == numbers[0]).all():
+            number = int(numbers[0]) if len(numbers) else 0
+            yield number, indices - self._starts[number], np.arange(len(indices))
+            return
+        if len(self._filled) <= _RADIX_SORTED:
+            numbers = numbers.astype(np.uint16)
+        places = np.argsort(numbers, kind="stable")
+        numbers, own = numbers[places], indices[places]
+        ends = [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(places)]
+        first = 0
+        for last in ends:
+            number = int(numbers[first])
+            yield number, own[first:last] - self._starts[number], places[first:last]
+            first = last
+
+    def _read(self, indices: Indices, fields: Sequence[int], memory: Memory | None) -> Sequence[Column]:
+        """Read fields of each parent, and copy the values into place."""
+        shares = list(self._shares(indices))
+        if len(shares) == 1:
+            return self._filled[shares[0][0]].columns(shares[0][1], fields, memory)
+        found: list[Column] = []
+        for number, own, places in shares:
+            columns = self._filled[number].columns(own, fields)
+            if not found:
+                found = [_room_for(column, len(indices), memory) for column in columns]
+            for column, part in zip(found, columns, strict=True):
+                if isinstance(column, list):
+                    for place, value in zip(places.tolist(), part, strict=True):
+                        column[place] = value
+                elif column.nbytes:
+                    _items(column)[places] = _items(part)
+        return found
+
+
+def _blocks_of(parent: RandomAccess, number: int) -> "BlockPositions | None":
+    """Return the blocks of a field of a parent, which is a mapped cache or a view of one."""
+    base, _, of_base = origin_of(parent, np.empty(0, np.int64), number)
+    found: BlockPositions | None = base.blocks(of_base)
+    return found
+
+
+def _room_for(part: Column, records: int, memory: Memory | None) -> Column:
+    """Return a column of `records` rows, to be filled with values like those in `part`."""
+    if isinstance(part, list):
+        return [None] * records
+    shape = (records, *part.shape[1:])
+    return np.empty(shape, part.dtype) if memory is None else memory.array(shape, part.dtype)
+
+
+def _items(column: Any) -> NDArray[Any]:
+    """Return a contiguous column as one item a row, which numpy copies the fastest (benchmarks/stages.py)."""
+    if column.ndim > 1:
+        column = column.reshape(-1).view(f"V{column.nbytes // len(column)}")
+    found: NDArray[Any] = column
+    return found
+
+
+def _require_alike(ours: Spec, theirs: Spec, number: int) -> None:
+    """Refuse records that differ from those of the first.
+
+    Raises:
+        ConfigurationError: if they differ; the error names the field and the difference.
+    """
+    if ours == theirs:
+        return
+    first, other = ({field.name: field.leaf for field in spec.fields} for spec in (ours, theirs))
+    for name in [*first, *other]:
+        if first.get(name) != other.get(name):
+            said = [f"is {found[name]}" if name in found else "is not there" for found in (first, other)]
+            what = f"field {name!r}" if name else "the record"
+            raise ConfigurationError(
+                f"records of different kinds can't be joined: {what} {said[0]} in the first, and {said[1]} "
+                f"in number {number}. Make them alike with fields(...) or map(...); if a shape varies in "
+                "only one of them, declare it for the others with map(..., spec=...)"
+            )
+    raise ConfigurationError(
+        f"records of different kinds can't be joined: the first are like {ours.to_json()}, those of number "
+        f"{number} like {theirs.to_json()}. Make them alike by map(...)"
+    )

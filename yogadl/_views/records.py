@@ -1,0 +1,132 @@
+"""Read records at any indices without a cache: from an object, or from arrays."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._core.columns import batch_column, declare, split, widen, written
+from yogadl._core.leaf import BadShapeError, BadValueError, refuse
+from yogadl._core.protocols import Column, Indices, Memory
+from yogadl._core.spec import Spec
+from yogadl._format.columns import hash_run, stored_column
+from yogadl._sources.sources import ArraysSource, ItemsSource, adapted_source, has_random_access, is_arrays
+from yogadl._views.views import hash_of
+from yogadl.errors import UnsupportedDataError
+
+_SAMPLED_RECORDS: Final = 16
+
+
+class SourceRecords:
+    """Records of an object with ``__len__`` and ``__getitem__``, or of arrays, read in place.
+
+    As safe to use from threads, and as picklable, as the object is.
+
+    Args:
+        data: The object, or a dict or tuple of arrays.
+        fingerprint: A name for this content; by default a hash of a sample of the records, marked weak.
+        spec: The caller's declaration of a record's fields; see `declare`.
+
+    Raises:
+        UnsupportedDataError: if a record can't be read as a tree of arrays and scalars.
+        ConfigurationError: if the sampled records don't fit the declaration.
+    """
+
+    def __init__(self, data: Any, fingerprint: str | None = None, spec: Any = None) -> None:
+        self._source = _source_of(data)
+        self._declared: frozenset[int] = frozenset()
+        self.spec: Spec = self._source.spec
+        sample = np.unique(np.linspace(0, len(self) - 1, _SAMPLED_RECORDS).astype(np.int64))
+        self._widen(sample)
+        columns = self.columns(sample)
+        stored = [
+            stored_column(field.leaf, column) for field, column in zip(self.spec.fields, columns, strict=True)
+        ]
+        sizes = sum(
+            int(np.sum(column.sizes())) * (len(sample) if np.ndim(column.sizes()) == 0 else 1)
+            for column in stored
+        )
+        self.record_bytes = max(1, sizes // len(sample))
+        hashed = hash_run([column.hashes() for column in stored], len(sample)).value
+        self.fingerprint = fingerprint or "weak-" + hash_of("sample", len(self), hashed, self.spec.to_json())
+        if spec is not None:  # after the fingerprint, so that a spec given later leaves cursors valid
+            self.spec, self._declared = declare(self.spec, spec)
+
+    def __len__(self) -> int:
+        return int(self._source.length)
+
+    def _values(self, indices: Indices) -> list[Any]:
+        """Return a column or a list of values for each field."""
+        if not isinstance(self._source, ItemsSource):
+            return list(self._source.columns(indices))
+        records = self._source.items(indices.tolist())
+        try:
+            return list(split(self.spec, records))
+        except UnsupportedDataError:
+            for index, record in zip(indices.tolist(), records, strict=True):
+                split(self.spec, [record], index)  # the error names the source's record number
+            raise
+
+    def _widen(self, sample: Indices) -> None:
+        """Admit the shapes that differ between the sampled records."""
+        leaves = []
+        for field, values in zip(self.spec.fields, self._values(sample), strict=True):
+            leaf = field.leaf
+            for value in values:
+                leaf = widen(
+                    leaf, np.shape(value) if leaf.is_numeric or isinstance(value, np.ndarray) else ()
+                )
+            leaves.append(leaf)
+        self.spec = self.spec.with_leaves(leaves)
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> list[Column]:
+        """Read records in the order of `indices`."""
+        values = self._values(indices)
+        found: list[Column] = []
+        for number in range(len(values)) if fields is None else fields:
+            field = self.spec.fields[number]
+            column = values[number]
+            if (
+                isinstance(column, np.ndarray)
+                and column.shape[1:] == field.leaf.shape
+                and field.leaf.is_fixed
+            ):
+                found.append(np.ascontiguousarray(column))  # numpy keeps the memory order of the source
+                continue
+            try:
+                found.append(batch_column(field.leaf, column))
+            except BadShapeError as error:
+                raise self._unforeseen(number, int(indices[error.position]), error.shape) from None
+            except BadValueError as error:
+                raise refuse(field.name, int(indices[error.position]), error.problem) from error.__cause__
+        return found
+
+    def _unforeseen(self, number: int, record: int, shape: tuple[int, ...]) -> UnsupportedDataError:
+        """Return the error for a shape that a field has in this record, but not in the sampled records."""
+        leaves = [field.leaf for field in self.spec.fields]
+        expected = "spec= declares" if number in self._declared else "the records sampled at first have it"
+        problem = f"has shape {shape}, not {leaves[number].shape} as {expected}"
+        leaves[number] = widen(leaves[number], shape)
+        declared = written(self.spec.with_leaves(leaves), self._declared | {number})
+        return refuse(
+            self.spec.fields[number].name,
+            record,
+            f"{problem}. If the shape varies, declare it: yogadl.from_source(..., spec={declared})",
+        )
+
+
+def _source_of(data: Any) -> Any:  # an ItemsSource, or a source that returns columns of any records
+    if not is_arrays(data) and not has_random_access(data):
+        raise UnsupportedDataError(
+            f"a {type(data).__name__} has no __len__ and __getitem__: build a cache of it with storage.submit"
+        )
+    adapted = adapted_source(data)
+    if adapted is None:
+        return ArraysSource(data) if is_arrays(data) else ItemsSource(data)
+    if not hasattr(adapted, "columns") and not isinstance(adapted, ItemsSource):
+        raise UnsupportedDataError(
+            f"a {type(data).__name__} can only be read in order: build a cache of it with storage.submit"
+        )
+    return adapted

@@ -1,0 +1,184 @@
+"""Split records into shares of exact sizes, by choosing the records of each share."""
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._core.arguments import exact
+from yogadl._core.leaf import OBJECT
+from yogadl._core.memory import require_memory
+from yogadl._core.protocols import Indices, RandomAccess, views_of
+from yogadl._order import derive_key
+from yogadl._order.keys import apportion
+from yogadl._order.permutation import permute
+from yogadl._views.functions import MappedRecords
+from yogadl.errors import ConfigurationError
+
+SPLIT_TAG: Final = int.from_bytes(b"split-1", "big")
+# Shares whose sum misses 1 by at most this cover all records: the floats of 1/3, 1/3 and 1/3 add up to a bit
+# less.
+_ROUNDING: Final = Fraction(1, 10**9)
+# The most records and bytes that are read at a time to find the values to split by.
+_CHUNK_RECORDS: Final = 65_536
+_CHUNK_BYTES: Final = 2**24
+# The most memory that a split needs for each record.
+_PLAIN_BYTES: Final = 40
+_STRATIFIED_BYTES: Final = 96
+_MOST_STRATIFIED: Final = 2**31  # its square is an int64
+
+
+def split(
+    records: RandomAccess, shares: Sequence[Any], seed: int, by: str | int | None, grows: bool | None = None
+) -> list[Indices]:
+    """Return the indices of the records of each share; the arguments are those of `RecordsRef.split`.
+
+    `docs/explanation/order.md` states the arithmetic, frozen as version 1.
+
+    Raises:
+        ConfigurationError: if an argument makes no sense.
+    """
+    parts = _parts(shares)
+    if grows is None:
+        _refuse_growth(records, shares, seed, by)
+    require_memory("split", len(records), _PLAIN_BYTES if by is None else _STRATIFIED_BYTES)
+    values = None if by is None else _values(records, by)
+    if not grows:
+        return _divided(np.arange(len(records)), parts, derive_key(SPLIT_TAG, seed), values)
+    found = [
+        _divided(indices, parts, derive_key(SPLIT_TAG, seed, *first), values)
+        for first, indices in _additions(records)
+    ]
+    return [np.concatenate(share) for share in zip(*found, strict=True)]
+
+
+def _divided(indices: Indices, parts: Sequence[Fraction], key: int, values: Indices | None) -> list[Indices]:
+    """Divide shuffled records among the shares; if values are given, in proportion for each value."""
+    counts = apportion(len(indices), parts)
+    shuffled = indices[permute(np.arange(len(indices)), len(indices), key)]
+    if values is None:
+        return [some.copy() for some in np.split(shuffled, np.cumsum(counts[:-1]))]
+    return [shuffled[np.sort(places)] for places in _apportioned(_grouped_places(values[shuffled]), counts)]
+
+
+def _refuse_growth(records: RandomAccess, shares: Sequence[Any], seed: int, by: str | int | None) -> None:
+    """Refuse to split records of a version that continues others, unless `grows` was given.
+
+    Raises:
+        ConfigurationError: if the records are those of such a version.
+    """
+    lineages = (getattr(view, "lineage", None) for view in views_of(records))
+    grown = next((lineage for lineage in lineages if lineage is not None and lineage.earlier), None)
+    if grown is None:
+        return
+    options = [*map(repr, shares), f"seed={seed}", *([] if by is None else [f"by={by!r}"])]
+    call = f"ref.split({', '.join(options)}, grows="
+    raise ConfigurationError(
+        f"{grown.id!r} version {grown.version!r} continues version {grown.earlier[-1].version!r}: if all its "
+        f"records are divided anew, some of one share of that version come into another. Write {call}True) "
+        f"for shares that begin with those of earlier versions, or {call}False) to divide all anew"
+    )
+
+
+def _additions(records: RandomAccess) -> Iterator[tuple[tuple[int, ...], Indices]]:
+    """Yield the records that each version added, in order, with the index of the version's first record.
+
+    The oldest version has no such index, so that its records are divided as if there were no later version.
+
+    Raises:
+        ConfigurationError: if the records belong to several datasets, or each is made of several records.
+    """
+    base: Any = records
+    indices = np.arange(len(records))
+    while True:
+        if isinstance(base, MappedRecords):  # each record is made of one record of the parent
+            base = base.parent
+        elif hasattr(base, "of_parent"):
+            base, indices, _ = base.of_parent(indices, 0)
+        else:
+            break
+    if hasattr(base, "parent"):
+        raise ConfigurationError(
+            "chunks have records of several versions in them, so grows=True can't divide them: split the "
+            "records first, and call chunks of each share"
+        )
+    if hasattr(base, "parents"):
+        raise ConfigurationError(
+            "grows=True divides the records of one dataset, and these are of several: split each, and call "
+            "concat of their shares"
+        )
+    lineage = getattr(base, "lineage", None)
+    starts = [] if lineage is None else [earlier.records for earlier in lineage.earlier]
+    version = np.searchsorted(np.array(starts, np.int64), indices, "right")
+    for number, first in enumerate([0, *starts]):
+        its = np.flatnonzero(version == number)
+        if len(its) or not number:
+            yield (first,) if number else (), its
+
+
+def _apportioned(line: Indices, counts: Sequence[int]) -> list[Indices]:
+    """Deal out places to shares evenly along the line: each share gets its proportion of neighbours.
+
+    Places are divided between two halves of the shares, then within each half. If they were dealt out to one
+    share after another, the last share would have the errors of all others.
+    """
+    if len(counts) == 1:
+        return [line]
+    half = len(counts) // 2
+    reached = np.arange(len(line) + 1) * sum(counts[:half]) // max(1, len(line))
+    taken = reached[1:] > reached[:-1]
+    return [*_apportioned(line[taken], counts[:half]), *_apportioned(line[~taken], counts[half:])]
+
+
+def _parts(shares: Sequence[Any]) -> list[Fraction]:
+    """Return the shares as numbers that add up to 1; the last one is the rest, if any."""
+    parts = [exact("a share of split", share) for share in shares]
+    rest = Fraction(1) - sum(parts)
+    if not parts or rest < -_ROUNDING:
+        said = f"these add up to {float(1 - rest):g}" if parts else "there is none"
+        raise ConfigurationError(f"split takes shares of 1 together at most, and {said}: try ref.split(0.8)")
+    return [*parts, rest] if rest > _ROUNDING else parts
+
+
+def _grouped_places(groups: Indices) -> Indices:
+    """Return all places, ordered so that a group's places are adjacent; groups are ordered by first place."""
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.argsort(rank[group], kind="stable")
+
+
+def _values(records: RandomAccess, by: str | int) -> Indices:
+    """Return a number for each record, equal for equal values of the field; records are read once, in chunks.
+
+    Raises:
+        ConfigurationError: if the field does not exist, or its values can't be compared.
+    """
+    spec, numbers = records.spec.project([by])
+    leaf = spec.fields[0].leaf
+    if len(numbers) != 1 or leaf.shape != () or leaf.dtype == OBJECT:
+        kind = f"{len(numbers)} fields" if len(numbers) != 1 else f"{leaf.dtype} of shape {leaf.shape}"
+        raise ConfigurationError(
+            f"by={by!r} is {kind}: split by a field that is one number, date, str or bytes a record"
+        )
+    if len(records) > _MOST_STRATIFIED:
+        raise ConfigurationError(
+            f"{len(records)} records are too many to split by a field, of at most {_MOST_STRATIFIED}: split "
+            "them without by="
+        )
+    size = max(1, min(_CHUNK_RECORDS, _CHUNK_BYTES // max(1, records.record_bytes)))
+    chunks = (np.arange(first, min(first + size, len(records))) for first in range(0, len(records), size))
+    if not leaf.is_numeric:
+        seen: dict[Any, int] = {}
+        found = np.empty(len(records), np.int64)
+        for chunk in chunks:
+            [column] = records.columns(chunk, numbers)
+            found[chunk] = [seen.setdefault(value, len(seen)) for value in column]
+        return found
+    # All values of ml_dtypes' types (bfloat16, int4, ...) are exact in float32, which numpy can compare.
+    dtype = leaf.numpy_dtype if leaf.numpy_dtype.kind in "biufcmM" else np.dtype(np.float32)
+    values = np.empty(len(records), dtype)
+    for chunk in chunks:
+        [values[chunk]] = records.columns(chunk, numbers)
+    return np.unique(values, return_inverse=True)[1]

@@ -1,0 +1,401 @@
+"""Views of records: a selection, a slice, some of the fields, or the values of a field cut into chunks."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.arguments import flag, whole
+from yogadl._core.frozen import frozen
+from yogadl._core.leaf import Leaf, is_too_large
+from yogadl._core.memory import require_memory
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Column, Indices, Memory, Planned, RandomAccess, announce
+from yogadl._core.spec import DictNode, Spec
+from yogadl._format.table import before
+from yogadl.errors import ConfigurationError
+
+# Views of records: a selection in an order of its own, a slice, or some of the fields.
+
+
+class SelectedRecords:
+    """Some records of another source, in any order; any record may come twice."""
+
+    def __init__(self, parent: RandomAccess, indices: Indices) -> None:
+        self.parent = parent
+        self._indices = indices
+        self.spec = parent.spec
+        self.record_bytes = parent.record_bytes
+        content = hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()
+        self.fingerprint = hash_of("select", parent.fingerprint, content)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
+        """Return the parent, and the indices and the field's number there."""
+        return self.parent, self._indices[indices], number
+
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+    ) -> int:
+        """Announce that these records will be read soon; see `announce`."""
+        return announce(self.parent, self._indices[indices], fields, planned)
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records in the order of `indices`."""
+        return self.parent.columns(self._indices[indices], fields, memory)
+
+
+class SlicedRecords:
+    """A slice of other records: every n-th one between two indices."""
+
+    def __init__(self, parent: RandomAccess, chosen: range) -> None:
+        self.parent = parent
+        self._range = chosen
+        self.spec = parent.spec
+        self.record_bytes = parent.record_bytes
+        self.fingerprint = hash_of("slice", parent.fingerprint, chosen.start, chosen.step, len(chosen))
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
+        """Return the parent, and the indices and the field's number there."""
+        return self.parent, indices * self._range.step + self._range.start, number
+
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+    ) -> int:
+        """Announce that these records will be read soon; see `announce`."""
+        return announce(self.parent, indices * self._range.step + self._range.start, fields, planned)
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records in the order of `indices`."""
+        return self.parent.columns(indices * self._range.step + self._range.start, fields, memory)
+
+
+class ProjectedRecords:
+    """Some fields of other records; the fingerprint stays, since cursors mean the same records."""
+
+    def __init__(self, parent: RandomAccess, spec: Spec, numbers: tuple[int, ...]) -> None:
+        self.parent = parent
+        self.numbers = numbers
+        self.spec = spec
+        self.fingerprint = parent.fingerprint
+        parts = [field.leaf for field in parent.spec.fields]
+        kept = [parts[number] for number in numbers]
+        # The size is exact if all kept fields are fixed. A field that varies may be most of the record, so
+        # otherwise the size is that of the whole record.
+        fixed = all(leaf.is_fixed for leaf in kept)
+        self.record_bytes = max(1, sum(leaf.row_bytes for leaf in kept)) if fixed else parent.record_bytes
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
+        """Return the parent, and the indices and the field's number there."""
+        return self.parent, indices, self.numbers[number]
+
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+    ) -> int:
+        """Announce that these records will be read soon; see `announce`."""
+        numbers = self.numbers if fields is None else [self.numbers[number] for number in fields]
+        return announce(self.parent, indices, numbers, planned)
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records in the order of `indices`."""
+        numbers = self.numbers if fields is None else [self.numbers[number] for number in fields]
+        return self.parent.columns(indices, numbers, memory)
+
+
+def origin_of(records: Any, indices: Indices, number: int) -> tuple[Any, Indices, int]:
+    """Return the records below all views, and the indices and the field's number there."""
+    while hasattr(records, "of_parent"):
+        records, indices, number = records.of_parent(indices, number)
+    return records, indices, number
+
+
+def hash_of(*parts: Any) -> str:
+    """Return the hash of the parts, as the name of a view or of other content."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+# Cut the values of one field, joined end to end, into chunks of one length, as language models read them.
+
+
+# How many documents' lengths are read at a time, and how many bytes if the values must be read for that.
+_AT_ONCE: Final = 65_536
+_READ_BYTES: Final = 8 * 2**20
+_OFFSET_BYTES: Final = 16  # the most memory that offsets need for each document
+# Documents longer than this many chunks are not announced: only a small share of each is read.
+_ANNOUNCED_CHUNKS: Final = 16
+
+
+@frozen
+class _Stretches:
+    """The stretches of documents that chunks consist of, in order; one entry for each stretch."""
+
+    chunk: Indices  # position of the chunk among the requested ones
+    document: Indices
+    start: Indices  # along the document's first axis
+    stop: Indices
+
+    @property
+    def length(self) -> Indices:
+        return self.stop - self.start
+
+
+class ChunkedRecords:
+    """Chunks of a field's values. Each value is a document, and each item along its first axis a token.
+
+    The start of each document is computed once in each process, and takes 8 bytes a document. A
+    pickled object leaves the starts out if they can be read from a cache's rows, and includes them if the
+    values themselves had to be read.
+
+    Args:
+        parent: The documents.
+        field: The name of the field; None if a record is a single value.
+        size: How many tokens a chunk has.
+        drop_remainder: Whether to leave out the tokens at the end that make no whole chunk.
+        pad: The value that fills up the last chunk, if it is not left out.
+        segments: The name of a second field, which numbers the documents in each chunk.
+
+    Raises:
+        ConfigurationError: if the field has no chunks, or the arguments make no sense.
+    """
+
+    def __init__(
+        self,
+        parent: RandomAccess,
+        field: str | int | None,
+        size: int,
+        *,
+        drop_remainder: bool,
+        pad: Any,
+        segments: str | None,
+    ) -> None:
+        self.parent = parent
+        self._size = whole("size", size, 1)
+        self._number = _number_of(parent.spec, field)
+        leaf = parent.spec.fields[self._number].leaf
+        _check_leaf(field, leaf, self._size)
+        assert leaf.shape is not None
+        self._dtype = leaf.numpy_dtype
+        self._inner = tuple(size or 0 for size in leaf.shape[1:])
+        self._document_length = leaf.shape[0]
+        self._drops = flag("drop_remainder", drop_remainder)
+        self._pad = _checked_pad(pad, self._drops, self._dtype)
+        chunk = Leaf(leaf.dtype, (self._size, *self._inner))
+        self.spec = Spec(chunk if field is None else _tree(field, chunk, segments))
+        if field is None and segments is not None:
+            raise ConfigurationError(
+                "segments= needs records that are dicts, and these are single values: make them dicts first, "
+                'ref.map(lambda tokens: {"tokens": tokens}), or store them so'
+            )
+        self.record_bytes = max(1, sum(field.leaf.row_bytes for field in self.spec.fields))
+        self._lock = ProcessLock()
+        self._offsets: Indices | None = None
+        self._is_read = False  # whether the values had to be read for the offsets
+        self._known: tuple[int, str] | None = None  # number of tokens, and fingerprint
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_lock": None, "_offsets": self._offsets if self._is_read else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=ProcessLock())
+
+    def __len__(self) -> int:
+        tokens = self._total()[0]
+        return tokens // self._size if self._drops else -(-tokens // self._size)
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the documents' fingerprint, of their lengths and of the way they are cut."""
+        return self._total()[1]
+
+    def _total(self) -> tuple[int, str]:
+        if self._known is None:
+            offsets = self._bounds()
+            # The lengths are hashed, too: the fingerprint of mapped records does not cover the functions'
+            # results.
+            lengths = hashlib.sha256(offsets.astype("<i8", copy=False).data).hexdigest()
+            name = self.parent.spec.fields[self._number].name
+            pad = None if self._pad is None else self._pad.tobytes().hex()
+            parts = (self.parent.fingerprint, name, self._size, pad, lengths)
+            self._known = int(offsets[-1]), hash_of("chunks", *parts)
+        return self._known
+
+    def _bounds(self) -> Indices:
+        """Return the start of each document, in tokens counted over all, and the end of the last one."""
+        if self._offsets is None:
+            with self._lock:
+                if self._offsets is None:
+                    offsets, self._is_read = self._measured()
+                    self._offsets = offsets
+        return self._offsets
+
+    def _measured(self) -> tuple[Indices, bool]:
+        """Return the offsets, and whether the values had to be read for them."""
+        count = len(self.parent)
+        require_memory("chunks", count, _OFFSET_BYTES)
+        offsets = np.zeros(count + 1, np.int64)
+        is_read = _stored(self.parent, offsets[:0], self._number) is None
+        if self._document_length is not None and not is_read:
+            return np.arange(count + 1) * self._document_length, False
+        # Without stored lengths, the spec's shape comes from the first few records, so all records are read.
+        at_once = min(_AT_ONCE, max(1, _READ_BYTES // self.parent.record_bytes)) if is_read else _AT_ONCE
+        for start in range(0, count, at_once):
+            indices = np.arange(start, min(start + at_once, count))
+            found = _stored(self.parent, indices, self._number)
+            if found is not None:
+                lengths = found[0].lengths(*found[1:])
+            else:
+                lengths = list(map(len, self.parent.columns(indices, [self._number])[0]))
+            offsets[start + 1 : start + 1 + len(indices)] = lengths
+        return np.cumsum(offsets, out=offsets), is_read
+
+    def _stretches(self, chunks: Indices) -> _Stretches:
+        """Return the stretches of documents that these chunks consist of."""
+        offsets = self._bounds()
+        begin = chunks * self._size
+        end = np.minimum(begin + self._size, offsets[-1])
+        first = np.searchsorted(offsets, begin, side="right") - 1
+        counts = np.searchsorted(offsets, end) - first
+        chunk = np.repeat(np.arange(len(chunks)), counts)
+        document = np.arange(len(chunk)) + np.repeat(first - before(counts)[:-1], counts)
+        offset = offsets[document]
+        start = np.maximum(begin[chunk] - offset, 0)
+        stop = np.minimum(end[chunk], offsets[document + 1]) - offset
+        has_some = stop > start  # empty documents may lie between two others
+        return _Stretches(*(array[has_some] for array in (chunk, document, start, stop)))
+
+    is_plannable = False  # the place of a chunk is known only after documents were read
+
+    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
+        """Announce that these chunks will be read soon; see `announce`."""
+        if self._document_length is None:
+            stretches = self._stretches(indices)
+            found = _stored(self.parent, stretches.document, self._number)
+            if found is not None and found[0].will_need_stretches(
+                *found[1:], stretches.start, stretches.stop
+            ):
+                return 0
+        offsets, begin = self._bounds(), indices * self._size
+        last = np.minimum(begin + self._size, offsets[-1]) - 1
+        # Only a chunk's first and last document are announced; the file holds the others between these two.
+        documents = np.searchsorted(offsets, np.concatenate([begin, last]), side="right") - 1
+        lengths = offsets[documents + 1] - offsets[documents]
+        documents = documents[lengths <= _ANNOUNCED_CHUNKS * self._size]
+        numbers = [self._number]
+        return announce(self.parent, documents, numbers) * len(indices) // max(1, len(documents))
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read chunks in the order of `indices`."""
+        stretches, makers = self._stretches(indices), (self._tokens, self._segments)
+        numbers = range(len(self.spec.fields)) if fields is None else fields
+        return [makers[number](stretches, len(indices)) for number in numbers]
+
+    def _tokens(self, stretches: _Stretches, count: int) -> NDArray[Any]:
+        if not count:
+            return np.empty((0, self._size, *self._inner), self._dtype)
+        found = _stored(self.parent, stretches.document, self._number)
+        if found is not None and self._document_length is None:
+            joined = found[0].stretches(*found[1:], stretches.start, stretches.stop)
+        else:
+            documents, which = np.unique(stretches.document, return_inverse=True)
+            [values] = self.parent.columns(documents, [self._number])
+            each = zip(*(a.tolist() for a in (which, stretches.start, stretches.stop)), strict=True)
+            joined = np.concatenate([values[number][start:stop] for number, start, stop in each])
+        return self._filled(joined, stretches, count, self._pad)
+
+    def _segments(self, stretches: _Stretches, count: int) -> NDArray[np.int32]:
+        counts = np.bincount(stretches.chunk, minlength=count)
+        numbers = np.arange(len(stretches.chunk)) - np.repeat(before(counts)[:-1], counts)
+        segments = np.repeat(numbers.astype(np.int32), stretches.length)
+        return self._filled(segments, stretches, count, -1)
+
+    def _filled(self, joined: NDArray[Any], stretches: _Stretches, count: int, pad: Any) -> NDArray[Any]:
+        """Return the tokens of these chunks as one row a chunk; a short row is padded."""
+        if len(joined) == count * self._size:
+            return joined.reshape(count, self._size, *joined.shape[1:])
+        rows = np.full((count, self._size, *joined.shape[1:]), pad, joined.dtype)
+        lengths = np.bincount(stretches.chunk, stretches.length, count)
+        rows[np.arange(self._size) < lengths[:, None]] = joined
+        return rows
+
+
+def _stored(records: RandomAccess, indices: Indices, number: int) -> tuple[Any, Indices, int] | None:
+    """Return the records that store the values in files, the indices and the field's number there.
+
+    The result is None if the values are not stored in files. The records returned have `lengths` and
+    `stretches`, as `Reader` does.
+    """
+    found = origin_of(records, indices, number)
+    return found if hasattr(found[0], "stretches") else None
+
+
+def _number_of(spec: Spec, field: str | int | None) -> int:
+    names = [field.name for field in spec.fields]
+    name = "" if field is None else str(field)
+    if isinstance(spec.tree, Leaf) != (field is None) or names.count(name) != 1:
+        known = "None, since a record is a single value" if names == [""] else f"one of {names}"
+        raise ConfigurationError(f"there is no field {field!r} to cut into chunks: pass {known}")
+    return names.index(name)
+
+
+def _check_leaf(field: str | int | None, leaf: Leaf, size: int) -> None:
+    what = "the record" if field is None else f"field {field!r}"
+    if not leaf.is_numeric:
+        raise ConfigurationError(
+            f"{what} holds {leaf.dtype}, which is not cut into chunks: store numbers, such as tokens, or "
+            "np.frombuffer(data, np.uint8) for single bytes"
+        )
+    if not leaf.shape or None in leaf.shape[1:] or 0 in leaf.shape[1:]:
+        raise ConfigurationError(
+            f"{what} has the shape {leaf.shape}; chunks are cut along the first axis of values whose other "
+            "sizes are all known, and not 0"
+        )
+    if is_too_large((size, *leaf.shape[1:])):
+        raise ConfigurationError(f"size is {size}, too large for numpy to make batches of such chunks")
+
+
+def _checked_pad(pad: Any, drops: bool, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return the padding as a value of the field's dtype."""
+    if drops != (pad is None):
+        raise ConfigurationError(
+            "to fill up the last chunk, pass both drop_remainder=False and pad=0 (or another value); to "
+            "leave it out, pass neither"
+        )
+    if pad is None:
+        return None
+    try:
+        with np.errstate(invalid="ignore"):
+            value = np.array(pad).astype(dtype)
+        fits = value.shape == () and bool(np.array_equal(value, pad, equal_nan=dtype.kind in "fc"))
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise ConfigurationError(f"pad is {pad!r:.100}, which is no single value of {dtype}")
+    return value
+
+
+def _tree(field: str | int, chunk: Leaf, segments: Any) -> DictNode:  # Any: the value is checked here
+    if segments is None:
+        return DictNode((field,), (chunk,))
+    if not isinstance(segments, str) or segments in (str(field), ""):
+        raise ConfigurationError(f"segments must be the name of a second field, not {segments!r}")
+    assert chunk.shape is not None
+    return DictNode((field, segments), (chunk, Leaf("int32", chunk.shape[:1])))

@@ -1,0 +1,280 @@
+"""List datasets and versions, and show one."""
+
+import argparse
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from yogadl._core.key import DatasetKey
+from yogadl._core.printable import printable
+from yogadl.cli._arguments import add_json, add_storage, add_tagged, open_existing, open_version
+from yogadl.cli._output import (
+    ago,
+    counted,
+    cut,
+    day_and_time,
+    error_line,
+    moment,
+    note,
+    say,
+    say_json,
+    say_table,
+    size,
+    stored,
+    table,
+    width,
+)
+from yogadl.cli._values import names_of, row_of_field
+from yogadl.errors import CacheFormatError, DatasetNotFoundError
+from yogadl.storage import CacheStorage, DatasetInfo
+from yogadl.storage._catalogue.parts import open_table
+
+if TYPE_CHECKING:
+    from yogadl.storage import Unfinished
+
+
+def add_info_arguments(parser: argparse.ArgumentParser) -> None:
+    add_tagged(parser)
+    add_storage(parser)
+    add_json(parser)
+
+
+def run_info(arguments: argparse.Namespace) -> int:
+    """Show the size, the fields and the origin of a version.
+
+    The fingerprint is a hash of the content: the same records have the same fingerprint on every machine. The
+    digest is a hash of these files: `storage.fetch(..., digest=...)` refuses any others.
+
+    Example:
+      yogadl info squares 1 -s /data/caches
+    """
+    storage = open_version(arguments)
+    info = storage.info(arguments.id, arguments.version)
+    if arguments.json:
+        say_json(storage=storage.location, **info_to_json(info))
+        return 0
+    for name, text in _lines(info):
+        say(f"{name:<12} {text}")
+    say()
+    named = zip(names_of(info.spec), info.spec.fields, strict=True)
+    lines = table(("field", "dtype", "shape"), [row_of_field(name, field.leaf) for name, field in named])
+    say_table([cut(line, width()) for line in lines])
+    return 0
+
+
+def info_to_json(info: DatasetInfo) -> dict[str, Any]:
+    """Return all facts about a version, as JSON."""
+    return {
+        "id": info.id,
+        "version": info.version,
+        "records": info.records,
+        "size_bytes": info.size_bytes,
+        "parts": info.parts,
+        "created": moment(info.created),
+        "fingerprint": info.fingerprint,
+        "digest": info.digest,
+        "fields": [
+            {"name": field.name, "dtype": field.leaf.dtype, "shape": field.leaf.shape}
+            for field in info.spec.fields
+        ],
+        "spec": info.spec.to_json(),
+        "builder": _builder_to_json(info.builder),
+        "earlier": [dict(vars(earlier)) for earlier in info.earlier],
+    }
+
+
+def _builder_to_json(builder: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = _finite(builder)
+    if isinstance(found.get("started"), int | float):
+        found["started"] = moment(found["started"])
+    return found
+
+
+def _finite(value: Any) -> Any:  # any JSON value
+    """Return JSON with None for NaN and infinity, which a manifest may hold and JSON can't express."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _lines(info: DatasetInfo) -> list[tuple[str, str]]:
+    each = f", {size(info.size_bytes / info.records)} a record" if info.records else ""
+    lines = [
+        ("dataset", info.id),
+        ("version", info.version),
+        ("records", f"{info.records:,}"),
+        ("size", f"{stored(info)}{each}"),
+        ("built", f"{day_and_time(info.created)} UTC, {ago(info.created)}"),
+    ]
+    if info.earlier:
+        last = info.earlier[-1]
+        more = info.records - last.records
+        lines.append(("continues", _text(f"version {last.version}, with {counted(more, 'record')} more")))
+    builder = info.builder
+    if builder.get("function"):
+        lines.append(("from", _text(builder["function"])))
+    arguments = builder.get("arguments")
+    if isinstance(arguments, dict) and arguments:
+        said = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        lines.append(("arguments", cut(_text(said), width() - 13)))
+    names = {"yogadl": "yogadl", "python": "Python", "numpy": "numpy"}
+    software = ", ".join(f"{names[name]} {builder[name]}" for name in names if builder.get(name))
+    if software:
+        lines.append(("with", _text(software)))
+    return [*lines, ("fingerprint", info.fingerprint), ("digest", info.digest)]
+
+
+def _text(value: object) -> str:
+    """Return a value as text, cut if it is long, because a manifest may hold any value."""
+    return printable(f"{value!s:.1000}")
+
+
+@dataclass(frozen=True)
+class _Version:
+    """One version, with its info, or with the error that reading its manifest raised."""
+
+    id: str
+    version: str
+    info: DatasetInfo | None
+    tags: list[str]
+    error: str | None = None
+    shared_bytes: int = 0
+    shared_with: tuple[str, ...] = ()
+
+
+def add_ls_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "id", metavar="ID", nargs="?", help="list only this dataset, and those below it (ID/...)"
+    )
+    add_storage(parser)
+    add_json(parser)
+
+
+def run_ls(arguments: argparse.Namespace) -> int:
+    """List the datasets and their versions.
+
+    Example:
+      yogadl ls -s /data/caches
+      yogadl ls squares -s /data/caches --json
+    """
+    storage = open_existing(arguments)
+    problems: list[str] = []
+    found = _find(storage, arguments.id, problems)
+    for problem in problems:
+        note(problem)
+    unfinished = _unfinished(storage, arguments.id)
+    if arguments.id is not None and not found and not unfinished:
+        raise storage._backend.catalogue.no_dataset(arguments.id)
+    if arguments.json:
+        held = [asdict(one) | {"written": moment(one.written)} for one in unfinished]
+        say_json(storage=storage.location, versions=[_to_json(one) for one in found], unfinished=held)
+    elif found:
+        header = ("dataset", "version", "records", "size", "files", "built (UTC)", "tags")
+        columns = 7 if any(one.tags for one in found) else 6
+        say_table(table(header[:columns], [_row(one)[:columns] for one in found], right=(2, 3, 4)))
+        for one in found:
+            if one.shared_bytes:
+                those = ", ".join(one.shared_with)
+                note(
+                    f"{one.id} {one.version} has {size(one.shared_bytes)} more, which it shares with {those}"
+                )
+    else:
+        note(f"there are no datasets in {storage.location}")
+    there = {(one.id, one.version) for one in found}
+    for build in unfinished:
+        version = build.version or "(of a version that is not known)"
+        what = f"use {size(build.size_bytes)}, last written {day_and_time(build.written)} UTC"
+        if (build.id, build.version) in there:
+            note(f"{build.id} {version} is there; builds of it that were not published {what}")
+        else:
+            note(f"{build.id} {version} is not finished: its builds {what}")
+    if unfinished:
+        note(
+            "`yogadl prune --unfinished` removes these files, but not those of a build that is running, or "
+            "those that tasks wrote within a day"
+        )
+    return int(bool(problems))
+
+
+def _unfinished(storage: CacheStorage, dataset_id: str | None) -> "list[Unfinished]":
+    if dataset_id is None:
+        return storage.unfinished()
+    ids = {dataset_id, *storage._backend.catalogue.ids_with("builds", below=dataset_id)}
+    return [build for name in sorted(ids) for build in storage.unfinished(name)]
+
+
+def _find(storage: CacheStorage, dataset_id: str | None, problems: list[str]) -> list[_Version]:
+    if dataset_id is None:
+        ids = storage.datasets()
+    else:
+        DatasetKey(dataset_id, "any")
+        ids = storage._backend.catalogue.datasets(below=dataset_id) or [dataset_id]
+    found = []
+    for name in ids:
+        named: dict[str, str] = {}
+        try:
+            named = storage.tags(name)
+        except CacheFormatError as error:
+            problems.append(error_line(error))
+        for version in storage.versions(name):
+            tags = [tag for tag, its in named.items() if its == version]
+            try:
+                # The description of the builder is not shown, and may be long.
+                found.append(_Version(name, version, replace(storage.info(name, version), builder={}), tags))
+            except CacheFormatError as error:
+                problems.append(error_line(error))
+                found.append(_Version(name, version, None, tags, problems[-1]))
+            except DatasetNotFoundError:
+                pass  # deleted just now
+    return _counted_once(storage, found, problems)
+
+
+def _counted_once(storage: CacheStorage, found: list[_Version], problems: list[str]) -> list[_Version]:
+    """Note for each version how many bytes belong to earlier versions of its dataset, too."""
+    continued = {one.id for one in found if one.info is not None and one.info.earlier}
+    catalogue = storage._backend.catalogue
+    holders: dict[tuple[str, str], str] = {}  # (id, sha256 of a part) -> the first version that has the part
+    shared: dict[tuple[str, str], _Version] = {}
+    for one in sorted(found, key=lambda one: one.info.created if one.info else 0.0):
+        if one.info is None or one.id not in continued:
+            continue
+        try:
+            manifest = catalogue.published(DatasetKey(one.id, one.version), one.info.digest).manifest
+            parts = open_table(catalogue.root, manifest)
+        except (CacheFormatError, DatasetNotFoundError) as error:
+            problems.append(error_line(error))
+            continue
+        size_bytes, those = 0, set()
+        for sha256, part_bytes in zip(parts.sha256, parts.size_bytes.tolist(), strict=True):
+            holder = holders.setdefault((one.id, sha256), one.version)
+            if holder != one.version:
+                size_bytes += part_bytes
+                those.add(holder)
+        shared[one.id, one.version] = replace(one, shared_bytes=size_bytes, shared_with=tuple(sorted(those)))
+    return [shared.get((one.id, one.version), one) for one in found]
+
+
+def _row(one: _Version) -> list[str]:
+    info, tags = one.info, ", ".join(one.tags)
+    if info is None:
+        return [one.id, one.version, "damaged", "", "", "", tags]
+    built = day_and_time(info.created)
+    return [
+        one.id,
+        one.version,
+        f"{info.records:,}",
+        size(info.size_bytes - one.shared_bytes),
+        f"{info.parts:,}",
+        built,
+        tags,
+    ]
+
+
+def _to_json(one: _Version) -> dict[str, Any]:
+    names = ("records", "size_bytes", "parts", "created", "fingerprint", "digest")
+    found = {name: getattr(one.info, name, None) for name in names}
+    found["created"] = moment(found["created"])
+    found |= {"shared_bytes": one.shared_bytes, "shared_with": list(one.shared_with)}
+    return {"id": one.id, "version": one.version, **found, "tags": one.tags, "error": one.error}

@@ -1,1 +1,0 @@
-"""Buckets, which hold objects by name, and the stores that have them."""

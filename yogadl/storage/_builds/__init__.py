@@ -1,0 +1,1 @@
+"""Build a version: by one process or by many, exactly once."""

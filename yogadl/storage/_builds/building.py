@@ -1,0 +1,361 @@
+"""Begin builds of a source, for one process that holds the right to build, or in partitions for any tasks."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from yogadl._core.arguments import in_words
+from yogadl._core.key import DatasetKey, is_version, new_key
+from yogadl._core.progress import Progress, Tally, is_shown, report_to_both, shown
+from yogadl._core.protocols import DataRef
+from yogadl._provenance.builder import Call, sha256_of_data
+from yogadl._sources.partitioned import PartitionedSource
+from yogadl._sources.sources import Source, open_if_any, open_source
+from yogadl.errors import ConfigurationError, StorageError
+from yogadl.storage import _names
+from yogadl.storage._builds.build import Build, PlannedBuild, describe_machine, digest_replaced
+from yogadl.storage._builds.executors import ENGINES, write_all, written_by_itself
+from yogadl.storage._builds.options import BuildOptions
+from yogadl.storage._builds.partitions import Partitions
+from yogadl.storage._builds.publish import clear_attempt, publish
+from yogadl.storage._builds.receipts import Shares, shares_of
+from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss
+from yogadl.storage._catalogue.tags import refuse_tag
+from yogadl.storage._files.root import Root
+from yogadl.storage._keeping.keeping import clear_unresumable
+from yogadl.storage._leases.exclusive import exclusive_build, exclusive_build_unless
+
+# Begin builds of a source in partitions, for one process that holds the right to build, or for any tasks.
+
+
+_log = logging.getLogger("yogadl")
+
+_DIGITS: Final = 24  # of the hash that names a run
+
+
+class PartitionedBuild:
+    """A build in progress, to be handed to tasks: small and picklable; its calls can be repeated.
+
+    Attributes:
+        key: The version to build.
+        partitions: The number of partitions.
+        run: The name that distinguishes this build from other builds of the same key.
+    """
+
+    def __init__(self, every: Partitions) -> None:
+        self.key, self.partitions, self.run = every.key, every.count, every.run
+        self._all = every
+
+    def write(
+        self,
+        partition: int,
+        records: Any = None,
+        *,
+        part_bytes: int | None = None,
+        allow_pickle: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write the records of one partition. If several tasks write it, the first to finish is used.
+
+        Args:
+            partition: The number of the partition, from 0.
+            records: Any source, also one without records; left out if `begin` was given the source of all
+                partitions.
+            part_bytes: The largest size of a part; ``None`` is the storage's own choice.
+            allow_pickle: Whether objects without a stored form may be pickled.
+            progress: Called with records so far, records in all or ``None``, and bytes so far.
+
+        Raises:
+            ConfigurationError: if the partition was written from other records than the source has.
+        """
+        if type(partition) is not int or not 0 <= partition < self.partitions:
+            raise ConfigurationError(
+                f"there is no partition {partition!r}: they are 0 to {self.partitions - 1}"
+            )
+        if (records is None) == (self._all.shares is None):
+            raise ConfigurationError(
+                "begin was given no source: give the records of the partition, [] for none"
+                if records is None
+                else "begin was given the source of all partitions: leave the records out"
+            )
+        if self._all.is_published():
+            return  # no manifest would name parts that are written now
+        part_bytes = part_bytes or self._all.backend.part_bytes
+        if records is None:
+            self._all.write_share(partition, part_bytes, progress)
+        elif not self._all.is_written(partition):
+            source = open_if_any(records, allow_pickle=allow_pickle)
+            self._all.write(partition, source, "", part_bytes, progress)
+
+    def commit(self) -> None:
+        """Publish the cache, after all partitions are written. Any task may call it, also several times.
+
+        Raises:
+            ConfigurationError: if a partition is not written yet.
+            UnsupportedDataError: if partitions have different structures.
+        """
+        self._all.commit({})
+
+
+def shared_out(
+    backend: Backend,
+    key: DatasetKey,
+    source: Source,
+    sha256: Callable[[], str],
+    part_bytes: int | None,
+    token: str,
+) -> Partitions:
+    """Begin a build of a source, or continue one that was killed; the caller holds the right to build.
+
+    Args:
+        backend: The storage.
+        key: The version.
+        source: A source with random access, or in partitions.
+        sha256: Returns a hash of the code and values that the source was made from.
+        part_bytes: As for the build.
+        token: A name of this attempt alone.
+
+    Raises:
+        ConfigurationError: if the source can only be read in order.
+    """
+    shares = shares_of(source)
+    try:
+        origin = shares.origin(sha256)
+        run = run_of(backend, key, shares, origin, part_bytes=part_bytes)
+    except ConfigurationError as error:
+        _log.info(
+            "yogadl: %s: if this build is killed, the next one starts from the beginning: %s", key, error
+        )
+        origin, run = "", token
+    build = Partitions(backend, key, shares.count, run, shares, origin, is_shared_out=True)
+    build.put_others_aside()
+    return build
+
+
+def begun(
+    backend: Backend,
+    key: DatasetKey,
+    partitions: int | None,
+    run: str | None,
+    data: Any,
+    *,
+    allow_pickle: bool,
+    origin: str = "",
+) -> PartitionedBuild:
+    """Begin a build of partitions: see `CacheStorage.begin`.
+
+    Args:
+        backend: The storage.
+        key: The version.
+        partitions: The number of partitions.
+        run: The name that distinguishes this build from other builds of the same key.
+        data: The source of all partitions, or ``None``.
+        allow_pickle: Whether objects without a stored form may be pickled.
+        origin: The hash of the code and values that `data` was made from, if it is known.
+    """
+    refuse_tag(backend.root, key)
+    if run is not None and (type(run) is not str or not is_version(run) or "/" in run):
+        raise ConfigurationError(f"a run can't be called {run!r:.100}: use letters, digits, '-', '_' and '.'")
+    if partitions is not None and (type(partitions) is not int or partitions < 1):
+        raise ConfigurationError(f"partitions must be a positive integer, not {partitions!r}")
+    if data is None:
+        # Without a source, a name made from the arguments would mix the partitions of two attempts.
+        if partitions is None:
+            raise ConfigurationError(
+                "partitions must be a positive integer, not None; or give the source of all of them"
+            )
+        return PartitionedBuild(Partitions(backend, key, partitions, run or secrets.token_hex(8)))
+    source = open_source(data, allow_pickle=allow_pickle)
+    shares = shares_of(source, partitions)
+
+    def known(strict: bool = isinstance(data, DataRef)) -> str:  # if not strict, the hash may be of samples
+        return origin or sha256_of_data(getattr(source, "origin", data), strict=strict)
+
+    try:
+        found = shares.origin(known) or known()
+    except ConfigurationError as error:
+        if run is None:
+            raise ConfigurationError(
+                "it is not certain which records this source has, and so not which partitions belong "
+                f"together: give a run, such as the id of the job, or solve this: {error}"
+            ) from error
+        found = known(False)
+    name = run or run_of(backend, key, shares, found)
+    return PartitionedBuild(
+        Partitions(backend, key, shares.count, name, shares, found, is_named=run is not None)
+    )
+
+
+def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, **terms: Any) -> str:
+    """Return the name that all builds of the same key from the same source and terms share.
+
+    A build that begins after such a build was published gets another name, because partitions that are left
+    from before may hold older data.
+    """
+    terms |= {
+        "shares": shares.terms(),
+        "origin": origin,
+        "replaces": digest_replaced(backend.root, key),
+    }
+    return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+
+
+# Build versions for `submit` and `cacheable`, under the lock or lease of a storage.
+
+
+def replace_version(
+    backend: Backend,
+    key: DatasetKey,
+    data: Callable[[], Any],
+    options: BuildOptions,
+    call: Call | None = None,
+) -> None:
+    """Build a version, whether or not one exists.
+
+    Args:
+        backend: The storage.
+        key: The version.
+        data: Returns the source, or a `PlannedBuild`; called once no other process builds.
+        options: The options of the build.
+        call: The call that returned the source, if the manifest is to describe it.
+
+    Raises:
+        ConfigurationError: if the name is not allowed for a new version.
+    """
+    with _attempt(backend, key) as token, exclusive_build(backend, key) as exclusion:
+        _build(backend, key, data(), options, call, token=token, exclusion=exclusion, replaces=True)
+
+
+def build_once(
+    backend: Backend, key: DatasetKey, data: Callable[[], Any], options: BuildOptions, call: Call
+) -> None:
+    """Build a version that does not exist, unless another process builds it first."""
+
+    def is_there() -> bool:
+        return backend.catalogue.find(key) is not None
+
+    with _attempt(backend, key) as token, exclusive_build_unless(backend, key, is_there) as exclusion:
+        if exclusion is None:
+            return
+        records = data()
+        try:
+            _build(backend, key, records, options, call, token=token, exclusion=exclusion, replaces=False)
+        except LeaseLostError as error:
+            _log.warning("yogadl: another process builds %s by now; its result will be used: %s", key, error)
+
+
+@contextlib.contextmanager
+def _attempt(backend: Backend, key: DatasetKey) -> Iterator[str]:
+    """Give a token for an attempt to build; at the end, remove files that no build can continue with.
+
+    Raises:
+        ConfigurationError: if the name is not allowed for a new version.
+    """
+    new_key(key.id, key.version)
+    token = secrets.token_hex(8)
+    own = _names.unresumable(key, token)
+    try:
+        yield token
+    except BaseException:
+        clear_unresumable(backend, key.id, own)
+        raise
+    clear_unresumable(backend, key.id, own, key)
+
+
+def _build(
+    backend: Backend,
+    key: DatasetKey,
+    data: Any,
+    options: BuildOptions,
+    call: Call | None,
+    *,
+    token: str,
+    exclusion: BuildExclusion,
+    replaces: bool,
+) -> None:
+    planned = data if isinstance(data, PlannedBuild) else PlannedBuild(data)
+    source = open_source(planned.data, allow_pickle=options.allow_pickle)
+    planned.check(source)
+    machine = describe_machine()
+
+    def sha256() -> str:
+        return call.sha256() if call else sha256_of_data(getattr(source, "origin", planned.data))
+
+    def builder() -> dict[str, Any]:
+        return machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
+
+    part_bytes, aside = options.part_bytes or backend.part_bytes, _names.unresumable(key, token)
+    with reporting_loss(exclusion), shown(options.progress, f"building {key}") as show:
+        writes_itself = hasattr(source, "write_partitions")
+        if writes_itself and (options.workers > 1 or options.engine not in (None, *ENGINES)):
+            raise ConfigurationError(
+                "this source is written by the tasks that make its records: leave workers and engine out"
+            )
+        has_many = writes_itself or isinstance(source, PartitionedSource)
+        if options.engine is not None or options.workers > 1 or has_many:
+            if writes_itself:
+                begun = Partitions(backend, key, 0, token, is_shared_out=True)
+                begun.put_others_aside()
+                build = written_by_itself(source, begun, part_bytes, options.allow_pickle, aside)
+                exclusion.check()
+            else:
+                build = shared_out(backend, key, source, sha256, part_bytes, token)
+                if options.check_space:
+                    _check_space(backend.root, key, source, build.where)
+                say = partial(_log.log, _log_level(options))
+                tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
+                write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
+            content = planned.content(build.receipts())
+            build.publish(content, builder(), exclusion, replaces=replaces, aside=aside)
+            return
+        where = _names.resumable(key) if source.can_start_anywhere else aside
+        if options.check_space:
+            _check_space(backend.root, key, source, where)
+        one = Build(
+            backend.root, key, part_bytes, report_to_both(exclusion.report, show), exclusion, sha256,
+            log_level=_log_level(options),
+        )  # fmt: skip
+        content = planned.content(one.run(source, where))
+    if publish(backend.root, key, content, builder(), exclusion=exclusion, replaces=replaces):
+        clear_attempt(backend.root, key, where)
+
+
+def _log_level(options: BuildOptions) -> int:
+    """Return the log level of the message about a build's size: a warning if no progress bar shows it."""
+    return logging.INFO if is_shown(options.progress) else logging.WARNING
+
+
+def _check_space(root: Root, key: DatasetKey, source: Source, where: str) -> None:
+    """Refuse to build a version that certainly needs more space than the disk has.
+
+    Only sizes that a source states before its records are read are certain. The sizes of the first records
+    are no measure, because the first records may be by far the largest.
+
+    Raises:
+        StorageError: if the version does not fit.
+    """
+    if source.length is None or root.bucket is not None or not getattr(source, "has_final_spec", False):
+        return
+    record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
+    least_bytes = source.length * record_bytes
+    with root.workplace(where) as work:
+        free_bytes = shutil.disk_usage(work).free
+    if least_bytes <= free_bytes:
+        return
+    # Parts of an earlier build are continued, and parts of another version may have the same content.
+    parts_bytes = sum(entry.size_bytes for entry in root.entries(f"{key.id}/parts"))
+    if least_bytes > free_bytes + parts_bytes:
+        raise StorageError(
+            errno.ENOSPC,
+            f"{key} can't fit: it takes {in_words(least_bytes)} at least, and {root.location} has "
+            f"{in_words(free_bytes)} free; free some space, or build on a larger disk. If it fits "
+            "nevertheless (the file system may compress), pass check_space=False, or --no-space-check to "
+            "yogadl build",
+        )

@@ -1,0 +1,219 @@
+"""Have the partitions of a build written by worker processes of this one, or by tasks of any executor."""
+
+import concurrent.futures
+import functools
+import importlib
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from yogadl._core.progress import Tally
+from yogadl._sources.sources import open_if_any
+from yogadl._workers.messages import pickled
+from yogadl._workers.processes import given_to_worker, report, worker_pool
+from yogadl.errors import ConfigurationError, WorkerDiedError
+from yogadl.storage._builds.partitions import Partitions
+from yogadl.storage._builds.publish import put_aside
+from yogadl.storage._builds.receipts import Receipt
+from yogadl.storage._catalogue.backend import BuildExclusion
+
+# The executors of yogadl, by name: the module and class of each.
+ENGINES: Final = {"ray": ("yogadl.adapters.ray", "RayExecutor")}
+# The interval between reports of progress.
+_PROGRESS_INTERVAL_S: Final = 0.5
+# The largest size of a part; larger than a share of a source with random access, so each share is one part.
+_PART_BYTES: Final = 2**29
+# An executor keeps the arguments of waiting tasks in memory. _LEAST_WAITING tasks wait in any case, so that
+# no slot is idle for long; _LEAST_WAITING_IF_UNKNOWN, if the executor does not report which tasks run. Up to
+# _MOST_WAITING tasks wait as long as their arguments take less than _WAITING_BYTES.
+_LEAST_WAITING: Final = 4
+_LEAST_WAITING_IF_UNKNOWN: Final = 32
+_MOST_WAITING: Final = 4096
+_WAITING_BYTES: Final = 2**30
+
+
+class _Sent(NamedTuple):
+    """A submitted task, its partition, and the size of its arguments."""
+
+    task: "concurrent.futures.Future[Written]"
+    partition: int
+    size_bytes: int = 0
+
+
+class Written(NamedTuple):
+    """The result of a task: the records and bytes of its partition."""
+
+    records: int
+    size_bytes: int
+
+
+def write_all(
+    build: Partitions,
+    workers: int,
+    engine: concurrent.futures.Executor | str | None,
+    part_bytes: int | None,
+    tally: Tally,
+    exclusion: BuildExclusion,
+) -> None:
+    """Have all partitions written that are not written yet.
+
+    Args:
+        build: The build.
+        workers: The number of processes that read; with one, and no engine, this process reads.
+        engine: An executor whose tasks read, in place of workers, or the name of one in `ENGINES`.
+        part_bytes: The largest size of a part; ``None`` makes one part of a share.
+        tally: Counts the progress.
+        exclusion: The right to build the version; held by the caller.
+
+    Raises:
+        WorkerDiedError: if workers died repeatedly at the same partition; the error names it.
+    """
+    part_bytes = part_bytes or _PART_BYTES
+    if engine is not None:
+        tasks = _executor(engine)
+
+        def submit(partition: int) -> _Sent:
+            given = _task(build, partition, part_bytes)
+            return _Sent(_submitted(tasks, given), partition, len(given))
+
+        _drive(build, tally, exclusion, submit)
+    elif workers == 1:
+        _write_here(build, part_bytes, tally, exclusion)
+    else:
+        given = pickled((build, part_bytes), stays_here=True)
+        with worker_pool(min(workers, build.count), given, lambda said: tally.note(*said)) as pool:
+            _drive(build, tally, exclusion, lambda k: _Sent(pool.submit(_write_given, k), k))
+
+
+def _executor(engine: concurrent.futures.Executor | str) -> concurrent.futures.Executor:
+    if not isinstance(engine, str):
+        return engine
+    module, name = ENGINES[engine]
+    found: concurrent.futures.Executor = getattr(importlib.import_module(module), name)()
+    return found
+
+
+def _submitted(engine: concurrent.futures.Executor, given: bytes) -> concurrent.futures.Future[Written]:
+    task: object = engine.submit(write_partition, given)  # an engine of the user's may return anything
+    if not isinstance(task, concurrent.futures.Future):
+        raise ConfigurationError(
+            f"the engine must be a concurrent.futures.Executor, but submit of this {type(engine).__name__} "
+            "did not return a concurrent.futures.Future; for a Client of Dask pass client.get_executor()"
+        )
+    return task
+
+
+def written_by_itself(
+    source: Any, build: Partitions, part_bytes: int | None, allow_pickle: bool, aside: str
+) -> Partitions:
+    """Let a source write its records by its own tasks; return the build with their number of partitions.
+
+    A failed build of this kind can't be continued: its files are moved to the folder `aside`.
+    """
+    try:
+        count = source.write_partitions(functools.partial(_write_found, build, part_bytes, allow_pickle))
+    except BaseException:
+        put_aside(build.backend.root, build.where, aside)
+        raise
+    return replace(build, count=count)
+
+
+def _write_found(
+    build: Partitions, part_bytes: int | None, allow_pickle: bool, partition: int, records: Any
+) -> None:
+    if not build.is_written(partition):
+        build.write(partition, open_if_any(records, allow_pickle=allow_pickle), "", part_bytes, None)
+
+
+def _task(build: Partitions, partition: int, part_bytes: int) -> bytes:
+    """Return the arguments of an executor's task, with only the part of the source that the task reads."""
+    return pickled((build.only(partition), partition, part_bytes), stays_here=False)
+
+
+def _write_here(build: Partitions, part_bytes: int, tally: Tally, exclusion: BuildExclusion) -> None:
+    for partition in range(build.count):
+
+        def progress(records: int, _: int | None, size_bytes: int, number: int = partition) -> None:
+            tally.note(number, records, size_bytes)
+            tally.tell()
+
+        tally.note(partition, *_written(build.write_share(partition, part_bytes, progress)), is_whole=True)
+        tally.tell()
+        exclusion.check()
+
+
+def _drive(
+    build: Partitions,
+    tally: Tally,
+    exclusion: BuildExclusion,
+    submit: Callable[[int], _Sent],
+) -> None:
+    """Submit a task for each partition, in order, and wait for all; at the first error cancel the rest."""
+    pending: dict[concurrent.futures.Future[Written], _Sent] = {}
+    submitted = 0
+    try:
+        while pending or submitted < build.count:
+            waiting = [sent.size_bytes for sent in pending.values() if not sent.task.running()]
+            least = _LEAST_WAITING_IF_UNKNOWN if waiting and len(waiting) == len(pending) else _LEAST_WAITING
+            while submitted < build.count and _has_room(waiting, least):
+                sent = submit(submitted)
+                pending[sent.task] = sent
+                waiting.append(sent.size_bytes)
+                submitted += 1
+            done, _ = concurrent.futures.wait(
+                pending, _PROGRESS_INTERVAL_S, concurrent.futures.FIRST_COMPLETED
+            )
+            for task in done:
+                sent = pending.pop(task)
+                tally.note(sent.partition, *_result(build, sent), is_whole=True)
+            tally.tell()
+            if done:
+                exclusion.check()
+    except BaseException:
+        for task in pending:
+            task.cancel()
+        raise
+
+
+def _has_room(waiting: Sequence[int], least: int) -> bool:
+    """Return whether one more task may wait beside those whose argument sizes are in `waiting`."""
+    return len(waiting) < least or (len(waiting) < _MOST_WAITING and sum(waiting) < _WAITING_BYTES)
+
+
+def _result(build: Partitions, sent: _Sent) -> Written:
+    try:
+        return sent.task.result()
+    except WorkerDiedError as error:
+        raise WorkerDiedError(f"{build.key}: {build.described(sent.partition)}: {error}") from error
+
+
+def write_partition(given: bytes) -> Written:
+    """Write one partition; runs as an executor's task."""
+    build, partition, part_bytes = pickle.loads(given)
+    return _written(build.write_share(partition, part_bytes))
+
+
+def _write_given(partition: int) -> Written:
+    """Write a partition in a worker process."""
+    build, part_bytes = _given()
+    last_s = 0.0
+
+    def progress(records: int, _: int | None, size_bytes: int) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= _PROGRESS_INTERVAL_S:
+            last_s = time.monotonic()
+            report((partition, records, size_bytes))
+
+    return _written(build.write_share(partition, part_bytes, progress))
+
+
+@functools.cache  # one value a process: a worker process serves one build
+def _given() -> Any:
+    return pickle.loads(given_to_worker())
+
+
+def _written(receipts: list[Receipt]) -> Written:
+    indexes = [receipt.part.index for receipt in receipts]
+    return Written(sum(index.records for index in indexes), sum(index.size_bytes for index in indexes))

@@ -1,0 +1,333 @@
+"""Build a version that begins with the parts of another, or one that has its records in fewer, larger parts.
+
+The other version is read once this process alone builds the new one. From then to the end of the build
+nothing of the dataset is pruned, so its parts stay, even if that version is deleted.
+"""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._core.arguments import users_level
+from yogadl._core.columns import CHUNK_BYTES, Columns
+from yogadl._core.key import DatasetKey
+from yogadl._core.leaf import BYTES, OBJECT, Leaf
+from yogadl._core.protocols import Earlier
+from yogadl._core.spec import DictNode, Spec
+from yogadl._format.columns import fingerprint_of, stored_column
+from yogadl._format.layout import SealedPart
+from yogadl._format.manifest import MOST_EARLIER, Manifest, digest_of, read_manifest
+from yogadl._format.reader import AnyReader
+from yogadl._provenance.builder import Call
+from yogadl._sources.sources import NO_RECORDS, Source
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    DatasetNotFoundError,
+    UnsupportedDataError,
+)
+from yogadl.storage import _names
+from yogadl.storage._builds.build import PlannedBuild, content_of, describe_machine
+from yogadl.storage._builds.building import replace_version
+from yogadl.storage._builds.options import BuildOptions
+from yogadl.storage._builds.publish import Content
+from yogadl.storage._builds.receipts import Receipt
+from yogadl.storage._catalogue.backend import Backend
+from yogadl.storage._catalogue.cached import Published
+from yogadl.storage._catalogue.catalogue import Catalogue
+from yogadl.storage._catalogue.parts import open_table, read_index
+from yogadl.storage._files.root import Root
+
+_log = logging.getLogger("yogadl")
+
+# The threads that read indexes of parts; in a bucket each small read takes a round trip.
+_AT_ONCE: Final = 16
+
+
+def append(
+    backend: Backend,
+    key: DatasetKey,
+    data: Callable[[], Any],
+    base: DatasetKey,
+    options: BuildOptions,
+    call: Call | None = None,
+) -> None:
+    """Build a version of another's parts and those of a source: see `CacheStorage.append`.
+
+    Args:
+        backend: The storage.
+        key: The version to build.
+        data: Returns the new records, once no other process builds and the base is known to exist.
+        base: The version that it begins with.
+        options: The options of the build.
+        call: The call that the records come from, if the manifest is to describe it.
+    """
+    if key == base:
+        raise ConfigurationError(
+            f"{key} can't be appended to itself: a call that is repeated after a failure would append twice; "
+            "give the new version another name"
+        )
+    try:
+        replace_version(backend, key, lambda: _appended(backend, key, base, data), options, call)
+    except UnsupportedDataError as error:
+        if str(error) != NO_RECORDS:
+            raise
+        raise UnsupportedDataError(
+            f"the source has no records, so there is nothing to append: {base} is all there is"
+        ) from None
+
+
+def compact(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildOptions) -> None:
+    """Build a version of the same records in new parts: see `CacheStorage.compact`."""
+    replace_version(backend, key, lambda: _compacted(backend.catalogue, base), options)
+
+
+def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callable[[], Any]) -> PlannedBuild:
+    manifest = _newest(backend.catalogue, base).manifest
+    if _contains(manifest, key, _built(backend.catalogue.root, key)):
+        which = f"{manifest.key.version!r}" + (f" (the tag {base.version!r})" if base != manifest.key else "")
+        what = "is that" if manifest.key == key else "has all of that"
+        raise ConfigurationError(
+            f"{key} can't be appended to version {which}, which {what}: the new records would be in it "
+            "twice. If this call is a repetition, there is nothing left to do. To build the version again, "
+            "append to one that is older than it"
+        )
+    before = _receipts(backend, manifest)
+
+    def content(receipts: list[Receipt]) -> Content:
+        new = [replace(r, first_record=r.first_record + manifest.records) for r in receipts]
+        found = content_of([*before, *new])
+        _tell_what_varies(manifest, found.spec)
+        return replace(found, earlier=earlier_of(manifest))
+
+    return PlannedBuild(data(), partial(_check_like, manifest), content)
+
+
+def earlier_of(base: Manifest) -> tuple[Earlier, ...]:
+    """Return the `earlier` entry of a version that continues this one, the oldest version first."""
+    this = Earlier(base.key.version, base.records, base.fingerprint)
+    return (*base.earlier, this)[-MOST_EARLIER:]
+
+
+def _contains(base: Manifest, key: DatasetKey, built: Manifest | None) -> bool:
+    """Return whether a base already contains the records to append, because the call is a repetition.
+
+    Args:
+        base: The version to begin with.
+        key: The version to build.
+        built: The manifest that this version has now, if any.
+    """
+    chain = earlier_of(base)
+    if any(each.version == key.version for each in chain):
+        return True
+    # The same records may have another name: a version may have been compacted since.
+    return built is not None and built.earlier != () and any(_has_records_of(each, built) for each in chain)
+
+
+def _has_records_of(earlier: Earlier, manifest: Manifest) -> bool:
+    return (earlier.records, earlier.fingerprint) == (manifest.records, manifest.fingerprint)
+
+
+def warn_if_other_base(catalogue: Catalogue, built: Manifest, base: DatasetKey) -> None:
+    """Warn that the version returned continues another version than the base that the call names.
+
+    Args:
+        catalogue: The catalogue of both.
+        built: The version returned.
+        base: The base that the call names: a version, or a tag of one.
+    """
+    last = built.earlier[-1] if built.earlier else None
+    given = base.version
+    try:
+        found = _newest(catalogue, base).manifest
+    except DatasetNotFoundError:  # it may have been deleted since
+        is_same = last is not None and last.version == given
+    else:
+        given = found.key.version
+        is_same = _contains(found, built.key, built) or (last is not None and _has_records_of(last, found))
+    if is_same:
+        return
+    continues = "was not appended to any version" if last is None else f"continues version {last.version!r}"
+    if last is not None and last.version == given:
+        continues += " as it was before it was replaced"
+    warnings.warn(
+        f"{built.key} {continues}, but this call appends to {given!r}. It is served as it is.",
+        UserWarning,
+        stacklevel=users_level(),
+    )
+
+
+def _newest(catalogue: Catalogue, key: DatasetKey) -> Published:
+    """Return a version, or the one that a tag names, as the storage has it now, ignoring the mirror.
+
+    Raises:
+        DatasetNotFoundError: if there is no such version.
+    """
+    found = _read(catalogue.root, key)
+    if found is None:
+        key, known = catalogue.named(key)
+        found = _read(catalogue.root, key) or known
+    return found
+
+
+def _read(root: Root, key: DatasetKey) -> Published | None:
+    name = _names.manifest(key)
+    content = root.read(name)
+    if content is None:
+        return None
+    return Published(read_manifest(content, key, root.where(name)), digest_of(content), content)
+
+
+def _built(root: Root, key: DatasetKey) -> Manifest | None:
+    """Return the manifest of the version to build; nothing if it is damaged, since the build replaces it."""
+    with contextlib.suppress(CacheFormatError):
+        found = _read(root, key)
+        return None if found is None else found.manifest
+    return None
+
+
+def _receipts(backend: Backend, manifest: Manifest) -> list[Receipt]:
+    """Return the receipt of each part of a version.
+
+    Raises:
+        CacheFormatError: if a file of the version is missing or damaged.
+    """
+    table = open_table(backend.root, manifest)
+    first = table.first_record.tolist()
+    read = partial(read_index, backend.root, manifest.key, table)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        indexes = list(pool.map(read, range(len(table))))
+    return [
+        Receipt(start, SealedPart(*names, index), manifest.spec)
+        for start, names, index in zip(
+            first[:-1], zip(table.sha256, table.index_sha256, strict=True), indexes, strict=True
+        )
+    ]
+
+
+def _check_like(base: Manifest, source: Source) -> None:
+    """Refuse a source whose records have another structure or dtype, before any record is read.
+
+    Shapes may differ: each part has its own form of each field, so old parts stay readable.
+
+    Raises:
+        UnsupportedDataError: if structure or dtype differ; the error names the field.
+    """
+    if source.spec.is_like(base.spec):
+        return
+    problem = _difference(base.spec, source.spec)
+    raise UnsupportedDataError(f"can't append to {base.key}: {problem}")
+
+
+def _difference(theirs: Spec, ours: Spec) -> str:
+    before, now = ({field.name: field.leaf.dtype for field in spec.fields} for spec in (theirs, ours))
+    for name, dtype in before.items():
+        field = f"the field {name!r}" if name else "the record"
+        if name not in now:
+            return f"{field} ({dtype}) is missing in the new records, which have {_named(ours)}"
+        if now[name] != dtype:
+            return f"{field} is {dtype} there, and {now[name]} in the new records; make it {dtype}"
+    for name, dtype in now.items():
+        if name not in before:
+            return f"the field {name!r} ({dtype}) of the new records is not there: it has {_named(theirs)}"
+    if list(before) != list(now):
+        return f"its fields are {list(before)}, those of the new records {list(now)}: give them in that order"
+    trees = [getattr(spec.tree, "kind", "value") for spec in (theirs, ours)]
+    return f"its records are each a {trees[0]}, the new ones a {trees[1]}, or nested fields differ so"
+
+
+def _named(spec: Spec) -> str:
+    if isinstance(spec.tree, Leaf):
+        return "no fields: each is one value"
+    is_flat = isinstance(spec.tree, DictNode)
+    return f"{'the fields' if is_flat else f'a {spec.tree.kind} of'} {[field.name for field in spec.fields]}"
+
+
+def _tell_what_varies(base: Manifest, spec: Spec) -> None:
+    """Warn about fields whose batches were arrays and are now lists."""
+    for before, now in zip(base.spec.fields, spec.fields, strict=True):
+        if before.leaf.is_fixed and not now.leaf.is_fixed:
+            name = repr(before.name) if before.name else "the record"
+            _log.warning(
+                "yogadl: %s: the shape of %s is %s in the base version, and varies in the new one: "
+                "its batches are lists",
+                base.key, name, before.leaf.shape,
+            )  # fmt: skip
+
+
+def _compacted(catalogue: Catalogue, base: DatasetKey) -> PlannedBuild:
+    published = _newest(catalogue, base)
+    manifest = published.manifest
+
+    def content(receipts: list[Receipt]) -> Content:
+        found = content_of(receipts)
+        if fingerprint_of(found.spec, found.run) != manifest.fingerprint:
+            raise CacheFormatError(
+                f"the records of {base} are not those that its manifest says: build the dataset again, or "
+                "restore the files"
+            )
+        return replace(found, earlier=manifest.earlier)
+
+    return PlannedBuild(_Stored(catalogue, published), content=content)
+
+
+class _Stored:
+    """The stored records of a version as a source; pickled values are not unpickled.
+
+    All blocks are compared with their checksums. Picklable: each worker opens the version itself.
+    """
+
+    can_start_anywhere = True
+    has_final_spec = True
+
+    def __init__(self, catalogue: Catalogue, published: Published) -> None:
+        self._catalogue = catalogue
+        self._published = published
+        self._reader: AnyReader | None = None
+        self.spec = published.manifest.spec
+        self.length = published.manifest.records
+        # The compacted cache keeps the provenance of its base.
+        self.provenance = _without_machine(published.manifest.builder)
+        self.provenance["compacts"] = published.manifest.key.version
+        if not self.length:
+            raise UnsupportedDataError(NO_RECORDS)
+
+    def __reduce__(self) -> Any:
+        return _Stored, (self._catalogue, self._published)
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on."""
+        reader = self._open()
+        leaves = _as_stored(self.spec)
+        count = max(1, CHUNK_BYTES // max(1, reader.record_bytes))
+        for first in range(start, self.length, count):
+            indices = np.arange(first, min(first + count, self.length), dtype=np.int64)
+            columns = reader.columns(indices)
+            yield [
+                stored_column(leaf, column) if field.leaf.dtype == OBJECT else column
+                for leaf, field, column in zip(leaves, self.spec.fields, columns, strict=True)
+            ]
+
+    def _open(self) -> AnyReader:
+        if self._reader is None:
+            manifest = self._published.manifest
+            plain = replace(manifest, spec=manifest.spec.with_leaves(_as_stored(self.spec)))
+            self._reader = self._catalogue.opener.reader(replace(self._published, manifest=plain), check=True)
+        return self._reader
+
+
+def _without_machine(builder: dict[str, Any]) -> dict[str, Any]:
+    of_machine = describe_machine().keys() | {"lease_epoch"}
+    return {name: value for name, value in builder.items() if name not in of_machine}
+
+
+def _as_stored(spec: Spec) -> list[Leaf]:
+    """Return the leaves of a record in which pickles are bytes."""
+    return [Leaf(BYTES) if field.leaf.dtype == OBJECT else field.leaf for field in spec.fields]

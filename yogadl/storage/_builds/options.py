@@ -1,0 +1,59 @@
+"""The options of a build, checked before it begins."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from yogadl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from yogadl._core.progress import Progress
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """The options of a build that do not change its records.
+
+    Args:
+        workers: How many processes read the source; more than one needs random access, or partitions.
+        part_bytes: Parts are sealed before they hold more; ``None`` is the storage's own choice.
+        allow_pickle: Whether objects without a stored form may be pickled.
+        progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
+            function of (records so far, records in all or None, bytes so far).
+        check_space: Whether to refuse a build that certainly needs more space than the disk has.
+        engine: Any executor, or the name of one in `ENGINES`, whose tasks read the source in place of worker
+            processes.
+    """
+
+    workers: int = 1
+    part_bytes: int | None = None
+    allow_pickle: bool = False
+    progress: "bool | Progress | None" = None
+    check_space: bool = True
+    engine: "Executor | str | None" = None
+
+    def __post_init__(self) -> None:
+        if type(self.workers) is not int or self.workers < 1:
+            raise ConfigurationError(f"workers must be a positive integer, not {self.workers!r}")
+        if self.engine is not None:
+            self._check_engine()
+        elif self.workers > 1:
+            from yogadl._workers.processes import require_main  # most builds need no processes
+
+            require_main()
+        if self.part_bytes is not None and (type(self.part_bytes) is not int or self.part_bytes < 1):
+            raise ConfigurationError(
+                f"part_bytes must be a positive number of bytes, not {self.part_bytes!r}"
+            )
+
+    def _check_engine(self) -> None:
+        from yogadl.storage._builds.executors import ENGINES
+
+        if self.workers != 1:
+            raise ConfigurationError("an engine has its own workers: leave out workers, or engine")
+        if self.engine not in ENGINES and not callable(getattr(self.engine, "submit", None)):
+            raise ConfigurationError(
+                'engine must be "ray", or an executor as those of concurrent.futures, not '
+                f"{self.engine!r:.100}"
+            )

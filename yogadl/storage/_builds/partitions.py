@@ -1,0 +1,488 @@
+"""Write the partitions of a build, each apart from the others, and publish them as one cache."""
+
+import concurrent.futures
+import hashlib
+import itertools
+import json
+import logging
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from yogadl._core.frozen import MANY_DIGITS, parse_json
+from yogadl._core.key import DatasetKey
+from yogadl._core.progress import Progress
+from yogadl._core.spec import Spec
+from yogadl._sources.sources import Source
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    DatasetNotFoundError,
+    UnsupportedDataError,
+)
+from yogadl.storage import _names
+from yogadl.storage._builds.build import Build, content_of, describe_machine, note_version, require_like
+from yogadl.storage._builds.publish import Content, clear_attempt, publish, put_aside
+from yogadl.storage._builds.receipts import (
+    Receipt,
+    Receipts,
+    Shares,
+    SingleShare,
+    samples_from,
+    samples_to_json,
+)
+from yogadl.storage._catalogue.backend import Backend, BuildExclusion
+from yogadl.storage._catalogue.parts import read_sealed
+from yogadl.storage._files.root import Root
+from yogadl.storage._keeping.keeping import clear_unresumable
+from yogadl.storage._leases.exclusive import exclusive_build
+
+# The receipts that tasks leave of their partitions, and the receipts that a commit can't use.
+
+
+@dataclass(frozen=True)
+class WrittenPartition:
+    """The receipt of one partition.
+
+    Args:
+        made_by: The hash of the code, arguments and values that it was written by; empty if unknown.
+        stamp: The stamp of its share when it was written.
+        receipts: The receipts of its parts.
+    """
+
+    made_by: str
+    stamp: str
+    receipts: list[Receipt]
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the receipt's file."""
+        parts = [
+            [r.part.sha256, r.part.index_sha256, r.spec.to_json(), samples_to_json(r.samples)]
+            for r in self.receipts
+        ]
+        return json.dumps({"made_by": self.made_by, "stamp": self.stamp, "parts": parts}).encode()
+
+    @staticmethod
+    def from_bytes(content: bytes, root: Root, dataset_id: str, origin: str) -> "WrittenPartition":
+        """Return the receipt in a file, after a check that its parts exist.
+
+        Args:
+            content: The content of the file.
+            root: The root that the parts are below.
+            dataset_id: The dataset's id.
+            origin: The hash of all that decides the records, for the receipts of the parts.
+
+        Raises:
+            ValueError: if the receipt is damaged.
+            CacheFormatError: if a part is damaged or missing.
+        """
+        document = parse_json(content, most_digits=MANY_DIGITS)
+        try:
+            made_by, stamp = document.get("made_by", ""), document["stamp"]
+            receipts, first = [], 0
+            for sha256, index_sha256, spec, samples in document["parts"]:
+                part = read_sealed(root, dataset_id, sha256, index_sha256)
+                receipts.append(Receipt(first, part, Spec.from_json(spec), samples_from(samples), origin))
+                first += part.index.records
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"it is no receipt of a partition: {error!r:.200}") from error
+        if not isinstance(made_by, str) or not isinstance(stamp, str):
+            raise ValueError("it is no receipt of a partition: a value of the wrong kind")
+        return WrittenPartition(made_by, stamp, receipts)
+
+
+def missing_and_foreign(
+    written: Sequence[WrittenPartition | None], made_by: str
+) -> tuple[list[int], list[int]]:
+    """Return the partitions that are not written, and those written by other code, arguments or values.
+
+    Args:
+        written: The receipt of each partition.
+        made_by: The hash of the code, arguments and values of the commit; empty if unknown: then the hash of
+            the first receipt that has one is used.
+    """
+    missing = [number for number, one in enumerate(written) if one is None]
+    there = [(number, one.made_by) for number, one in enumerate(written) if one is not None]
+    if not made_by:
+        there = [(number, found) for number, found in there if found]
+    expected = made_by or (there[0][1] if there else "")
+    return missing, [number for number, found in there if found != expected]
+
+
+def not_complete(count: int, missing: Sequence[int], foreign: Sequence[int], named: str, others: str) -> str:
+    """Return the message about partitions that are missing or foreign.
+
+    Args:
+        count: The number of partitions.
+        missing: The partitions that are not written.
+        foreign: The partitions that were written by other code, arguments or values.
+        named: A phrase that names the partitions or tasks to run again.
+        others: The names of other runs of the version.
+    """
+    how = {
+        "are not written yet": missing,
+        "were written by other code, arguments or values than the commit has": foreign,
+    }
+    said = ", and ".join(f"{len(which)} of {count} partitions {what}" for what, which in how.items() if which)
+    what = f"none of {count} partitions is written yet" if len(missing) == count else f"{said}: {named}"
+    if foreign:
+        what += ", then commit again"
+    if others:
+        what += (
+            "; other partitions of this version were written by tasks of other code, arguments or source, or "
+            f"another run: {others}"
+        )
+    return what
+
+
+# Write the partitions of a build, each apart from the others, and publish them as one cache.
+
+
+_log = logging.getLogger("yogadl")
+
+# The threads that read receipts from a bucket, where each receipt takes a few round trips.
+_READERS: Final = 16
+_DIGITS: Final = 32  # of the hash in a receipt
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The partitions of a build. Picklable, if their source is; writing a partition again does no harm.
+
+    Args:
+        backend: The storage of the cache.
+        key: The version to build.
+        count: The number of partitions.
+        run: The name that distinguishes this build from other builds of the same key.
+        shares: A share of the source for each partition, if there is one source.
+        origin: The hash of all that decides the records of the source; empty if records must be compared.
+        is_shared_out: Whether all partitions are written for one process, which holds the right to build. A
+            partition that was written from other records is then written again, instead of being an error.
+        is_named: Whether the caller named the run; otherwise its name is made from the source.
+    """
+
+    backend: Backend
+    key: DatasetKey
+    count: int
+    run: str
+    shares: Shares | SingleShare | None = None
+    origin: str = ""
+    is_shared_out: bool = False
+    is_named: bool = False
+
+    @property
+    def where(self) -> str:
+        """The name of the folder of their receipts."""
+        if self.is_shared_out:
+            return _names.shared_out(self.key, self.run)
+        return _names.partitioned(self.key, self.run, self.count)
+
+    def _receipt(self, partition: int) -> str:
+        return f"{self.where}/{partition:08d}.json"
+
+    def is_written(self, partition: int) -> bool:
+        """Return whether a partition has a receipt."""
+        return self.backend.root.size(self._receipt(partition)) is not None
+
+    def write_share(
+        self, partition: int, part_bytes: int | None, progress: Progress | None = None
+    ) -> list[Receipt]:
+        """Write a partition's share of the source, unless it is written; return the receipts of its parts.
+
+        Raises:
+            ConfigurationError: if the partition was written from other records than the source has.
+        """
+        assert self.shares is not None
+        share = self.shares[partition]
+        found = self._read(partition)
+        is_other = found is not None and found.made_by != self._made_by
+        if found is not None and is_other:
+            _log.warning(
+                "yogadl: %s: %s was written by other code, arguments or values: it is written again",
+                self.key, self.described(partition),
+            )  # fmt: skip
+        elif found is not None:
+            is_like = not share.can_compare or self._agree(found.receipts, share.source())
+            if found.stamp == share.stamp and is_like:
+                return found.receipts
+            if not self.is_shared_out:
+                raise ConfigurationError(
+                    f"{self.key}: {self.described(partition)} was written from other records than this task "
+                    "has; do all tasks read the same data? With another run all partitions are written again"
+                )
+            self.backend.root.remove(self._receipt(partition))
+        try:
+            stamp = share.stamp  # before the share is opened, so that a change during the read is detected
+            return self.write(partition, share.source(), stamp, part_bytes, progress, replaces=is_other)
+        except Exception as error:
+            error.add_note(f"in {self.described(partition)}")
+            raise
+
+    def described(self, partition: int) -> str:
+        """Return a description of a partition and its share for messages."""
+        what = str(self.shares[partition]) if self.shares is not None else ""
+        return f"partition {partition} of {self.count}" + (f" ({what})" if what else "")
+
+    def _agree(self, receipts: Sequence[Receipt], source: Source | None) -> bool:
+        if source is None or not receipts:
+            return source is None and not receipts
+        kept = Receipts(self.backend.root, self.key, self.where, source, {}, self.origin)
+        return sum(receipt.part.index.records for receipt in receipts) == source.length and kept.agree(
+            receipts
+        )
+
+    def write(
+        self,
+        partition: int,
+        source: Source | None,
+        stamp: str,
+        part_bytes: int | None,
+        progress: Progress | None,
+        *,
+        replaces: bool = False,
+    ) -> list[Receipt]:
+        """Write a partition, whether or not it is written; the first receipt counts.
+
+        Args:
+            partition: Its number.
+            source: The source, or ``None`` for no records.
+            stamp: The stamp of its share.
+            part_bytes: The largest size of a part.
+            progress: As for a build.
+            replaces: Whether its receipt replaces an existing one.
+        """
+        receipts: list[Receipt] = []
+        root = self.backend.root
+        where = f"{self.where}/{partition:08d}-{secrets.token_hex(8)}"
+        if source is not None:
+            receipts = Build(
+                root, self.key, part_bytes, progress, on_receipt_written=self._wait_for_prune
+            ).run(source, where)
+        else:
+            note_version(root, self.key)
+        put = root.write if replaces else root.write_if_absent
+        put(self._receipt(partition), WrittenPartition(self._made_by, stamp, receipts).to_bytes())
+        if source is not None:
+            root.remove_folder(where)  # last, because without any receipt the parts would never be found
+        return receipts
+
+    def _wait_for_prune(self) -> None:
+        """Wait for a prune that may remove the part that is about to be moved to its place.
+
+        A task holds no right to build. A prune that begins later sees the part's receipt. A prune that runs
+        now may have listed an old part of the same bytes, which nothing named then. If one process has all
+        partitions written, its right to build excludes prunes.
+        """
+        if not self.is_shared_out:
+            self.backend.coordinator.wait_for_pruning(self.key.id)
+
+    def receipts(self, stamps: Sequence[str] = ()) -> list[Receipt]:
+        """Return the receipts of all parts, in order.
+
+        Args:
+            stamps: The stamps of the shares now; empty if they are not compared.
+
+        Raises:
+            ConfigurationError: if a partition is not written yet, or its parts do not exist any more.
+        """
+        if self.backend.root.bucket is None:
+            written = list(map(self._read, range(self.count)))
+        else:
+            with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
+                written = list(pool.map(self._read, range(self.count)))
+        self._require_all(written)
+        self._check(written, stamps)
+        receipts = list(itertools.chain.from_iterable(one.receipts for one in written if one is not None))
+        firsts = itertools.accumulate((receipt.part.index.records for receipt in receipts), initial=0)
+        if not receipts:
+            raise UnsupportedDataError(f"{self.key}: no partition has any records")
+        return [
+            Receipt(first, receipt.part, receipt.spec)
+            for first, receipt in zip(firsts, receipts, strict=False)
+        ]
+
+    def _require_all(self, written: Sequence[WrittenPartition | None]) -> None:
+        """Refuse to publish without a partition, or with one of other code, arguments or values.
+
+        Raises:
+            ConfigurationError: if there is such a partition; the error names the partitions to write again.
+        """
+        missing, foreign = missing_and_foreign(written, self._made_by)
+        if not missing and not foreign:
+            return
+        named = self._by_name(sorted(missing + foreign))
+        others = self.others() if missing else ""
+        raise ConfigurationError(f"{self.key}: {not_complete(self.count, missing, foreign, named, others)}")
+
+    @property
+    def _made_by(self) -> str:
+        """The hash of all that decides the records; empty if unknown, or if the run's name contains it.
+
+        It includes the bounds of the shares, which change if the length of the source changes.
+        """
+        if not self.is_named or self.shares is None or isinstance(self.shares, SingleShare):
+            return ""
+        described = [self.origin, self.shares.terms()]
+        return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:_DIGITS]
+
+    def note_tasks(self, count: int) -> None:
+        """Record the number of tasks, which write every `count`-th partition each, for error messages."""
+        note_version(self.backend.root, self.key)
+        self.backend.root.write(self._tasks, str(count).encode())
+
+    @property
+    def _tasks(self) -> str:
+        return f"{self.where}/tasks"
+
+    def _by_name(self, partitions: Sequence[int]) -> str:
+        """Name partitions, or the tasks that write them, if the number of tasks is known."""
+        found = re.fullmatch(rb"[1-9][0-9]{0,9}", self.backend.root.read(self._tasks) or b"")
+        names = list(map(str, partitions))
+        if found:
+            count = int(found[0])
+            names = [f"{k + 1}/{count}" for k in sorted({number % count for number in partitions})]
+        shown = ", ".join(names[:10]) + (", ..." if names[10:] else "")
+        return f"run the tasks {shown}" if found else f"[{shown}]"
+
+    def _check(self, written: Sequence[WrittenPartition | None], stamps: Sequence[str]) -> None:
+        """Refuse partitions that do not fit together, or whose shares have changed since they were written.
+
+        Raises:
+            ConfigurationError: if a share has changed.
+            UnsupportedDataError: if structures or dtypes differ.
+        """
+        anew = "" if self.is_shared_out else "; with another run all partitions are written again"
+        first: Spec | None = None
+        for number, found in enumerate(written):
+            if found is None:
+                continue
+            what = f"{self.key}: {self.described(number)} has"
+            if stamps and stamps[number] not in ("", found.stamp):
+                raise ConfigurationError(f"{what} changed since it was written{anew}")
+            for receipt in found.receipts:
+                first = first or receipt.spec
+                require_like(first, receipt.spec, what, anew)
+
+    def others(self) -> str:
+        """Name other runs of this version, if any: a task may have written for one of them."""
+        below = _names.builds(self.key)
+        names = self.backend.root.names(below, ".json")
+        receipts = [name for name in names if name.count("/") == below.count("/") + 2]
+        runs = {_names.split_attempt(self.key.id, name)[1] for name in receipts}
+        others = sorted(run for run in runs if _names.is_partitioned(run) and not self.where.endswith(run))
+        return ", ".join(others[:3])
+
+    def _read(self, partition: int) -> WrittenPartition | None:
+        """Return the receipt of a partition, or ``None`` if the partition must be written (again)."""
+        root, name = self.backend.root, self._receipt(partition)
+        content = root.read(name)
+        if content is None:
+            return None
+        try:
+            return WrittenPartition.from_bytes(content, root, self.key.id, self.origin)
+        except (ValueError, CacheFormatError) as error:
+            # A prune with a short grace may have removed the parts; the receipt would prevent writing them
+            # again.
+            _log.warning("yogadl: %s: partition %d must be written again: %s", self.key, partition, error)
+            root.remove(name)
+            return None
+
+    def commit(self, builder: dict[str, Any], *, replaces: bool = True) -> bool:
+        """Publish the cache with a description of its builder; return whether this call did.
+
+        Args:
+            builder: Entries of the manifest's description of the builder, beside run and machine.
+            replaces: Whether the cache replaces an existing version.
+
+        Raises:
+            ConfigurationError: if a partition is not written yet.
+            UnsupportedDataError: if partitions have different structures.
+        """
+        machine, stamps = describe_machine(), self._stamps()
+        made_of = self._made_of(stamps)
+        if made_of:
+            machine["made_of"] = made_of
+        aside = _names.unresumable(self.key, secrets.token_hex(8))
+        with exclusive_build(self.backend, self.key) as exclusion:
+            try:
+                receipts = self.receipts(stamps)
+            except ConfigurationError:
+                # A published run's receipts are removed. A run that was named after the source has another
+                # name after that; a run that the user named keeps its name, so its name alone is compared.
+                if self.is_published("" if self.is_named else made_of):
+                    return False
+                raise
+            is_new = self.publish(
+                content_of(receipts), machine | builder, exclusion, replaces=replaces, aside=aside
+            )
+        clear_unresumable(self.backend, self.key.id, aside)
+        return is_new
+
+    @property
+    def _named(self) -> dict[str, Any]:
+        return {"partitions": self.count, "run": self.run}
+
+    def is_published(self, made_of: str = "") -> bool:
+        """Return whether this run, or another one that was made of the same, is the published version."""
+        try:
+            builder = self.backend.catalogue.published(self.key).manifest.builder
+        except (DatasetNotFoundError, CacheFormatError):
+            return False
+        is_same = bool(made_of) and builder.get("made_of") == made_of
+        return is_same or builder.items() >= self._named.items()
+
+    def _stamps(self) -> list[str]:
+        """Return the stamps of the shares now; empty if there is no source."""
+        if self.shares is None or isinstance(self.shares, SingleShare):
+            return []
+        return [self.shares[number].stamp for number in range(self.count)]
+
+    def _made_of(self, stamps: Sequence[str]) -> str:
+        """Return the hash of all that decides the partitions' records now; empty if unknown."""
+        if not self.origin or self.shares is None or isinstance(self.shares, SingleShare):
+            return ""
+        described = [self.origin, self.shares.terms(), stamps]
+        return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+    def publish(
+        self,
+        content: Content,
+        builder: dict[str, Any],
+        exclusion: BuildExclusion,
+        *,
+        replaces: bool,
+        aside: str,
+    ) -> bool:
+        """Publish the content that was made of the receipts; return whether it is the version now.
+
+        Args:
+            content: The content made of the receipts of all parts, perhaps with parts of a base before them.
+            builder: The manifest's description of the builder, without run and number of partitions.
+            exclusion: The right to build; held by the caller.
+            replaces: Whether the cache replaces an existing version.
+            aside: The folder of an attempt of the caller's that has ended: see `put_aside`.
+        """
+        root = self.backend.root
+        builder = builder | self._named
+        if not publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces):
+            return False
+        # Receipts of tasks that did not end, or that other tasks overtook; only these name their parts.
+        put_aside(root, self.where, aside, depth=1)
+        clear_attempt(root, self.key, self.where)
+        return True
+
+    def only(self, partition: int) -> "Partitions":
+        """Return the build with only the share of this partition, to send to a task."""
+        assert self.shares is not None and not isinstance(self.shares, SingleShare)
+        return replace(self, shares=SingleShare(self.shares, partition))
+
+    def put_others_aside(self) -> None:
+        """Put aside the files that other builds of this version left, such as builds of other code."""
+        root = self.backend.root
+        names = root.names(_names.builds(self.key), ".json")
+        for run in {_names.split_attempt(self.key.id, name)[1] for name in names}:
+            where = f"{_names.builds(self.key)}/{run}"
+            if _names.is_shared_out(run) and where != self.where:
+                put_aside(root, where, _names.unresumable(self.key, secrets.token_hex(8)))

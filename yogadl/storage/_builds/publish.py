@@ -1,0 +1,193 @@
+"""Publish a cache of sealed parts: write the part table, then the manifest, which makes the cache exist."""
+
+import contextlib
+import errno
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from yogadl._core.key import DatasetKey
+from yogadl._core.protocols import Earlier
+from yogadl._core.spec import Spec
+from yogadl._format.columns import RunHash, fingerprint_of
+from yogadl._format.manifest import Manifest, fitting, read_manifest
+from yogadl._format.table import PartTable
+from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
+from yogadl.storage import _names
+from yogadl.storage._catalogue.backend import BuildExclusion
+from yogadl.storage._catalogue.parts import open_table
+from yogadl.storage._files.root import Entry, Root
+from yogadl.storage._keeping.keeping import replace
+from yogadl.storage._objects.bucket import Bucket, ReplacedError
+from yogadl.storage._remote.requests import UNKNOWN, has_bytes, hash_of, pins_file, read_pins
+
+_log = logging.getLogger("yogadl")
+
+
+@dataclass(frozen=True)
+class Content:
+    """The facts about the records that a manifest will contain.
+
+    Args:
+        spec: The structure of a record.
+        table: The part table.
+        run: The hash of all records.
+        earlier: The versions that it begins with, the oldest first.
+    """
+
+    spec: Spec
+    table: PartTable
+    run: RunHash
+    earlier: tuple[Earlier, ...] = ()
+
+
+def publish(
+    root: Root,
+    key: DatasetKey,
+    content: Content,
+    builder: dict[str, Any],
+    *,
+    exclusion: BuildExclusion,
+    replaces: bool,
+) -> bool:
+    """Write part table and manifest, which makes the cache exist.
+
+    Args:
+        root: The storage's root.
+        key: The version.
+        content: Its records.
+        builder: The description of the code and machine that built it.
+        exclusion: The right to build; held by the caller.
+        replaces: Whether to replace an existing version, which goes to the trash. If not, an existing version
+            stays.
+
+    Returns:
+        Whether this is the published version now.
+
+    Raises:
+        LeaseLostError: if another builder has taken over.
+        StorageError: if a part does not exist any more.
+    """
+    if content.run.records != content.table.records:
+        raise ConfigurationError("the parts and their hashes disagree; this is a bug, please report it")
+    table = content.table.to_file().to_bytes()
+    table_sha256 = hashlib.sha256(table).hexdigest()
+    root.write(_names.table(key.id, table_sha256), table)
+    pin_parts(root, key, content.table, table_sha256, content.earlier)
+    made = Manifest(
+        key=key,
+        spec=content.spec,
+        records=content.run.records,
+        fingerprint=fingerprint_of(content.spec, content.run),
+        table_sha256=table_sha256,
+        table_bytes=len(table),
+        size_bytes=int(content.table.size_bytes.sum()),
+        parts=len(content.table),
+        created=time.time(),
+        builder=builder if exclusion.term is None else builder | {"lease_epoch": exclusion.term},
+        token=secrets.token_hex(8),
+        earlier=content.earlier,
+    )
+    manifest = fitting(made)
+    if replaces:
+        replace(root, key, manifest.to_bytes(), exclusion)
+        return True
+    exclusion.check()
+    return root.write_if_absent(_names.manifest(key), manifest.to_bytes())
+
+
+def pin_parts(
+    root: Root, key: DatasetKey, table: PartTable, table_sha256: str, earlier: Sequence[Earlier]
+) -> None:
+    """Check that every part is in its place, right before a manifest names it.
+
+    In a bucket this also records the pins of the parts' objects, for `Pins`.
+
+    Raises:
+        StorageError: if a part does not exist any more.
+        CacheFormatError: if a part that an earlier version has was replaced since by other bytes.
+    """
+    entries = check_parts(root, key, table)
+    bucket = root.bucket
+    if bucket is None or not len(table):
+        return
+    before = _earlier_pins(root, bucket, key, earlier)
+    largest = max(table.sha256, key=lambda sha256: entries[_names.part(key.id, sha256)].size_bytes)
+    hashes = []
+    for sha256 in table.sha256:
+        entry = entries[_names.part(key.id, sha256)]
+        pin = hash_of(entry.tag)
+        if before.get(sha256, UNKNOWN) not in (UNKNOWN, pin):
+            try:
+                is_right = has_bytes(bucket, entry.name, sha256, entry.tag)
+            except ReplacedError:  # another build has uploaded the same part since it was listed
+                is_right, pin = True, UNKNOWN
+            if not is_right:
+                raise CacheFormatError(
+                    f"{root.where(entry.name)} has other bytes than its name says: it was altered or damaged "
+                    "there; restore the object, or build the dataset again"
+                )
+            before[sha256] = UNKNOWN  # a version may have a part twice
+        hashes.append(pin)
+    # Some stores give an object one tag in a listing and another in the answer to a get.
+    first = bucket.head(_names.part(key.id, largest))
+    if first is None or first.tag != entries[first.name].tag:
+        _log.info("yogadl: parts in %s are not pinned: a listing has other tags than they", root.location)
+        hashes = [UNKNOWN] * len(hashes)
+    root.write(_names.pins(key.id, table_sha256), pins_file(bucket, hashes))
+
+
+def _earlier_pins(root: Root, bucket: Bucket, key: DatasetKey, earlier: Sequence[Earlier]) -> dict[str, int]:
+    """Return the pins of the parts of the newest existing version that this one begins with, by hash."""
+    for one in reversed(earlier):
+        other = DatasetKey(key.id, one.version)
+        content = root.read(_names.manifest(other))
+        if content is not None:
+            with contextlib.suppress(CacheFormatError):  # a damaged manifest: its pins are not used
+                manifest = read_manifest(content, other, root.where(_names.manifest(other)))
+                table = open_table(root, manifest)
+                found = read_pins(bucket, key.id, table, manifest.table_sha256)
+                return dict(zip(table.sha256, found.tolist(), strict=True))
+    return {}
+
+
+def check_parts(root: Root, key: DatasetKey, table: PartTable) -> dict[str, Entry]:
+    """Check that every part is in its place; return the entries of all files of parts by name."""
+    entries = {entry.name: entry for entry in root.entries(f"{key.id}/parts")}
+    each = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
+    for sha256, index_sha256, size_bytes in each:
+        name = _names.part(key.id, sha256)
+        has_index = not entries.keys().isdisjoint(_names.indexes(key.id, sha256, index_sha256))
+        if name not in entries or entries[name].size_bytes != size_bytes or not has_index:
+            raise StorageError(
+                errno.ENOENT,
+                f"{root.where(name)} or its index has vanished since it was written; was there a prune with "
+                "a short grace, or does the bucket delete by age? Build again",
+            )
+    return entries
+
+
+def put_aside(root: Root, where: str, aside: str, depth: int = 0) -> None:
+    """Move the notes of an attempt to another folder, where no build continues them and prune finds them.
+
+    Args:
+        root: The storage's root.
+        where: The attempt's folder.
+        aside: The folder of an attempt that no build can continue.
+        depth: Move only notes that lie in at least this many folders below the attempt's.
+    """
+    for name in root.names(where, ".json"):
+        rest = name[len(where) + 1 :]
+        if rest.count("/") >= depth:
+            root.rename(name, f"{aside}/{rest.replace('/', '-')}")
+
+
+def clear_attempt(root: Root, key: DatasetKey, where: str) -> None:
+    """Remove the notes of an attempt that has become a version, and the folder of all if it was the last."""
+    others = {_names.split_attempt(key.id, name)[1] for name in root.names(_names.builds(key))}
+    is_last = others <= {"", where.rpartition("/")[2]}
+    root.remove_folder(_names.builds(key) if is_last else where)

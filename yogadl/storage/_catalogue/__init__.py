@@ -1,0 +1,1 @@
+"""Find published caches and open them; tags, history, copies, exports."""

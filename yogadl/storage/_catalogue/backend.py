@@ -1,0 +1,117 @@
+"""What a storage is made of: a catalogue, and a coordinator that decides which process may build."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from yogadl._core.frozen import frozen
+from yogadl._core.key import DatasetKey
+from yogadl.errors import CacheFormatError, LeaseError, StorageError
+from yogadl.storage._catalogue.catalogue import Catalogue
+from yogadl.storage._files.root import Root
+
+if TYPE_CHECKING:
+    from yogadl._core.progress import Progress
+
+# Declare the right to build that a builder holds: a lock in a folder, a lease in a bucket.
+
+
+class LeaseLostError(LeaseError):
+    """Another builder has taken over, because the heartbeat of this process stopped for too long."""
+
+
+class BuildExclusion(Protocol):
+    """The exclusive right to build one version, from when it was granted to the end of the ``with`` block."""
+
+    @property
+    def term(self) -> int | None:
+        """The lease's term, which counts the builds of this version, or ``None`` for a lock."""
+
+    @property
+    def report(self) -> "Progress | None":
+        """A cheap function that reports the progress to waiting processes, or ``None`` if there is no way."""
+
+    def check(self) -> None:
+        """Check that no other builder has taken over.
+
+        Raises:
+            LeaseLostError: if another builder has taken over.
+        """
+
+
+@contextlib.contextmanager
+def reporting_loss(exclusion: BuildExclusion) -> Iterator[None]:
+    """Raise `LeaseLostError` in place of a storage error that followed from the loss of the build.
+
+    A builder that takes over removes the files of the builder before it, which then fails to find them.
+    """
+    try:
+        yield
+    except (StorageError, CacheFormatError):
+        exclusion.check()
+        raise
+
+
+# The catalogue and the build coordinator that a storage is made of.
+
+
+class BuildCoordinator(Protocol):
+    """Decide which process may build and which may remove. Picklable."""
+
+    def building(
+        self, key: DatasetKey, unless: Callable[[], bool] | None = None
+    ) -> AbstractContextManager["BuildExclusion | None"]:
+        """Exclude other builders of this version; wait for one that builds it or prunes the dataset.
+
+        Args:
+            key: The version.
+            unless: Called while waiting, and once more at its end. Once it returns true, the context manager
+                gives ``None`` and holds nothing.
+
+        Raises:
+            LeaseError: if the wait takes longer than this storage allows.
+        """
+
+    def pruning(self, dataset_id: str) -> AbstractContextManager["BuildExclusion | None"]:
+        """Exclude builders of a dataset while files of it are removed.
+
+        Does not wait: gives ``None`` if another process builds or prunes the dataset now.
+        """
+
+    def wait_for_pruning(self, dataset_id: str) -> None:
+        """Wait for the prunings of a dataset that began before this call.
+
+        Raises:
+            LeaseError: if the wait takes longer than this storage allows.
+        """
+
+    def has_builder(self, dataset_id: str) -> bool:
+        """Return whether a version of this dataset is being built."""
+
+
+@frozen
+class Backend:
+    """The parts of a storage. Picklable; safe to use from threads and after a fork.
+
+    Args:
+        catalogue: Finds and opens caches.
+        coordinator_of: Returns the object that decides which process may build. It is not loaded by a
+            process that only reads.
+        part_bytes: The largest size of a part unless a build gives one; ``None`` lets parts grow up to 1 GiB.
+    """
+
+    catalogue: Catalogue
+    coordinator_of: Callable[[], BuildCoordinator]
+    part_bytes: int | None = None
+
+    @cached_property
+    def coordinator(self) -> BuildCoordinator:
+        """The object that decides which process may build."""
+        return self.coordinator_of()
+
+    @property
+    def root(self) -> Root:
+        """The root below which the files lie."""
+        return self.catalogue.root

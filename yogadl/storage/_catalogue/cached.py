@@ -1,0 +1,386 @@
+"""Open a published cache and read its records."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from yogadl._core.frozen import frozen
+from yogadl._core.key import DatasetKey
+from yogadl._core.memory import trim_allocator
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Column, Indices, Lineage, Locality, Memory, Planned
+from yogadl._core.spec import Spec
+from yogadl._format.manifest import NEEDS_PICKLE, Manifest
+from yogadl._format.reader import AnyReader, Reader
+from yogadl.errors import CacheFormatError, ConfigurationError
+from yogadl.storage import _names
+from yogadl.storage._catalogue.parts import LARGE_TABLE_BYTES, PartPaths, are_whole, read_index, table_to_read
+from yogadl.storage._files.folder import Folder
+from yogadl.storage._files.mounts import network_file_system
+
+if TYPE_CHECKING:
+    from yogadl._format.checks import Checksums
+    from yogadl._format.fields import BlockPositions
+    from yogadl._format.joined import Selection
+    from yogadl._format.layout import PartIndex
+    from yogadl._format.rows import HeldRows, Parts, Window
+    from yogadl._format.table import PartTable
+
+# Open a published cache and read its records.
+
+
+# The advice about damage if there is no second copy.
+REMEDY: Final = "build the dataset again, or restore the file"
+
+
+@frozen
+class Published:
+    """A manifest, the digest of its bytes, and the bytes."""
+
+    manifest: Manifest
+    digest: str
+    content: bytes = field(repr=False)
+
+
+class Opener(Protocol):
+    """Open caches: in place, or after a download. Picklable."""
+
+    def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
+        """Return the manifest of a version as it is now, or ``None`` if there is none.
+
+        Args:
+            key: The version.
+            digest: The digest of the manifest that the caller wants, if any; the result may have another.
+        """
+
+    def here(self, key: DatasetKey, digest: str) -> Published | None:
+        """Return this manifest if it, and all files that it names, are on this machine, else ``None``."""
+        return None
+
+    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
+        """Return a reader of a cache.
+
+        Args:
+            published: The cache.
+            check: Whether each block is compared with its checksum before the first read from it.
+
+        Raises:
+            CacheFormatError: if a file is missing or truncated.
+        """
+
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        """Return the content of a file that is the same in every copy, or ``None`` if there is none.
+
+        Raises:
+            CacheFormatError: if it is larger than `most_bytes`, or not a file.
+        """
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write such a file; a file of that name is replaced."""
+
+    def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
+        """Return the version that a tag names, ``None`` if there is no such tag.
+
+        Args:
+            key: The tag, in place of a version.
+            is_away: Whether the storage can't be reached, so that only this machine's own notes of tags
+                count.
+        """
+
+    def opened(self, published: Published) -> None:
+        """Note that this manifest was returned as the newest of its version."""
+
+    def planner(self, parts: "Parts") -> Any:
+        """Return an object that counts the requests for reading a cache by range, from its parts alone."""
+
+    def mend(self, published: Published) -> tuple[int, list[str]]:
+        """Compare this machine's copies of a cache's files with their checksums; download damaged ones again.
+
+        Returns:
+            The number of copies, and the names of the damaged ones.
+        """
+        return 0, []
+
+
+class Versions(Protocol):
+    """Find manifests, and open the caches that they describe. Picklable."""
+
+    @property
+    def opener(self) -> Opener:
+        """The object that opens caches."""
+
+    def published(self, key: DatasetKey, digest: str | None = None) -> Published:
+        """Return the manifest with a digest, even from the trash.
+
+        Raises:
+            DatasetNotFoundError: if there is no such manifest.
+        """
+
+
+class CachedRecords:
+    """The records of a cache, which is opened at the first use.
+
+    Pickles as the storage's location, the key and the digest, so the unpickled object reads the same bytes
+    even if the version has been replaced since. Safe to use from threads and after a fork.
+
+    Args:
+        storage: The catalogue that has the cache.
+        key: The version.
+        digest: The digest that its manifest must have.
+        allow_pickle: Whether pickled fields may be read.
+        check: Whether each block is compared with its checksum before the first read from it.
+        tag: The tag that the cache was fetched by, if any.
+        published: The manifest of that digest, if it was read just now.
+    """
+
+    def __init__(
+        self,
+        storage: Versions,
+        key: DatasetKey,
+        digest: str,
+        allow_pickle: bool,
+        *,
+        check: bool = False,
+        tag: str | None = None,
+        published: Published | None = None,
+    ) -> None:
+        self._storage = storage
+        self._key = key
+        self._digest = digest
+        self._allow_pickle = allow_pickle
+        self._is_checked = check
+        self._tag = tag
+        self._published = published
+        self._lock = ProcessLock()
+        self._selections: dict[str, Selection] = {}  # selections that can't be written to the storage
+        self._opened: tuple[Manifest, AnyReader] | None = None
+
+    def __reduce__(self) -> Any:
+        made = partial(CachedRecords, check=self._is_checked, tag=self._tag)
+        return made, (self._storage, self._key, self._digest, self._allow_pickle)
+
+    def open(self) -> tuple[Manifest, AnyReader]:
+        """Return manifest and reader; the first call reads the part table.
+
+        Raises:
+            CacheFormatError: if the cache is damaged.
+            DatasetNotFoundError: if the cache does not exist any more.
+        """
+        opened = self._opened
+        if opened is None:
+            with self._lock:
+                opened = self._opened = self._opened or self._open()
+        return opened
+
+    def _open(self) -> tuple[Manifest, AnyReader]:
+        published = self._published or self._storage.published(self._key, self._digest)
+        manifest = published.manifest
+        if NEEDS_PICKLE in manifest.needs and not self._allow_pickle:
+            raise ConfigurationError(
+                f"{self._key} has pickled fields, and unpickling runs code: "
+                "if you trust who built it, fetch it with allow_pickle=True"
+            )
+        try:
+            reader = self._storage.opener.reader(published, check=self._is_checked)
+        except CacheFormatError:
+            self._storage.published(self._key, self._digest)  # raises if the version was pruned meanwhile
+            raise
+        if manifest.table_bytes >= LARGE_TABLE_BYTES:
+            trim_allocator()
+        return manifest, reader
+
+    @property
+    def spec(self) -> Spec:
+        """The structure of a record."""
+        return self.open()[0].spec
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the records, the same on every machine."""
+        return self.open()[0].fingerprint
+
+    @property
+    def lineage(self) -> Lineage:
+        """The name of the version, and the versions that it begins with."""
+        return Lineage(self._key.id, self._key.version, self._tag, self.open()[0].earlier)
+
+    @property
+    def record_bytes(self) -> int:
+        """The approximate size of a record."""
+        return max(1, self.open()[1].record_bytes)
+
+    def __len__(self) -> int:
+        return self.open()[0].records
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records, in the order of the indices."""
+        opened = self._opened or self.open()
+        return opened[1].columns(indices, fields, memory)
+
+    def lengths(self, indices: Indices, number: int) -> Indices:
+        """Return the lengths of values along their first axis, which alone varies; reads no values."""
+        return self.open()[1].lengths(indices, number)
+
+    def stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> Column:
+        """Return the elements `starts` to `stops` of the first axis of values, back to back."""
+        return self.open()[1].stretches(indices, number, starts, stops)
+
+    def mapped(self, records: int) -> "Window | None":
+        """Return the memory that the parts are mapped to, to read this many records, or None."""
+        reader = self.open()[1]
+        return reader.mapped(records) if isinstance(reader, Reader) else None
+
+    def blocks(self, number: int) -> "BlockPositions | None":
+        """Return where the blocks of a field lie in that memory, or None if its rows differ in size."""
+        reader = self.open()[1]
+        return reader.blocks(number) if isinstance(reader, Reader) else None
+
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+    ) -> int:
+        """Announce that these records will be read soon; see `announce`."""
+        if planned is not None:
+            planned(self, indices, fields)
+            return 0
+        return self.open()[1].will_need(indices, fields)
+
+    def will_need_stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> bool:
+        """Announce that these stretches will be read soon; return whether some are not on this machine."""
+        reader = self.open()[1]
+        return reader.will_need_stretches(indices, number, starts, stops)
+
+    def will_read(self, records: int, *, held_bytes: int | None) -> None:
+        """Announce that a stream of this process will read this many records an epoch; see `AwayParts`."""
+        away = self.open()[1].parts.away
+        if away is not None:
+            away.will_read(records, held_bytes=held_bytes)
+
+    def block_store(self, key: str, records: int, held_bytes: int, *, is_shared: bool) -> Any:
+        """Return a store for the blocks of a stream that reads this many records an epoch, or None."""
+        reader = self.open()[1]
+        away = reader.parts.away if isinstance(reader, Reader) else None
+        if away is None:
+            return None
+        return away.block_store(key, records / max(1, len(self)), held_bytes, is_shared=is_shared)
+
+    def hold(
+        self, indices: Indices, fields: Sequence[int] | None, held: "HeldRows", *, entries: bool
+    ) -> None:
+        """Begin to read those of these records that are not on this machine, and let `held` keep them.
+
+        The first call reads the entries of values (`entries`); the second reads the values and waits for the
+        entries.
+        """
+        reader = self.open()[1]
+        assert isinstance(reader, Reader)
+        reader.hold(indices, fields, held, entries=entries)
+
+    @property
+    def received(self) -> tuple[int, int]:
+        """The number of requests that this process made for ranges, and the number of bytes received."""
+        away = None if self._opened is None else self._opened[1].parts.away
+        return (0, 0) if away is None else away.received
+
+    @property
+    def table(self) -> "PartTable":
+        """The part table."""
+        return self.open()[1].parts.table
+
+    @property
+    def locality(self) -> Locality:
+        """The numbers of parts and bytes in all and on this machine."""
+        parts = self.open()[1].parts
+        sizes = parts.table.size_bytes
+        here = sizes if parts.away is None else sizes[~parts.away.are_away]
+        return Locality(len(sizes), len(here), int(sizes.sum()), int(here.sum()), *self.received)
+
+    def planner(self) -> Any:
+        """Return a planner that counts the requests for reading this cache by range."""
+        return self._storage.opener.planner(self.open()[1].parts)
+
+    def selection(self, name: str, records: int) -> Indices | None:
+        """Return the selection kept under this name, of a view of this many records, or None."""
+        from yogadl.storage._catalogue.selections import find_selection  # most readers do not need it
+
+        found = self._selections.get(name)
+        if found is None:
+            found = find_selection(self._storage.opener, self.open()[0], name, records)
+        return None if found is None else found.indices
+
+    def keep_selection(self, name: str, records: int, indices: Indices) -> None:
+        """Keep a selection, in the storage or, if it can't be written there, in this object.
+
+        Args:
+            name: A hash of the filter and of the records it was applied to, 64 digits.
+            records: The number of records that were selected from: of the cache, or of a view of it.
+            indices: The indices of the selected records.
+        """
+        from yogadl._format.joined import Selection
+        from yogadl.storage._catalogue.selections import write_selection
+
+        selection = Selection(name, records, indices)
+        if not write_selection(self._storage.opener, self.open()[0], selection):
+            self._selections[name] = selection
+
+
+def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool) -> AnyReader:
+    """Return a reader of a cache, after a check that all its parts exist and have their sizes.
+
+    Args:
+        folder: The folder of the cache.
+        manifest: The cache.
+        check: Whether each block is compared with its checksum before the first read from it.
+        mapped: Whether files may be mapped.
+
+    Raises:
+        CacheFormatError: if a file is missing or truncated.
+    """
+    table = table_to_read(folder, manifest)
+    for part in np.flatnonzero(~are_whole(folder, manifest.key.id, table)).tolist():
+        name, size_bytes = _names.part(manifest.key.id, table.sha256[part]), int(table.size_bytes[part])
+        found = folder.size(name)
+        if found != size_bytes:
+            problem = (
+                "is missing" if found is None else f"has {found} bytes, not {size_bytes}: it was truncated"
+            )
+            raise CacheFormatError(
+                f"{manifest.key}: part {name.rpartition('/')[2]} {problem}; build the dataset again, or "
+                "restore the file"
+            )
+    files = PartPaths(folder, manifest.key.id, table)
+    reader = Reader(manifest.spec, table, files, maps=mapped and can_map(folder))
+    if not check:
+        return reader
+    sums = checksums(manifest, table, partial(read_index, folder, manifest.key, table), REMEDY)
+    return checked(reader, sums)
+
+
+def checksums(
+    manifest: Manifest, table: "PartTable", index_of: "Callable[[int], PartIndex]", remedy: str
+) -> "Checksums":
+    """Return the checksums of a cache's blocks; `remedy` is the advice if a block differs."""
+    from yogadl._format.checks import Checksums  # only checked reading needs it
+
+    names = [field.name for field in manifest.spec.fields]
+    return Checksums(table, names, index_of, str(manifest.key), remedy)
+
+
+def checked(reader: Reader, sums: "Checksums") -> AnyReader:
+    """Return a reader that compares each block with its checksum before the first read from it."""
+    from yogadl._format.checks import CheckedReader
+
+    return CheckedReader(reader, sums)
+
+
+def can_map(folder: Folder) -> bool:
+    """Return whether files of a folder can be mapped: not on a network file system.
+
+    If another machine truncates a mapped file there, or the server stops, the process is killed instead of
+    getting an error.
+    """
+    return network_file_system(folder.root) is None

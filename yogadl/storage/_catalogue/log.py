@@ -1,0 +1,182 @@
+"""Read the history of a dataset: its versions, its tags, and why two versions differ."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from yogadl._core.key import DatasetKey
+from yogadl._core.protocols import Earlier
+from yogadl._format.manifest import Manifest
+from yogadl._provenance.difference import Difference, differences, ingredients_in, shown, texts_in
+from yogadl.errors import CacheFormatError, DatasetNotFoundError
+from yogadl.storage._catalogue.catalogue import Catalogue
+from yogadl.storage._catalogue.parts import open_table, part_sizes
+from yogadl.storage._catalogue.tags import TagMove, current_tags, moves_of_tags
+
+# Find the reasons why two versions of a dataset differ.
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The reasons why two versions of a dataset differ. As a string, a line for each reason.
+
+    Args:
+        id: The dataset.
+        version: The first version.
+        other: The second.
+        differences: The differences that decide the records.
+        notes: Other differences that may be of interest, such as versions of libraries.
+    """
+
+    id: str
+    version: str
+    other: str
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.id!r}: version {self.version!r} -> {self.other!r}"]
+        lines += [f"  {difference}" for difference in self.differences]
+        lines += [f"  ({note})" for note in self.notes]
+        return "\n".join(lines)
+
+
+def _of_records(first: Manifest, second: Manifest) -> str:
+    if first.fingerprint == second.fingerprint:
+        return "their records are the same"
+    for one, other in ((first, second), (second, first)):
+        if any(earlier.fingerprint == one.fingerprint for earlier in other.earlier):
+            more = other.records - one.records
+            return f"version {other.key.version!r} has the records of {one.key.version!r}, and {more} more"
+    return "their records differ"
+
+
+def explain(first: Manifest, second: Manifest) -> Explanation:
+    """Return the differences between the code, values and arguments that two versions were built from."""
+    then, now = ingredients_in(first.builder), ingredients_in(second.builder)
+    notes = [
+        f"version {manifest.key.version!r} was not built by storage.cacheable or the command, "
+        "so it is not recorded what built it"
+        for manifest, ingredients in ((first, then), (second, now))
+        if ingredients is None
+    ]
+    found = [] if then is None or now is None else differences(then, now)
+    if not notes and not found:
+        notes.append("both were built by the same code with the same arguments")
+    notes.append(_of_records(first, second))
+    # These decide no version, but may change the records.
+    for name in ("python", "numpy", "yogadl", "system"):
+        before, after = first.builder.get(name), second.builder.get(name)
+        if before != after:
+            notes.append(f"{name}: {shown(before)} -> {shown(after)}")
+    libraries, others = (texts_in(one.builder, "libraries") or {} for one in (first, second))
+    for name in sorted((libraries.keys() | others.keys()) - {"numpy", "yogadl"}):
+        if libraries.get(name) != others.get(name):
+            notes.append(f"{name:.200}: {libraries.get(name, 'not used')} -> {others.get(name, 'not used')}")
+    return Explanation(first.key.id, first.key.version, second.key.version, tuple(found), tuple(notes))
+
+
+# Read the history of a dataset: its versions, each compared with the one before, and its tags.
+
+
+@dataclass(frozen=True)
+class LoggedVersion:
+    """One version of a dataset, compared with the one before.
+
+    Attributes:
+        version: The version's name.
+        created: The time of its build, in seconds since 1970.
+        records: The number of its records.
+        parts: The number of its parts.
+        fingerprint: The hash of its records.
+        tags: The tags that name it now.
+        before: The version that it is compared with: the one that it continues, or else the one built before
+            it.
+        earlier: The versions that it begins with, the oldest first; some of them may be deleted.
+        shared_bytes: The size of its files that the one before has, too.
+        added_bytes: The size of its other files.
+        explanation: The differences between the code, values and arguments that built the two, or ``None``
+            for the first.
+    """
+
+    version: str
+    created: float
+    records: int
+    parts: int
+    fingerprint: str
+    tags: tuple[str, ...]
+    before: str | None
+    earlier: tuple[Earlier, ...]
+    shared_bytes: int
+    added_bytes: int
+    explanation: Explanation | None
+
+
+@dataclass(frozen=True)
+class Log:
+    """The history of a dataset.
+
+    Attributes:
+        id: The dataset's id.
+        versions: Its versions, the oldest first.
+        moves: The versions that its tags named, the oldest first.
+        damaged: The versions that can't be read, each with the reason.
+    """
+
+    id: str
+    versions: tuple[LoggedVersion, ...]
+    moves: tuple[TagMove, ...]
+    damaged: dict[str, str]
+
+
+def log_of(catalogue: Catalogue, dataset_id: str) -> Log:
+    """Return the history of a dataset: see `CacheStorage.log`."""
+    manifests: list[Manifest] = []
+    sizes: dict[str, dict[str, int]] = {}
+    damaged: dict[str, str] = {}
+    for version in catalogue.versions(dataset_id):
+        try:
+            manifest = catalogue.published(DatasetKey(dataset_id, version)).manifest
+            sizes[version] = dict(part_sizes(dataset_id, open_table(catalogue.root, manifest)))
+            manifests.append(manifest)
+        except DatasetNotFoundError:
+            pass  # it was deleted meanwhile
+        except CacheFormatError as error:
+            damaged[version] = str(error)
+    if not manifests and not damaged:
+        raise catalogue.no_dataset(dataset_id)
+    manifests.sort(key=lambda manifest: (manifest.created, manifest.key.version))
+    versions = tuple(_logged(manifests, sizes, current_tags(catalogue.root, dataset_id)))
+    return Log(dataset_id, versions, tuple(moves_of_tags(catalogue.root, dataset_id)), damaged)
+
+
+def _logged(
+    manifests: list[Manifest], sizes: dict[str, dict[str, int]], tags: dict[str, str]
+) -> Iterator[LoggedVersion]:
+    for number, manifest in enumerate(manifests):
+        before = _before(manifest, manifests[:number], manifests)
+        version = manifest.key.version
+        theirs = {} if before is None else sizes[before.key.version]
+        shared = sum(size for name, size in sizes[version].items() if name in theirs)
+        yield LoggedVersion(
+            version=version,
+            created=manifest.created,
+            records=manifest.records,
+            parts=manifest.parts,
+            fingerprint=manifest.fingerprint,
+            tags=tuple(sorted(tag for tag, named in tags.items() if named == version)),
+            before=None if before is None else before.key.version,
+            earlier=manifest.earlier,
+            shared_bytes=shared,
+            added_bytes=sum(sizes[version].values()) - shared,
+            explanation=None if before is None else explain(before, manifest),
+        )
+
+
+def _before(manifest: Manifest, older: list[Manifest], every: list[Manifest]) -> Manifest | None:
+    """Return the version that `manifest` continues, if unchanged since, or else the one built before it."""
+    by_version = {one.key.version: one for one in every}
+    for earlier in reversed(manifest.earlier):
+        found = by_version.get(earlier.version)
+        if found is not None and found.fingerprint == earlier.fingerprint:
+            return found
+    return older[-1] if older else None

@@ -1,0 +1,143 @@
+"""Find the files that a manifest names, and check them against it."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.key import DatasetKey
+from yogadl._format.manifest import Manifest
+from yogadl._format.table import ArrayFile, LateSums, PartTable
+from yogadl.errors import CacheFormatError
+from yogadl.storage import _names
+from yogadl.storage._files.folder import Folder
+from yogadl.storage._files.root import MAX_READ_BYTES, Root
+
+if TYPE_CHECKING:
+    from yogadl._format.layout import PartIndex, SealedPart
+
+# The size from which a part table is compacted in memory; a smaller one would save too little for the time.
+LARGE_TABLE_BYTES: Final = 2**20
+
+
+class PartPaths:
+    """The paths of a cache's parts in a local folder. Picklable."""
+
+    away = None  # all parts are here
+
+    def __init__(self, folder: Folder, dataset_id: str, table: PartTable) -> None:
+        self._folder = folder
+        self._id = dataset_id
+        self._table = table
+
+    def path(self, part: int) -> str:
+        """Return the path of the part of that number."""
+        return str(self._folder.path(_names.part(self._id, self._table.sha256[part])))
+
+
+def open_table(root: Root, manifest: Manifest) -> PartTable:
+    """Return the part table of a manifest.
+
+    The table is read, not mapped, though processes could share a mapping: its checked content must stay as it
+    was, and a file that is truncated while it is mapped kills the process.
+
+    Raises:
+        CacheFormatError: if the table is missing, or not the one that the manifest names.
+    """
+    name = _names.table(manifest.key.id, manifest.table_sha256)
+    what = f"the part table of {manifest.key} ({root.where(name)})"
+    content = root.view(name, manifest.table_bytes + 1)
+    if content is None:
+        raise CacheFormatError(f"{what} is missing; build the dataset again, or restore the file")
+    if len(content) != manifest.table_bytes or hashlib.sha256(content).hexdigest() != manifest.table_sha256:
+        raise CacheFormatError(
+            f"{what} was truncated or changed; build the dataset again, or restore the file"
+        )
+    table = PartTable.from_file(ArrayFile.from_buffer(content, what), what)
+    for noun, found, said in (
+        ("records", table.records, manifest.records),
+        ("parts", len(table), manifest.parts),
+        ("bytes in its parts", table.total_bytes, manifest.size_bytes),
+        ("fields", len(table.fields), len(manifest.spec.fields) if len(table) else 0),
+    ):
+        if found != said:
+            raise CacheFormatError(
+                f"{what} has {found} {noun}, but the manifest says {said}: one of them was changed; "
+                "build the dataset again, or restore the files"
+            )
+    return table
+
+
+def table_to_read(root: Root, manifest: Manifest) -> PartTable:
+    """Return the part table of a manifest as `open_table` does, for a reader that holds it in memory.
+
+    The names of the indexes, a third of a large table, are read again when `check` needs one.
+
+    Raises:
+        CacheFormatError: if the table is missing, or not the one that the manifest names.
+    """
+    table = open_table(root, manifest)
+    if manifest.table_bytes < LARGE_TABLE_BYTES:
+        return table
+    return table.compacted(LateSums(len(table), partial(_index_sums, root, manifest)))
+
+
+def _index_sums(root: Root, manifest: Manifest) -> Sequence[str]:
+    return open_table(root, manifest).index_names()
+
+
+def part_sizes(dataset_id: str, table: PartTable) -> Iterator[tuple[str, int]]:
+    """Yield name and size of each part that a table names, of equal parts repeatedly."""
+    for sha256, size_bytes in zip(table.sha256, table.size_bytes, strict=True):
+        yield _names.part(dataset_id, sha256), int(size_bytes)
+
+
+def are_whole(folder: Folder, dataset_id: str, table: PartTable) -> NDArray[np.bool_]:
+    """Return for each part of a table whether a folder has it with its full size."""
+    files = map(_names.part_file, table.sha256)
+    found = np.fromiter(folder.sizes(_names.parts(dataset_id), files), np.int64, len(table))
+    whole: NDArray[np.bool_] = found == table.size_bytes
+    return whole
+
+
+def part_files(dataset_id: str, table: PartTable) -> Iterator[str]:
+    """Yield the names of all files of parts that a table names, of equal parts repeatedly."""
+    for sha256, index_sha256 in zip(table.sha256, table.index_sha256, strict=True):
+        yield _names.part(dataset_id, sha256)
+        yield from _names.indexes(dataset_id, sha256, index_sha256)
+
+
+def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> "SealedPart":
+    """Return a part of the storage with its index.
+
+    Raises:
+        CacheFormatError: if its files are missing or changed.
+    """
+    from yogadl._format.layout import PartIndex, SealedPart  # reading without `check` does not need them
+
+    name, old_name = _names.indexes(dataset_id, sha256, index_sha256)
+    content = root.read(name, MAX_READ_BYTES)
+    if content is None:
+        content = root.read(old_name, MAX_READ_BYTES)
+    if content is None or hashlib.sha256(content).hexdigest() != index_sha256:
+        raise CacheFormatError(f"the index {name} is missing or was changed; build the dataset again")
+    index = PartIndex.from_file(ArrayFile.from_buffer(content, name), name)
+    if root.size(_names.part(dataset_id, sha256)) != index.size_bytes:
+        raise CacheFormatError(f"part {sha256} is missing or was truncated; build the dataset again")
+    return SealedPart(sha256, index_sha256, index)
+
+
+def read_index(root: Root, key: DatasetKey, table: PartTable, part: int) -> "PartIndex":
+    """Return the index of a part.
+
+    Raises:
+        CacheFormatError: if the index is missing or was changed.
+    """
+    try:
+        return read_sealed(root, key.id, table.sha256[part], table.index_sha256[part]).index
+    except CacheFormatError as error:
+        first, end = table.first_record[part : part + 2].tolist()
+        raise CacheFormatError(f"{key}: records {first} to {end - 1}: {error}") from error

@@ -1,0 +1,129 @@
+"""Check every byte of a cache, and name the records that a damaged byte belongs to."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from xxhash import xxh3_64_intdigest
+
+from yogadl._format.checks import damage
+from yogadl._format.columns import RunHash, fingerprint_of
+from yogadl._format.layout import BlockKind, BlockRanges, FieldIndex, SealedPart, join_parts
+from yogadl._format.manifest import Manifest
+from yogadl._format.rows import open_part, read_at, unreadable
+from yogadl._format.table import PartTable
+from yogadl.errors import CacheFormatError
+from yogadl.storage import _names
+from yogadl.storage._catalogue.cached import REMEDY
+from yogadl.storage._catalogue.parts import open_table, read_sealed
+from yogadl.storage._files.root import Root
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The result of a check that found no damage, or mended it.
+
+    Attributes:
+        records: The number of records.
+        parts: The number of parts.
+        size_bytes: The size of the parts.
+        mirrored: The number of files in this machine's mirror, which were checked as well.
+        mended: The names of files in the mirror that were damaged, and were downloaded again from the bucket.
+    """
+
+    records: int
+    parts: int
+    size_bytes: int
+    mirrored: int = 0
+    mended: tuple[str, ...] = ()
+
+
+def verify(root: Root, manifest: Manifest, progress: Callable[[int, int], None] | None = None) -> Verified:
+    """Read every part of a cache and compare it with its checksums.
+
+    Args:
+        root: The storage's root.
+        manifest: The cache to check.
+        progress: Called with parts checked and parts in all.
+
+    Raises:
+        CacheFormatError: at the first damage; the error names dataset, field and records.
+    """
+    table = open_table(root, manifest)
+    sealed = []
+    for part in range(len(table)):
+        sealed.append(_verify_part(root, manifest, table, part))
+        if progress is not None:
+            progress(part + 1, len(table))
+    _verify_manifest(manifest, sealed)
+    return Verified(manifest.records, len(table), int(table.size_bytes.sum()))
+
+
+def _verify_manifest(manifest: Manifest, parts: Sequence[SealedPart]) -> None:
+    """Check that table and manifest agree with the parts' indexes."""
+    run = RunHash()
+    for part in parts:
+        run = run.then(part.index.run)
+    table = join_parts(parts).to_file().to_bytes()
+    if (
+        hashlib.sha256(table).hexdigest() != manifest.table_sha256
+        or fingerprint_of(manifest.spec, run) != manifest.fingerprint
+        or manifest.size_bytes != sum(part.index.size_bytes for part in parts)
+        or manifest.parts != len(parts)
+    ):
+        raise CacheFormatError(
+            f"{manifest.key}: its manifest does not describe its parts, whose records are all sound: "
+            "it was changed since it was written; build the dataset again, or restore the file"
+        )
+
+
+def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) -> SealedPart:
+    sha256, size_bytes = table.sha256[part], int(table.size_bytes[part])
+    first, end = table.first_record[part : part + 2].tolist()
+    fields = manifest.spec.fields
+    with contextlib.ExitStack() as stack:
+        try:
+            sealed = read_sealed(root, manifest.key.id, sha256, table.index_sha256[part])
+            index = sealed.index
+            if (index.size_bytes, index.records, len(index.fields)) != (size_bytes, end - first, len(fields)):
+                raise CacheFormatError(
+                    f"the index of part {sha256}.mdb is not one of this part; "
+                    "build the dataset again, or restore the file"
+                )
+            path = stack.enter_context(root.local(_names.part(manifest.key.id, sha256)))
+            descriptor = open_part(str(path), size_bytes)
+        except CacheFormatError as error:
+            raise CacheFormatError(f"{manifest.key}: records {first} to {end - 1}: {error}") from error
+        file = stack.enter_context(open(descriptor, "rb"))
+        try:
+            for field, lies in zip(fields, index.fields, strict=True):
+                damaged = _damaged_records(file.fileno(), lies, index.records)
+                if damaged is not None:
+                    records = range(first + damaged.start, first + damaged.stop)
+                    raise damage(str(manifest.key), field.name, records, sha256, REMEDY)
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise unreadable(error, str(path)) from error
+        if found != sha256:
+            raise CacheFormatError(
+                f"{manifest.key}: part {sha256}.mdb was changed outside of its records; restore the file"
+            )
+    return sealed
+
+
+def _damaged_records(descriptor: int, field: FieldIndex, records: int) -> range | None:
+    """Return the records whose bytes differ from their checksums, if any.
+
+    The bytes are read, not mapped: a disk error in a mapped file would kill the process.
+    """
+    size_bytes = os.fstat(descriptor).st_size
+    every: tuple[tuple[BlockKind, BlockRanges], ...] = ("rows", field.rows), ("heap", field.heap)
+    for kind, blocks in every:
+        where = zip(blocks.position.tolist(), blocks.length.tolist(), blocks.checksum.tolist(), strict=True)
+        for number, (position, length, checksum) in enumerate(where):
+            lies_within = 0 <= position <= position + length <= size_bytes
+            if not lies_within or xxh3_64_intdigest(read_at(descriptor, position, length)) != checksum:
+                return field.records_of(kind, number, records)
+    return None

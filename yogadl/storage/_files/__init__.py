@@ -1,0 +1,1 @@
+"""Files and folders of one machine, or of several that share them."""

@@ -1,0 +1,449 @@
+"""A folder of files with names, among which no links are followed: a write is complete or leaves nothing."""
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from yogadl._core.key import RESERVED_NAMES
+from yogadl._format.manifest import MAX_MANIFEST_BYTES
+from yogadl._format.rows import NO_FILE
+from yogadl.errors import CacheFormatError, StorageError
+from yogadl.storage._files.root import MAX_READ_BYTES, Entry, Root, too_large
+
+# Open the regular files of a dataset, and refuse links, pipes and devices in its folder.
+#
+# A storage's folder and the whole folder of a dataset may be links. The files in a dataset's folder may come
+# from any user: a link there would make yogadl read its target as a file of the storage, and prune it
+# although others need it; a pipe would block for ever. docs/explanation/format.md tells users about this.
+
+
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+def checked_path(root: Path, name: str) -> str:
+    """Return the path of a file, if no folder between it and its dataset's is a link.
+
+    Args:
+        root: The storage's folder.
+        name: The file's name; with a slash at its end, a folder's name, which must not be a link either.
+
+    Raises:
+        CacheFormatError: if one of these is a link.
+    """
+    return _path(root, name)[0]
+
+
+def _path(root: Path, name: str) -> tuple[str, bool]:
+    """Return the path of a file, and whether it is inside a dataset."""
+    folders = _folders_inside(name)
+    for folder in folders:
+        if os.path.islink(f"{root}/{folder}"):
+            raise _link(f"{root}/{folder}")
+    return f"{root}/{name}", bool(folders)
+
+
+def open_file(root: Path, name: str) -> BinaryIO:
+    """Open a file for reading.
+
+    Raises:
+        CacheFormatError: if it is a link inside a dataset, a pipe, a device or a socket.
+        OSError: if it is a folder, or does not exist.
+    """
+    path, is_inside = _path(root, name)
+    try:
+        descriptor = os.open(path, _FLAGS | (os.O_NOFOLLOW if is_inside else 0))
+    except OSError as error:
+        if error.errno in NO_FILE:
+            raise (_link(path) if os.path.islink(path) else _no_file(path)) from error
+        raise
+    try:
+        _check_kind(path, os.fstat(descriptor))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def stat_file(root: Path, name: str) -> os.stat_result:
+    """Return the status of a file, under the same conditions as `open_file`."""
+    found = stat_any(root, name)
+    _check_kind(f"{root}/{name}", found)
+    return found
+
+
+def stat_any(root: Path, name: str) -> os.stat_result:
+    """Return the status of a path; inside a dataset, that of a link itself."""
+    path, is_inside = _path(root, name)
+    return os.lstat(path) if is_inside else os.stat(path)
+
+
+def files_below(root: Path, below: str, onerror: Callable[[OSError], object] | None = None) -> Iterator[str]:
+    """Yield the names of all files below a folder; none if the folder does not exist.
+
+    Args:
+        root: The storage's folder.
+        below: The folder's name; empty for the storage's folder.
+        onerror: Called with the error of a folder that can't be listed.
+
+    Raises:
+        CacheFormatError: if a folder inside a dataset is a link: its files must neither be listed nor count
+            as absent. Other links are not followed.
+    """
+    top, is_inside = _path(root, f"{below}/")
+    for path, folders, files in os.walk(top, onerror=onerror):
+        for folder in folders if is_inside else ():
+            if os.path.islink(os.path.join(path, folder)):
+                raise _link(os.path.join(path, folder))
+        prefix = os.path.relpath(path, root)
+        yield from files if prefix == "." else (f"{prefix}/{file}" for file in files)
+
+
+def _link(path: str) -> CacheFormatError:
+    """Return the error about a link inside a dataset."""
+    return CacheFormatError(
+        f"{path} is a link, and links inside a dataset's folder are not followed: replace it by a copy of "
+        "what it leads to (cp -RL); only the whole folder of a dataset may be a link"
+    )
+
+
+def _check_kind(path: str, found: os.stat_result) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise _link(path)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(found.st_mode):
+        raise _no_file(path)
+
+
+def _no_file(path: str) -> CacheFormatError:
+    return CacheFormatError(
+        f"{path} is no file, but a pipe, a device or a socket: remove it, or restore the file"
+    )
+
+
+def _folders_inside(name: str) -> list[str]:
+    """Return the folders of a file's path that lie inside a dataset's folder, outermost first."""
+    segments = name.split("/")
+    for first, segment in enumerate(segments):
+        if segment in RESERVED_NAMES:  # no segment of a dataset's id is one of these
+            return ["/".join(segments[: end + 1]) for end in range(first, len(segments) - 1)]
+    return []
+
+
+# A folder of files with names: a write is complete or leaves nothing.
+
+
+# The errors of a full disk, and of a quota that is used up.
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+# The number of times that a folder is made which another process removes at the same time.
+_TRIES: Final = 100
+
+
+def folder_at(location: str) -> Path | None:
+    """Return the folder that a path or a ``file://`` URL names, or ``None`` for any other URL."""
+    if "://" not in location:
+        return Path(location)
+    host, _, path = location.removeprefix("file://").partition("/")
+    if not location.startswith("file://") or host not in ("", "localhost"):
+        return None
+    from urllib.parse import unquote  # most readers do not need it
+
+    return Path("/" + unquote(path))
+
+
+class Folder(Root):
+    """A folder of files, written atomically and durably. Safe for processes and threads.
+
+    Args:
+        root: The folder; made at the first write.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def location(self) -> str:
+        return str(self.root)
+
+    def path(self, name: str) -> Path:
+        """Return the path of the file of that name."""
+        return self.root / name
+
+    def where(self, name: str) -> str:
+        return str(self.path(name))
+
+    def read(self, name: str, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes | None:
+        try:
+            with open_file(self.root, name) as file:
+                size_bytes = os.fstat(file.fileno()).st_size
+                content = file.read(size_bytes + 1) if size_bytes <= most_bytes else None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
+        if content is None:
+            raise too_large(self.where(name), most_bytes)
+        return content
+
+    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
+        try:
+            with open_file(self.root, name) as file:
+                return file.read(min(most_bytes, os.fstat(file.fileno()).st_size))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
+
+    def size(self, name: str) -> int | None:
+        try:
+            return stat_file(self.root, name).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
+
+    def sizes(self, below: str, files: Iterable[str]) -> Iterator[int]:
+        """Yield the size of each of these files of a folder, -1 for a missing one; faster than `size`."""
+        with self._open_folder(below) as folder:
+            for file in files:
+                try:
+                    found = None if folder is None else os.stat(file, dir_fd=folder, follow_symlinks=False)
+                except FileNotFoundError:
+                    found = None
+                yield found.st_size if found is not None and stat.S_ISREG(found.st_mode) else -1
+
+    def exist(self, below: str, files: Iterable[str]) -> Iterator[bool]:
+        """Yield for each of these names whether a folder has it; takes half the time of `sizes`."""
+        with self._open_folder(below) as folder:
+            for file in files:
+                yield folder is not None and os.access(file, os.F_OK, dir_fd=folder, follow_symlinks=False)
+
+    @contextlib.contextmanager
+    def _open_folder(self, name: str) -> Iterator[int | None]:
+        """Open a folder, to look for files in it; gives ``None`` if there is none."""
+        folder = None
+        try:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                path = checked_path(self.root, f"{name}/")
+                folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+            yield folder
+        except OSError as error:
+            raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
+        finally:
+            if folder is not None:
+                os.close(folder)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file, replacing any of that name: readers see the old content or the new."""
+        with self.written(name, content) as temporary:
+            temporary.replace(self.path(name))
+
+    def write_if_absent(self, name: str, content: bytes) -> bool:
+        with self.written(name, content) as temporary:
+            try:
+                os.link(temporary, self.path(name))
+            except FileExistsError:
+                return False
+            finally:
+                temporary.unlink()
+        return True
+
+    @contextlib.contextmanager
+    def written(self, name: str, content: bytes | Path) -> Iterator[Path]:
+        """Give a temporary file with this content, or a copy of a file, in the folder of `name`; durable."""
+        path = Path(checked_path(self.root, name))
+        temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
+        with translated(f"can't write {path}"):
+            try:
+                with _opened(temporary) as file:
+                    if isinstance(content, Path):
+                        import shutil  # most readers do not need it
+
+                        with content.open("rb") as source:
+                            shutil.copyfileobj(source, file, 2**20)
+                    else:
+                        file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                yield temporary
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            sync_folder(path.parent)
+
+    def adopt(self, files: Mapping[str, Path]) -> None:
+        target = self.root
+        try:
+            for name, path in files.items():
+                target = Path(checked_path(self.root, name))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(target)
+            for folder in {self.path(name).parent for name in files}:
+                sync_folder(folder)
+        except OSError as error:
+            raise storage_error(error, f"can't write {target}") from error
+
+    def rename(self, name: str, new_name: str, check: Callable[[], None] = lambda: None) -> bool:
+        path, target = Path(checked_path(self.root, name)), Path(checked_path(self.root, new_name))
+        if not os.path.lexists(path):
+            return False  # without a useless folder for the new name
+        check()
+        is_moved = False
+        with translated(f"can't move {self.path(name)}", unless=FileNotFoundError):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+            sync_folder(target.parent)
+            sync_folder(path.parent)
+            is_moved = True
+        return is_moved
+
+    def names(self, below: str, suffix: str = "") -> list[str]:
+        found = files_below(self.root, below, refuse_unlisted)
+        return sorted(name for name in found if name.endswith(suffix) and not name.endswith(".tmp"))
+
+    def entries(self, below: str) -> Iterator[Entry]:
+        for name in files_below(self.root, below, refuse_unlisted):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                found = os.lstat(self.path(name))
+                yield Entry(name, found.st_size, changed(found))
+
+    def folders_with(
+        self, *names: str, most_files: int | None = None, below: str = ""
+    ) -> tuple[list[str], bool]:
+        """Return every folder that has a folder of one of these names inside, and whether all were looked at.
+
+        Folders that this user may not list are left out: these may belong to other users.
+        """
+        found, count = [], 0
+        top = checked_path(self.root, f"{below}/") if below else self.root
+        for folder, folders, files in os.walk(top, onerror=_refuse_unless_forbidden):
+            if not set(names).isdisjoint(folders):
+                found.append(os.path.relpath(folder, self.root))
+            count += len(folders) + len(files)
+            if most_files is not None and count >= most_files:
+                return sorted(found), False
+        return sorted(found), True
+
+    def now(self) -> float:
+        """Return the time by this machine's clock, which the disk's file times follow."""
+        return time.time()
+
+    def age_s(self, name: str, now: float) -> float:
+        """Return the time since a file or folder was last changed; 0 if it does not exist."""
+        try:
+            return now - changed(self.path(name).stat())
+        except OSError:
+            return 0.0
+
+    def keep(self, name: str) -> bool:
+        """Renew a file's time, so that pruning leaves it alone; ``False`` if it does not exist."""
+        try:
+            os.utime(self.path(name))
+        except OSError:
+            return False
+        return True
+
+    def with_room(self, dry_run: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Do nothing: on a local disk, renaming and removing take no room."""
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def workplace(self, below: str) -> Iterator[Path]:
+        """Give the folder itself: a build holds the right to build, so no other build uses it."""
+        yield made_folder(Path(checked_path(self.root, f"{below}/")))
+
+    @contextlib.contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        if self.size(name) is None:
+            raise CacheFormatError(f"{self.path(name)} is missing; build the dataset again, or restore it")
+        yield self.path(name)
+
+    def remove(self, name: str) -> int:
+        path, size_bytes = Path(checked_path(self.root, name)), 0
+        with translated(f"can't remove {path}", unless=FileNotFoundError):
+            found = path.lstat()
+            path.unlink()
+            size_bytes = found.st_size
+        return size_bytes
+
+    def remove_folder(self, name: str) -> None:
+        import shutil
+
+        with translated(f"can't remove {self.path(name)}", unless=FileNotFoundError):
+            shutil.rmtree(checked_path(self.root, f"{name}/"))
+
+
+def refuse_unlisted(error: OSError) -> None:
+    """Raise the error of a folder that can't be listed, since its files must not be taken for missing."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise storage_error(error, f"can't list {error.filename}", reads=True) from error
+
+
+def _refuse_unless_forbidden(error: OSError) -> None:
+    if not isinstance(error, PermissionError):
+        refuse_unlisted(error)
+
+
+def made_folder(path: Path) -> Path:
+    """Make a folder if it is missing; return its path."""
+    with translated(f"can't make the folder {path}"):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def changed(found: os.stat_result) -> float:
+    """Return the time when a file got its current content or place in this folder.
+
+    The modification time may be that of an original that was copied; the time of the inode is this folder's
+    own.
+    """
+    return max(found.st_mtime, found.st_ctime)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def translated(what: str, *, unless: type[OSError] | tuple[()] = ()) -> Iterator[None]:
+    """Raise errors of the file system as a `StorageError`, except `unless`, which end the block silently."""
+    try:
+        yield
+    except StorageError:
+        raise  # it is translated already
+    except unless:
+        pass
+    except OSError as error:
+        raise storage_error(error, what) from error
+
+
+def storage_error(error: OSError, what: str, *, reads: bool = False) -> StorageError:
+    """Translate an error of the file system; `reads` tells whether reading or writing failed."""
+    hint = ""
+    if error.errno in FULL:
+        hint = "; the disk is full: make room and try again"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        hint = f"; it is not {'readable' if reads else 'writable'} for this user"
+    return StorageError(error.errno or errno.EIO, f"{what}: {error.strerror or error}{hint}")
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a new file for writing; make its folder, again if another process removes it while it is empty."""
+    for left in reversed(range(_TRIES)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("wb")
+        except FileNotFoundError:
+            if not left:
+                raise
+    raise AssertionError

@@ -1,0 +1,1 @@
+"""Tag, delete, restore, and prune."""

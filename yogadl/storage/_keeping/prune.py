@@ -1,0 +1,363 @@
+"""Find and remove files that no manifest names any more, among them those of unfinished builds."""
+
+import contextlib
+import errno
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from yogadl._core.arguments import in_words
+from yogadl._core.frozen import MANY_DIGITS, parse_json
+from yogadl._core.key import RESERVED_NAMES, DatasetKey
+from yogadl._format.manifest import read_manifest
+from yogadl.errors import CacheFormatError, LeaseError, StorageError
+from yogadl.storage import _names
+from yogadl.storage._catalogue.backend import BuildExclusion
+from yogadl.storage._catalogue.parts import open_table, part_files
+from yogadl.storage._files.folder import Folder, checked_path
+from yogadl.storage._files.locks import remove_free_lock
+from yogadl.storage._files.mounts import network_file_system
+from yogadl.storage._files.root import Entry, Root, trashed
+
+# Find the files of unfinished builds: their notes name parts that no manifest names yet.
+#
+# Each attempt to build a version has a folder of its own below `builds/`, whose name tells the kind of
+# attempt: see `yogadl.storage._names`.
+
+
+_MOST_VERSION_BYTES: Final = 2**12
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """The files of unfinished builds of a version: killed, failed, or running.
+
+    Attributes:
+        id: The dataset's id.
+        version: The version that they build, or ``None`` if unknown.
+        size_bytes: The size of their files.
+        written: The time of the last write.
+    """
+
+    id: str
+    version: str | None
+    size_bytes: int
+    written: float
+
+
+@dataclass
+class Attempt:
+    """One attempt to build a version.
+
+    Args:
+        builds: The folder of all attempts to build that version.
+        name: The name of this attempt's folder there; empty for files of no attempt.
+        entries: Its files.
+        named: The parts that its notes name, and their indexes.
+    """
+
+    builds: str
+    name: str
+    entries: list[Entry] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
+
+    @property
+    def written(self) -> float:
+        """The time of the last write."""
+        return max(entry.modified for entry in self.entries)
+
+
+def attempts(root: Root, dataset_id: str) -> list[Attempt]:
+    """Return all attempts to build a version of a dataset."""
+    found: dict[tuple[str, str], Attempt] = {}
+    for entry in root.entries(f"{dataset_id}/builds"):
+        if _names.is_ours(dataset_id, entry.name):
+            builds, name = _names.split_attempt(dataset_id, entry.name)
+            attempt = found.setdefault((builds, name), Attempt(builds, name))
+            attempt.entries.append(entry)
+            if name and entry.name.endswith(".json"):
+                attempt.named |= _named(root, dataset_id, entry.name)
+    return list(found.values())
+
+
+def has_unresumable(root: Root, dataset_id: str, published: DatasetKey | None) -> bool:
+    """Return whether there may be attempts that no build can continue, or files left of one."""
+    names: dict[str, set[str]] = {}
+    for file in root.names(f"{dataset_id}/builds"):
+        builds, name = _names.split_attempt(dataset_id, file)
+        names.setdefault(builds, set()).add(name)
+    mine = published and _names.builds(published)
+    return any(
+        builds == mine or those == {""} or any(map(_names.is_unresumable, those))
+        for builds, those in names.items()
+    )
+
+
+def _named(root: Root, dataset_id: str, name: str) -> set[str]:
+    """Return the files that a note names: the files of a part, or of all parts of a partition."""
+    found: set[str] = set()
+    # A truncated or foreign note names no files that a build could use.
+    with contextlib.suppress(ValueError, KeyError, TypeError, CacheFormatError):
+        document: Any = parse_json(root.read(name) or b"[]", most_digits=MANY_DIGITS)
+        if isinstance(document, dict):
+            document = document.get("parts", [[document.get("sha256"), document.get("index_sha256")]])
+        for sha256, index_sha256, *_ in document:
+            found |= {_names.part(dataset_id, sha256), *_names.indexes(dataset_id, sha256, index_sha256)}
+    return found
+
+
+def held(root: Root, dataset_id: str, found: Iterable[Attempt], kept: set[str]) -> list[Unfinished]:
+    """Return the files of attempts by version; files in `kept` are not counted, since manifests name them."""
+    by_version: dict[str, list[Attempt]] = {}
+    for attempt in found:
+        by_version.setdefault(attempt.builds, []).append(attempt)
+    sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{dataset_id}/parts")}
+    result = []
+    for builds, those in sorted(by_version.items()):
+        if not any(attempt.name for attempt in those):
+            continue
+        names = set().union(*(attempt.named for attempt in those)) - kept
+        own_bytes = sum(entry.size_bytes for attempt in those for entry in attempt.entries)
+        size_bytes = own_bytes + sum(sizes.get(name, 0) for name in names)
+        version = (root.view(_names.version_note(builds), _MOST_VERSION_BYTES) or b"").decode(
+            errors="replace"
+        )
+        written = max(attempt.written for attempt in those)
+        result.append(Unfinished(dataset_id, version or None, size_bytes, written))
+    return result
+
+
+# Find and remove files that no manifest names any more.
+
+
+# The least grace of leases: a builder that waits for the end of a prune has put its lease already.
+_LEAST_LEASE_GRACE_S: Final = 86_400.0
+# The time for which the files of an unresponsive builder with a lease are kept. The builder is considered
+# dead, but it may wake up and publish a manifest that names these files.
+UNRESPONSIVE_BUILDER_GRACE_S: Final = 86_400.0
+# The time for which files of tasks are kept: tasks that write partitions hold no right to build.
+_TASK_FILES_GRACE_S: Final = 86_400.0
+_CHECK_EVERY_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The files that `prune` removed, or would remove."""
+
+    files: tuple[str, ...]
+    size_bytes: int
+
+
+class Pruning:
+    """One round of pruning a dataset.
+
+    Args:
+        root: The storage's root.
+        dataset_id: The dataset's id.
+        grace_s: How long files that no version names are kept.
+        now: The time when the round began, by the root's clock.
+    """
+
+    def __init__(self, root: Root, dataset_id: str, grace_s: float, now: float) -> None:
+        self._root = root
+        self._id = dataset_id
+        self._grace_s = grace_s
+        self._now = now
+        self._named: dict[bytes, set[str]] = {}  # by manifest: the files that it names never change
+
+    def removable(self, versions: Sequence[str]) -> list[Entry]:
+        """Return the files that can be removed, manifests first.
+
+        The result holds as long as no process builds, deletes or restores a version, which the right to prune
+        prevents. Without that right, it lists the files that could be removed if nothing changed.
+
+        Raises:
+            CacheFormatError: if a manifest can't be read; then nothing may be removed.
+            StorageError: if something can't be listed or read; likewise.
+        """
+        found = [
+            entry for below in sorted(RESERVED_NAMES) for entry in self._root.entries(f"{self._id}/{below}")
+        ]
+        # After listing the parts: a task that notes a part from now on waits for this prune before it moves
+        # the part to its place.
+        removable, kept = [], self._named_by_versions(versions) | self._written_by_tasks()
+        for key, stamp, name in trashed(self._root, self._id):
+            if self._now - stamp / 1e9 > self._grace_s:
+                removable.append(Entry(name, self._root.size(name) or 0, stamp / 1e9))
+            else:
+                kept |= self._named_files(key, name)
+        locks = self._locks(versions, found)
+        return removable + [e for e in found if e.name not in locks and self._can_go(e, kept)]
+
+    def _locks(self, versions: Sequence[str], found: Sequence[Entry]) -> set[str]:
+        """Return the locks that stay: locks of versions that exist, are in the trash, or are being built.
+
+        A bucket has no locks. On a network file system all locks stay: a process that waits for a lock there
+        might not notice that its file was removed.
+        """
+        locks = {entry.name for entry in found if _names.is_lock(self._id, entry.name)}
+        if not locks or self._root.bucket is not None or network_file_system(Path(self._root.location)):
+            return locks
+        keys = [DatasetKey(self._id, version) for version in versions]
+        keys += [key for key, _, _ in trashed(self._root, self._id)]
+        begun = (entry.name for entry in found if entry.name.startswith(f"{self._id}/builds/"))
+        builds = {_names.split_attempt(self._id, name)[0] for name in begun}
+        used = {_names.hashed(name) for name in builds.union(map(_names.builds, keys))}
+        return {name for name in locks if _names.hashed(name) in used}
+
+    def _written_by_tasks(self) -> set[str]:
+        """Return the files that tasks may be writing now, whatever the grace, and the parts they name."""
+        # Twice: a task's notes may be replaced by a receipt between the listing and the reading.
+        found = attempts(self._root, self._id) + attempts(self._root, self._id)
+        at_work = [a for a in found if _names.is_partitioned(a.name) and self._may_be_at_work(a)]
+        notes = {entry.name for attempt in at_work for entry in attempt.entries}
+        notes |= {_names.version_note(attempt.builds) for attempt in at_work}
+        return notes.union(*(attempt.named for attempt in at_work))
+
+    def named(self, versions: Iterable[str]) -> set[str]:
+        """Return the files that manifests name, live or in the trash.
+
+        Raises:
+            CacheFormatError: if a manifest can't be read.
+        """
+        thrown_away = (self._named_files(key, name) for key, _, name in trashed(self._root, self._id))
+        return self._named_by_versions(versions).union(*thrown_away)
+
+    def unresumable(
+        self, versions: Iterable[str], own: str | None, published: DatasetKey | None, age_s: float
+    ) -> list[Entry]:
+        """Return the files of attempts that no build can continue, parts first.
+
+        As for `removable`, the result holds only as long as no process builds.
+
+        Args:
+            versions: The versions that the dataset has.
+            own: The folder of an attempt of the caller's own, which has ended.
+            published: A version that was just published: no attempt to build it is continued.
+            age_s: How long files of other attempts are kept, whose builders are considered dead but may wake
+                up.
+        """
+        mine = published and _names.builds(published)
+
+        def is_dead(attempt: Attempt) -> bool:
+            if f"{attempt.builds}/{attempt.name}" == own:
+                return True
+            if _names.is_partitioned(attempt.name) and self._may_be_at_work(attempt):
+                return False  # its `commit` replaces the published version
+            is_old = self._now - attempt.written >= age_s
+            return is_old and (_names.is_unresumable(attempt.name) or attempt.builds == mine)
+
+        return self._held(versions, is_dead)
+
+    def unfinished(self, versions: Iterable[str]) -> list[Entry]:
+        """Return all files of attempts, parts first, except those that tasks may be writing now.
+
+        As for `removable`, the result holds only as long as no process builds.
+        """
+
+        def is_dead(attempt: Attempt) -> bool:
+            return not (_names.is_partitioned(attempt.name) and self._may_be_at_work(attempt))
+
+        return self._held(versions, is_dead)
+
+    def _may_be_at_work(self, attempt: Attempt) -> bool:
+        """Return whether tasks may be writing partitions now; tasks hold no right to build."""
+        return self._now - attempt.written < _TASK_FILES_GRACE_S
+
+    def _held(self, versions: Iterable[str], is_dead: Callable[[Attempt], bool]) -> list[Entry]:
+        found = attempts(self._root, self._id)
+        living = [attempt for attempt in found if attempt.name and not is_dead(attempt)]
+        still = {attempt.builds for attempt in living}
+        dead = [a for a in found if (is_dead(a) if a.name else a.builds not in still)]
+        named = set().union(*(attempt.named for attempt in dead))
+        parts: list[Entry] = []
+        if named:
+            named -= self.named(versions).union(
+                self._written_by_tasks(), *(attempt.named for attempt in living)
+            )
+            parts = [entry for entry in self._root.entries(f"{self._id}/parts") if entry.name in named]
+        return parts + [entry for attempt in dead for entry in attempt.entries]
+
+    def _named_by_versions(self, versions: Iterable[str]) -> set[str]:
+        """Return the files that the manifests of these versions name."""
+        keys = (DatasetKey(self._id, version) for version in versions)
+        return set().union(*(self._named_files(key, _names.manifest(key)) for key in keys))
+
+    def _can_go(self, entry: Entry, kept: set[str]) -> bool:
+        least_age_s = max(self._grace_s, _LEAST_LEASE_GRACE_S if "/leases/" in entry.name else 0.0)
+        if _names.is_unfinished(entry.name) and not isinstance(self._root, Folder):
+            # Tasks and tags are written without a lease; only a local folder has no such writers during a
+            # prune.
+            least_age_s = max(least_age_s, _TASK_FILES_GRACE_S)
+        is_old = self._now - entry.modified >= least_age_s
+        is_named = not kept.isdisjoint((entry.name, entry.name.rpartition("/")[0]))
+        if entry.name.startswith(f"{_names.tags(self._id)}/"):
+            is_named = bool(kept)  # while any version exists, live or in the trash
+        is_ours = _names.is_ours(self._id, entry.name) or _names.is_lock(self._id, entry.name)
+        return is_old and not is_named and is_ours
+
+    def _named_files(self, key: DatasetKey, name: str) -> set[str]:
+        content = self._root.read(name)
+        if content is None:
+            return set()
+        if content not in self._named:
+            manifest = read_manifest(content, key, self._root.where(name))
+            try:
+                table = open_table(self._root, manifest)
+            except CacheFormatError:
+                if self._root.read(name) is None:
+                    return set()  # another process has pruned it meanwhile
+                raise
+            named = {_names.table(key.id, manifest.table_sha256), *part_files(key.id, table)}
+            named.add(_names.pins(key.id, manifest.table_sha256))
+            named.add(_names.selections(key.id, manifest.fingerprint))  # stands for the files in that folder
+            self._named[content] = named
+        return self._named[content]
+
+    def remove(self, removable: Iterable[Entry], exclusion: BuildExclusion) -> Iterator[Entry]:
+        """Remove these files, except files that were written again meanwhile; yield each removed file.
+
+        Raises:
+            LeaseLostError: if a builder has taken over; nothing is removed from then on.
+        """
+        checked = time.monotonic()
+        for entry in removable:
+            if time.monotonic() - checked >= _CHECK_EVERY_S:
+                exclusion.check()
+                checked = time.monotonic()
+            is_trash = "/trash/" in entry.name and not _names.is_unfinished(entry.name)
+            if is_trash or self._root.age_s(entry.name, self._now) >= self._now - entry.modified:
+                if not _names.is_lock(self._id, entry.name):
+                    self._root.remove(entry.name)
+                elif not remove_free_lock(Path(checked_path(Path(self._root.location), entry.name))):
+                    continue
+                yield entry
+
+
+def count(removable: Iterable[Entry]) -> Pruned:
+    """Return the names and the total size of these files."""
+    found = list(removable)
+    return Pruned(tuple(entry.name for entry in found), sum(entry.size_bytes for entry in found))
+
+
+def incomplete(
+    failed: Mapping[str, StorageError | LeaseError], pruned: Pruned, dry_run: bool
+) -> StorageError | LeaseError:
+    """Return the error of a round of pruning that had to skip datasets.
+
+    Args:
+        failed: The error of each dataset that was skipped.
+        pruned: The files that were removed all the same.
+        dry_run: Whether the round was a dry run, which removes nothing.
+    """
+    first = next(iter(failed.values()))
+    what = first.strerror if isinstance(first, StorageError) else str(first)
+    text = (
+        f"can't prune {', '.join(map(repr, failed))}: {what}; {len(pruned.files)} other files, "
+        f"{in_words(pruned.size_bytes)}, {'would be' if dry_run else 'were'} removed"
+    )
+    if isinstance(first, StorageError):
+        return StorageError(first.errno or errno.EIO, text)
+    return LeaseError(text)

@@ -1,1 +1,0 @@
-"""The mirror: copies of a bucket's files on this machine, shared by its processes."""

@@ -1,0 +1,1 @@
+"""Object stores: seven verbs, the SDKs that have them, and retries."""

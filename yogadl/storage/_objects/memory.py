@@ -1,0 +1,138 @@
+"""Buckets without a service: one in memory, for tests, and one that refuses every request."""
+
+import errno
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from yogadl.storage._objects.bucket import (
+    Body,
+    Bucket,
+    Object,
+    check_range,
+    checked_name,
+    checked_prefix,
+    replaced,
+)
+from yogadl.storage._objects.retry import UnavailableError
+
+# Keep a bucket's objects in memory, for tests.
+
+
+class MemoryBucket(Bucket):
+    """A bucket of this process alone, for tests. Implements `Bucket`, except that it is not picklable.
+
+    Args:
+        chunk_bytes: The size of the chunks of a body.
+    """
+
+    def __init__(self, *, chunk_bytes: int = 2**20) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._objects: dict[str, tuple[Object, bytes]] = {}
+        self._tags = itertools.count(1)
+        self._writing = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"memory://{id(self):x}"
+
+    @contextmanager
+    def get(
+        self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
+    ) -> Iterator[Body | None]:
+        check_range(name, start, stop)
+        found = self._objects.get(checked_name(name))
+        if found is None:
+            yield None
+            return
+        known, content = found
+        if tag not in (None, known.tag):
+            raise replaced(self.url, name)
+        wanted = memoryview(content)[start:stop]
+        size = self._chunk_bytes
+        yield Body(known, (bytes(wanted[at : at + size]) for at in range(0, len(wanted), size)))
+
+    def put(self, name: str, content: bytes | Path) -> Object:
+        kept = content.read_bytes() if isinstance(content, Path) else bytes(content)
+        with self._writing:
+            return self._put(checked_name(name), kept)
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        with self._writing:
+            found = self._objects.get(checked_name(name))
+            if found is None:
+                self._put(name, bytes(content))
+            return found is None or found[1] == content
+
+    def head(self, name: str) -> Object | None:
+        found = self._objects.get(checked_name(name))
+        return None if found is None else found[0]
+
+    def list(self, prefix: str = "") -> Iterator[Object]:
+        checked_prefix(prefix)
+        kept = list(self._objects.values())  # a snapshot: other threads may write meanwhile
+        found = (known for known, _ in kept if known.name.startswith(prefix))
+        yield from sorted(found, key=lambda known: known.name)
+
+    def delete(self, name: str) -> None:
+        with self._writing:
+            self._objects.pop(checked_name(name), None)
+
+    def _put(self, name: str, content: bytes) -> Object:
+        known = Object(name, len(content), str(next(self._tags)), time.time())
+        self._objects[name] = (known, content)
+        return known
+
+
+# Refuse every request to a store, for reading from the mirror alone (``offline=True``).
+
+
+class OfflineError(UnavailableError):
+    """No request was made, because of ``offline=True``."""
+
+
+class OfflineBucket(Bucket):
+    """A bucket whose verbs all raise at once."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    @property
+    def url(self) -> str:
+        return self._bucket.url
+
+    @property
+    def origin(self) -> str:
+        return self._bucket.origin
+
+    def get(
+        self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
+    ) -> AbstractContextManager[Body | None]:
+        self._refuse("read", name)
+
+    def put(self, name: str, content: bytes | Path) -> Object:
+        self._refuse("write", name)
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        self._refuse("write", name)
+
+    def head(self, name: str) -> Object | None:
+        self._refuse("read", name)
+
+    def list(self, prefix: str = "") -> Iterator[Object]:
+        self._refuse("list", prefix)
+
+    def delete(self, name: str) -> None:
+        self._refuse("delete", name)
+
+    def _refuse(self, verb: str, name: str) -> NoReturn:
+        raise OfflineError(
+            errno.ENETUNREACH,
+            f"can't {verb} {self.url}/{name}: with offline=True only versions that are complete in this "
+            "machine's mirror can be read. Without offline=True, where the store can be reached, `yogadl "
+            "pull` fills the mirror",
+        )

@@ -1,0 +1,326 @@
+"""Read ranges through obstore, which only this file imports, or through the store's SDK as a fallback.
+
+A get through obstore takes a tenth of the processor time of one through an SDK (benchmarks/transfer.py).
+obstore is used if it gives the same result as the SDK: it is not tried with options that have no equal in it,
+and a request that a store refuses to it is repeated through the SDK, whose answer is final.
+"""
+
+import errno
+import functools
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from yogadl.errors import StorageError
+from yogadl.storage._objects.bucket import Body, FetchedRange, Object, replaced
+from yogadl.storage._objects.retry import TransientError
+from yogadl.storage._objects.store import (
+    NotCarriedOverError,
+    PerProcess,
+    Store,
+    Transport,
+    Verb,
+    is_transient,
+    transient,
+)
+
+_log: Final = logging.getLogger("yogadl")
+# After this many requests in a row that obstore was refused and the SDK was not, only the SDK is used.
+_MOST_REFUSALS: Final = 3
+# obstore requests credentials again five minutes before they expire: with this life, once a minute. The SDK
+# renews them at their real expiry.
+_CREDENTIALS_LIFE: Final = timedelta(minutes=6)
+# The time that obstore allows for a whole body whose chunks show progress; silence ends it sooner.
+_LONGEST_BODY: Final = timedelta(days=1)
+# Answers with these statuses may have a Retry-After, which obstore does not return: the SDK repeats the
+# request at once.
+_BUSY: Final = (429, 503)
+# After a range that did not come within moments, further ones are likely to be slow for this time.
+_SLOW_FOR_S: Final = 60.0
+# obstore's errors have only a text.
+_STATUS: Final = re.compile(r"returned non-2xx status code: (\d{3})")
+_PASSING: Final = re.compile(r"HttpError \{\s+kind: (Timeout|Interrupted)")
+
+
+class _Client(NamedTuple):
+    """A store of obstore's, ``None`` if the SDK must be used. Never pickled: it has secrets.
+
+    Attributes:
+        store: Reads bodies of any length.
+        tag: The key of an object's tag in obstore's metadata.
+        within_patience: The same store, but an answer must be whole within the patience.
+        within_moments: The same store, but an answer must be whole within moments.
+    """
+
+    store: Any
+    tag: str = ""
+    within_patience: Any = None
+    within_moments: Any = None
+
+
+class BusyError(TransientError):
+    """The store is busy, and obstore does not return its Retry-After: the request must go to the SDK."""
+
+
+class OverdueError(TransientError):
+    """A range did not come within moments; the rest must be read without a limit for the whole range."""
+
+
+class ObstoreRanges:
+    """One attempt at a range of an object. Safe to use from several threads, and fork-safe.
+
+    Args:
+        sdk: The store by its SDK.
+        patience_s: How long `fetch` may take.
+    """
+
+    def __init__(self, sdk: Store, patience_s: float) -> None:
+        self.sdk = sdk
+        self._patience_s = patience_s
+        self._client = PerProcess(self._connected)
+        self._refusals = 0
+        self._slow_until = 0.0
+        _forked_beside_obstore()
+
+    @property
+    def url(self) -> str:
+        """The URL of the whole store."""
+        return self.sdk.url
+
+    def fetch(self, name: str, start: int, stop: int, tag: str | None) -> FetchedRange | None:
+        """Return a range that begins inside its object, all at once, or ``None`` if `open` must be used.
+
+        Raises:
+            BusyError: if the request must go to the SDK.
+        """
+        client = self._client()
+        if client.store is None:
+            return None
+        try:
+            result = _get(client, client.within_patience, name, start, stop, tag)
+            content = memoryview(result.buffer())
+        except _errors() as error:
+            self._raise_passing(error, name)
+            return None
+        found = _object(client, name, result.meta)
+        if found is None or len(content) != min(stop, found.size_bytes) - start:
+            return None
+        self._refusals = 0
+        if tag not in (None, found.tag):  # some stores ignore If-Match
+            raise replaced(self.url, name)
+        return FetchedRange(content, found)
+
+    def begin(self, name: str, start: int, stop: int, *, tag: str | None, chunk_bytes: int) -> Body | None:
+        """Open a range that arrives within moments; return ``None`` if `open` must be used.
+
+        Otherwise this is like `fetch`.
+
+        Raises:
+            OverdueError: if it does not arrive in time, here or as its chunks are read: `open` must read the
+                rest.
+        """
+        client, begun = self._client(), time.monotonic()
+        if client.store is None or begun < self._slow_until:
+            return None
+        try:
+            result = _get(client, client.within_moments, name, start, stop, tag)
+        except _errors() as error:
+            self._raise_overdue(error, name, begun)
+            self._raise_passing(error, name)
+            return None
+        found = _object(client, name, result.meta)
+        return None if found is None else Body(found, self._swift_chunks(result, chunk_bytes, name, begun))
+
+    def _swift_chunks(self, result: Any, chunk_bytes: int, name: str, begun: float) -> Iterator[memoryview]:
+        try:
+            for chunk in result.stream(chunk_bytes):
+                yield memoryview(chunk)
+        except _errors() as error:
+            self._raise_overdue(error, name, begun)
+            raise self._transient(error, name) from error
+
+    def _raise_overdue(self, error: Exception, name: str, begun: float) -> None:
+        now = time.monotonic()
+        if now - begun >= 0.9 * short_limit_s(self._patience_s):
+            self._slow_until = now + _SLOW_FOR_S
+            raise OverdueError(errno.ETIMEDOUT, f"{self.url}/{name} is slow") from error
+
+    @contextmanager
+    def open(
+        self, name: str, start: int, stop: int | None, *, tag: str | None, chunk_bytes: int
+    ) -> Iterator[Body | None]:
+        """Open a range that begins inside its object; its chunks may break off, as for `Store.open`."""
+        client = self._client()
+        result = found = None
+        is_busy = False
+        if client.store is not None and stop is not None:
+            try:
+                result = _get(client, client.store, name, start, stop, tag)
+                found = _object(client, name, result.meta)
+            except _errors() as error:
+                try:
+                    self._raise_passing(error, name)
+                except BusyError:
+                    is_busy = True
+        if result is not None and found is not None:
+            self._refusals = 0
+            yield Body(found, self._chunks(result.stream(chunk_bytes), name))
+            return
+        with self.sdk.open(name, start, stop, tag=tag, chunk_bytes=chunk_bytes) as body:
+            if body is not None and not is_busy:
+                self._note_refusal(client)
+            yield body
+
+    def _chunks(self, stream: Iterator[Any], name: str) -> Iterator[memoryview]:
+        try:
+            for chunk in stream:
+                yield memoryview(chunk)
+        except _errors() as error:
+            raise self._transient(error, name) from error
+
+    def _connected(self) -> _Client:
+        try:
+            if _forked_beside_obstore():
+                raise NotCarriedOverError("a fork of a process that has loaded it, where it would hang")
+            return _connected(self.sdk.transport(), self._patience_s)
+        except StorageError:
+            raise  # for example missing credentials, which may appear later
+        except ImportError:
+            reason = "obstore is not installed (pip install obstore)"
+        except NotCarriedOverError as error:
+            reason = f"obstore can't do with {error}"
+        except _errors() as error:
+            reason = f"obstore can't be set up: {_short_text(error)}"
+        self._log_why_not(reason)
+        return _Client(None)
+
+    def _note_refusal(self, client: _Client) -> None:
+        """Count a request that only obstore was refused; reconnect with new credentials, or give up."""
+        if client.store is None or self._client() is not client:
+            return  # another thread has reconnected already
+        self._refusals += 1
+        if self._refusals < _MOST_REFUSALS:
+            self._client = PerProcess(self._connected)
+        else:
+            self._log_why_not("the store refuses to obstore what it gives to the SDK")
+            self._client = PerProcess(lambda: _Client(None))
+
+    def _log_why_not(self, reason: str) -> None:
+        _log.info("ranges of %s are read by the SDK, which takes more processor time: %s", self.url, reason)
+
+    def _raise_passing(self, error: Exception, name: str) -> None:
+        """Raise one of obstore's errors, translated, if it may pass; return if the SDK must decide."""
+        status = _STATUS.search(_short_text(error))
+        if status is not None and int(status[1]) in _BUSY:
+            raise BusyError(errno.EAGAIN, _short_text(error)) from error
+        if _PASSING.search(str(error)) if status is None else is_transient(int(status[1])):
+            raise self._transient(error, name) from error
+
+    def _transient(self, error: Exception, name: str) -> TransientError:
+        kind = _PASSING.search(str(error))
+        return transient(
+            Verb.READ, f"{self.url}/{name}", f"{_short_text(error)}{f' ({kind[1].lower()})' if kind else ''}"
+        )
+
+
+def short_limit_s(patience_s: float) -> float:
+    """Return the seconds within which a range usually comes; these seconds do not count as patience."""
+    return min(1.5, patience_s / 4)
+
+
+def _connected(transport: Transport, patience_s: float) -> _Client:
+    from obstore import store
+
+    options: dict[str, Any] = {
+        "allow_http": True,
+        "connect_timeout": timedelta(seconds=transport.timeouts_s[0]),
+        "read_timeout": timedelta(seconds=transport.timeouts_s[1]),
+        "default_headers": dict(transport.headers),
+        "user_agent": f"{transport.user_agent} obstore",
+    }
+    url = urlsplit(transport.url)
+    bypassed = getproxies().get(url.scheme) or getproxies().get("all")
+    if transport.proxy_url is not None:
+        options["proxy_url"] = transport.proxy_url
+    elif bypassed:  # or obstore would decide from the environment whether to bypass the proxy
+        options |= {"proxy_url": bypassed, "proxy_excludes": url.hostname}
+    if isinstance(transport.verify, str):
+        with open(transport.verify, "rb") as file:
+            options["root_certificate"] = file.read()
+    options["allow_invalid_certificates"] = transport.verify is False
+    made, within_patience, within_moments = (
+        getattr(store, transport.kind)(
+            config=dict(transport.config),
+            client_options={**options, "timeout": limit},
+            retry_config={"max_retries": 0},  # retries are made in `StoreBucket`
+            credential_provider=transport.credentials
+            and functools.partial(_credentials, transport.credentials),
+        )
+        for limit in (
+            _LONGEST_BODY,
+            min(_LONGEST_BODY, timedelta(seconds=patience_s)),
+            timedelta(seconds=short_limit_s(patience_s)),
+        )
+    )
+    return _Client(
+        made, "version" if transport.kind == "GCSStore" else "e_tag", within_patience, within_moments
+    )
+
+
+def _credentials(find: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    return {**find(), "expires_at": datetime.now(UTC) + _CREDENTIALS_LIFE}
+
+
+def _get(client: _Client, by: Any, name: str, start: int, stop: int, tag: str | None) -> Any:
+    import obstore
+
+    options: Any = {"range": (start, stop)}
+    if tag is not None and client.tag == "version":
+        options["version"] = tag
+    elif tag is not None:
+        options["if_match"] = f'"{tag}"'
+    return obstore.get(by, name, options=options)
+
+
+def _object(client: _Client, name: str, meta: Mapping[str, Any]) -> Object | None:
+    """Return the object that an answer describes, or ``None`` if the answer has no tag."""
+    tag = meta[client.tag]
+    if tag is None:
+        return None
+    return Object(name, meta["size"], tag.strip('"'), meta["last_modified"].timestamp())
+
+
+@functools.cache
+def _errors() -> tuple[type[Exception], ...]:
+    from obstore.exceptions import BaseError
+
+    return BaseError, OSError, ValueError
+
+
+def _short_text(error: Exception) -> str:
+    """Return an error's text without its debug information."""
+    return str(error).partition("\n\nDebug source:")[0]
+
+
+@functools.cache
+def _forked_beside_obstore() -> list[int]:
+    """Return a list that is not empty in processes forked from one that has loaded obstore.
+
+    In such a process a request would wait for ever, because obstore's threads do not survive a fork.
+    """
+    forked: list[int] = []
+
+    def note() -> None:
+        if "obstore" in sys.modules:
+            forked.append(os.getpid())
+
+    os.register_at_fork(after_in_child=note)
+    return forked

@@ -1,0 +1,258 @@
+"""Repeat operations on a store that failed for a transient reason, with backoff and a limit in time.
+
+An SDK's time limits apply between two bytes: one byte each second keeps a request alive for ever. So attempts
+are made in threads of their own, and abandoned if they make too little progress.
+"""
+
+import errno
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from yogadl._core.process import ProcessLock
+from yogadl.errors import ConfigurationError, StorageError
+
+_log: Final = logging.getLogger("yogadl")
+_FIRST_DELAY_S: Final = 0.1
+_LONGEST_DELAY_S: Final = 10.0
+# Failures that pass sooner are not logged.
+_LOG_AFTER_S: Final = 5.0
+# Until the store has answered once, a refused port or an unknown host is most likely a mistyped endpoint.
+_MISTAKEN_S: Final = 4.0
+# An operation continues as long as this many bytes arrive, or are sent, within its patience.
+PROGRESS_BYTES: Final = 2**16
+# The last attempt gets this time, even if less of the patience is left.
+_LEAST_ATTEMPT_S: Final = 1.0
+
+Result = TypeVar("Result")
+
+
+class TransientError(StorageError):
+    """A failure after which a new attempt may succeed: a reset connection, a stall, a 500 or 503.
+
+    Attributes:
+        after_s: The seconds to wait before the next request, from the Retry-After of the store's answer.
+    """
+
+    after_s: float = 0.0
+
+
+class UnreachableError(TransientError):
+    """No connection could be made: a refused port, an unknown host, a server without TLS."""
+
+
+class UnavailableError(StorageError):
+    """The store did not answer within the time of its `RetryPolicy`."""
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How long to wait for a store.
+
+    Args:
+        silence_s: A connection on which nothing arrives for this time is closed, and the request repeated.
+        total_s: One operation continues for this time without progress, which is 64 KiB of it; only for some
+            seconds if no connection to this store was ever made.
+
+    Raises:
+        ConfigurationError: if either is not above 0.
+    """
+
+    silence_s: float = 30.0
+    total_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        given: dict[str, object] = {"silence_s": self.silence_s, "patience_s": self.total_s}
+        for name, value in given.items():  # values from the user, of any type
+            if isinstance(value, bool) or not (isinstance(value, int | float) and value > 0):
+                raise ConfigurationError(
+                    f"a store needs some time to answer: {name} must be a number of seconds above 0, not "
+                    f"{value!r}"
+                )
+
+
+DEFAULT_RETRY: Final = RetryPolicy()
+# For callers that have a fallback.
+HURRIED_RETRY: Final = RetryPolicy(silence_s=3.0, total_s=3.0)
+
+
+class Presence:
+    """Whether a store answers, as known to all its users in this process. Safe for threads.
+
+    A store that is away fails many operations; its absence is logged once, and its return once.
+
+    Attributes:
+        answered: Set once the store has answered anything.
+    """
+
+    def __init__(self) -> None:
+        self.answered = threading.Event()
+        self._lock = ProcessLock()
+        self._away_since_s: float | None = None  # the time of the first failure, if it was logged
+        self._logged_s = -math.inf
+
+    def is_away(self, since_s: float, error: TransientError, total_s: float) -> None:
+        """Note that an operation has failed since `since_s`, and is repeated for up to `total_s`."""
+        now = time.monotonic()
+        with self._lock:
+            if self._away_since_s is not None or now - self._logged_s < total_s:
+                return
+            self._away_since_s, self._logged_s = since_s, now
+        _log.warning("%s; trying again for up to %.0f s", error.strerror, total_s)
+
+    def is_here(self) -> None:
+        """Note that an operation has succeeded."""
+        self.answered.set()
+        if self._away_since_s is None:
+            return
+        with self._lock:
+            since_s, self._away_since_s = self._away_since_s, None
+        if since_s is not None:
+            _log.warning("yogadl: the store answers again, after %.0f s", time.monotonic() - since_s)
+
+
+class Retrier:
+    """Run operations on one store under a `RetryPolicy`. Safe to use from several threads.
+
+    Attributes:
+        presence: Whether the store answers; shared by all users of the same store.
+    """
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self.policy = policy
+        self.presence = Presence()
+
+    def call(self, attempt: Callable[[], Result], what: str = "use the store") -> Result:
+        """Return the result of `attempt`; see `Attempts.call`."""
+        return Attempts(self, what).call(attempt)
+
+
+class Attempts:
+    """The attempts at one operation. One thread makes them; any thread may report progress.
+
+    Args:
+        retrier: The policy and the presence of the store.
+        what: The operation, for messages.
+    """
+
+    def __init__(self, retrier: Retrier, what: str = "use the store") -> None:
+        self._retrier = retrier
+        self._policy = retrier.policy
+        self._what = what
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the failures so far, since the operation has made progress."""
+        self._failures = 0
+        self._last: TransientError | None = None
+        self._bytes = 0
+        self._begun = time.monotonic()
+
+    def moved(self, size_bytes: int) -> None:
+        """Note that bytes have arrived, or were sent."""
+        self._bytes += size_bytes
+        if self._bytes >= PROGRESS_BYTES:
+            self.restart()
+
+    def answered(self) -> None:
+        """Note that the store has done the operation."""
+        self._retrier.presence.is_here()
+
+    def call(self, attempt: Callable[[], Result]) -> Result:
+        """Return the result of `attempt`, called again while it raises `TransientError`.
+
+        Raises:
+            UnavailableError: if the policy's time is over.
+            StorageError: any other that `attempt` raises.
+        """
+        while True:
+            try:
+                result = self.run(attempt)
+            except TransientError as error:
+                self.failed(error)
+            else:
+                self.answered()
+                return result
+
+    def run(self, work: Callable[[], Result]) -> Result:
+        """Return the result of `work`, called in a thread, which is abandoned if it makes no progress.
+
+        Raises:
+            UnavailableError: if the policy's time is over.
+        """
+        done = threading.Event()
+        results: list[Result] = []
+        errors: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                results.append(work())
+            except BaseException as error:  # noqa: BLE001  (raised by the waiting thread)
+                errors.append(error)
+            done.set()
+
+        try:
+            threading.Thread(target=call, name="yogadl-request", daemon=True).start()
+        except RuntimeError:  # the system has no more threads, or the interpreter shuts down
+            return work()
+        least_s = time.monotonic() + _LEAST_ATTEMPT_S
+        while not done.is_set():
+            left_s = max(self._begun + self._policy.total_s, least_s) - time.monotonic()
+            if left_s <= 0:
+                raise self._unavailable()
+            done.wait(left_s)
+        if errors:
+            try:
+                raise errors[0]
+            finally:
+                errors.clear()  # or the traceback would be in a cycle with this list
+        return results[0]
+
+    def failed(self, error: TransientError) -> None:
+        """Sleep before the next attempt, longer each time, at random, so that clients do not retry in step.
+
+        The sleep is at least the Retry-After. If that is longer than the policy's time, one more attempt
+        follows.
+
+        Raises:
+            UnavailableError: if the policy's time is over.
+        """
+        if not isinstance(error, UnreachableError):
+            self._retrier.presence.answered.set()
+        has_answered = self._retrier.presence.answered.is_set()
+        longest = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2**self._failures)
+        delay = random.uniform(longest / 4, longest)
+        self._failures += 1
+        self._last = error
+        waited = time.monotonic() - self._begun
+        left_s = self._policy.total_s - waited
+        if error.after_s > delay:
+            most_s = left_s - min(_LEAST_ATTEMPT_S, self._policy.total_s / 4)
+            delay = min(error.after_s, most_s) if most_s > 0 else error.after_s
+        # The next attempt to connect may take long itself.
+        is_mistaken = not has_answered and waited + delay > _MISTAKEN_S
+        if is_mistaken or delay > left_s:
+            raise self._unavailable() from error
+        if waited > _LOG_AFTER_S:
+            self._retrier.presence.is_away(self._begun, error, self._policy.total_s)
+        time.sleep(delay)
+
+    def _unavailable(self) -> UnavailableError:
+        advice = "see whether the store is up and can be reached, then try again"
+        if not self._retrier.presence.answered.is_set():
+            advice = (
+                "this endpoint has never answered: check its host and port, its http:// or https://, "
+                f"{advice}"
+            )
+        if self._last is not None:
+            number, said = self._last.errno, self._last.strerror
+        else:
+            least = f"{PROGRESS_BYTES // 1024} KiB were sent or received"
+            limit = f"{self._policy.total_s:g} s (patience_s)"
+            number, said = errno.EAGAIN, f"can't {self._what}: fewer than {least} in {limit}"
+        return UnavailableError(number, f"{said} (tried {max(1, self._failures)} times; {advice})")

@@ -1,0 +1,342 @@
+"""Read ranges of a cache's parts out of whole blocks, each compared with its checksum when it arrives."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Int64s
+from yogadl._format.checks import Checksums
+from yogadl._format.table import before
+from yogadl.errors import CacheFormatError
+from yogadl.storage._remote.ranges import Ranges
+
+# The bytes of compared blocks that are kept for the next batches; the least recently used are dropped first.
+MOST_CHECKED_BYTES: Final = 64 * 2**20
+# The bytes of blocks that one read holds at a time, however many blocks the batch needs.
+_AT_ONCE_BYTES: Final = 32 * 2**20
+# The bytes of blocks that are requested ahead of reading, of all fields together. A stream announces 32 MB of
+# records, but if each lies in another block, those blocks may be a hundred times as large.
+AHEAD_BYTES: Final = 32 * 2**20
+# Blocks announced one after the other are requested together, up to this size.
+TOGETHER_BYTES: Final = 8 * 2**20
+# The number of announced blocks that are remembered; the oldest are forgotten first.
+_MOST_ANNOUNCED: Final = 2**16
+_MOST_TIMES: Final = 8  # the announcements that are remembered of each block
+
+
+class _Block:
+    """A block that is being read, or was read and compared.
+
+    Attributes:
+        content: The bytes of the block; ``None`` until they were compared, and for ever if reading failed.
+        done: Set once the block was read and compared, or reading failed.
+    """
+
+    __slots__ = ("content", "done")
+
+    def __init__(self) -> None:
+        self.content: bytes | None = None
+        self.done = threading.Event()
+
+
+class _Chunk:
+    """Some announced blocks that are requested together.
+
+    Attributes:
+        blocks: The numbers of the blocks.
+        size_bytes: The size of all of them.
+        triggers_requests: Whether a read of one of these blocks triggers the requests for this chunk and the
+            next ones: true for the first chunk of an announcement, and for chunks that were requested. Other
+            chunks may be left over from a reader that stopped early, and requests for them would be wasted.
+        is_requested: Whether the blocks were requested.
+        next: The chunk that was announced after this one.
+    """
+
+    __slots__ = ("blocks", "is_requested", "next", "size_bytes", "triggers_requests")
+
+    def __init__(self, blocks: list[int], size_bytes: int, *, triggers_requests: bool) -> None:
+        self.blocks = blocks
+        self.size_bytes = size_bytes
+        self.triggers_requests = triggers_requests
+        self.is_requested = False
+        self.next: _Chunk | None = None
+
+
+class Announced:
+    """Group announced blocks of one field into chunks, leaving out blocks announced a little before.
+
+    Attributes:
+        last: The chunk that was announced last.
+    """
+
+    def __init__(self) -> None:
+        self.last: _Chunk | None = None
+        self._recent: dict[int, int] = {}  # sizes by block, in order of the last announcement
+        self._recent_bytes = 0
+
+    def together(self, blocks: Int64s, lengths: Int64s, fields: int) -> Iterator[tuple[list[int], int]]:
+        """Yield groups of blocks to request together, in the same order, each with its size.
+
+        `fields` is the number of fields that share the room for kept blocks.
+        """
+        changes = np.flatnonzero(np.diff(blocks, prepend=-1))  # rows of one block mostly follow each other
+        some, size_bytes = list[int](), 0
+        for block, length in zip(blocks[changes].tolist(), lengths[changes].tolist(), strict=True):
+            known = block in self._recent
+            self._recent_bytes -= self._recent.pop(block, 0)
+            self._recent[block] = length
+            self._recent_bytes += length
+            while self._recent_bytes > MOST_CHECKED_BYTES // 2 // fields and len(self._recent) > 1:
+                self._recent_bytes -= self._recent.pop(next(iter(self._recent)))
+            if known:
+                continue
+            if some and size_bytes + length > TOGETHER_BYTES:
+                yield some, size_bytes
+                some, size_bytes = [], 0
+            some.append(block)
+            size_bytes += length
+        if some:
+            yield some, size_bytes
+
+
+class BlockPlaces:
+    """The blocks of a cache by position, to find the block that a range lies in.
+
+    Args:
+        sums: The checksums of the cache.
+    """
+
+    def __init__(self, sums: Checksums) -> None:
+        self._sums = sums
+        self._first = before(sums.table.size_bytes)  # the start of each part if all parts were joined
+        keys = self._first[sums.part] + sums.position
+        full = np.flatnonzero(sums.length)
+        self._blocks = full[np.argsort(keys[full])]
+        self._keys = keys[self._blocks]
+
+    def find(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Int64s:
+        """Return the block of each of these ranges, which are not empty.
+
+        Raises:
+            CacheFormatError: if a range lies in no block, or in several.
+        """
+        sums, blocks = self._sums, self.before(parts, positions)
+        ends = sums.position[blocks] + sums.length[blocks]
+        lies = (sums.part[blocks] == parts) & (sums.position[blocks] <= positions)
+        if not (lies & (positions + lengths <= ends)).all():
+            raise CacheFormatError("a range is not within one block; build the dataset again")
+        return blocks
+
+    def before(self, parts: Int64s, positions: Int64s) -> Int64s:
+        """Return the last block that begins at or before each of these positions, if there is one."""
+        places = np.searchsorted(self._keys, self._first[parts] + positions, side="right") - 1
+        return self._blocks[places]
+
+
+class CheckedRanges:
+    """Read ranges as `Ranges` does, but from whole blocks, each compared with its checksum.
+
+    The bytes returned are the bytes that were compared. A block that several rows of a batch lie in, or that
+    several threads need, is requested once; it is kept for the next batches as long as there is room. Safe
+    to use from several threads, and after a fork; not picklable.
+
+    Args:
+        ranges: Reads the blocks.
+        sums: The checksums of the blocks.
+    """
+
+    def __init__(self, ranges: Ranges, sums: Checksums) -> None:
+        self._ranges = ranges
+        self._sums = sums
+        self._places = BlockPlaces(sums)
+        self._lock = ProcessLock()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Reset the state: at the start, and after a fork, which leaves the threads of requests behind."""
+        self._pid = os.getpid()
+        self._kept: dict[int, _Block] = {}  # blocks of small fields
+        self._held: dict[int, _Block] = {}  # other blocks, the most recently used at the end
+        self._held_bytes = 0
+        self._chunks: dict[int, deque[_Chunk]] = {}  # by block: the chunks announced with it and not read yet
+        self._announced: dict[int, Announced] = {}  # by field, its rows and its heap apart
+
+    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
+        """Announce ranges that will be read soon, in this order; reading triggers requests for them.
+
+        See `AwayParts`.
+        """
+        full = lengths > 0
+        blocks = self._places.find(parts[full], positions[full], lengths[full])
+        if not len(blocks):
+            return
+        with self._lock:
+            self._see_fork()
+            if keeps_pages:
+                self._request(np.unique(blocks).tolist())
+                return
+            announced = self._announced.setdefault(self._sums.kind_of(int(blocks[0])), Announced())
+            is_first = True
+            for some, size_bytes in announced.together(
+                blocks, self._sums.length[blocks], len(self._announced)
+            ):
+                chunk = _Chunk(some, size_bytes, triggers_requests=is_first)
+                is_first = False
+                if announced.last is not None:
+                    announced.last.next = chunk
+                announced.last = chunk
+                for block in some:
+                    self._chunks.setdefault(block, deque(maxlen=_MOST_TIMES)).append(chunk)
+            while len(self._chunks) > _MOST_ANNOUNCED:
+                del self._chunks[next(iter(self._chunks))]
+
+    def read(
+        self,
+        parts: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool,
+        is_announced: bool = True,
+    ) -> Sequence[bytes | memoryview]:
+        """Return the bytes of these ranges, waiting for those that are not here; see `AwayParts`.
+
+        Blocks stay held whatever `is_announced` is.
+
+        Raises:
+            CacheFormatError: if a block has other bytes than were written, or the store has no such object.
+            StorageError: if the store does not answer.
+            SpendingError: if a limit on spending is reached.
+        """
+        found: list[bytes | memoryview] = [b""] * len(parts)
+        full = np.flatnonzero(lengths)
+        blocks = self._places.find(parts[full], positions[full], lengths[full])
+        members: dict[int, list[int]] = {}
+        for number, block in zip(full.tolist(), blocks.tolist(), strict=True):
+            members.setdefault(block, []).append(number)
+        for some in self._at_once(members):
+            for block, content in self._checked(some, keeps_pages=keeps_pages):
+                base = int(self._sums.position[block])
+                for number in members[block]:
+                    start = int(positions[number]) - base
+                    # A copy, because a view of one row would keep the whole block in memory.
+                    found[number] = content[start : start + int(lengths[number])]
+        return found
+
+    def _at_once(self, blocks: Iterable[int]) -> Iterator[list[int]]:
+        """Yield these blocks in groups of a bounded size."""
+        some, size_bytes = list[int](), 0
+        for block in blocks:
+            size_bytes += int(self._sums.length[block])
+            if some and size_bytes > _AT_ONCE_BYTES:
+                yield some
+                some, size_bytes = [], int(self._sums.length[block])
+            some.append(block)
+        if some:
+            yield some
+
+    def _checked(self, blocks: list[int], *, keeps_pages: bool) -> list[tuple[int, bytes]]:
+        """Return these blocks and their bytes, which were compared."""
+        mine: dict[int, _Block] = {}
+        try:
+            with self._lock:
+                self._see_fork()
+                self._request_ahead(blocks)
+                found = {block: self._kept.get(block) or self._held.get(block) for block in blocks}
+                for block in blocks:
+                    if found[block] is None:
+                        found[block] = mine[block] = _Block()
+                        self._keep(block, mine[block], keeps_pages=keeps_pages)
+                self._renew(blocks)
+            if mine:
+                self._fill(mine)
+        finally:
+            failed = [block for block, one in mine.items() if one.content is None]
+            if failed:
+                with self._lock:
+                    for block in failed:
+                        self._drop(block, mine[block])
+            for one in mine.values():
+                one.done.set()
+        return [(block, self._waited(block, one, keeps_pages=keeps_pages)) for block, one in found.items()]
+
+    def _waited(self, block: int, one: _Block | None, *, keeps_pages: bool) -> bytes:
+        assert one is not None
+        one.done.wait()
+        if one.content is not None:
+            return one.content
+        [(_, content)] = self._checked(
+            [block], keeps_pages=keeps_pages
+        )  # another reader's request failed; try it here
+        return content
+
+    def _fill(self, blocks: dict[int, _Block]) -> None:
+        """Read and compare these blocks."""
+        sums, numbers = self._sums, np.fromiter(blocks, np.int64)
+        self._ranges.in_threads(sums.load, sums.missing(numbers))
+        where = sums.part[numbers], sums.position[numbers], sums.length[numbers]
+        received = self._ranges.read(*where, keeps_pages=False)
+        for (block, one), content in zip(blocks.items(), received, strict=True):
+            whole = bytes(content)  # a copy: the buffer received may be larger than this block
+            sums.compare(block, whole)
+            one.content = whole
+
+    def _keep(self, block: int, one: _Block, *, keeps_pages: bool) -> None:
+        if keeps_pages:
+            self._kept[block] = one
+        else:
+            self._held[block] = one
+            self._held_bytes += int(self._sums.length[block])
+
+    def _drop(self, block: int, one: _Block) -> None:
+        if self._kept.get(block) is one:
+            del self._kept[block]
+        if self._held.get(block) is one:
+            del self._held[block]
+            self._held_bytes -= int(self._sums.length[block])
+
+    def _renew(self, blocks: list[int]) -> None:
+        """Mark these blocks as used last, and drop the least recently used ones beyond the room."""
+        for block in blocks:
+            if block in self._held:
+                self._held[block] = self._held.pop(block)
+        while self._held_bytes > MOST_CHECKED_BYTES:
+            self._drop(*next(iter(self._held.items())))
+
+    def _request_ahead(self, blocks: list[int]) -> None:
+        """Request the blocks that were announced together with these blocks and after them."""
+        most_bytes = AHEAD_BYTES // max(1, len(self._announced))
+        for block in blocks:
+            chunks = self._chunks.get(block, ())
+            place = next((place for place, chunk in enumerate(chunks) if chunk.triggers_requests), None)
+            if place is None:
+                continue
+            passed = [self._chunks[block].popleft() for _ in range(place + 1)]
+            if not chunks:
+                del self._chunks[block]
+            chunk: _Chunk | None = passed[-1]
+            ahead_bytes = -passed[-1].size_bytes
+            while chunk is not None and ahead_bytes < most_bytes:
+                if not chunk.is_requested:
+                    chunk.is_requested = chunk.triggers_requests = True
+                    self._request(chunk.blocks)
+                ahead_bytes += chunk.size_bytes
+                chunk = chunk.next
+
+    def _request(self, blocks: list[int]) -> None:
+        self._renew(blocks)
+        new = [block for block in blocks if block not in self._kept and block not in self._held]
+        if new:
+            numbers, sums = np.array(new), self._sums
+            self._ranges.announce(
+                sums.part[numbers], sums.position[numbers], sums.length[numbers], keeps_pages=False
+            )
+
+    def _see_fork(self) -> None:
+        if os.getpid() != self._pid:
+            self._begin_anew()

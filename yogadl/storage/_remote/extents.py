@@ -1,0 +1,382 @@
+"""Hold whole ranges of a cache for as long as a stream reads from them: in files, or in memory."""
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import secrets
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Int64s
+from yogadl.errors import StorageError
+from yogadl.storage._files.folder import storage_error
+from yogadl.storage._files.locks import Claim, open_lock, try_lock, wait_for_lock
+from yogadl.storage._remote.eviction import BLOCKS_LOCK, MirrorLocation, evict_for
+from yogadl.storage._remote.partial_file import boot
+from yogadl.storage._remote.ranges import Ranges, merged, spans_of
+from yogadl.storage._remote.requests import DaemonThreads, RequestedRange
+
+# Hold whole ranges of a cache for as long as a stream reads from them: in files, or in memory.
+
+
+# The gap between two of the format's blocks: a block's header may take a page of its own.
+HELD_GAP_BYTES: Final = 2 * 4096
+# The bytes held in memory, if there is no mirror.
+MOST_IN_MEMORY_BYTES: Final = 256 * 2**20
+
+
+class NotHeldError(Exception):
+    """The bytes are not held any more, and must be read by range."""
+
+
+class HeldFiles(Protocol):
+    """Keep ranges in files that the processes of a machine share."""
+
+    most_bytes: int
+    is_lost: bool
+
+    def bring(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
+        """Write the result of `fetch` to a file, unless the file exists.
+
+        Raises:
+            NotHeldError: if there is no room.
+        """
+
+    def read(self, name: str, position: int, length: int) -> bytes:
+        """Read from a file.
+
+        Raises:
+            NotHeldError: if the file does not exist.
+        """
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it exists."""
+
+
+class HeldTally:
+    """The files and bytes of one `HeldRanges`.
+
+    Attributes:
+        names: The names of its files.
+        size_bytes: The size of its ranges.
+        is_over: Whether the `HeldRanges` is gone; ranges that arrive later are not kept.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.size_bytes = 0
+        self.is_over = False
+
+
+class HeldRange(RequestedRange):
+    """Bytes of one part that are kept for as long as a `HeldRanges` holds them.
+
+    Attributes:
+        name: The name of its file.
+    """
+
+    __slots__ = ("_files", "_tally", "name")
+
+    def __init__(
+        self, part: int, start: int, stop: int, files: HeldFiles | None, label: str, tally: HeldTally
+    ) -> None:
+        super().__init__(part, start, stop)
+        self._files = files
+        self._tally = tally
+        self.name = f"{label}-{part}-{start}-{stop}"
+
+    def content(self, fetch: Callable[[], bytes | memoryview]) -> bytes | memoryview:
+        """Return the bytes to keep in memory: the result of `fetch`, or no bytes if they go to a file."""
+        if self._files is None:
+            return fetch()
+        self._files.bring(self.name, fetch)
+        if self._tally.is_over:  # the range was released before it arrived
+            self._files.remove(self.name)
+        return b""
+
+    def slice(self, start: int, length: int) -> bytes | memoryview:
+        """Return bytes from a position of the part on, waiting for them to arrive.
+
+        Raises:
+            NotHeldError: if they are not held any more.
+        """
+        if self._files is None:
+            return super().slice(start, length)
+        self.wait()
+        return self._files.read(self.name, start - self.start, length)
+
+
+class HeldRanges:
+    """Ranges of one cache that are kept as long as this object lives. Made by `BlockStore.window`."""
+
+    def __init__(self, store: "BlockStore", label: str) -> None:
+        self._label = label
+        self._holder = store.holder
+        self._files = store.files
+        self._found: list[HeldRange] = []
+        self._starts: list[int] = []  # the start of each range, if all parts were joined
+        self._coming: list[HeldRange] = []
+        self._tally = HeldTally()
+        store.tallies.add(self._tally)
+        weakref.finalize(self, _release_ranges, os.getpid(), self._files, store.tallies, self._tally)
+
+    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Begin to read these ranges, merged into as few as possible, each read whole."""
+        self._holder.add(self, parts, positions, lengths)
+
+    def make(self, part: int, start: int, stop: int, key: int) -> HeldRange:
+        """Return a new range, which `find` finds from now on; the caller has the holder's lock."""
+        one = HeldRange(part, start, stop, self._files, self._label, self._tally)
+        place = bisect_right(self._starts, key)
+        self._starts.insert(place, key)
+        self._found.insert(place, one)
+        self._coming.append(one)
+        self._tally.names.append(one.name)
+        self._tally.size_bytes += one.size_bytes
+        return one
+
+    def coming_bytes(self) -> int:
+        """Return the number of bytes that were requested and have not arrived."""
+        self._coming = coming = [one for one in self._coming if not one.is_done]
+        return sum(one.size_bytes for one in coming)
+
+    def find(self, key: int, part: int, stop: int) -> HeldRange | None:
+        """Return the range that has the bytes from `key` to `stop` of a part; the caller has the lock."""
+        place = bisect_right(self._starts, key) - 1
+        one = self._found[place] if place >= 0 else None
+        is_whole = one is not None and one.part == part and stop <= one.stop and not one.has_failed
+        return one if is_whole else None
+
+
+class HeldReader:
+    """Read ranges of a cache's parts, from held ranges if possible. Thread-safe; fork-safe."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = ranges
+        self._lock = ProcessLock()
+        self._pid = os.getpid()
+        self._all: list[weakref.ref[HeldRanges]] = []
+
+    def add(self, held: HeldRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Begin to read these ranges; see `HeldRanges`."""
+        some = np.flatnonzero(lengths)
+        keys = self._ranges.keys(parts[some], positions[some])
+        with self._lock:
+            self._all = [known for known in self._all if known() not in (None, held)] + [weakref.ref(held)]
+            spans = spans_of(parts, positions, lengths, some)
+            missing = [number for number, (part, _, stop) in enumerate(spans)
+                       if held.find(keys[number], part, stop) is None]  # fmt: skip
+            found = [
+                held.make(part, start, stop, keys[missing[members[0]]])
+                for (part, start, stop), members in merged(
+                    [spans[number] for number in missing], HELD_GAP_BYTES
+                )
+            ]
+        self._ranges.request(found)
+
+    def read(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
+    ) -> Sequence[bytes | memoryview]:
+        """Return the bytes of these ranges; see `AwayParts`."""
+        if os.getpid() != self._pid:
+            self._pid, self._all = os.getpid(), []  # a fork leaves the threads that read them behind
+        windows = [held for known in self._all if (held := known()) is not None]
+        if not windows:
+            return self._ranges.read(parts, positions, lengths, keeps_pages=False, is_announced=is_announced)
+        self._ranges.raise_if_damaged(parts)
+        places = zip(
+            self._ranges.keys(parts, positions), parts.tolist(), (positions + lengths).tolist(), strict=True
+        )
+        with self._lock:
+            where = [next(filter(None, (held.find(*place) for held in windows)), None) for place in places]
+        content: list[bytes | memoryview] = [b""] * len(where)
+
+        def read(numbers: list[int]) -> None:
+            chosen = np.array(numbers, np.intp)
+            found = self._ranges.read(
+                parts[chosen],
+                positions[chosen],
+                lengths[chosen],
+                keeps_pages=False,
+                is_announced=is_announced,
+            )
+            for number, some in zip(numbers, found, strict=True):
+                content[number] = some
+
+        read([number for number, one in enumerate(where) if one is None])
+        gone = []
+        each = zip(where, positions.tolist(), lengths.tolist(), strict=True)
+        for number, (one, position, length) in enumerate(each):
+            if one is not None:
+                try:
+                    content[number] = one.slice(position, length)
+                except NotHeldError:
+                    gone.append(number)
+        read(gone)
+        return content
+
+
+class BlockStore:
+    """Keep the blocks of a cache that a stream reads from; see `HeldRanges`.
+
+    Args:
+        holder: Reads the blocks.
+        files: The files that hold them, or None for memory.
+
+    Attributes:
+        tallies: The tally of each `HeldRanges` that lives.
+    """
+
+    def __init__(self, holder: HeldReader, files: HeldFiles | None) -> None:
+        self.holder = holder
+        self.files = files
+        self.tallies: set[HeldTally] = set()
+        self._threads = DaemonThreads(1, "yogadl-blocks")
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the folder of the files was removed by others."""
+        return self.files is not None and self.files.is_lost
+
+    def free_bytes(self) -> int:
+        """Return the number of bytes that there is still room for."""
+        most_bytes = MOST_IN_MEMORY_BYTES if self.files is None else self.files.most_bytes
+        return most_bytes - sum(tally.size_bytes for tally in self.tallies.copy())
+
+    def window(self, label: str) -> HeldRanges:
+        """Return a new, empty `HeldRanges` for blocks that are kept together; each needs its own label."""
+        return HeldRanges(self, label)
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Run a function in a thread, one function after the other."""
+        self._threads.put(work, lambda: None)
+
+
+def _release_ranges(pid: int, files: HeldFiles | None, tallies: set[HeldTally], tally: HeldTally) -> None:
+    """Release the ranges of a `HeldRanges`. Takes no lock: it may run in any thread, as a finalizer."""
+    if os.getpid() == pid:  # in a forked child, they belong to the parent
+        tallies.discard(tally)
+        tally.is_over = True
+        if files is not None:
+            for name in tally.names:
+                files.remove(name)
+
+
+# Keep blocks in a mirror while a stream reads from them, a file each, shared by the machine's processes.
+
+
+_log = logging.getLogger("yogadl")
+
+_LOCK_LIMIT_S: Final = 60.0
+# How long to wait for a process that downloads a block and makes no progress.
+_STALL_S: Final = 60.0
+
+
+class BlockFiles:
+    """The folder of one stream's blocks, shared by all processes of this machine that read the stream.
+
+    The folder is removed if room is needed and none of these processes lives.
+
+    Args:
+        location: The mirror.
+        table_name: The name of the cache's part table.
+        key: The name of the stream.
+        most_bytes: The room to reserve.
+
+    Attributes:
+        most_bytes: The reserved room.
+        is_lost: Whether the folder was removed by others.
+
+    Raises:
+        StorageError: if there is no room, or the disk fails.
+    """
+
+    def __init__(self, location: MirrorLocation, table_name: str, key: str, most_bytes: int) -> None:
+        # With the boot's id, since files written before a crash of the machine may be incomplete.
+        name = hashlib.sha256(f"{table_name} {key} {boot()}".encode()).hexdigest()[:32]
+        self._folder = location.blocks / name
+        self._lock_path = lock_path = self._folder / BLOCKS_LOCK
+        with location.gate(exclusive=True):
+            descriptor = open_lock(lock_path)
+            weakref.finalize(self, os.close, descriptor).atexit = False
+            if try_lock(descriptor, lock_path, exclusive=True):
+                self._clear()
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            wait_for_lock(descriptor, lock_path, exclusive=False, limit_s=_LOCK_LIMIT_S)
+            wanted = {f"blocks/{name}": most_bytes}
+            evict_for(location, wanted, location.limit_bytes(), "two windows of blocks")
+            os.pwrite(descriptor, str(most_bytes).encode(), 0)
+        self.most_bytes = most_bytes
+        self.is_lost = self._is_told = False
+
+    def bring(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
+        """Write the result of `fetch` to a file, unless the file exists; see `HeldFiles`."""
+        path = self._folder / name
+        if path.exists():
+            return
+        if not self._lock_path.exists():
+            self.is_lost = True
+            raise NotHeldError("the folder was removed, and with it what keeps the room")
+        claim = Claim(path)
+        try:
+            if not claim.take(path.exists, _STALL_S):
+                return
+        except StorageError as error:
+            raise self._gone(error) from error
+        try:
+            content = fetch()
+            temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+            try:
+                temporary.write_bytes(content)
+                temporary.replace(path)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+                raise self._gone(storage_error(error, f"can't write {path}")) from error
+        finally:
+            with contextlib.suppress(OSError):
+                claim.release()
+
+    def read(self, name: str, position: int, length: int) -> bytes:
+        """Read from a file; see `HeldFiles`."""
+        try:
+            descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            self.is_lost = self.is_lost or not self._lock_path.exists()
+            raise NotHeldError from error
+        try:
+            content = os.pread(descriptor, length, position)
+        except OSError as error:
+            raise NotHeldError from error
+        finally:
+            os.close(descriptor)
+        if len(content) != length:
+            raise NotHeldError
+        return content
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it exists."""
+        with contextlib.suppress(OSError):
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _clear(self) -> None:
+        """Remove the files of processes that have ended."""
+        for entry in os.scandir(self._folder):
+            if entry.name == BLOCKS_LOCK:
+                os.truncate(entry.path, 0)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+
+    def _gone(self, error: StorageError) -> NotHeldError:
+        if not self._is_told:
+            self._is_told = True
+            _log.warning("yogadl: blocks are read by range, record by record: %s", error)
+        return NotHeldError(str(error))

@@ -1,0 +1,486 @@
+"""Keep copies of a bucket's caches on this machine, for all its processes: downloaded once, and checked.
+
+A mirror lies in a folder of its own, outlives the processes that use it, and needs no server. Its files are
+in the bucket, too: a part is named by the sha256 of its bytes, and was downloaded or uploaded. So any file
+that no process reads may be evicted.
+"""
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from yogadl._core.arguments import bytes_of
+from yogadl._core.columns import CHUNK_BYTES
+from yogadl._core.key import DatasetKey
+from yogadl._core.process import ProcessLock
+from yogadl._format.manifest import Manifest, digest_of, read_manifest
+from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
+from yogadl.storage import _names
+from yogadl.storage._catalogue.cached import Published
+from yogadl.storage._catalogue.parts import are_whole, open_table
+from yogadl.storage._files.folder import Folder, made_folder
+from yogadl.storage._files.locks import sweep
+from yogadl.storage._objects.bucket import Bucket
+from yogadl.storage._remote.download import Received
+from yogadl.storage._remote.eviction import (
+    MirrorLocation,
+    chosen_location,
+    default_location,
+    described_contents,
+    evict_for,
+    evict_to_free,
+)
+from yogadl.storage._remote.mirrored_cache import MirroredCache
+
+_log = logging.getLogger("yogadl")
+
+_COPY_BYTES: Final = 2**24
+
+
+class Mirror:
+    """Copies of a bucket's caches in a folder of this machine, shared by all processes that name it.
+
+    Opens and makes nothing before it is used. Picklable; safe to use from threads and after a fork.
+
+    Args:
+        bucket: The bucket of the caches.
+        folder: The folder of the copies, or ``None`` for this machine's temporary storage.
+        limit: The largest size, in bytes or as ``"200GB"``; stored in the folder, where the last value given
+            is used. ``None`` leaves it unchanged; without a limit, only the disk limits the mirror.
+
+    Raises:
+        ConfigurationError: if `limit` is not a size.
+    """
+
+    def __init__(
+        self, bucket: Bucket, folder: str | os.PathLike[str] | None = None, limit: int | str | None = None
+    ) -> None:
+        self._bucket = bucket
+        self._chosen = None if folder is None else Path(folder).expanduser().absolute()
+        self._limit_bytes = None if limit is None else bytes_of(limit)
+        self._lock = ProcessLock()
+        self._found: MirrorLocation | None = None
+        self._looked_at_bytes: int | None = None
+
+    def __reduce__(self) -> Any:
+        return Mirror, (self._bucket, self._chosen and str(self._chosen), self._limit_bytes)
+
+    def __repr__(self) -> str:
+        return f"Mirror({self._bucket!r}, {str(self._chosen) if self._chosen else None!r})"
+
+    @property
+    def location(self) -> MirrorLocation:
+        """The mirror's folder, made if missing.
+
+        Raises:
+            ConfigurationError: if the folder chosen holds other files.
+            StorageError: if no folder can be used.
+        """
+        with self._lock:
+            if self._found is None:
+                location = default_location() if self._chosen is None else chosen_location(self._chosen)
+                location.prepare()
+                if self._limit_bytes is not None:
+                    location.set_limit(self._limit_bytes)
+                self._found = replace(location, given_bytes=self._limit_bytes)
+            return self._found
+
+    def location_if_made(self) -> MirrorLocation | None:
+        """Return the mirror's folder, or ``None`` if there is none yet; makes nothing.
+
+        Raises:
+            StorageError: if no folder can be used.
+        """
+        location = default_location(makes=False) if self._chosen is None else chosen_location(self._chosen)
+        return location if location.is_made() else None
+
+    @property
+    def folder(self) -> Folder:
+        """The folder of the copies, laid out as a local storage is, except for manifests."""
+        return self.location.caches
+
+    def scratch(self) -> Path:
+        """Return a folder on the mirror's disk, made if missing, where caches may be built."""
+        return made_folder(self.location.builds)
+
+    def make_room(self, size_bytes: int) -> None:
+        """Evict files that no process reads until the disk has this many bytes free, or no such file is left.
+
+        This lists the mirror. If it did not help, a build repeats it only once half of the free bytes are
+        used.
+        """
+        try:
+            location, looked_at_bytes = self.location, self._looked_at_bytes
+            free_bytes = location.free_bytes()
+            if free_bytes < size_bytes and (looked_at_bytes is None or free_bytes < looked_at_bytes // 2):
+                with location.gate(exclusive=True):
+                    evict_to_free(location, size_bytes)
+                free_bytes = location.free_bytes()
+                self._looked_at_bytes = None if free_bytes >= size_bytes else free_bytes
+        except OSError as error:
+            _log.info("yogadl: no room is made in the mirror: %s", error)
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Make room for a build to begin; on a full disk, add the size of the mirror to the error."""
+        self._looked_at_bytes = None
+        self.make_room(CHUNK_BYTES)
+        try:
+            yield
+        except StorageError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise StorageError(
+                error.errno,
+                f"{error.strerror}; {described_contents(self.location)}. All files that no process reads "
+                "were removed from the mirror: end readers, free the disk, or give mirror= a folder on a "
+                "larger disk",
+            ) from error
+
+    def sweep(self) -> None:
+        """Remove leftovers of killed builds on this machine, if there is a mirror."""
+        location = self.location_if_made()
+        if location is not None:
+            sweep(location.builds)
+
+    def hold(self, manifest: Manifest) -> MirroredCache:
+        """Hold the mirror's files of a cache; only its part table is downloaded.
+
+        As long as the returned object lives, none of these files is evicted.
+
+        Raises:
+            CacheFormatError: if the part table is missing in the bucket or altered.
+            StorageError: if the network or the disk fails, or there is no room.
+        """
+        return MirroredCache(self._bucket, self.location, manifest)
+
+    def fill(self, manifest: Manifest, *, progress: Received | None = None) -> list[str]:
+        """Download a cache with its indexes, and compare files that were here before with their checksums.
+
+        Args:
+            manifest: The cache.
+            progress: Called with bytes that are here and checked, and bytes of the whole cache.
+
+        Returns:
+            The names of the files that were damaged here, and were downloaded again.
+
+        Raises:
+            CacheFormatError: if a part is missing in the bucket or altered; the error names the part.
+            StorageError: if the network or the disk fails, or there is no room.
+        """
+        whole = manifest.size_bytes
+
+        def compared(done: int, _: int) -> None:
+            if progress is not None:
+                progress(min(done, whole), whole)
+
+        def downloaded(done: int, missing: int) -> None:
+            if progress is not None:
+                progress(whole - missing + done, whole)
+
+        with contextlib.closing(MirroredCache(self._bucket, self.location, manifest)) as cache:
+            cache.mend(compared)
+            cache.complete(range(len(cache.table)), downloaded)
+            cache.complete_indexes(range(len(cache.table)))
+            return cache.mended
+
+    def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
+        """Compare the files of a cache that are here with their checksums; download damaged ones again.
+
+        Returns:
+            The number of files here, and the names of the damaged ones.
+
+        Raises:
+            CacheFormatError: if a part is missing in the bucket or altered; the error names the part.
+            StorageError: if the network or the disk fails, or there is no room.
+        """
+        location = self.location_if_made()
+        if location is None or not location.caches.names(manifest.key.id):
+            return 0, []  # without making or downloading anything
+        with contextlib.closing(MirroredCache(self._bucket, self.location, manifest)) as cache:
+            return cache.mend(), cache.mended
+
+    def published_if_whole(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+        """Return a version's manifest if the mirror has it and all its parts; makes no request.
+
+        Args:
+            key: The version.
+            digest: The digest of the manifest, or ``None`` for the newest that is known here.
+        """
+        found = self.published_if_here(key, digest)
+        return found if found is not None and _is_whole(self.folder, found.manifest) else None
+
+    def published_if_here(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+        """Return a version's manifest if the mirror has it, with or without its parts."""
+        location = self._location_if_any()
+        if location is None:
+            return None
+        caches = location.caches
+        if digest is None:
+            digest = self._newest(caches, key)
+        if digest is None:
+            return None
+        for name in caches.names(f"{key.id}/tables", f".{digest}{_names.MANIFEST_SUFFIX}"):
+            content = caches.read(name)
+            if content is not None and digest_of(content) == digest:
+                with contextlib.suppress(CacheFormatError):  # of another version, or from a newer library
+                    manifest = read_manifest(content, key, caches.where(name))
+                    return Published(manifest, digest, content)
+        return None
+
+    def keep(self, published: Published) -> list[str]:
+        """Save the manifest of a version whose files are here, if there is room.
+
+        It lies beside its part table under its digest, and is evicted with the table.
+
+        Returns:
+            Its name, if it was here and damaged.
+        """
+        key, table_sha256 = published.manifest.key, published.manifest.table_sha256
+        stem = _names.table(key.id, table_sha256).removesuffix(_names.TABLE_SUFFIX)
+        name = f"{stem}.{published.digest}{_names.MANIFEST_SUFFIX}"
+        with _unless_it_fails(key):
+            found = self.folder.view(name)
+            if found != published.content:
+                self.folder.write(name, published.content)
+                return [] if found is None else [name]
+        return []
+
+    def read_file(self, name: str, most_bytes: int) -> bytes | None:
+        """Return a copy of a small file of the bucket, if one is here."""
+        location = self._location_if_any()
+        return None if location is None else location.caches.read(name, most_bytes)
+
+    def keep_file(self, name: str, content: bytes) -> None:
+        """Save a copy of a small file of the bucket, if there is room."""
+        try:
+            location = self.location
+            with location.gate(exclusive=True):
+                evict_for(location, {name: len(content)}, location.limit_bytes(), name)
+                location.caches.write(name, content)
+        except (StorageError, CacheFormatError) as error:
+            _log.info("yogadl: not kept in the mirror: %s: %s", name, error)
+
+    def keep_newest(self, published: Published) -> None:
+        """Note that this is the newest manifest of its version, unless a newest one is noted."""
+        key = published.manifest.key
+        with _unless_it_fails(key):
+            if self._newest(self.folder, key) is None:
+                self.folder.write(self._newest_name(key), published.digest.encode())
+
+    def renew(self, key: DatasetKey, digest: str | None) -> None:
+        """Replace the note of the newest manifest of a version, if there is one.
+
+        Args:
+            key: The version.
+            digest: The digest of the newest manifest, or ``None`` if unknown.
+        """
+        location = self._location_if_any()
+        if location is None:
+            return
+        with _unless_it_fails(key):
+            if self._newest(location.caches, key) in (None, digest):
+                return
+            if digest is None:
+                location.caches.remove(self._newest_name(key))
+            else:
+                location.caches.write(self._newest_name(key), digest.encode())
+
+    def tagged(self, key: DatasetKey) -> str | None:
+        """Return the version that a tag named when the store last answered."""
+        location = self._location_if_any()
+        content = None if location is None else location.caches.read(self._tag_name(key))
+        return content.decode(errors="replace") if content else None
+
+    def note_tag(self, key: DatasetKey, version: str | None) -> None:
+        """Note the version that a tag names, or ``None`` if it names none."""
+        with _unless_it_fails(key):
+            if self.tagged(key) == version:
+                return
+            if version is None:
+                self.folder.remove(self._tag_name(key))
+            else:
+                self.folder.write(self._tag_name(key), version.encode())
+
+    def _newest(self, caches: Folder, key: DatasetKey) -> str | None:
+        """Return the digest of a version's manifest when the store last answered."""
+        content = caches.read(self._newest_name(key))
+        return None if content is None else content.decode(errors="replace")
+
+    def _newest_name(self, key: DatasetKey) -> str:
+        return self._note(key.id, key.version)
+
+    def _tag_name(self, key: DatasetKey) -> str:
+        return self._note(key.id, f"@{key.version}")
+
+    def _note(self, dataset_id: str, what: str) -> str:
+        # With the bucket's origin, since two stores may have buckets of one name.
+        digest = hashlib.sha256(f"{what} {self._bucket.origin}".encode()).hexdigest()
+        return f"{dataset_id}/newest/{digest[:32]}"
+
+    def _location_if_any(self) -> MirrorLocation | None:
+        try:
+            return self._found or self.location_if_made()
+        except StorageError:
+            return None
+
+    def adopt(self, files: Mapping[str, Path]) -> bool:
+        """Copy files that were built here to the mirror, as hard links if possible, to save their download.
+
+        The bucket must have them already.
+
+        Args:
+            files: The paths by name in the bucket; the files stay in place.
+
+        Returns:
+            Whether the mirror has all of them now; it has none if there is no room.
+        """
+        what = " and ".join(files)
+        try:
+            location = self.location
+            with contextlib.ExitStack() as stack:
+                copies = {
+                    name: stack.enter_context(_copy(path, location.caches.path(name)))
+                    for name, path in files.items()
+                }
+                sizes = {name: path.stat().st_size for name, path in files.items()}
+                with location.gate(exclusive=True):
+                    evict_for(location, sizes, location.limit_bytes(), what)
+                    location.caches.adopt(copies)
+        except OSError as error:
+            _log.info("yogadl: not kept in the mirror: %s: %s", what, error)
+            return False
+        return True
+
+
+def _is_whole(folder: Folder, manifest: Manifest) -> bool:
+    try:
+        table = open_table(folder, manifest)
+    except CacheFormatError:
+        return False
+    return bool(are_whole(folder, manifest.key.id, table).all())
+
+
+@contextlib.contextmanager
+def _unless_it_fails(key: DatasetKey) -> Iterator[None]:
+    """Log an error and continue: without the mirror's note, the bucket is used."""
+    try:
+        yield
+    except StorageError as error:
+        _log.info("yogadl: the manifest of %s is not kept in the mirror: %s", key, error)
+
+
+@contextlib.contextmanager
+def _copy(path: Path, target: Path) -> Iterator[Path]:
+    """Give a hard link or a copy of a file, beside `target`; it is removed afterwards unless renamed."""
+    made_folder(target.parent)
+    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        try:
+            os.link(path, temporary)
+        except OSError:  # another file system, or one without links
+            with path.open("rb") as source, temporary.open("xb") as file:
+                shutil.copyfileobj(source, file, _COPY_BYTES)
+                file.flush()
+                os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# Read a bucket without a mirror: keep no files of it on a disk of this machine.
+
+
+class NoMirror(Mirror):
+    """A mirror that keeps nothing, for ``mirror=None``.
+
+    Builds still use a disk, this machine's temporary storage, and remove their files when they end.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__(bucket)
+
+    def __reduce__(self) -> Any:
+        return NoMirror, (self._bucket,)
+
+    def hold(self, manifest: Manifest) -> NoReturn:
+        """Refuse to hold files."""
+        raise self._none(f"hold {manifest.key}")
+
+    def fill(self, manifest: Manifest, *, progress: Received | None = None) -> NoReturn:
+        """Refuse to download anything."""
+        raise self._none(f"download {manifest.key}")
+
+    def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
+        """Return that no files are here."""
+        return 0, []
+
+    def published_if_whole(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+        """Return that no version is here."""
+        return None
+
+    def published_if_here(self, key: DatasetKey, digest: str | None = None) -> Published | None:
+        """Return that no version is known here."""
+        return None
+
+    def keep(self, published: Published) -> list[str]:
+        """Keep nothing."""
+        return []
+
+    def read_file(self, name: str, most_bytes: int) -> bytes | None:
+        """Return that no file is here."""
+        return None
+
+    def keep_file(self, name: str, content: bytes) -> None:
+        """Keep nothing."""
+
+    def keep_newest(self, published: Published) -> None:
+        """Note nothing."""
+
+    def renew(self, key: DatasetKey, digest: str | None) -> None:
+        """Note nothing."""
+
+    def tagged(self, key: DatasetKey) -> str | None:
+        """Return that no tag is known here."""
+        return None
+
+    def note_tag(self, key: DatasetKey, version: str | None) -> None:
+        """Note nothing."""
+
+    def adopt(self, files: Mapping[str, Path]) -> bool:
+        """Take nothing."""
+        return False
+
+    def _none(self, what: str) -> ConfigurationError:
+        return ConfigurationError(f"can't {what}: this storage has no mirror (mirror=None); name a folder")
+
+
+# Open the mirror that the arguments of `open_storage` describe.
+
+
+def open_mirror(
+    bucket: Bucket,
+    folder: str | os.PathLike[str] | None,
+    limit: int | str | None,
+    fill: Any,  # it is checked here
+) -> Mirror:
+    """Return a mirror of a bucket; the other arguments are those of `open_storage`.
+
+    Raises:
+        ConfigurationError: if the arguments make no sense, or not together.
+    """
+    if fill not in ("auto", "always", "never"):
+        raise ConfigurationError(f"mirror_fill is 'auto', 'always' or 'never', not {fill!r}")
+    if folder is not None:
+        return Mirror(bucket, None if folder == "auto" else folder, limit)
+    if limit is not None or fill == "always":
+        raise ConfigurationError("mirror=None keeps nothing: leave out mirror_limit and mirror_fill")
+    return NoMirror(bucket)

@@ -1,0 +1,502 @@
+"""Keep files in a bucket, and open its caches: from the mirror, after a download to it, or by range."""
+
+import contextlib
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from yogadl._core.key import DatasetKey
+from yogadl._format.manifest import MAX_MANIFEST_BYTES, Manifest, digest_of
+from yogadl._format.reader import AnyReader, Reader
+from yogadl._format.table import PartTable
+from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
+from yogadl.storage import _names
+from yogadl.storage._catalogue.backend import Backend, BuildCoordinator
+from yogadl.storage._catalogue.cached import REMEDY, Published, can_map, checked, checksums
+from yogadl.storage._catalogue.catalogue import Catalogue
+from yogadl.storage._catalogue.parts import read_index, table_to_read
+from yogadl.storage._files.folder import FULL, translated
+from yogadl.storage._files.local_bucket import LocalBucket
+from yogadl.storage._files.locks import scratch_folder
+from yogadl.storage._files.root import MAX_READ_BYTES, Entry, too_large
+from yogadl.storage._leases.policy import LeasePolicy
+from yogadl.storage._objects.bucket import Bucket, Object
+from yogadl.storage._objects.memory import OfflineError
+from yogadl.storage._objects.retry import UnavailableError
+from yogadl.storage._objects.store import CredentialsError
+from yogadl.storage._remote.download import upload
+from yogadl.storage._remote.mirror import Mirror, NoMirror
+from yogadl.storage._remote.mirrored_cache import FillPolicy, MirroredCache
+from yogadl.storage._remote.ranged_cache import RangedCache
+from yogadl.storage._remote.requests import Spending
+
+if TYPE_CHECKING:
+    from yogadl._format.checks import Checksums
+    from yogadl._format.rows import Parts
+    from yogadl.storage._remote.planning import Planner
+
+# Keep small files and parts in a bucket, for any number of machines, with a mirror on this one.
+
+
+_log = logging.getLogger("yogadl")
+
+# The advice about a damaged block.
+_REMEDY: Final = "storage.verify, or `yogadl verify`, downloads it again from the bucket; then fetch it again"
+# The name of the object that is written to read the store's clock; no dataset has such an id.
+_CLOCK: Final = ".yogadl/clock"
+_CLOCK_IS_GOOD_FOR_S: Final = 600.0
+_DAY_S: Final = 86_400.0
+
+
+class BucketRoot:
+    """The methods of `Root` for small files in a bucket. Safe for threads and after a fork; picklable.
+
+    Methods write only if their docstrings, here or in `Root`, mention it. Reading takes only the permissions
+    to get and to list.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._clock: tuple[float, float] | None = None  # the store's time, and this machine's at that moment
+
+    @property
+    def location(self) -> str:
+        return self._bucket.url
+
+    def where(self, name: str) -> str:
+        return f"{self._bucket.url}/{name}"
+
+    def read(self, name: str, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes | None:
+        with self._bucket.get(name) as body:
+            if body is None:
+                return None
+            if body.object.size_bytes > most_bytes:
+                raise too_large(self.where(name), most_bytes)
+            return b"".join(body.chunks)
+
+    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
+        # Reading the whole object leaves less memory in use than a range (benchmarks/many_parts.py).
+        with self._bucket.get(name) as body:
+            if body is None:
+                return None
+            found, size_bytes = [], 0
+            for chunk in body.chunks:
+                found.append(chunk)
+                size_bytes += len(chunk)
+                if size_bytes >= most_bytes:
+                    break
+            return b"".join(found)[:most_bytes]
+
+    def size(self, name: str) -> int | None:
+        found = self._bucket.head(name)
+        return None if found is None else found.size_bytes
+
+    def write(self, name: str, content: bytes) -> None:
+        self._bucket.put(name, content)
+
+    def write_if_absent(self, name: str, content: bytes) -> bool:
+        return self._bucket.put_if_absent(name, content)
+
+    def rename(self, name: str, new_name: str, check: Callable[[], None] = lambda: None) -> bool:
+        """Move a small object, by a copy; return whether it existed."""
+        content = self.read(name)
+        if content is None:
+            return False
+        self.write(new_name, content)
+        check()
+        self._bucket.delete(name)
+        return True
+
+    def names(self, below: str, suffix: str = "") -> list[str]:
+        found = (entry.name for entry in self._bucket.list(f"{below}/"))
+        return sorted(name for name in found if name.endswith(suffix))
+
+    def entries(self, below: str) -> Iterator[Entry]:
+        for found in itertools.chain(self._bucket.list(f"{below}/"), self._unfinished(below)):
+            yield Entry(found.name, found.size_bytes, found.modified, found.tag)
+
+    def _unfinished(self, below: str) -> Iterator[Object]:
+        """Yield temporary files that killed writers left below a folder; a store never lists such objects."""
+        return self._bucket.unfinished(below) if isinstance(self._bucket, LocalBucket) else iter(())
+
+    def folders_with(
+        self, *names: str, most_files: int | None = None, below: str = ""
+    ) -> tuple[list[str], bool]:
+        found, count = set(), 0
+        every = itertools.chain(self._bucket.list(f"{below}/" if below else ""), self._unfinished(below))
+        for entry in itertools.islice(every, most_files):
+            count += 1
+            segments = entry.name.split("/")[:-1]
+            for number, segment in enumerate(segments):
+                if number and segment in names:
+                    found.add("/".join(segments[:number]))
+        return sorted(found), count != most_files
+
+    def now(self) -> float:
+        """Return the time by the store's clock, read from the date of a small object that this writes.
+
+        The clock of this machine is not used, since it may be hours off.
+        """
+        if self._clock is None or time.monotonic() - self._clock[1] > _CLOCK_IS_GOOD_FOR_S:
+            written = self._bucket.put(_CLOCK, secrets.token_bytes(8))
+            # Plus a second: HTTP dates are whole seconds, and no object may seem to be from the future.
+            self._clock = written.modified + 1.0, time.monotonic()
+        then, at = self._clock
+        return then + time.monotonic() - at
+
+    def age_s(self, name: str, now: float) -> float:
+        if _names.is_unfinished(name):
+            those = (one for one in self._unfinished(name.rpartition("/")[0]) if one.name == name)
+            found = next(those, None)
+        else:
+            found = self._bucket.head(name)
+        return 0.0 if found is None else now - found.modified
+
+    def keep(self, name: str) -> bool:
+        """Return whether an object is too young for pruning to remove it within a day."""
+        found = self._bucket.head(name)
+        return found is not None and self.now() - found.modified < _DAY_S
+
+    def remove(self, name: str) -> None:
+        if isinstance(self._bucket, LocalBucket) and _names.is_unfinished(name):
+            self._bucket.delete_unfinished(name)
+        else:
+            self._bucket.delete(name)
+
+    def remove_folder(self, name: str) -> None:
+        for entry in list(self.entries(name)):
+            self.remove(entry.name)
+
+
+class MirroredRoot(BucketRoot):
+    """A bucket whose parts are written, and kept, in this machine's mirror. Implements `Root`."""
+
+    def __init__(self, bucket: Bucket, mirror: Mirror) -> None:
+        super().__init__(bucket)
+        self._mirror = mirror
+
+    def __reduce__(self) -> Any:
+        return MirroredRoot, (self._bucket, self._mirror)
+
+    @property
+    def bucket(self) -> Bucket:
+        """The bucket: parts are uploaded to it; the mirror keeps those that it has room for."""
+        return self._bucket
+
+    def adopt(self, files: Mapping[str, Path]) -> None:
+        """Upload finished files, in this order; keep them in the mirror if there is room."""
+        for name, path in files.items():
+            upload(self._bucket, name, path)
+        self._mirror.adopt(files)
+        for path in files.values():
+            path.unlink()
+
+    def with_room(self, dry_run: bool = False) -> AbstractContextManager[None]:
+        """Remove the files of killed builds from the mirror; a bucket itself needs no room."""
+        if not dry_run:
+            self._mirror.sweep()
+        return contextlib.nullcontext()
+
+    def make_room(self, size_bytes: int) -> None:
+        self._mirror.make_room(size_bytes)
+
+    @contextlib.contextmanager
+    def workplace(self, below: str) -> Iterator[Path]:
+        with self._mirror.building(), scratch_folder(self._mirror.scratch()) as folder:
+            yield folder
+
+    @contextlib.contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        """Give the path of a new copy of an object from the bucket, even if the mirror has one."""
+        with scratch_folder(self._mirror.scratch()) as folder:
+            path = folder / "copy"
+            with self._bucket.get(name) as body:
+                if body is None:
+                    raise CacheFormatError(f"{self.where(name)} is missing; build the dataset again")
+                self.make_room(body.object.size_bytes)
+                with translated(f"can't write {path}"), path.open("wb") as file:
+                    file.writelines(body.chunks)
+            yield path
+
+
+# Open the caches of a bucket: from the mirror, after a download to the mirror, or by range.
+
+
+# The largest size of a part in a bucket unless a build gives one.
+PART_BYTES: Final = 256 * 2**20
+
+# The advice about a damaged block.
+# Up to this size, downloading all that is missing takes less time than reading by range would save.
+AT_ONCE_BYTES: Final = 64 * 2**20
+
+# Whether a mirror is filled with a version: if it is worth it, always, or never.
+Fill = Literal["auto", "always", "never"]
+# Whether ranges are compared with their checksums: not at all, or by whole blocks.
+Verify = Literal["block"] | None
+
+
+class MirrorOpener:
+    """Open caches of a bucket, whose files are in the mirror, are downloaded to it, or are read by range.
+
+    Implements `Opener`.
+
+    Args:
+        bucket: The bucket; no request is made before it is used.
+        mirror: This machine's copies.
+        mapped: Whether the mirror's files may be mapped.
+        fill: Whether to fill the mirror with versions that are read.
+        spending: Counts requests for ranges.
+        verify: Whether ranges are compared with their checksums.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        mirror: Mirror,
+        mapped: bool = True,
+        fill: Fill = "auto",
+        spending: Spending | None = None,
+        verify: Verify = None,
+    ) -> None:
+        self.mirror = mirror
+        self._bucket = bucket
+        self._root, self._hurried = BucketRoot(bucket), BucketRoot(bucket.hurried())
+        self._is_mapped = mapped
+        self._fill = fill
+        self._spending = spending or Spending()
+        self._verify: Verify = verify
+        self._is_told = self._is_full_told = False
+
+    def __reduce__(self) -> Any:
+        options = self._is_mapped, self._fill, self._spending, self._verify
+        return MirrorOpener, (self._bucket, self.mirror, *options)
+
+    def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
+        """Return the manifest of a version as it is now, or ``None`` if there is none.
+
+        If the mirror has all of the version, the store gets only a few seconds to answer. If it does not
+        answer, the mirror's manifest is returned, with a warning once.
+        """
+        is_known = self.mirror.published_if_here(key, digest) is not None
+        try:
+            content = (self._hurried if is_known else self._root).read(_names.manifest(key))
+        except UnavailableError as error:
+            if not is_known:
+                raise
+            here = self.mirror.published_if_whole(key, digest)  # looks for every part
+            if here is None:
+                return self._root.read(_names.manifest(key))
+            if not (self._is_told or isinstance(error, OfflineError)):
+                self._is_told = True
+                _log.warning(
+                    "yogadl: the store can't be asked whether %s was replaced; this dataset and others are "
+                    "served as the mirror has them: %s", key, error
+                )  # fmt: skip
+            return here.content
+        except CredentialsError as error:
+            if not is_known or self.mirror.published_if_whole(key, digest) is None:
+                raise
+            raise CredentialsError(
+                error.errno,
+                f"{error.strerror}; this machine's mirror has all of {key}, and "
+                "open_storage(..., offline=True) serves that without asking the store",
+            ) from error
+        self.mirror.renew(key, None if content is None else digest_of(content))
+        return content
+
+    def here(self, key: DatasetKey, digest: str) -> Published | None:
+        return self.mirror.published_if_whole(key, digest)
+
+    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
+        """Return a reader of a cache: of mapped files if they are here, else of ranges.
+
+        If few bytes are missing, they are downloaded now, unless `mirror_fill` is ``"never"``.
+        """
+        manifest = published.manifest
+        if isinstance(self.mirror, NoMirror):
+            return self._afar(manifest, check=check)
+        try:
+            cache = self._held(manifest)
+        except StorageError as error:
+            if error.errno not in FULL:
+                raise
+            self._tell_full("what is not here is", error)
+            return self._afar(manifest, check=check)
+        try:
+            are_here = cache.are_here()
+            missing_bytes = int(cache.table.size_bytes[~are_here].sum())
+            limit_bytes = cache.limit_bytes
+            has_room = limit_bytes is None or cache.table.total_bytes <= limit_bytes
+            if missing_bytes and self._fill != "never" and missing_bytes <= AT_ONCE_BYTES and has_room:
+                missing_bytes = (
+                    0 if self._has_room("what is not here is", cache.complete, cache) else missing_bytes
+                )
+                are_here = cache.are_here()
+            has_indexes = (
+                check and not missing_bytes and self._has_room("indexes are", cache.complete_indexes, cache)
+            )
+            self.mirror.keep(published)
+        except BaseException:
+            cache.close()
+            raise
+        maps = self._is_mapped and can_map(cache.folder)
+        if not missing_bytes and has_indexes == check:
+            return self._reader(manifest, cache, maps=maps, check=check)
+        sums, policy = self._sums(manifest, cache.table, check=check), FillPolicy(self._fill, self._tell_full)
+        files = RangedCache(
+            self._bucket, manifest, cache.table, self._spending, sums, (cache, are_here), policy
+        )
+        return self._reader(manifest, files, maps=maps, check=check)
+
+    def _held(self, manifest: Manifest) -> MirroredCache:
+        """Hold the mirror's files of a cache; on a full disk, first evict files that no process reads."""
+        try:
+            return self.mirror.hold(manifest)
+        except StorageError as error:
+            if error.errno not in FULL:
+                raise
+        self.mirror.make_room(manifest.table_bytes)
+        return self.mirror.hold(manifest)
+
+    def _afar(self, manifest: Manifest, *, check: bool) -> AnyReader:
+        """Return a reader by range of a cache that has no files on this machine, without a mirror."""
+        root = MirroredRoot(self._bucket, self.mirror)
+        table = table_to_read(root, manifest)
+        files = RangedCache(
+            self._bucket, manifest, table, self._spending, self._sums(manifest, table, check=check)
+        )
+        return self._reader(manifest, files, maps=False, check=check)
+
+    def _tell_full(self, what: str, error: StorageError) -> None:
+        """Log once that the mirror has no room."""
+        if not self._is_full_told:
+            self._is_full_told = True
+            _log.warning("yogadl: %s read by range: %s", what, error)
+
+    def _reader(
+        self, manifest: Manifest, files: MirroredCache | RangedCache, *, maps: bool, check: bool
+    ) -> AnyReader:
+        reader = Reader(manifest.spec, files.table, files, maps=maps)
+        if not check:
+            return reader
+        if isinstance(files, RangedCache):
+            assert files.sums is not None
+            return checked(reader, files.sums)
+        return checked(reader, checksums(manifest, files.table, files.index, _REMEDY))
+
+    def _sums(self, manifest: Manifest, table: PartTable, *, check: bool) -> "Checksums | None":
+        """Return the checksums of the blocks that are read by range, if they are compared."""
+        if not check and self._verify is None:
+            return None
+        index_of = partial(read_index, MirroredRoot(self._bucket, self.mirror), manifest.key, table)
+        return checksums(manifest, table, index_of, REMEDY)  # a range has no second copy
+
+    def _has_room(self, what: str, bring: Callable[[range], None], cache: MirroredCache) -> bool:
+        """Download all files of a kind to the mirror; return whether there was room."""
+        try:
+            bring(range(len(cache.table)))
+        except StorageError as error:
+            if error.errno not in FULL:
+                raise
+            self._tell_full(what, error)
+            return False
+        return True
+
+    def planner(self, parts: "Parts") -> "Planner":
+        from yogadl.storage._remote.planning import Planner  # only `plan` needs it
+
+        return Planner(parts, self)
+
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        content = self.mirror.read_file(name, most_bytes)
+        if content is None:
+            content = self._hurried.read(name, most_bytes)
+            if content is not None:
+                self.mirror.keep_file(name, content)
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write such a file to the mirror, and then to the bucket if that is possible."""
+        self.mirror.keep_file(name, content)
+        self._hurried.write(name, content)
+
+    def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
+        from yogadl.storage._catalogue.tags import version_of  # fetching by version does not need it
+
+        if is_away:
+            return self.mirror.tagged(key)
+        version = version_of(MirroredRoot(self._bucket, self.mirror), key)
+        self.mirror.note_tag(key, version)
+        return version
+
+    def opened(self, published: Published) -> None:
+        self.mirror.keep_newest(published)
+
+    def fill(self, published: Published, *, progress: Callable[[int, int], None] | None = None) -> list[str]:
+        """Download a version to the mirror, with its indexes, so that it opens without the bucket.
+
+        Returns:
+            The names of the files that were damaged in the mirror, and were downloaded again.
+        """
+        from yogadl.storage._catalogue.selections import missing_selections  # most readers do not need it
+
+        damaged = self.mirror.fill(published.manifest, progress=progress) + self.mirror.keep(published)
+        self.mirror.keep_newest(published)
+        root = MirroredRoot(self._bucket, self.mirror)
+        for name, content in missing_selections(root, self.mirror.folder, published.manifest):
+            self.mirror.keep_file(name, content)
+        return damaged
+
+    def mend(self, published: Published) -> tuple[int, list[str]]:
+        count, damaged = self.mirror.mend(published.manifest)
+        return count, damaged + (self.mirror.keep(published) if count else [])
+
+
+def remote_backend(
+    bucket: Bucket,
+    mirror: Mirror,
+    policy: LeasePolicy,
+    *,
+    exclusive: bool = True,
+    mapped: bool = True,
+    fill: Fill = "auto",
+    spending: Spending | None = None,
+    verify: Verify = None,
+) -> Backend:
+    """Return the backend of a storage in a bucket, shared by any number of machines without a server.
+
+    Args:
+        bucket: The bucket; no request is made before it is used.
+        mirror: This machine's copies.
+        policy: How long builders wait for each other.
+        exclusive: Whether to test, before a build, that the store honours conditional writes. Without them
+            only one machine may build at a time.
+        mapped: Whether the mirror's files may be mapped.
+        fill: Whether to fill the mirror with versions that are read.
+        spending: Counts requests for ranges.
+        verify: Whether ranges are compared with their checksums.
+
+    Raises:
+        ConfigurationError: if `verify` has another value.
+    """
+    if verify not in (None, "block"):
+        raise ConfigurationError(f"verify is None or 'block', not {verify!r}")
+    root = MirroredRoot(bucket, mirror)
+    opener = MirrorOpener(bucket, mirror, mapped, fill, spending, verify)
+    coordinator_of = partial(_leases, root, bucket, mirror, policy, exclusive)
+    return Backend(Catalogue(root, opener), coordinator_of, PART_BYTES)
+
+
+def _leases(
+    root: MirroredRoot, bucket: Bucket, mirror: Mirror, policy: LeasePolicy, exclusive: bool
+) -> BuildCoordinator:
+    from yogadl.storage._leases.lease import LeaseCoordinator, Leases  # only what builds or prunes needs it
+
+    changed = partial(mirror.renew, digest=None)
+    return LeaseCoordinator(root, Leases(bucket, policy), probes=exclusive, changed=changed)

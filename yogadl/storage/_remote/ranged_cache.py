@@ -1,0 +1,199 @@
+"""Read a bucket's cache that this machine has only partly: mapped parts, and the rest by range."""
+
+import logging
+import os
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.arguments import in_words
+from yogadl._core.protocols import Int64s
+from yogadl._format.manifest import Manifest
+from yogadl._format.rows import PartRemovedError
+from yogadl._format.table import PartTable
+from yogadl.errors import StorageError
+from yogadl.storage import _names
+from yogadl.storage._files.folder import FULL
+from yogadl.storage._objects.bucket import Bucket
+from yogadl.storage._remote.extents import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore, HeldReader
+from yogadl.storage._remote.mirrored_cache import Filler, FillPolicy, MirroredCache
+from yogadl.storage._remote.ranges import Ranges
+from yogadl.storage._remote.requests import Pins, Spending
+
+if TYPE_CHECKING:
+    from yogadl._format.checks import Checksums
+    from yogadl.storage._remote.checked_ranges import CheckedRanges
+
+_log = logging.getLogger("yogadl")
+
+
+class RangedCache:
+    """The files of one cache, for a `Reader`: parts in a mirror, and parts that are read by range.
+
+    Safe to use from threads and after a fork; not picklable.
+
+    Args:
+        bucket: The bucket of the cache.
+        manifest: The cache.
+        table: Its part table.
+        spending: Counts requests for ranges.
+        sums: The checksums of the blocks, or ``None`` if ranges are not compared.
+        mirrored: The mirror's files of the cache, and whether each part is there, or ``None``.
+        policy: Whether to fill the mirror while a stream reads.
+
+    Attributes:
+        are_away: Whether each part is away, not on this machine. Parts may arrive at any time.
+        sums: The checksums of the blocks, or ``None`` if ranges are not compared.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        manifest: Manifest,
+        table: PartTable,
+        spending: Spending,
+        sums: "Checksums | None" = None,
+        mirrored: tuple[MirroredCache, NDArray[np.bool_]] | None = None,
+        policy: FillPolicy | None = None,
+    ) -> None:
+        self.table = table
+        self.sums = sums
+        self._mirrored = None if mirrored is None else mirrored[0]
+        self._policy = policy or FillPolicy("never")
+        self.are_away: NDArray[np.bool_] = np.ones(len(table), bool) if mirrored is None else ~mirrored[1]
+        sha256, dataset_id = table.sha256, manifest.key.id
+        self._ranges = Ranges(
+            bucket,
+            lambda part: _names.part(dataset_id, sha256[part]),
+            table.size_bytes,
+            spending,
+            # If blocks are compared, it does not matter which object they are from.
+            Pins(bucket, dataset_id, table, manifest.table_sha256) if sums is None else None,
+        )
+        self._reading = _comparing(self._ranges, sums)
+        self._holder = HeldReader(self._ranges)
+        self._stores: weakref.WeakValueDictionary[tuple[int, str], BlockStore] = weakref.WeakValueDictionary()
+        self._filler = (
+            None
+            if self._mirrored is None
+            else Filler(self._mirrored, self.are_away, self._ranges.mark_damaged, self._policy.tell_full)
+        )
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "what is read by range in this process can't be pickled; fetch it again in the other process"
+        )
+
+    @property
+    def away(self) -> "RangedCache":
+        """The reader of the parts that are not here."""
+        return self
+
+    def path(self, part: int) -> str:
+        """Return the path of the file of a part that is here; a file that was removed is downloaded again.
+
+        Raises:
+            PartRemovedError: if there is no room for it any more; the part is away then.
+        """
+        assert self._mirrored is not None
+        try:
+            return self._mirrored.path(part)
+        except StorageError as error:
+            if error.errno not in FULL:
+                raise
+            self.are_away[part] = True
+            raise PartRemovedError(*error.args) from error
+
+    def will_read(self, records: int, *, held_bytes: int | None) -> None:
+        """Announce that a stream of this process will read this many records an epoch; see `AwayParts`."""
+        share = records / max(1, self.table.records)
+        is_filled = self._policy.fills(share) and self.choice(share, held_bytes=held_bytes)[0] != "blocks"
+        if self._filler is not None and is_filled:
+            self._filler.start()
+
+    def choice(self, share: float, *, held_bytes: int | None) -> tuple[str, str]:
+        """Return the way in which a stream reads this share of the records an epoch, and the reason."""
+        limit_bytes = None if self._mirrored is None else self._mirrored.limit_bytes
+        has_disk = self._mirrored is not None and self._policy.fill != "never"
+        otherwise = "ranges"
+        # Compared ranges are whole blocks of the format already, and are kept as such.
+        if held_bytes is not None and self.sums is None:
+            has_room = has_disk and (limit_bytes is None or held_bytes <= limit_bytes)
+            if not has_room and held_bytes > MOST_IN_MEMORY_BYTES:
+                return "ranges", f"there is no room for two windows of blocks, {in_words(held_bytes)}"
+            otherwise = "blocks"
+        if self._mirrored is None:
+            return otherwise, "mirror=None"
+        is_filled = self._policy.fills(share)
+        if is_filled and limit_bytes is not None and limit_bytes < self.table.total_bytes:
+            room = in_words(limit_bytes)
+            return otherwise, f"the mirror's limit is {room}: only the parts that are there are read from it"
+        return "mirror" if is_filled else otherwise, self._policy.why(share)
+
+    def block_store(self, key: str, share: float, held_bytes: int, *, is_shared: bool) -> BlockStore | None:
+        """Return the store in which a stream is to hold blocks; see `AwayParts`."""
+        if self.choice(share, held_bytes=held_bytes)[0] != "blocks":
+            return None
+        found = self._stores.get((os.getpid(), key))
+        if found is None:
+            files = self._block_files(key, held_bytes)
+            if files is None and (is_shared or held_bytes > MOST_IN_MEMORY_BYTES):
+                return None
+            found = self._stores[os.getpid(), key] = BlockStore(self._holder, files)
+        return found
+
+    def _block_files(self, key: str, held_bytes: int) -> BlockFiles | None:
+        """Return a folder on disk for blocks, or None if there is no room."""
+        if self._mirrored is None or self._policy.fill == "never":
+            return None
+        try:
+            return self._mirrored.block_files(key, held_bytes)
+        except StorageError as error:
+            _log.info("yogadl: blocks are not kept in the mirror: %s", error)
+            return None
+
+    def read(
+        self,
+        parts: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool,
+        is_announced: bool = True,
+    ) -> Sequence[bytes | memoryview]:
+        """Read ranges of parts; see `AwayParts`."""
+        self._look()
+        if keeps_pages or self.sums is not None:
+            return self._reading.read(
+                parts, positions, lengths, keeps_pages=keeps_pages, is_announced=is_announced
+            )
+        return self._holder.read(parts, positions, lengths, is_announced=is_announced)
+
+    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
+        """Begin to read ranges of parts; see `AwayParts`."""
+        self._look()
+        if self._filler is not None:
+            self._filler.soon(parts)
+        self._reading.announce(parts, positions, lengths, keeps_pages=keeps_pages)
+
+    @property
+    def received(self) -> tuple[int, int]:
+        """The number of requests that this process made for ranges, and the number of bytes received."""
+        return self._ranges.requests, self._ranges.received_bytes
+
+    def _look(self) -> None:
+        """Update from time to time which parts other processes have downloaded."""
+        if self._filler is not None:
+            self._filler.look()
+
+
+def _comparing(ranges: Ranges, sums: "Checksums | None") -> "Ranges | CheckedRanges":
+    """Return the reader of ranges, which compares blocks if there are checksums."""
+    if sums is None:
+        return ranges
+    from yogadl.storage._remote.checked_ranges import CheckedRanges  # only comparing readers need it
+
+    return CheckedRanges(ranges, sums)

@@ -1,0 +1,400 @@
+"""Read byte ranges of a bucket's objects: many at once, and ahead of the reader."""
+
+import errno
+import itertools
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Int64s
+from yogadl._format.table import before
+from yogadl.errors import CacheFormatError, StorageError
+from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
+from yogadl.storage._remote.requests import DaemonThreads, Pins, RequestedRange, Spending
+
+# Rows closer than this are requested together: the bytes between them cost less than a request.
+GAP_BYTES: Final = 512
+# The largest range that one request spans: several connections are faster than one.
+MOST_RANGE_BYTES: Final = 8 * 2**20
+# The size of the pages in which small fields are read and kept.
+PAGE_BYTES: Final = 2**16
+# The bytes that were read ahead and not taken yet are bounded by this; the oldest are dropped first. The
+# bound is several times the announcement of one stream.
+MOST_HELD_BYTES: Final = 128 * 2**20
+
+# A request mostly waits: for 5,000 a second from a store that takes 10 ms, this many threads are needed.
+_THREADS: Final = 64
+
+# A part's number, the position of the first byte, and the position after the last.
+ByteSpan = tuple[int, int, int]
+
+
+class Ranges:
+    """Read ranges of a cache's parts. Safe to use from several threads, and after a fork; not picklable.
+
+    Args:
+        bucket: The bucket of the parts.
+        name_of: Returns the name of a part's object.
+        sizes: The size of each part.
+        spending: Counts requests and bytes, and enforces limits.
+        pins: The pins of the published objects, or ``None`` to skip the check.
+
+    Attributes:
+        requests: The number of requests that this process has made.
+        received_bytes: The number of bytes received.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        name_of: Callable[[int], str],
+        sizes: Int64s,
+        spending: Spending,
+        pins: Pins | None = None,
+    ) -> None:
+        self._bucket = bucket
+        self._name_of = name_of
+        self._sizes = sizes
+        self._spending = spending
+        self._pins = pins
+        self._finding_out = ProcessLock()
+        self._lock = ProcessLock()
+        self._counting = ProcessLock()
+        self._damage: dict[int, CacheFormatError] = {}
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Reset the state: at the start, and after a fork, which leaves the threads of requests behind."""
+        self._pid = os.getpid()
+        self.requests = self.received_bytes = 0
+        self._rows: dict[int, RequestedRange] = {}  # by position: the ranges announced and not taken yet
+        self._left: dict[
+            RequestedRange, int
+        ] = {}  # how many of those each request has left, the oldest first
+        self._left_bytes = 0
+        self._pages: dict[int, RequestedRange] = {}  # the pages that are kept, by number
+        self._tags: dict[int, str] = {}  # the tags of the parts' objects
+        self._threads = DaemonThreads(_THREADS, "yogadl-ranges")
+
+    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
+        """Begin to read these ranges, in this order; see `AwayParts`."""
+        with self._lock:
+            if os.getpid() != self._pid:
+                self._begin_anew()
+            parts, positions, lengths = _not_empty(parts, positions, lengths)
+            if keeps_pages:
+                self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=False)
+            else:
+                self._announce_rows(parts, positions, lengths, is_urgent=False)
+
+    def _announce_rows(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_urgent: bool) -> None:
+        keys, stops = self.keys(parts, positions), (positions + lengths).tolist()
+        new = [
+            number
+            for number, (key, stop) in enumerate(zip(keys, stops, strict=True))
+            if self._known(key, stop) is None
+        ]
+        for found, members in self._requested(spans_of(parts, positions, lengths, new), is_urgent=is_urgent):
+            mine = {keys[new[member]] for member in members}
+            self._rows.update(dict.fromkeys(mine, found))
+            found.keys = tuple(mine)
+            self._left[found] = len(mine)
+            self._left_bytes += found.size_bytes
+        while self._left_bytes > MOST_HELD_BYTES and len(self._left) > 1:
+            oldest = next(iter(self._left))
+            for key in oldest.keys:
+                if self._rows.get(key) is oldest:
+                    del self._rows[key]
+            self._drop(oldest)
+
+    def read(
+        self,
+        parts: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool,
+        is_announced: bool = True,
+    ) -> Sequence[bytes | memoryview]:
+        """Return the bytes of these ranges, waiting for those that are not here; see `AwayParts`.
+
+        Raises:
+            CacheFormatError: if the store lacks the object, or has another one.
+            StorageError: if the store does not answer.
+            SpendingError: if a limit on spending is reached.
+        """
+        self.raise_if_damaged(parts)
+        if not lengths.all():
+            some = np.flatnonzero(lengths)
+            found = self.read(
+                parts[some],
+                positions[some],
+                lengths[some],
+                keeps_pages=keeps_pages,
+                is_announced=is_announced,
+            )
+            full = dict(zip(some.tolist(), found, strict=True))
+            return [full.get(number, b"") for number in range(len(lengths))]
+        with self._lock:
+            if os.getpid() != self._pid:
+                self._begin_anew()
+            if keeps_pages:
+                kept = self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=True)
+            else:
+                if not is_announced:
+                    self._announce_rows(parts, positions, lengths, is_urgent=True)
+                taken = self._taken(parts, positions, lengths, is_announced=is_announced)
+        each = zip(positions.tolist(), lengths.tolist(), strict=True)
+        if not keeps_pages:
+            return [one.slice(position, length) for one, (position, length) in zip(taken, each, strict=True)]
+        try:
+            for page in kept.values():
+                page.wait()
+        except BaseException:
+            with self._lock:
+                for number, page in kept.items():
+                    if page.has_failed:
+                        self._pages.pop(number, None)
+            raise
+        base = self._first_page[parts].tolist()
+        return [
+            _joined(kept, first, position, length)
+            for first, (position, length) in zip(base, each, strict=True)
+        ]
+
+    def in_threads(self, work: Callable[[int], None], items: Sequence[int]) -> None:
+        """Call a function with each of these items, in the threads that make requests."""
+        with self._lock:
+            if os.getpid() != self._pid:
+                self._begin_anew()
+        if len(items) > 1:
+            list(self._threads.map(work, items))
+        else:
+            list(map(work, items))
+
+    def mark_damaged(self, part: int, error: CacheFormatError) -> None:
+        """Refuse all further reads of a part, because its object has other bytes than its name says."""
+        self._damage[part] = error
+
+    @cached_property
+    def _first(self) -> Int64s:
+        """The start of each part, if all parts were joined."""
+        return before(self._sizes)
+
+    @cached_property
+    def _first_page(self) -> Int64s:
+        """The number of each part's first page; all parts' pages are numbered in one sequence."""
+        return before(-(-self._sizes // PAGE_BYTES))
+
+    def raise_if_damaged(self, parts: Int64s) -> None:
+        """Raise the error of one of these parts, if it was condemned."""
+        for part in self._damage.keys() & set(parts.tolist()) if self._damage else ():
+            raise self._damage[part]
+
+    def keys(self, parts: Int64s, positions: Int64s) -> list[int]:
+        """Return the positions that these bytes would have if all parts were joined."""
+        keys: list[int] = (self._first[parts] + positions).tolist()
+        return keys
+
+    def _taken(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
+    ) -> list[RequestedRange]:
+        """Return the range that has each of these, and request those that were not announced."""
+        taken: dict[int, RequestedRange] = {}
+        found: list[Any] = []  # every None becomes a RequestedRange below
+        new = []
+        stops = (positions + lengths).tolist()
+        for number, (key, stop) in enumerate(zip(self.keys(parts, positions), stops, strict=True)):
+            one = taken.get(key)
+            if one is None or one.stop < stop:
+                one = self._known(key, stop)
+                if one is not None and is_announced:
+                    self._forget(key, one)
+                if one is None:
+                    new.append(number)
+                else:
+                    taken[key] = one
+            found.append(one)
+        for one, members in self._requested(spans_of(parts, positions, lengths, new), is_urgent=True):
+            for member in members:
+                found[new[member]] = one
+        return found
+
+    def _known(self, key: int, stop: int) -> RequestedRange | None:
+        """Return the range announced there, if it is long enough and its request has not failed.
+
+        A range whose request failed is requested again. So an error is raised for the readers that wait for
+        the range, and not for later readers, when its cause may have passed.
+        """
+        found = self._rows.get(key)
+        if found is not None and found.has_failed:
+            self._forget(key, found)
+            return None
+        return None if found is None or found.stop < stop else found
+
+    def _forget(self, key: int, found: RequestedRange) -> None:
+        """Remove a range announced there from the announcements, because each is given once."""
+        del self._rows[key]
+        self._left[found] -= 1
+        if not self._left[found]:
+            self._drop(found)
+
+    def _drop(self, found: RequestedRange) -> None:
+        del self._left[found]
+        self._left_bytes -= found.size_bytes
+
+    def _pages_of(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[int]:
+        """Return the numbers of the pages that these ranges lie in, each once."""
+        first = self._first_page[parts] + positions // PAGE_BYTES
+        last = self._first_page[parts] + (positions + lengths - 1) // PAGE_BYTES
+        numbers: list[int] = np.unique(np.concatenate([first, last])).tolist()
+        return numbers
+
+    def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, RequestedRange]:
+        """Return the range of each of these pages, and request the pages that are not here."""
+        missing = [n for n in numbers if n not in self._pages or self._pages[n].has_failed]
+        new = np.array(missing, np.int64)
+        parts = np.searchsorted(self._first_page, new, side="right") - 1
+        starts = (new - self._first_page[parts]) * PAGE_BYTES
+        stops = np.minimum(starts + PAGE_BYTES, self._sizes[parts])
+        spans = list(zip(parts.tolist(), starts.tolist(), stops.tolist(), strict=True))
+        for found, members in self._requested(spans, is_urgent=is_urgent):
+            self._pages.update((int(new[member]), found) for member in members)
+        return {number: self._pages[number] for number in numbers}
+
+    def _requested(
+        self, spans: Sequence[ByteSpan], *, is_urgent: bool
+    ) -> list[tuple[RequestedRange, list[int]]]:
+        """Request these spans; return each range, and the numbers of the spans in it."""
+        found = []
+        for (part, start, stop), members in merged(spans):
+            found.append((RequestedRange(part, start, stop), members))
+        for one, _ in reversed(found) if is_urgent else found:
+            self._put(one, is_urgent=is_urgent)
+        return found
+
+    def request(self, ranges: Iterable[RequestedRange]) -> None:
+        """Begin to read these ranges, in this order."""
+        with self._lock:
+            if os.getpid() != self._pid:
+                self._begin_anew()
+            for one in ranges:
+                self._put(one, is_urgent=False)
+
+    def _put(self, one: RequestedRange, *, is_urgent: bool) -> None:
+        given_up = RuntimeError("the interpreter is shutting down: nothing is read any more")
+        self._threads.put(partial(self._get, one), partial(one.end, error=given_up), is_urgent=is_urgent)
+
+    def _get(self, wanted: RequestedRange) -> None:
+        try:
+            content = wanted.content(partial(self._content, wanted))
+        except BaseException as error:  # noqa: BLE001  (every reader of the range raises it)
+            wanted.end(error=error)
+        else:
+            wanted.end(content)
+
+    def _content(self, wanted: RequestedRange) -> bytes | memoryview:
+        """Request a range."""
+        part, size_bytes = wanted.part, int(self._sizes[wanted.part])
+        name = self._name_of(part)
+        self._spending.take_request()
+        tag = self._tags.get(part)
+        piece = self._bucket.fetch_range(name, wanted.start, wanted.stop, tag=tag)
+        if piece is None:
+            raise CacheFormatError(
+                f"{name} is missing in {self._bucket!r}, though a manifest names it: the version was removed "
+                "and pruned, or the object was; fetch it again, or build the dataset again"
+            )
+        if piece.object.size_bytes != size_bytes:
+            raise CacheFormatError(
+                f"{name} in {self._bucket!r} has {piece.object.size_bytes} bytes, not {size_bytes}: it was "
+                "truncated or altered there; build the dataset again, or restore the object"
+            )
+        if len(piece.content) != wanted.size_bytes:
+            raise StorageError(
+                errno.EIO,
+                f"{self._bucket!r} gave {len(piece.content)} bytes of the {wanted.size_bytes} of {name} from "
+                f"{wanted.start} on: try again; if it happens again, the store loses bytes",
+            )
+        if tag is None:
+            self._check_published(part, name, piece.object.tag)
+        # Requests made before the first answer name no tag: all of them must get the same one.
+        if self._tags.setdefault(part, piece.object.tag) != piece.object.tag:
+            raise replaced(self._bucket.url, name)
+        self._count(len(piece.content))
+        return piece.content
+
+    def _check_published(self, part: int, name: str, tag: str) -> None:
+        """Raise `ReplacedError` unless the part's object with this tag has the bytes of the part."""
+        if self._pins is None or self._pins.is_published(part, tag):
+            return
+        with self._finding_out:
+            is_right = self._pins.is_published(part, tag)  # another thread may have compared it
+            if is_right is None:
+                self._spending.take_request()
+                is_right = self._pins.find_out(part, tag)
+                self._count(int(self._sizes[part]))
+        if not is_right:
+            raise ReplacedError(
+                errno.ESTALE,
+                f"{name} in {self._bucket!r} is not the object that was published, and has other bytes than "
+                "its name says: it was replaced there; restore the object, or build the dataset again",
+            )
+
+    def _count(self, size_bytes: int) -> None:
+        """Count a request that was answered."""
+        self._spending.add_bytes(size_bytes)
+        with self._counting:
+            self.requests += 1
+            self.received_bytes += size_bytes
+
+
+def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tuple[ByteSpan, list[int]]]:
+    """Merge spans into ranges to request; return each, and its spans' numbers, in the order of the first."""
+    gap_bytes = GAP_BYTES if gap_bytes is None else gap_bytes
+    found: list[tuple[ByteSpan, list[int]]] = []
+    part, start, stop, members = -1, 0, 0, list[int]()
+    for number in sorted(range(len(spans)), key=spans.__getitem__):
+        its_part, its_start, its_stop = spans[number]
+        is_near = its_part == part and its_start <= stop + gap_bytes
+        if is_near and (its_stop <= stop or its_stop - start <= MOST_RANGE_BYTES):
+            stop = max(stop, its_stop)
+            members.append(number)
+            continue
+        if members:
+            found.append(((part, start, stop), members))
+        part, start, stop, members = its_part, its_start, its_stop, [number]
+    if members:
+        found.append(((part, start, stop), members))
+    return sorted(found, key=lambda one: min(one[1]))
+
+
+def _not_empty(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    return (
+        (parts, positions, lengths)
+        if lengths.all()
+        else (parts[lengths > 0], positions[lengths > 0], lengths[lengths > 0])
+    )
+
+
+def spans_of(parts: Int64s, positions: Int64s, lengths: Int64s, chosen: Iterable[int]) -> list[ByteSpan]:
+    numbers = np.fromiter(chosen, np.int64)
+    starts = positions[numbers]
+    stops = starts + lengths[numbers]
+    return list(zip(parts[numbers].tolist(), starts.tolist(), stops.tolist(), strict=True))
+
+
+def _joined(pages: dict[int, RequestedRange], base: int, position: int, length: int) -> bytes | memoryview:
+    """Return bytes that lie in one page, or in several that follow each other."""
+    first, last = position // PAGE_BYTES, (position + length - 1) // PAGE_BYTES
+    if first == last:
+        return pages[base + first].slice(position, length)
+    ends = [position, *(number * PAGE_BYTES for number in range(first + 1, last + 1)), position + length]
+    return b"".join(
+        pages[base + first + number].slice(start, stop - start)
+        for number, (start, stop) in enumerate(itertools.pairwise(ends))
+    )

@@ -1,0 +1,446 @@
+"""Requests for ranges of parts: their threads, their cost and limits, and what an answer must be."""
+
+import atexit
+import errno
+import hashlib
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.arguments import above_zero, in_words
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Prices
+from yogadl._format.table import ArrayFile, PartTable
+from yogadl._workers.serial import call_into
+from yogadl.errors import CacheFormatError, ConfigurationError, SpendingError, StorageError
+from yogadl.storage import _names
+from yogadl.storage._objects.bucket import Bucket
+from yogadl.storage._objects.store import CredentialsError
+
+# Wait for bytes of a part that were requested, and read from them.
+
+
+class RequestedRange:
+    """Bytes of one part that were requested.
+
+    Attributes:
+        part: The number of the part.
+        start: The position of the first byte.
+        stop: The position after the last byte.
+        keys: The keys of the announced ranges that lie in it.
+    """
+
+    __slots__ = ("_content", "_done", "_error", "keys", "part", "start", "stop")
+
+    def __init__(self, part: int, start: int, stop: int) -> None:
+        self.part, self.start, self.stop = part, start, stop
+        self.keys: tuple[int, ...] = ()
+        self._content: bytes | memoryview = b""
+        self._error: BaseException | None = None
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes."""
+        return self.stop - self.start
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the request failed."""
+        return self._error is not None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the bytes have arrived, or the request failed."""
+        return not self._done.locked()
+
+    def end(self, content: bytes | memoryview = b"", error: BaseException | None = None) -> None:
+        """Set the content that arrived, or the error of the request."""
+        self._content, self._error = content, error
+        self._done.release()
+
+    def wait(self) -> None:
+        """Wait until the bytes have arrived.
+
+        Raises:
+            BaseException: the error of the request, if it failed.
+        """
+        with self._done:
+            pass
+        if self._error is not None:
+            raise self._error
+
+    def content(self, fetch: Callable[[], bytes | memoryview]) -> bytes | memoryview:
+        """Return the bytes to keep in memory, made from those that `fetch` returns."""
+        return fetch()
+
+    def slice(self, start: int, length: int) -> bytes | memoryview:
+        """Return bytes from a position of the part on, waiting for them to arrive."""
+        self.wait()
+        first = start - self.start
+        if not first and length == len(self._content):
+            return self._content
+        return memoryview(self._content)[first : first + length]
+
+
+# Run jobs in daemon threads, which end with their executor and delay the exit by seconds at most.
+
+
+_EXIT_TIMEOUT_S: Final = 5.0
+
+# A job for a thread, and the call that replaces it if the threads have ended.
+_Job = tuple[Callable[[], None], Callable[[], object]]
+
+
+class DaemonThreads(Executor):
+    """Run jobs in the order of their submission, urgent ones first, in a bounded number of threads.
+
+    The threads end with this object. The threads are daemons, since they may wait for a store for minutes. At
+    exit the process waits for them a little, since ending the interpreter under a request that has just been
+    answered may crash it. A forked process does not wait, since it has none of the threads.
+
+    Args:
+        most: The largest number of threads.
+        name: The name of the threads.
+
+    Attributes:
+        ended: Set once no further job is begun.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._jobs: deque[_Job] = deque()
+        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one for each job; False ends a thread
+        self._threads: list[threading.Thread] = []
+        self._pid = os.getpid()
+        self.ended = threading.Event()
+        self._end = partial(_end, self._jobs, self._tokens, self._threads, self.ended)
+        weakref.finalize(self, self._end).atexit = False
+        _living.add(self)
+
+    def put(
+        self, work: Callable[[], None], instead: Callable[[], object], *, is_urgent: bool = False
+    ) -> None:
+        """Let a thread call `work`, which must not raise; call `instead` if the threads have ended."""
+        if self.ended.is_set():
+            instead()
+            return
+        (self._jobs.appendleft if is_urgent else self._jobs.append)((work, instead))
+        self._tokens.put(True)
+        if len(self._threads) < self._most:
+            work_off = partial(_work_off, self._jobs, self._tokens)
+            thread = threading.Thread(target=work_off, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no more threads
+                if not self._threads:
+                    raise
+            else:
+                self._threads.append(thread)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Let a thread call a function; see `Executor.submit`."""
+        future: Future[Any] = Future()
+        self.put(partial(call_into, future, partial(fn, *args, **kwargs)), partial(_give_up, future))
+        return future
+
+    def end(self, limit_s: float) -> None:
+        """Begin no further job, and wait for those that run."""
+        if os.getpid() == self._pid:
+            self._end()
+            for thread in self._threads:
+                thread.join(max(0.0, limit_s - time.monotonic()))
+
+
+_living: "weakref.WeakSet[DaemonThreads]" = weakref.WeakSet()
+
+
+def _give_up(future: "Future[Any]") -> None:
+    if future.cancel():
+        future.set_running_or_notify_cancel()  # wakes those that wait for several futures
+
+
+def _work_off(jobs: deque[_Job], tokens: "queue.SimpleQueue[bool]") -> None:
+    while tokens.get():
+        try:
+            work = jobs.popleft()[0]
+        except IndexError:  # `_end` took the job meanwhile
+            continue
+        work()
+        del work
+
+
+def _end(
+    jobs: deque[_Job],
+    tokens: "queue.SimpleQueue[bool]",
+    threads: list[threading.Thread],
+    ended: threading.Event,
+) -> None:
+    ended.set()
+    while True:
+        try:
+            jobs.popleft()[1]()
+        except IndexError:
+            break
+    for _ in threads:
+        tokens.put(False)
+
+
+@atexit.register
+def _end_all() -> None:
+    limit_s = time.monotonic() + _EXIT_TIMEOUT_S
+    for threads in list(_living):
+        threads.end(limit_s)
+
+
+# Count the cost of reading by range, and enforce limits.
+
+
+class Spending:
+    """The ranges that one process reads from one storage. Thread-safe; a pickled or forked copy begins at 0.
+
+    Args:
+        max_requests: The number of requests that may be made.
+        max_requests_per_s: The number of requests that may be made each second.
+        max_price: The price that requests and bytes may cost.
+        prices: The prices of the store.
+
+    Raises:
+        ConfigurationError: if an argument is no number above 0, or `max_price` is given and all prices are 0.
+
+    Attributes:
+        prices: The prices of the store.
+    """
+
+    def __init__(
+        self,
+        max_requests: int | None = None,
+        max_requests_per_s: float | None = None,
+        max_price: float | None = None,
+        prices: Prices | None = None,
+    ) -> None:
+        given = {
+            "max_requests": max_requests,
+            "max_requests_per_s": max_requests_per_s,
+            "max_price": max_price,
+        }
+        for name, value in given.items():
+            above_zero(name, value)
+        if not isinstance(prices, Prices | None):
+            raise ConfigurationError(f"prices must be yogadl.Prices(...), not {prices!r}")
+        self.prices = prices or Prices()
+        if max_price is not None and not self.prices.of(1, 1):
+            raise ConfigurationError(
+                "max_price: no price is known of this store; give prices=yogadl.Prices(...)"
+            )
+        self._max_requests, self._max_price = max_requests, max_price
+        self._per_s = max_requests_per_s
+        self._lock = ProcessLock()
+        self._requests = self._bytes = 0
+        self._next_s = 0.0
+
+    def __reduce__(self) -> Any:
+        # Pickled as plain numbers, because each reference to a cache pickles this, too.
+        limits = self._max_requests, self._per_s, self._max_price
+        return _limited, (*limits, *vars(self.prices).values())
+
+    def take_request(self) -> None:
+        """Count the next request, after a wait if there are too many each second.
+
+        Raises:
+            SpendingError: if the request would exceed a limit.
+        """
+        with self._lock:
+            limit = self._reached()
+            if limit is not None:
+                which = "which is max_requests, " if limit == "max_requests" else ""
+                received = f"{in_words(self._bytes)} received{'' if which else ', which is max_price'}"
+                raise SpendingError(
+                    errno.EDQUOT,
+                    f"{self._requests} requests were made, {which}and {received}: raise {limit}, or fill a "
+                    "mirror first (mirror_fill='always', `yogadl pull`)",
+                )
+            self._requests += 1
+            now = time.monotonic()
+            begins = now if self._per_s is None else max(now, self._next_s)
+            self._next_s = begins + (0.0 if self._per_s is None else 1 / self._per_s)
+        if begins > now:
+            time.sleep(begins - now)
+
+    def _reached(self) -> str | None:
+        """Return the name of the limit that one more request would exceed."""
+        if self._max_requests is not None and self._requests >= self._max_requests:
+            return "max_requests"
+        if self._max_price is None or self.prices.of(self._requests + 1, self._bytes) <= self._max_price:
+            return None
+        return "max_price"
+
+    def add_bytes(self, size_bytes: int) -> None:
+        """Count bytes that were received."""
+        with self._lock:
+            self._bytes += size_bytes
+
+
+def _limited(
+    max_requests: int | None,
+    max_requests_per_s: float | None,
+    max_price: float | None,
+    per_1000_requests: float,
+    per_gb: float,
+) -> Spending:
+    return Spending(max_requests, max_requests_per_s, max_price, Prices(per_1000_requests, per_gb))
+
+
+# Detect parts whose objects in a bucket were replaced after publication, for readers of ranges.
+#
+# Ranges are not compared with the part's sha256. Therefore the publication records a hash of each object's
+# tag (its ETag, its generation), its pin, and the first answer to a reader must have that tag. An object that
+# was uploaded again has another tag: then each process reads the whole object, once, and compares it with its
+# name.
+
+
+_log = logging.getLogger("yogadl")
+
+Uint64s = NDArray[np.uint64]
+
+# The pin of an object whose tag is unknown.
+UNKNOWN: Final = 0
+# The bytes that a file of pins may have beside its hashes.
+_MOST_HEADER_BYTES: Final = 4096
+
+
+class Pins:
+    """The pins of a cache's parts, which tell whether these are the objects that were published.
+
+    Safe to use from threads and after a fork; not picklable.
+
+    Args:
+        bucket: The bucket of the cache.
+        dataset_id: The dataset's id.
+        table: The part table.
+        table_sha256: The hash of the part table.
+    """
+
+    def __init__(self, bucket: Bucket, dataset_id: str, table: PartTable, table_sha256: str) -> None:
+        self._bucket = bucket
+        self._id = dataset_id
+        self._table = table
+        self._table_sha256 = table_sha256
+        self._lock = ProcessLock()
+        self._known: Uint64s | None = None
+        self._found_out: dict[tuple[int, str], bool] = {}
+
+    def is_published(self, part: int, tag: str) -> bool | None:
+        """Return whether a part's object with this tag is right, or ``None`` if its bytes must be compared.
+
+        The first call makes a request.
+
+        Raises:
+            CacheFormatError: if the pins are damaged.
+            StorageError: if the pins can't be read.
+        """
+        if self._known is None:
+            with self._lock:
+                if self._known is None:
+                    self._known = read_pins(self._bucket, self._id, self._table, self._table_sha256)
+        if int(self._known[part]) in (UNKNOWN, hash_of(tag)):
+            return True
+        return self._found_out.get((part, tag))
+
+    def find_out(self, part: int, tag: str) -> bool:
+        """Read the whole object of a part; return whether its bytes are right.
+
+        Raises:
+            ReplacedError: if the object has another tag now.
+            StorageError: if the object can't be read.
+        """
+        name = _names.part(self._id, self._table.sha256[part])
+        is_right = has_bytes(self._bucket, name, self._table.sha256[part], tag)
+        if is_right and True not in self._found_out.values():
+            _log.warning(
+                "yogadl: %s in %r is not the object that was published, but has the same bytes: it was put "
+                "there again. Each process reads such parts as a whole first, until the dataset is published "
+                "anew or %s is removed", name, self._bucket, _names.pins(self._id, self._table_sha256),
+            )  # fmt: skip
+        self._found_out[part, tag] = is_right
+        return is_right
+
+
+def hash_of(tag: str) -> int:
+    """Return the pin of an object's tag; `UNKNOWN` for an empty tag."""
+    if not tag:
+        return UNKNOWN
+    return int.from_bytes(hashlib.sha256(tag.encode()).digest()[:8], "little") or 1
+
+
+def has_bytes(bucket: Bucket, name: str, sha256: str, tag: str) -> bool:
+    """Return whether an object with this tag has bytes of this hash."""
+    with bucket.get(name, tag=tag) as body:
+        if body is None:
+            return False
+        found = hashlib.sha256()
+        for chunk in body.chunks:
+            found.update(chunk)
+        return found.hexdigest() == sha256
+
+
+def read_pins(bucket: Bucket, dataset_id: str, table: PartTable, table_sha256: str) -> Uint64s:
+    """Return the pin of each part; `UNKNOWN` for all, if there are no pins or they are of another bucket.
+
+    A bucket's objects may have been copied one by one to another bucket, where they have other tags.
+
+    Raises:
+        CacheFormatError: if the file of pins is damaged.
+    """
+    name = _names.pins(dataset_id, table_sha256)
+    what = f"{name} in {bucket!r}, which may be removed,"
+    nothing = np.zeros(len(table), np.uint64)
+    try:
+        content = _content(bucket, name, what, _MOST_HEADER_BYTES + nothing.nbytes)
+    except CredentialsError:
+        raise
+    except StorageError as error:
+        if error.errno != errno.EACCES:
+            raise
+        # Without the permission to list, stores answer "forbidden" for every missing object.
+        _log.info("yogadl: it is not known which objects were published: %s", error)
+        return nothing
+    if content is None:
+        return nothing
+    file = ArrayFile.from_buffer(content, what)
+    found = file.arrays.get("pins")
+    if found is None or found.dtype != nothing.dtype or found.shape != nothing.shape:
+        raise CacheFormatError(f"{what} is not about the {len(table)} parts of its part table")
+    return found if file.document.get("location") == _hash_of_location(bucket) else nothing
+
+
+def _content(bucket: Bucket, name: str, what: str, most_bytes: int) -> bytes | None:
+    with bucket.get(name) as body:
+        if body is None:
+            return None
+        if body.object.size_bytes > most_bytes:
+            raise CacheFormatError(f"{what} is larger than it can be")
+        return b"".join(body.chunks)
+
+
+def pins_file(bucket: Bucket, hashes: Iterable[int]) -> bytes:
+    """Return the content of a file of pins: one hash for each part, of an object of this bucket."""
+    document = {"location": _hash_of_location(bucket)}
+    return ArrayFile({"pins": np.array([*hashes], np.uint64)}, document).to_bytes()
+
+
+def _hash_of_location(bucket: Bucket) -> str:
+    return hashlib.sha256(bucket.url.encode()).hexdigest()

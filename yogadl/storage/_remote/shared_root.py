@@ -1,0 +1,140 @@
+"""Keep the files of caches in a folder that several machines share, such as one on NFS."""
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+from yogadl.errors import StorageError
+from yogadl.storage._files.folder import Folder
+from yogadl.storage._files.local_bucket import LocalBucket
+from yogadl.storage._files.root import MAX_READ_BYTES, Root
+from yogadl.storage._remote.opener import BucketRoot
+
+# Freeing a full disk needs room for small files: a lease, its end, the copy of a manifest. The reserve holds
+# that room as separate files, since a disk may run out of files, too. No dataset has such an id.
+_FOLDER: Final = ".yogadl/reserve"
+_PROBE: Final = ".yogadl/room"
+_FILES: Final = 32
+_FILE_BYTES: Final = 2**14
+# The files that one `delete` or `prune` removes from the reserve; others may fill the disk before the next
+# one.
+_AT_ONCE: Final = 16
+# The files that a dry run removes: it writes one file, and a temporary file before that is in its place.
+_FILES_FOR_CLOCK: Final = 2
+# A build makes the reserve only if there is room for this many further files; a call that removed files of
+# the reserve needs room for fewer.
+_SPARE_FILES: Final = 64
+_SPARE_AFTERWARDS: Final = 8
+
+
+class SharedRoot(BucketRoot, Root):
+    """A folder that several machines share, such as one on NFS.
+
+    Small files are read and written as in a bucket, in ways that allow for the file caches of other machines;
+    parts are written in the folder and renamed.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(LocalBucket(folder.root))
+        self._folder = folder
+
+    def __reduce__(self) -> Any:
+        return SharedRoot, (self._folder,)
+
+    @property
+    def location(self) -> str:
+        return self._folder.location
+
+    def where(self, name: str) -> str:
+        return self._folder.where(name)
+
+    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
+        return self._folder.view(name, most_bytes)
+
+    def adopt(self, files: Mapping[str, Path]) -> None:
+        self._folder.adopt(files)
+
+    def folders_with(
+        self, *names: str, most_files: int | None = None, below: str = ""
+    ) -> tuple[list[str], bool]:
+        return self._folder.folders_with(*names, most_files=most_files, below=below)
+
+    def remove_folder(self, name: str) -> None:
+        self._folder.remove_folder(name)
+
+    def with_room(self, dry_run: bool = False) -> AbstractContextManager[None]:
+        """Remove a part of the reserve if the disk is full, because removing files takes room, too."""
+        return _reserve_released_if_full(self._folder, dry_run=dry_run)
+
+    @contextlib.contextmanager
+    def workplace(self, below: str) -> Iterator[Path]:
+        """Give a new folder, removed afterwards: a builder that lost its lease may still write to its own."""
+        _make_reserve(self._folder)
+        name = f"{below}/{secrets.token_hex(8)}"
+        try:
+            with self._folder.workplace(name) as path:
+                yield path
+        finally:
+            shutil.rmtree(self._folder.path(name), ignore_errors=True)
+
+    def local(self, name: str) -> AbstractContextManager[Path]:
+        return self._folder.local(name)
+
+
+def _make_reserve(folder: Folder, spare: int = _SPARE_FILES) -> None:
+    """Make the missing files of the reserve, unless the disk is nearly full.
+
+    Args:
+        folder: The folder.
+        spare: The number of further files that there must be room for.
+    """
+    with contextlib.suppress(OSError):  # the call that needs the space reports the error
+        there = {entry.name for entry in folder.entries(_FOLDER)}
+        for name in sorted({f"{_FOLDER}/{number:02d}" for number in range(_FILES)} - there):
+            if not _has_room(folder, spare + 1):
+                return
+            folder.write(name, secrets.token_bytes(_FILE_BYTES))  # random bytes, which can't be compressed
+
+
+@contextlib.contextmanager
+def _reserve_released_if_full(folder: Folder, *, dry_run: bool) -> Iterator[None]:
+    """Remove half of the reserve if there is too little room, and restore it afterwards as far as possible.
+
+    Args:
+        folder: The folder.
+        dry_run: Whether only the clock is read: then fewer files are removed, and only removed ones restored.
+    """
+    is_made = not dry_run
+    with contextlib.suppress(OSError):  # the calls in the block report the error
+        if not _has_room(folder, _AT_ONCE) or not _can_write(folder):
+            for entry in list(folder.entries(_FOLDER))[: _FILES_FOR_CLOCK if dry_run else _AT_ONCE]:
+                folder.remove(entry.name)
+                is_made = True
+    try:
+        yield
+    finally:
+        if is_made:
+            _make_reserve(folder, _SPARE_AFTERWARDS)
+
+
+def _has_room(folder: Folder, files: int) -> bool:
+    """Return whether the disk reports room for this many files of the reserve."""
+    found = os.statvfs(folder.root)
+    has_files = found.f_files == 0 or found.f_favail >= files  # some file systems have no limit, and report 0
+    return has_files and found.f_bavail * found.f_frsize >= files * _FILE_BYTES
+
+
+def _can_write(folder: Folder) -> bool:
+    """Return whether this user can write as much as `_AT_ONCE` files; only a write shows a quota."""
+    try:
+        folder.write(_PROBE, secrets.token_bytes(_AT_ONCE * _FILE_BYTES))
+        folder.remove(_PROBE)
+    except StorageError as error:
+        return error.errno not in (errno.ENOSPC, errno.EDQUOT)
+    return True
