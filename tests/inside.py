@@ -132,9 +132,9 @@ yogadl._order.permutation ROUNDS
 yogadl._core.progress PROGRESS_DELAY_S=_DELAY_S
 yogadl._stream.block_ahead BLOCK_AHEAD_REQUEST_BYTES=_REQUEST_BYTES _COMING_BYTES _WINDOW_BYTES
 yogadl._stream.items ITEMS_MOST_BYTES=MOST_BYTES
-yogadl._stream.plan COUNTED PLAN_INDICES=INDICES
+yogadl._stream.plan COUNTED PLAN_INDICES=INDICES_PER_CHUNK
 yogadl._stream.pool MOST_SEGMENTS
-yogadl._stream.run RUN_INDICES=INDICES
+yogadl._stream.run RUN_INDICES=INDICES_PER_CHUNK
 yogadl._stream.workers WORKERS_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.adapters.arrow_export _MAX_BYTES
 yogadl.adapters.ray._source _BLOCK_BYTES

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from yogadl._order.keys import GOLDEN, absorb, absorb_array, derive_key, mix_array
 
 RANDOM_TAG = int.from_bytes(b"random-1", "big")
-_WORDS = np.arange(1, 5, dtype=np.uint64) * np.uint64(GOLDEN)
+_WORD_OFFSETS = np.arange(1, 5, dtype=np.uint64) * np.uint64(GOLDEN)
 
 
 class _State(ISpawnableSeedSequence):
@@ -48,7 +48,7 @@ def generators(seed: int, stage: int, epoch: int, positions: NDArray[np.int64]) 
     """
     state = absorb(derive_key(RANDOM_TAG, seed, stage), epoch)
     keys = absorb_array(state, positions.astype(np.uint64))
-    words = keys[:, None] + _WORDS
+    words = keys[:, None] + _WORD_OFFSETS
     mix_array(words)
-    made: Any = PCG64  # Any: PCG64's declared types leave out other seed sequences
-    return (Generator(made(_State(row))) for row in words)
+    bit_generator_class: Any = PCG64  # Any: PCG64's declared types leave out other seed sequences
+    return (Generator(bit_generator_class(_State(row))) for row in words)

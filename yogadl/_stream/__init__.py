@@ -21,7 +21,7 @@ from yogadl._stream.opening import open_shard, open_stream
 from yogadl._stream.prefetch import ForkedError, Prefetch, Stats
 from yogadl._stream.recipe import ItemStage, Make, Recipe, SpanProgress
 from yogadl._stream.rows import Flags, Rows
-from yogadl._stream.run import INDICES, Ahead, Counters, Run
+from yogadl._stream.run import INDICES_PER_CHUNK, Ahead, Counters, Run
 from yogadl._stream.stream import Loader, RecordStream, as_order, as_stream
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ __all__ = [
     "Finish",
     "Flags",
     "ForkedError",
-    "INDICES",
+    "INDICES_PER_CHUNK",
     "Identity",
     "Loader",
     "Make",

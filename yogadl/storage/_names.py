@@ -10,23 +10,23 @@ from yogadl._core.key import DatasetKey, is_hash
 from yogadl.errors import CacheFormatError
 
 # Not compiled here: a process that only reads does not need these.
-_OURS: Final = (
+_CACHE_FILES: Final = (
     r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.(parts|pins)|builds/[0-9a-f]{24}/.*"
     r"|tables/[0-9a-f]{32}/[0-9a-f]{24}\.selection"
     r"|leases/[0-9a-f]{24}/[0-9]{10}(\.beat|\.end|\.wait)?"
     r"|tags/.+/[0-9]{10}\.tag)"
 )
-_OF_LOCKS: Final = r"locks/[0-9a-f]{24}\.(lock|turn|holder)"
+_LOCK_FILES: Final = r"locks/[0-9a-f]{24}\.(lock|turn|holder)"
 _UNFINISHED: Final = r"(?:.*/)?\.[0-9a-f]{16}\.tmp"
 _LEASE: Final = r"([0-9]{10})(\.beat|\.end|\.wait)?"
-MAX_NUMBER: Final = 10**10 - 1  # the largest number in the name of a lease or a tag
+MAX_TERM_OR_MOVE: Final = 10**10 - 1  # the largest number in the name of a lease or a tag
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
 SELECTION_SUFFIX: Final = ".selection"
 TAG_SUFFIX: Final = ".tag"
-HEARTBEAT: Final = ".beat"
-END: Final = ".end"
-WAIT: Final = ".wait"
+HEARTBEAT_SUFFIX: Final = ".beat"
+END_SUFFIX: Final = ".end"
+WAIT_SUFFIX: Final = ".wait"
 
 
 @frozen
@@ -204,10 +204,10 @@ def holder(key: DatasetKey) -> str:
 def is_lock(dataset_id: str, name: str) -> bool:
     """Return whether a file below a dataset is a lock on one of its versions, or belongs to one."""
     whole = lock(WholeDataset(dataset_id))
-    return name != whole and re.fullmatch(_OF_LOCKS, name[len(dataset_id) + 1 :]) is not None
+    return name != whole and re.fullmatch(_LOCK_FILES, name[len(dataset_id) + 1 :]) is not None
 
 
-def hashed(name: str) -> str:
+def version_hash_in(name: str) -> str:
     """Return the hash of a version from the name of its lock, or of the folder of its builds."""
     return name.rpartition("/")[2].partition(".")[0]
 
@@ -233,7 +233,7 @@ def is_unfinished(name: str) -> bool:
     return re.fullmatch(_UNFINISHED, name) is not None
 
 
-def is_ours(dataset_id: str, name: str) -> bool:
+def is_cache_file(dataset_id: str, name: str) -> bool:
     """Return whether a file below a dataset has the form of a cache's file, and so may be removed.
 
     The lease on pruning is excluded: the next prune clears it.
@@ -242,7 +242,7 @@ def is_ours(dataset_id: str, name: str) -> bool:
         return True
     if name.startswith(f"{leases(WholeDataset(dataset_id))}/"):
         return False
-    return re.fullmatch(_OURS, name[len(dataset_id) + 1 :]) is not None
+    return re.fullmatch(_CACHE_FILES, name[len(dataset_id) + 1 :]) is not None
 
 
 def _short(version: str) -> str:

@@ -17,7 +17,7 @@ from yogadl._core.protocols import RandomAccess
 from yogadl._dataref import RecordsRef, as_ref
 from yogadl._order import derive_key
 from yogadl._stream import (
-    INDICES,
+    INDICES_PER_CHUNK,
     Ahead,
     Cut,
     Identity,
@@ -43,7 +43,7 @@ from yogadl.errors import ConfigurationError, CursorError
 # Grain's transformations and operations have no common type.
 Operation = Any
 
-_COUNTED = (grain.transforms.Filter, grain.experimental.FlatMapTransform)
+_CHANGE_ITEM_COUNT = (grain.transforms.Filter, grain.experimental.FlatMapTransform)
 _ONE_TO_ONE = (grain.transforms.Map, grain.transforms.RandomMap, grain.transforms.TfRandomMap)
 
 
@@ -69,7 +69,7 @@ def effect_of(operations: Sequence[Operation]) -> Effect:
         if isinstance(operation, grain.transforms.Batch):
             deal *= operation.batch_size if is_in_step else 1
         elif not isinstance(operation, _ONE_TO_ONE):
-            is_in_step, is_known = False, is_known and isinstance(operation, _COUNTED)
+            is_in_step, is_known = False, is_known and isinstance(operation, _CHANGE_ITEM_COUNT)
     return Effect(deal, is_in_step, is_known)
 
 
@@ -183,8 +183,8 @@ def from_json(described: Any) -> Numbering:  # Any: the JSON comes from a file
 
 # The size of one read ahead: records are still in the CPU's cache when Grain uses them, at 20 us each.
 _AHEAD_BYTES: Final = 1_000_000
-_MOST_AHEAD: Final = 1024
-_LEAST_AHEAD: Final = 16
+_MOST_RECORDS_AHEAD: Final = 1024
+_LEAST_RECORDS_AHEAD: Final = 16
 
 
 def described(kind: str, source: RandomAccess) -> str:
@@ -262,7 +262,7 @@ class RecordItems:
         self._numbering = numbering
         self._run = stream.run
         self._padding_field = padding_field
-        self._most = stream.run.at_once(_AHEAD_BYTES, _MOST_AHEAD)
+        self._most_ahead = stream.run.at_once(_AHEAD_BYTES, _MOST_RECORDS_AHEAD)
         self._thread = _ThreadState()
 
     def __reduce__(self) -> Any:
@@ -294,7 +294,7 @@ class RecordItems:
         thread.last, thread.step = number, step
         if number in thread.ready:
             return thread.ready.pop(number)
-        thread.count = min(self._most, max(_LEAST_AHEAD, 2 * thread.count)) if is_steady else 1
+        thread.count = min(self._most_ahead, max(_LEAST_RECORDS_AHEAD, 2 * thread.count)) if is_steady else 1
         thread.ready = self._read(operator.index(number), thread.count, max(1, step))
         return thread.ready.pop(number)
 
@@ -302,7 +302,9 @@ class RecordItems:
         """Read `count` records, every `step`-th of an epoch; if there are several, announce the next ones."""
         upcoming = self._thread.upcoming
         if upcoming is None or number not in upcoming.numbers or step != upcoming.numbers.step:
-            upcoming = self._thread.upcoming = self._upcoming(number, INDICES if count > 1 else 1, step)
+            upcoming = self._thread.upcoming = self._upcoming(
+                number, INDICES_PER_CHUNK if count > 1 else 1, step
+            )
         first = upcoming.numbers.index(number)
         last = min(len(upcoming.rows), first + count)
         if count > 1:

@@ -58,18 +58,18 @@ def shards() -> dict[str, int]:
     return {"shard_rank": jax.process_index(), "num_shards": jax.process_count()}
 
 
-def check_share(stream: RecordStream, spanned: int | None) -> None:
+def check_share(stream: RecordStream, sharding_processes: int | None) -> None:
     """Check that the stream's shard fits the sharding: raise if not, warn if all processes read all.
 
-    A batch lies on the devices of `spanned` processes; ``None``: there is no sharding.
+    A batch lies on the devices of `sharding_processes` processes; ``None``: there is no sharding.
     """
     shard, processes = stream.shard, jax.process_count()
-    if shard.ranks > 1 and spanned == processes:
+    if shard.ranks > 1 and sharding_processes == processes:
         raise ConfigurationError(
             "with a sharding each process finds its own rows of the job's batches, but the stream is shard "
             f"{shard.rank} of {shard.ranks} already: open it without shard_rank and num_shards"
         )
-    if (spanned or 1) < processes:
+    if (sharding_processes or 1) < processes:
         mend = "open it with **yogadl.adapters.jax.shards(), or pass a sharding over all devices"
         warn_if_unsharded(stream, processes, mend)
 

@@ -5,7 +5,7 @@ from typing import Final
 from yogadl._core.frozen import frozen
 from yogadl.errors import ConfigurationError
 
-TTL_S: Final = 300.0
+DEFAULT_TTL_S: Final = 300.0
 _MIN_TTL_S: Final = 1.0
 
 
@@ -21,7 +21,7 @@ class LeasePolicy:
         ConfigurationError: if either makes no sense.
     """
 
-    ttl_s: float = TTL_S
+    ttl_s: float = DEFAULT_TTL_S
     wait_s: float | None = None
 
     def __post_init__(self) -> None:

@@ -42,12 +42,12 @@ _CREDENTIALS_LIFE: Final = timedelta(minutes=6)
 _LONGEST_BODY: Final = timedelta(days=1)
 # Answers with these statuses may have a Retry-After, which obstore does not return: the SDK repeats the
 # request at once.
-_BUSY: Final = (429, 503)
+_BUSY_STATUSES: Final = (429, 503)
 # After a range that did not come within moments, further ones are likely to be slow for this time.
 _SLOW_FOR_S: Final = 60.0
 # obstore's errors have only a text.
 _STATUS: Final = re.compile(r"returned non-2xx status code: (\d{3})")
-_PASSING: Final = re.compile(r"HttpError \{\s+kind: (Timeout|Interrupted)")
+_TRANSIENT_KIND: Final = re.compile(r"HttpError \{\s+kind: (Timeout|Interrupted)")
 
 
 class _Client(NamedTuple):
@@ -56,14 +56,14 @@ class _Client(NamedTuple):
     Attributes:
         store: Reads bodies of any length.
         tag: The key of an object's tag in obstore's metadata.
-        within_patience: The same store, but an answer must be whole within the patience.
-        within_moments: The same store, but an answer must be whole within moments.
+        patience_store: The same store, but an answer must be whole within the patience.
+        quick_store: The same store, but an answer must be whole within moments.
     """
 
     store: Any
     tag: str = ""
-    within_patience: Any = None
-    within_moments: Any = None
+    patience_store: Any = None
+    quick_store: Any = None
 
 
 class BusyError(TransientError):
@@ -105,10 +105,10 @@ class ObstoreRanges:
         if client.store is None:
             return None
         try:
-            result = _get(client, client.within_patience, name, start, stop, tag)
+            result = _get(client, client.patience_store, name, start, stop, tag)
             content = memoryview(result.buffer())
         except _errors() as error:
-            self._raise_passing(error, name)
+            self._raise_if_transient(error, name)
             return None
         found = _object(client, name, result.meta)
         if found is None or len(content) != min(stop, found.size_bytes) - start:
@@ -118,7 +118,9 @@ class ObstoreRanges:
             raise replaced(self.url, name)
         return FetchedRange(content, found)
 
-    def begin(self, name: str, start: int, stop: int, *, tag: str | None, chunk_bytes: int) -> Body | None:
+    def open_quick(
+        self, name: str, start: int, stop: int, *, tag: str | None, chunk_bytes: int
+    ) -> Body | None:
         """Open a range that arrives within moments; return ``None`` if `open` must be used.
 
         Otherwise this is like `fetch`.
@@ -131,23 +133,23 @@ class ObstoreRanges:
         if client.store is None or begun < self._slow_until:
             return None
         try:
-            result = _get(client, client.within_moments, name, start, stop, tag)
+            result = _get(client, client.quick_store, name, start, stop, tag)
         except _errors() as error:
-            self._raise_overdue(error, name, begun)
-            self._raise_passing(error, name)
+            self._raise_if_overdue(error, name, begun)
+            self._raise_if_transient(error, name)
             return None
         found = _object(client, name, result.meta)
-        return None if found is None else Body(found, self._swift_chunks(result, chunk_bytes, name, begun))
+        return None if found is None else Body(found, self._quick_chunks(result, chunk_bytes, name, begun))
 
-    def _swift_chunks(self, result: Any, chunk_bytes: int, name: str, begun: float) -> Iterator[memoryview]:
+    def _quick_chunks(self, result: Any, chunk_bytes: int, name: str, begun: float) -> Iterator[memoryview]:
         try:
             for chunk in result.stream(chunk_bytes):
                 yield memoryview(chunk)
         except _errors() as error:
-            self._raise_overdue(error, name, begun)
+            self._raise_if_overdue(error, name, begun)
             raise self._transient(error, name) from error
 
-    def _raise_overdue(self, error: Exception, name: str, begun: float) -> None:
+    def _raise_if_overdue(self, error: Exception, name: str, begun: float) -> None:
         now = time.monotonic()
         if now - begun >= 0.9 * short_limit_s(self._patience_s):
             self._slow_until = now + _SLOW_FOR_S
@@ -167,7 +169,7 @@ class ObstoreRanges:
                 found = _object(client, name, result.meta)
             except _errors() as error:
                 try:
-                    self._raise_passing(error, name)
+                    self._raise_if_transient(error, name)
                 except BusyError:
                     is_busy = True
         if result is not None and found is not None:
@@ -216,16 +218,16 @@ class ObstoreRanges:
     def _log_why_not(self, reason: str) -> None:
         _log.info("ranges of %s are read by the SDK, which takes more processor time: %s", self.url, reason)
 
-    def _raise_passing(self, error: Exception, name: str) -> None:
+    def _raise_if_transient(self, error: Exception, name: str) -> None:
         """Raise one of obstore's errors, translated, if it may pass; return if the SDK must decide."""
         status = _STATUS.search(_short_text(error))
-        if status is not None and int(status[1]) in _BUSY:
+        if status is not None and int(status[1]) in _BUSY_STATUSES:
             raise BusyError(errno.EAGAIN, _short_text(error)) from error
-        if _PASSING.search(str(error)) if status is None else is_transient(int(status[1])):
+        if _TRANSIENT_KIND.search(str(error)) if status is None else is_transient(int(status[1])):
             raise self._transient(error, name) from error
 
     def _transient(self, error: Exception, name: str) -> TransientError:
-        kind = _PASSING.search(str(error))
+        kind = _TRANSIENT_KIND.search(str(error))
         return transient(
             Verb.READ, f"{self.url}/{name}", f"{_short_text(error)}{f' ({kind[1].lower()})' if kind else ''}"
         )
@@ -247,16 +249,16 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
         "user_agent": f"{transport.user_agent} obstore",
     }
     url = urlsplit(transport.url)
-    bypassed = getproxies().get(url.scheme) or getproxies().get("all")
+    bypassed_proxy = getproxies().get(url.scheme) or getproxies().get("all")
     if transport.proxy_url is not None:
         options["proxy_url"] = transport.proxy_url
-    elif bypassed:  # or obstore would decide from the environment whether to bypass the proxy
-        options |= {"proxy_url": bypassed, "proxy_excludes": url.hostname}
+    elif bypassed_proxy:  # or obstore would decide from the environment whether to bypass the proxy
+        options |= {"proxy_url": bypassed_proxy, "proxy_excludes": url.hostname}
     if isinstance(transport.verify, str):
         with open(transport.verify, "rb") as file:
             options["root_certificate"] = file.read()
     options["allow_invalid_certificates"] = transport.verify is False
-    made, within_patience, within_moments = (
+    made, patience_store, quick_store = (
         getattr(store, transport.kind)(
             config=dict(transport.config),
             client_options={**options, "timeout": limit},
@@ -270,16 +272,14 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
             timedelta(seconds=short_limit_s(patience_s)),
         )
     )
-    return _Client(
-        made, "version" if transport.kind == "GCSStore" else "e_tag", within_patience, within_moments
-    )
+    return _Client(made, "version" if transport.kind == "GCSStore" else "e_tag", patience_store, quick_store)
 
 
 def _credentials(find: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     return {**find(), "expires_at": datetime.now(UTC) + _CREDENTIALS_LIFE}
 
 
-def _get(client: _Client, by: Any, name: str, start: int, stop: int, tag: str | None) -> Any:
+def _get(client: _Client, store: Any, name: str, start: int, stop: int, tag: str | None) -> Any:
     import obstore
 
     options: Any = {"range": (start, stop)}
@@ -287,7 +287,7 @@ def _get(client: _Client, by: Any, name: str, start: int, stop: int, tag: str | 
         options["version"] = tag
     elif tag is not None:
         options["if_match"] = f'"{tag}"'
-    return obstore.get(by, name, options=options)
+    return obstore.get(store, name, options=options)
 
 
 def _object(client: _Client, name: str, meta: Mapping[str, Any]) -> Object | None:

@@ -264,7 +264,9 @@ class ResumedRead:
         body = None
         if isinstance(self._store, ObstoreRanges):
             try:
-                body = self._store.begin(self._name, start, stop, tag=self._tag, chunk_bytes=_CHUNK_BYTES)
+                body = self._store.open_quick(
+                    self._name, start, stop, tag=self._tag, chunk_bytes=_CHUNK_BYTES
+                )
             except BusyError:
                 self._store = self._store.sdk
             except TransientError as error:
