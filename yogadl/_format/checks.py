@@ -34,8 +34,8 @@ class Checksums:
         remedy: The remedy for damage, for messages.
 
     Attributes:
-        first: The number of the first block of each field's rows and of its heap, in turn, and the end of
-            all.
+        first: The number of the first block of each group, which is a field's rows or its heap: the first
+            field's rows, its heap, the next field's rows, and so on; then the number of all blocks.
         part: The part of each block.
         position: The position of each block in its part.
         length: The length of each block in bytes.
@@ -72,11 +72,11 @@ class Checksums:
         self._is_loaded = np.zeros(len(table), bool)
 
     def blocks_of(self, field: int, kind: BlockKind) -> slice:
-        """Return the numbers of a field's blocks of a kind."""
+        """Return the slice of the numbers of a field's blocks of a kind."""
         return slice(*self.first[2 * field + _KINDS.index(kind) :][:2].tolist())
 
     def group_of(self, block: int) -> int:
-        """Return a number that is the same for all blocks of a field and kind, and for no others."""
+        """Return the number of a block's group: the blocks of one field and kind, in the order of `first`."""
         return int(np.searchsorted(self.first, block, side="right")) - 1
 
     def missing(self, blocks: Int64s) -> list[int]:
@@ -94,11 +94,13 @@ class Checksums:
         index, fields = self._index_of(part), self.table.fields
         agrees = len(index.fields) == len(fields) and all(
             indexed.rows_per_block == field.rows_per_block[part]
-            and np.array_equal(indexed.heap_first_record, field.heap_first_record[slice(*ends)])
+            and np.array_equal(
+                indexed.heap_first_record,
+                field.heap_first_record[slice(*field.heap_first_block[part : part + 2].tolist())],
+            )
             and self._load_if_equal(2 * number, part, indexed.rows)
             and self._load_if_equal(2 * number + 1, part, indexed.heap)
             for number, (indexed, field) in enumerate(zip(index.fields, fields, strict=True))
-            for ends in [field.heap_first_block[part : part + 2].tolist()]
         )
         if not agrees:
             raise CacheFormatError(
@@ -115,17 +117,20 @@ class Checksums:
         """
         if xxh3_64_intdigest(content) == self._checksum[block]:
             return
-        which, part = self.group_of(block), int(self.part[block])
-        number, kind = which // 2, _KINDS[which % 2]
+        group, part = self.group_of(block), int(self.part[block])
+        number, kind = group // 2, _KINDS[group % 2]
         first, end = self.table.first_record[part : part + 2].tolist()
-        in_part = block - int(self.first[which]) - int(self._of_parts[which][part])
+        in_part = block - int(self.first[group]) - int(self._of_parts[group][part])
         found = self._index_of(part).fields[number].records_of(kind, in_part, end - first)
         records = range(first + found.start, first + found.stop)
         raise damage_error(self._what, self._names[number], records, self.table.sha256[part], self._remedy)
 
-    def _load_if_equal(self, which: int, part: int, blocks: BlockRanges) -> bool:
-        """Load the checksums of some of a part's blocks; return whether the part table has these blocks."""
-        start, end = (self._of_parts[which][part : part + 2] + self.first[which]).tolist()
+    def _load_if_equal(self, group: int, part: int, blocks: BlockRanges) -> bool:
+        """Load the checksums of a group's blocks in a part, if the part table has the same blocks.
+
+        Return whether it has them.
+        """
+        start, end = (self._of_parts[group][part : part + 2] + self.first[group]).tolist()
         agree = (
             np.array_equal(blocks.position, self.position[start:end])
             and np.array_equal(blocks.length, self.length[start:end])
@@ -221,7 +226,8 @@ class CheckedReader:
     def _check(self, fields: Sequence[int], indices: Int64s, *, has_values: bool = True) -> None:
         parts = self.parts
         away = None if parts.away is None else parts.are_away(parts.locate(indices)[0])
-        # A part that is away may arrive before it is read; its content was compared with its name on arrival.
+        # Parts that are not on this machine are left out: their content is compared with their hash when they
+        # are downloaded, which may happen before they are read here.
         rows, checked_bytes = parts.rows(indices if away is None else indices[~away]), 0
         for number in fields if len(rows.indices) else ():
             table, field = self.table.fields[number], self._reader.fields[number]
@@ -253,7 +259,7 @@ class CheckedReader:
 
 
 def damage_error(what: str, field: str, records: range, sha256: str, remedy: str) -> CacheFormatError:
-    """Return the error that names the damaged records."""
+    """Return an error that names the damaged records."""
     return CacheFormatError(
         f"{what}: field {field!r}, records {records.start} to {records.stop - 1}: the bytes in part "
         f"{sha256}.mdb were changed since they were written; {remedy}"

@@ -9,7 +9,8 @@ from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey, is_hash
 from yogadl.errors import CacheFormatError
 
-# Not compiled here: a process that only reads does not need these.
+# Patterns of the names below a dataset, not compiled here: a process that only reads does not need them. The
+# first is of files that may be removed once nothing needs them.
 _CACHE_FILES: Final = (
     r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.(parts|pins)|builds/[0-9a-f]{24}/.*"
     r"|tables/[0-9a-f]{32}/[0-9a-f]{24}\.selection"
@@ -19,7 +20,7 @@ _CACHE_FILES: Final = (
 _LOCK_FILES: Final = r"locks/[0-9a-f]{24}\.(lock|turn|holder)"
 _UNFINISHED: Final = r"(?:.*/)?\.[0-9a-f]{16}\.tmp"
 _LEASE: Final = r"([0-9]{10})(\.beat|\.end|\.wait)?"
-MAX_TERM_OR_MOVE: Final = 10**10 - 1  # the largest number in the name of a lease or a tag
+MAX_TERM_OR_MOVE: Final = 10**10 - 1  # the names of leases and of a tag's moves have ten digits
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
 SELECTION_SUFFIX: Final = ".selection"
@@ -80,7 +81,10 @@ def table(dataset_id: str, sha256: str) -> str:
 
 
 def pins(dataset_id: str, table_sha256: str) -> str:
-    """Return the name of the file that holds the pins of a part table's parts."""
+    """Return the name of the file with the pins of a part table's parts.
+
+    A pin is the tag that the store gave to the object of a part when it was published: see `requests.Pins`.
+    """
     return f"{dataset_id}/tables/{_checked(table_sha256)}.pins"
 
 
@@ -101,7 +105,7 @@ def tags(dataset_id: str) -> str:
 
 
 def tag(dataset_id: str, name: str, number: int) -> str:
-    """Return the name of the file that records a tag's move of this number; the first is 1."""
+    """Return the name of the file of a tag's move to a version; a tag's moves are numbered from 1."""
     return f"{tags(dataset_id)}/{name}/{number:010d}{TAG_SUFFIX}"
 
 
@@ -149,15 +153,15 @@ def partitioned(key: DatasetKey, run: str, partitions: int) -> str:
 
 
 def shared_out(key: DatasetKey, run: str) -> str:
-    """Return the folder of an attempt whose partitions are written for one builder, which holds the right.
+    """Return the folder of an attempt whose partitions are divided among the workers of one builder.
 
-    The next builder may continue it.
+    The builder holds the right to build the version. If it dies, the next builder may continue the attempt.
     """
     return f"{builds(key)}/many-{run}"
 
 
 def is_shared_out(attempt: str) -> bool:
-    """Return whether an attempt of that name is one whose partitions are written for one builder."""
+    """Return whether an attempt of that name is one of `shared_out`."""
     return attempt.startswith("many-")
 
 

@@ -15,10 +15,10 @@ class LeasePolicy:
 
     Args:
         ttl_s: A builder without a heartbeat for this time is considered dead.
-        wait_s: How long callers wait for a builder that lives; ``None`` is for ever.
+        wait_s: How long callers wait for a builder that is alive; ``None``: without limit.
 
     Raises:
-        ConfigurationError: if either makes no sense.
+        ConfigurationError: if either is invalid.
     """
 
     ttl_s: float = DEFAULT_TTL_S

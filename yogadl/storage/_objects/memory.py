@@ -96,7 +96,7 @@ class OfflineError(UnavailableError):
 
 
 class OfflineBucket(Bucket):
-    """A bucket whose verbs all raise at once."""
+    """A bucket that raises `OfflineError` on every request."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket

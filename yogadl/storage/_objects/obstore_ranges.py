@@ -33,17 +33,19 @@ from yogadl.storage._objects.store import (
 )
 
 _log: Final = logging.getLogger("yogadl")
-# After this many requests in a row that obstore was refused and the SDK was not, only the SDK is used.
+# After this many requests in a row that failed through obstore and succeeded through the SDK, only the
+# SDK is used.
 _MOST_REFUSALS: Final = 3
-# obstore requests credentials again five minutes before they expire: with this life, once a minute. The SDK
-# renews them at their real expiry.
+# The life of credentials that obstore is told. It asks the SDK again five minutes before they expire, so once
+# a minute. The SDK renews them at their real expiry.
 _CREDENTIALS_LIFE: Final = timedelta(minutes=6)
-# The time that obstore allows for a whole body whose chunks show progress; silence ends it sooner.
+# obstore needs a limit for a whole body. This one is never reached: a body without progress ends by the read
+# timeout, much sooner.
 _LONGEST_BODY: Final = timedelta(days=1)
-# Answers with these statuses may have a Retry-After, which obstore does not return: the SDK repeats the
-# request at once.
+# Answers with these statuses may have a Retry-After, which obstore does not return. So the request is
+# repeated at once through the SDK, which obeys it.
 _BUSY_STATUSES: Final = (429, 503)
-# After a range that did not come within moments, further ones are likely to be slow for this time.
+# After a range that did not arrive within `short_limit_s`, `open_quick` is not tried for this time.
 _SLOW_FOR_S: Final = 60.0
 # obstore's errors have only a text.
 _STATUS: Final = re.compile(r"returned non-2xx status code: (\d{3})")
@@ -54,10 +56,10 @@ class _Client(NamedTuple):
     """A store of obstore's, ``None`` if the SDK must be used. Never pickled: it has secrets.
 
     Attributes:
-        store: Reads bodies of any length.
+        store: Reads bodies of any length, without a limit for the whole body.
         tag: The key of an object's tag in obstore's metadata.
-        patience_store: The same store, but an answer must be whole within the patience.
-        quick_store: The same store, but an answer must be whole within moments.
+        patience_store: The same store, but a whole answer must arrive within `patience_s`.
+        quick_store: The same store, but a whole answer must arrive within `short_limit_s`.
     """
 
     store: Any
@@ -71,11 +73,11 @@ class BusyError(TransientError):
 
 
 class OverdueError(TransientError):
-    """A range did not come within moments; the rest must be read without a limit for the whole range."""
+    """A range did not arrive within `short_limit_s`; `open`, which lacks this limit, must read the rest."""
 
 
 class ObstoreRanges:
-    """One attempt at a range of an object. Safe to use from several threads, and fork-safe.
+    """Reads ranges of objects; each call is one attempt. Safe to use from several threads, and after a fork.
 
     Args:
         sdk: The store by its SDK.
@@ -88,7 +90,7 @@ class ObstoreRanges:
         self._client = PerProcess(self._connected)
         self._refusals = 0
         self._slow_until = 0.0
-        _forked_beside_obstore()
+        _forked_beside_obstore()  # its first call registers the hook that notes later forks
 
     @property
     def url(self) -> str:
@@ -121,7 +123,7 @@ class ObstoreRanges:
     def open_quick(
         self, name: str, start: int, stop: int, *, tag: str | None, chunk_bytes: int
     ) -> Body | None:
-        """Open a range that arrives within moments; return ``None`` if `open` must be used.
+        """Open a range that usually arrives within `short_limit_s`; return ``None`` if `open` must be used.
 
         Otherwise this is like `fetch`.
 
@@ -205,7 +207,7 @@ class ObstoreRanges:
         return _Client(None)
 
     def _note_refusal(self, client: _Client) -> None:
-        """Count a request that only obstore was refused; reconnect with new credentials, or give up."""
+        """Count a request that failed only through obstore; reconnect with new credentials, or give it up."""
         if client.store is None or self._client() is not client:
             return  # another thread has reconnected already
         self._refusals += 1
@@ -219,7 +221,7 @@ class ObstoreRanges:
         _log.info("ranges of %s are read by the SDK, which takes more processor time: %s", self.url, reason)
 
     def _raise_if_transient(self, error: Exception, name: str) -> None:
-        """Raise one of obstore's errors, translated, if it may pass; return if the SDK must decide."""
+        """Raise one of obstore's errors, translated, if it is transient; else return: the SDK must decide."""
         status = _STATUS.search(_short_text(error))
         if status is not None and int(status[1]) in _BUSY_STATUSES:
             raise BusyError(errno.EAGAIN, _short_text(error)) from error
@@ -234,7 +236,7 @@ class ObstoreRanges:
 
 
 def short_limit_s(patience_s: float) -> float:
-    """Return the seconds within which a range usually comes; these seconds do not count as patience."""
+    """Return the seconds within which a range usually arrives; they are not counted towards the patience."""
     return min(1.5, patience_s / 4)
 
 
@@ -252,7 +254,7 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
     bypassed_proxy = getproxies().get(url.scheme) or getproxies().get("all")
     if transport.proxy_url is not None:
         options["proxy_url"] = transport.proxy_url
-    elif bypassed_proxy:  # or obstore would decide from the environment whether to bypass the proxy
+    elif bypassed_proxy:  # the SDK uses no proxy; by the environment alone, obstore might use this one
         options |= {"proxy_url": bypassed_proxy, "proxy_excludes": url.hostname}
     if isinstance(transport.verify, str):
         with open(transport.verify, "rb") as file:
@@ -312,9 +314,10 @@ def _short_text(error: Exception) -> str:
 
 @functools.cache
 def _forked_beside_obstore() -> list[int]:
-    """Return a list that is not empty in processes forked from one that has loaded obstore.
+    """Return a list that is empty except in a process forked from one that had loaded obstore.
 
-    In such a process a request would wait for ever, because obstore's threads do not survive a fork.
+    In such a process a request would wait for ever, because obstore's threads do not survive a fork. The first
+    call registers a hook that adds to the list after a fork; the list is the same in all calls.
     """
     forked: list[int] = []
 

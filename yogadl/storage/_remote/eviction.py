@@ -1,4 +1,4 @@
-"""The folder of a mirror, the settings that all processes share, and the files that make room for others."""
+"""Choose the folder of a mirror, keep the settings that its processes share, and evict files to make room."""
 
 import contextlib
 import errno
@@ -41,13 +41,15 @@ _SETTINGS: Final = "mirror.json"
 _MIRROR_ENTRIES: Final = frozenset(
     {_SETTINGS, "gate.lock", "locks", "caches", "builds", "blocks", "hosts", "lost+found"}
 )
-# The lock in a folder of blocks: held by the processes that read them; contains the size of their room.
+# The lock file in each folder of blocks. The processes that read the blocks hold it; it contains the
+# number of bytes reserved for the blocks.
 BLOCKS_LOCK: Final = "lock"
 # A disk with less free space is not chosen.
 _MIN_FREE_BYTES: Final = 10**9
 _OTHER_TEMPORARY: Final = "/var/tmp"
 MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
-# The gate is held only while files are looked at or removed, or a few bytes are written.
+# The longest wait for the gate. Every process holds it only briefly: to list or remove files, or to write
+# a few bytes.
 _GATE_LIMIT_S: Final = 300.0
 
 
@@ -98,7 +100,7 @@ class MirrorLocation:
         return self.reader_lock(table_name).with_suffix(".fill")
 
     def download_locks(self) -> list[Path]:
-        """Return every existing lock of these two kinds."""
+        """Return every existing lock of a download: those of `download_lock` and of `fill_lock`."""
         folder = self.root / "locks"
         return [*folder.glob("*.whole"), *folder.glob("*.fill")]
 
@@ -262,6 +264,7 @@ _SPARE_BYTES: Final = 2**30
 _ABANDONED_S: Final = 600.0
 # The unit of `st_blocks` on any file system; unlike `st_size`, the blocks exclude holes.
 _STAT_BLOCK_BYTES: Final = 512
+# Files with these suffixes count as contents of the mirror, and may be evicted.
 _MIRRORED_SUFFIXES: Final = (".mdb", ".idx", ".parts", _names.SELECTION_SUFFIX)
 
 
@@ -284,7 +287,7 @@ class _Contents:
     unfinished_bytes: int = 0
 
     def eviction_order(self, name: str) -> tuple[int, bool, str]:
-        """Return a sort key by the time of the last use; a table comes after the files that it names."""
+        """Return a sort key: the least recently used file first, a table after the files that it names."""
         return self.last_used_ns.get(name, self.present[name].st_mtime_ns), _is_table(name), name
 
 
@@ -300,7 +303,7 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
         what: A name for the wanted files, for messages.
 
     Returns:
-        The bytes for which there is room besides, without more evictions.
+        The number of further bytes that would fit without more evictions.
 
     Raises:
         StorageError: if the wanted files can't fit; then nothing is evicted.
@@ -382,9 +385,9 @@ def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
     """List every file of the mirror; remove leftovers of killed processes, except those of wanted files."""
     resumable = {name for path in map(location.caches.path, wanted) for name in names_of(path)}
     contents = _Contents()
-    downloads = _held_download_locks(
-        location
-    )  # before the list: a part that arrives in between is then counted either way
+    # Before the files are listed: a part whose download ends in between is then counted, as reserved or as
+    # present.
+    downloads = _held_download_locks(location)
     for name, path in _files(location.caches.root):
         try:
             found = path.lstat()
@@ -403,7 +406,7 @@ def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
 
 
 def _add_blocks(location: MirrorLocation, contents: _Contents) -> None:
-    """Count the room of streams for blocks as reserved; remove blocks that no process reads."""
+    """Add to `contents` the bytes that streams reserve for blocks; remove blocks that no process reads."""
     for lock in location.blocks.glob(f"*/{BLOCKS_LOCK}"):
         folder = lock.parent
         if is_free(lock):
@@ -417,7 +420,7 @@ def _add_blocks(location: MirrorLocation, contents: _Contents) -> None:
 
 
 def _remove_leftover(path: Path) -> bool:
-    """Remove the leftover of a process, unless that process lives; return whether the leftover is removed."""
+    """Remove a process's leftover file, unless that process is alive; return whether the file was removed."""
     if path.suffix == ".tmp":
         return remove_abandoned(path)
     if not is_free(path):
@@ -427,7 +430,7 @@ def _remove_leftover(path: Path) -> bool:
 
 
 def _held_download_locks(location: MirrorLocation) -> dict[Path, list[str]]:
-    """Return the held locks of downloads, each with the names of its parts; no name means all parts."""
+    """Return the locks of running downloads, each with the names of the parts in it; no names: all parts."""
     held: dict[Path, list[str]] = {}
     for lock in location.download_locks():
         if not is_free(lock):
@@ -439,7 +442,7 @@ def _held_download_locks(location: MirrorLocation) -> dict[Path, list[str]]:
 def _add_table(
     location: MirrorLocation, name: str, downloads: Mapping[Path, list[str]], contents: _Contents
 ) -> None:
-    """Count a table's parts as in use or by their last use, and reserve room for those being downloaded."""
+    """Add a table's files to `contents`: their use or last use, and the room for those being downloaded."""
     lock = location.reader_lock(name)
     dataset_id, present = name.rpartition("/tables/")[0], contents.present
     table = _table_of(location, name, present[name].st_size)
@@ -450,7 +453,7 @@ def _add_table(
             for part, size_bytes in part_sizes(dataset_id, table)
             if part not in present and (is_whole or part in filled)
         )
-    # Only files that exist are protected: these may be few of the many that the table names.
+    # Only files that exist are added: these may be few of the many that the table names.
     named = itertools.chain([name], () if table is None else part_files(dataset_id, table))
     if not is_free(lock):
         contents.in_use.update(one for one in named if one in present)
