@@ -153,7 +153,7 @@ def partitioned(key: DatasetKey, run: str, partitions: int) -> str:
 
 
 def shared_out(key: DatasetKey, run: str) -> str:
-    """Return the folder of an attempt whose partitions are divided among the workers of one builder.
+    """Return the folder of an attempt whose partitions are written in parallel for one builder.
 
     The builder holds the right to build the version. If it dies, the next builder may continue the attempt.
     """

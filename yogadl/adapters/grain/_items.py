@@ -54,7 +54,7 @@ class Effect:
 
     Attributes:
         deal: The number of consecutive items that make one element: the product of the sizes of the batch
-            operations before the first operation that changes the number of items otherwise.
+            operations before the first operation that may change the number of items otherwise.
         is_in_step: Whether only batching changes the number of items, so that all shards stay in step.
         is_known: Whether all operations are Grain's own. Another operation may hold back items.
     """

@@ -316,8 +316,8 @@ def _short_text(error: Exception) -> str:
 def _forked_beside_obstore() -> list[int]:
     """Return a list that is empty except in a process forked from one that had loaded obstore.
 
-    In such a process a request would wait for ever, because obstore's threads do not survive a fork. The first
-    call registers a hook that adds to the list after a fork; the list is the same in all calls.
+    In such a process a request would wait for ever, because obstore's threads do not survive a fork. The
+    first call registers a hook that adds to the list after a fork; the list is the same in all calls.
     """
     forked: list[int] = []
 
