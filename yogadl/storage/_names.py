@@ -83,7 +83,7 @@ def table(dataset_id: str, sha256: str) -> str:
 def pins(dataset_id: str, table_sha256: str) -> str:
     """Return the name of the file with the pins of a part table's parts.
 
-    A pin is the tag that the store gave to the object of a part when it was published: see `requests.Pins`.
+    A pin is the hash of the tag that a part's object had when it was published: see `requests.Pins`.
     """
     return f"{dataset_id}/tables/{_checked(table_sha256)}.pins"
 
