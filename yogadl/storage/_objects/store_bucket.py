@@ -39,7 +39,7 @@ from yogadl.storage._objects.store import Page, PastEndError, Store
 _CHUNK_BYTES: Final = PROGRESS_BYTES
 # The bytes that a thread reads before it returns them.
 _AT_ONCE_BYTES: Final = 2**20
-# A range up to this size that is read whole usually arrives within `short_limit_s`, and is then read in the calling thread.
+# A range up to this size that is read whole usually arrives within `short_limit_s`.
 _QUICK_BYTES: Final = 2**21
 
 
