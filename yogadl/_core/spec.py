@@ -122,8 +122,8 @@ class Spec:
             length += len(path)
             if length > _MAX_NAME_CHARACTERS:
                 raise UnsupportedDataError(
-                    f"the names of a record's fields have more than {_MAX_NAME_CHARACTERS} characters together: "
-                    "shorten the keys"
+                    f"the names of a record's fields have more than {_MAX_NAME_CHARACTERS} characters "
+                    "together: shorten the keys"
                 )
             if isinstance(node, Leaf):
                 found.append(Field(path, node))

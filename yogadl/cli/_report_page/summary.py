@@ -67,7 +67,7 @@ def _bars_of_floats(values: NDArray[Any]) -> Bars:
 def label_of(number: int | float, dtype: np.dtype[Any] | None = None) -> str:
     """Return a number as text; or a time, if `dtype` is a numpy dtype of times.
 
-    The number is then that of the dtype's units, such as seconds since 1970 for ``datetime64[s]``.
+    The number then counts the dtype's units, such as the seconds since 1970 for ``datetime64[s]``.
     """
     if dtype is not None:
         return str(np.array(number, np.int64).view(dtype)[()])
@@ -83,8 +83,8 @@ MOST_SIDE: Final = 256
 # The size of an image file in the dataset; a larger one is left out, since shrinking it would need a decoder.
 MOST_FILE_BYTES: Final = 2**19
 _MOST_FILE_PIXELS: Final = 2**22
-# An image is shrunk by averaging squares of pixels. Of a very large image some rows and columns are skipped
-# first, to save time, but not more than leaves squares of this side, in pixels.
+# An image is shrunk by averaging squares of pixels. Of a very large image, rows and columns are skipped first,
+# to save time; the squares of what is left still have at least this side, in pixels.
 _LEAST_AVERAGED_SIDE: Final = 4
 _COLOURS: Final = {1: 0, 3: 2, 4: 6}  # channels -> PNG's colour type: grey, RGB, RGB with transparency
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
