@@ -83,8 +83,8 @@ MOST_SIDE: Final = 256
 # The size of an image file in the dataset; a larger one is left out, since shrinking it would need a decoder.
 MOST_FILE_BYTES: Final = 2**19
 _MOST_FILE_PIXELS: Final = 2**22
-# An image is shrunk by averaging squares of pixels. Of a very large image, rows and columns are skipped first,
-# to save time; the squares of what is left still have at least this side, in pixels.
+# An image is shrunk by averaging squares of pixels. Of a very large image, rows and columns are skipped
+# first, to save time; the squares of what is left still have at least this side, in pixels.
 _LEAST_AVERAGED_SIDE: Final = 4
 _COLOURS: Final = {1: 0, 3: 2, 4: 6}  # channels -> PNG's colour type: grey, RGB, RGB with transparency
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
