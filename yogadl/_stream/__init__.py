@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from yogadl._stream.cursor import Identity, Numbering, read_cursor, write_cursor
 from yogadl._stream.cut import Cut, Point, Shard, Span, walk
-from yogadl._stream.deaths import MessageNames
+from yogadl._stream.deaths import WorkerErrors
 from yogadl._stream.items import Batches, Finish, Pending, Read
 from yogadl._stream.iterator import Claims, Restartable, StreamIterator, begin
 from yogadl._stream.numbered import NumberedBatches
@@ -40,7 +40,6 @@ __all__ = [
     "Identity",
     "Loader",
     "Make",
-    "MessageNames",
     "NumberedBatches",
     "Numbering",
     "Pending",
@@ -58,6 +57,7 @@ __all__ = [
     "Stats",
     "ItemStage",
     "StreamIterator",
+    "WorkerErrors",
     "WorkerOptions",
     "as_order",
     "as_stream",
