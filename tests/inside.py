@@ -19,7 +19,7 @@ yogadl.storage._remote transfer=download
 yogadl._views _chain=functions _filter=filter
 yogadl._core.arguments names_of
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
-yogadl._core.columns declare written
+yogadl._core.columns declaration_text declare
 yogadl._workers.server Workers
 yogadl._format checks fingerprint=columns manifest rows writer
 yogadl._format.table ArrayFile
@@ -121,7 +121,7 @@ yogadl.storage._remote.requests DaemonThreads
 """
 # The same of constants; tests name them without an underscore in front.
 CONSTANTS = """
-yogadl._core.spec _MAX_NAMES
+yogadl._core.spec _MAX_NAME_CHARACTERS
 yogadl._views.views CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
 yogadl._views.filter _TASKS _TASK_RECORDS
 yogadl._format.joined _MOST_BLOCKS
@@ -132,9 +132,9 @@ yogadl._order.permutation ROUNDS
 yogadl._core.progress PROGRESS_DELAY_S=_DELAY_S
 yogadl._stream.block_ahead BLOCK_AHEAD_REQUEST_BYTES=_REQUEST_BYTES _COMING_BYTES _WINDOW_BYTES
 yogadl._stream.items ITEMS_MOST_BYTES=MOST_BYTES
-yogadl._stream.plan COUNTED PLAN_INDICES=INDICES
+yogadl._stream.plan COUNTED PLAN_INDICES=INDICES_PER_CHUNK
 yogadl._stream.pool MOST_SEGMENTS
-yogadl._stream.run RUN_INDICES=INDICES
+yogadl._stream.run RUN_INDICES=INDICES_PER_CHUNK
 yogadl._stream.workers WORKERS_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.adapters.arrow_export _MAX_BYTES
 yogadl.adapters.ray._source _BLOCK_BYTES

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import Spec, declare, written
+from inside import Spec, declaration_text, declare
 
 import yogadl
 from yogadl import Leaf
@@ -195,4 +195,4 @@ def test_what_is_written_declares_just_those_fields(record, data):
     wide = spec.with_leaves(
         Leaf(f.leaf.dtype, None) if number in chosen else f.leaf for number, f in enumerate(spec.fields)
     )
-    assert declare(spec, eval(written(wide, chosen), {"yogadl": yogadl})) == (wide, chosen)
+    assert declare(spec, eval(declaration_text(wide, chosen), {"yogadl": yogadl})) == (wide, chosen)

@@ -68,6 +68,28 @@ def test_reading_a_cache_loads_nothing_that_only_building_needs(tmp_path):
     assert not [name for name in loaded if re.match(BUILDS, name)]
 
 
+def test_a_hit_of_a_cacheable_function_loads_provenance_beyond_that_and_nothing_else_of_builds(tmp_path):
+    module = tmp_path / "builder.py"
+    module.write_text(
+        "import sys, numpy, yogadl\n"
+        f"storage = yogadl.open_storage({str(tmp_path / 'caches')!r})\n"
+        "@storage.cacheable('d', '1')\n"
+        "def build():\n"
+        "    return {'x': numpy.arange(9)}\n"
+        "assert len(list(build().stream(shuffle=True).batch(4))) == 3\n"
+        "print(*sys.modules)\n"
+    )
+    for _ in range(2):  # the second is a hit
+        child = subprocess.run([sys.executable, module], capture_output=True, text=True, check=True)
+    loaded = set(child.stdout.split())
+    ours = {"yogadl.storage._builds", "yogadl.storage._builds.cacheable", "yogadl.storage._builds.options"}
+    assert ours < loaded
+    others = [
+        name for name in loaded - ours if re.match(BUILDS, name) and name.startswith(("lmdb", "yogadl"))
+    ]
+    assert all(name.startswith("yogadl._provenance") for name in others), others
+
+
 def in_a_child(code, folder):
     """Run code with the installed package, and no other of the same name."""
     return subprocess.run(

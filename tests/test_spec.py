@@ -219,7 +219,7 @@ def test_a_namedtuple_with_other_fields_is_another_structure():
 
 @pytest.mark.parametrize("most", [13, 14])
 def test_the_names_of_all_fields_together_are_bounded(monkeypatch, most):
-    set_constants(monkeypatch, MAX_NAMES=most)
+    set_constants(monkeypatch, MAX_NAME_CHARACTERS=most)
     inner = DictNode(("b", "cd"), (Leaf("int64", ()), Leaf("int64", ())))
     tree = DictNode(("aaa",), (inner,))  # the names aaa, aaa/b and aaa/cd have 14 characters
     if most == 14:

@@ -3,7 +3,7 @@
 Each is also a builtin exception, so that code without yogadl can catch it::
 
     YogaError
-    |-- ConfigurationError(ValueError)      an argument, or two together, make no sense
+    |-- ConfigurationError(ValueError)      an argument is invalid, or two contradict each other
     |-- UnsupportedDataError(TypeError)     a record that can't be stored: names the field and the record
     |-- MissingDependencyError(ImportError) an optional package is missing: names the extra to install
     |-- RemovedError(ImportError)           a name of yogadl 0.1.4 was removed: says what to write
@@ -13,8 +13,8 @@ Each is also a builtin exception, so that code without yogadl can catch it::
     |   `-- SpendingError                   a limit on the requests or their cost is reached
     |-- LeaseError(TimeoutError)            another process builds: which one, since when, what to do
     |-- CursorError(ValueError)             a cursor of other data, or not a cursor
-    |-- StageError(RuntimeError)            a function given to map failed: which, at which record
-    `-- WorkerDiedError(RuntimeError)       a worker process died, or several, one after the other
+    |-- StageError(RuntimeError)            a function of a stream failed: which one, at which record
+    `-- WorkerDiedError(RuntimeError)       worker processes died: how, and at what work
         `-- WorkerTimeoutError(TimeoutError)    a worker took longer than the time-out, and was ended
 
 An exception that a source raises keeps its own type; the record's number is added as a note.
@@ -27,7 +27,7 @@ from yogadl._core.printable import printable
 class YogaError(Exception):
     """The base class of all errors that yogadl raises on purpose.
 
-    The text escapes invisible characters, since names chosen by others are part of it and may contain any.
+    Invisible characters in the text are escaped: it may contain names that others chose, with any characters.
     """
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class YogaError(Exception):
 
 
 class ConfigurationError(YogaError, ValueError):
-    """An argument, or two together, make no sense."""
+    """An argument is invalid, or two contradict each other."""
 
 
 class UnsupportedDataError(YogaError, TypeError):
@@ -63,7 +63,7 @@ class StorageError(YogaError, OSError):
 
 
 class SpendingError(StorageError):
-    """A limit on requests or on costs was reached; the text gives the amount that was read."""
+    """A limit on requests or on their cost is reached; the text says how much was requested and received."""
 
 
 class LeaseError(YogaError, TimeoutError):

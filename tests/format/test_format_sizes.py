@@ -57,7 +57,7 @@ OF_RECORDS = [
     "_stream.items.MOST_RECORDS",
     "_stream.items.TOGETHER",
     "_stream.items.UNLOCKED_RECORDS",
-    "_stream.run.INDICES",
+    "_stream.run.INDICES_PER_CHUNK",
     "storage._builds.receipts._SAMPLED_RECORDS",
 ]
 # Where the number of parts or blocks does: made this small, and crossed by more parts.
@@ -397,8 +397,8 @@ ELSEWHERE = {
     "test_concat.py": ["_format.joined._MOST_BLOCKS", "_format.rows._VIEWED_BYTES"],
     "adapters/with_grain/test_grain_sizes.py": [
         "adapters.grain._items._AHEAD_BYTES",
-        "adapters.grain._items._LEAST_AHEAD",
-        "adapters.grain._items._MOST_AHEAD",
+        "adapters.grain._items._LEAST_RECORDS_AHEAD",
+        "adapters.grain._items._MOST_RECORDS_AHEAD",
     ],
     "adapters/with_ray/test_ray_reading.py": ["adapters.ray._source._BLOCK_BYTES"],
     "faults/test_foreign_caches.py": ["_format.table.MOST_EMPTY_RECORDS"],

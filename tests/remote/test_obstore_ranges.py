@@ -199,7 +199,7 @@ def test_a_silence_is_as_long_as_the_bucket_allows_and_a_slow_body_may_take_long
     proxy.breaks(of_range, dribbles)
     bucket = place.open(patience=RetryPolicy(1, 60))
     assert fetched(bucket, 0, len(CONTENT), tag=tag) == CONTENT
-    # What does not come within moments is asked for once more, and then takes as long as it needs.
+    # What does not arrive within the short limit is requested once more, and then takes as long as it needs.
     first = sum(of_range(one) for one in proxy.requests)
     assert first <= 2
     assert fetched(bucket, 0, len(CONTENT), tag=tag) == CONTENT

@@ -157,7 +157,7 @@ def test_a_forked_child_that_leaves_the_block_ends_nothing(leases: Leases, bucke
 
 def test_a_lease_of_the_highest_term_is_named(leases: Leases, bucket: LocalBucket) -> None:
     held_by_others(bucket, term=9_999_999_999)
-    bucket.put(_names.lease(KEY, 9_999_999_999) + _names.END, b"{}")
+    bucket.put(_names.lease(KEY, 9_999_999_999) + _names.END_SUFFIX, b"{}")
     says = r"9999999999 has the highest possible number.*delete it, then build"
     with pytest.raises(LeaseError, match=says), leases.held(KEY):
         pass
@@ -203,7 +203,7 @@ def test_a_lease_that_says_nonsense_is_taken_over_once_it_is_silent(
 ) -> None:
     name = _names.lease(KEY, 1)
     bucket.put(name, content)
-    bucket.put(name + _names.HEARTBEAT, content)
+    bucket.put(name + _names.HEARTBEAT_SUFFIX, content)
     with Leases(bucket, LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
         assert lease is not None
         assert lease.term == 2
@@ -278,7 +278,7 @@ def test_a_build_that_fails_while_nothing_can_be_written_keeps_nobody_waiting_on
     leases: Leases, bucket: LocalBucket, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "yogadl")
-    in_the_way = bucket._folder.path(_names.lease(KEY, 1) + _names.END)
+    in_the_way = bucket._folder.path(_names.lease(KEY, 1) + _names.END_SUFFIX)
 
     def fail() -> None:
         with leases.held(KEY):
@@ -377,7 +377,7 @@ def test_objects_of_others_among_the_leases_are_left_alone(leases: Leases, bucke
 def test_who_waits_too_long_learns_who_builds_and_how_to_clear_it(bucket: LocalBucket) -> None:
     held_by_others(bucket, ttl_s=600)
     heartbeat = {"token": "theirs", "count": 1, "progress": {"records": 17, "total": 2_000, "bytes": 5}}
-    bucket.put(_names.lease(KEY, 1) + _names.HEARTBEAT, json.dumps(heartbeat).encode())
+    bucket.put(_names.lease(KEY, 1) + _names.HEARTBEAT_SUFFIX, json.dumps(heartbeat).encode())
     with pytest.raises(TimeoutError) as caught, Leases(bucket, LeasePolicy(wait_s=0.2)).held(KEY):
         pass
     message = str(caught.value)
@@ -437,7 +437,9 @@ def test_who_waits_is_told_why_the_builder_failed(
 
 def test_signs_of_life_say_how_far_the_build_is(bucket: LocalBucket) -> None:
     def progress() -> object:
-        return json.loads(read(bucket, _names.lease(KEY, 1) + _names.HEARTBEAT) or b"{}").get("progress")
+        return json.loads(read(bucket, _names.lease(KEY, 1) + _names.HEARTBEAT_SUFFIX) or b"{}").get(
+            "progress"
+        )
 
     with Leases(bucket, LeasePolicy(ttl_s=1)).held(KEY) as lease:
         assert lease is not None
@@ -558,13 +560,13 @@ def test_who_waits_for_any_build_says_nothing(bucket: LocalBucket) -> None:
 def test_that_somebody_waits_is_neither_a_lease_nor_a_sign_of_life(
     leases: Leases, bucket: LocalBucket
 ) -> None:
-    bucket.put(f"{_names.lease(KEY, 7)}{_names.WAIT}", b"{}")
+    bucket.put(f"{_names.lease(KEY, 7)}{_names.WAIT_SUFFIX}", b"{}")
     assert not leases.is_held(KEY.id, time.time())
     with leases.held(KEY) as lease:
         assert lease is not None
         assert lease.term == 1
     with leases.held(KEY):
         pass
-    bucket.put(f"{_names.lease(KEY, 1)}{_names.WAIT}", b"{}")
+    bucket.put(f"{_names.lease(KEY, 1)}{_names.WAIT_SUFFIX}", b"{}")
     with leases.held(KEY):
         assert "0000000001.wait" not in objects(bucket)

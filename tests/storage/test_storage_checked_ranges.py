@@ -73,7 +73,9 @@ class Bucket:
     def blocks_of(self, name):
         """Return the numbers of the blocks of a field that are not empty."""
         field = self.names.index(name)
-        found = [np.arange(len(self.sums.part))[self.sums.of(field, kind)] for kind in ("rows", "heap")]
+        found = [
+            np.arange(len(self.sums.part))[self.sums.blocks_of(field, kind)] for kind in ("rows", "heap")
+        ]
         return [int(block) for block in np.concatenate(found) if self.sums.length[block]]
 
     @contextmanager

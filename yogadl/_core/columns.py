@@ -29,23 +29,34 @@ from yogadl.errors import ConfigurationError, UnsupportedDataError
 # Turn records into columns: one array or list a field, a chunk of records at a time.
 
 
-# Arrays and lists made by `column_of`, or stored columns, whose classes this module can't import.
+# One column per field: an array or a list made by `column_of`, or a stored column. The items are of type Any
+# because this module can't import the classes of stored columns.
 Columns = list[Any]
 
-# A value is one run of bytes inside one LMDB value, and both store their sizes in 32 bits.
+# The most bytes of one field of one record. They lie together inside one LMDB value. The format stores their
+# size in 32 bits, and LMDB does the same with the size of its value.
 MAX_LEAF_BYTES: Final = 2**31 - 2**20
 # The size of a chunk: large enough to keep the work per chunk small, small enough for memory.
 CHUNK_RECORDS: Final = 1024
 CHUNK_BYTES: Final = 8 * 2**20
-# While a chunk is read, every 64th record is measured: records may be far larger than those before.
+# A chunk is read in steps of this many records. After each step its last record is measured: it may be far
+# larger than those before, and then the chunk ends early.
 _UNSEEN_RECORDS: Final = 64
 
 
-def numbered(start: Callable[[], Iterator[Any]], first: int = 0) -> Iterator[Any]:
-    """Iterate, and add the record's number to an error that the source raises."""
-    number = first
+def with_record_number_in_errors(
+    make_iterator: Callable[[], Iterator[Any]], first_record: int = 0
+) -> Iterator[Any]:
+    """Yield a source's records; if the source raises an error, add a note with the record's number to it.
+
+    Args:
+        make_iterator: Returns the iterator over the records; an error that it raises gets the note, too.
+        first_record: The number of the first record.
+    """
+    number = first_record
     try:
-        for number, record in enumerate(start(), first + 1):  # noqa: B007  (used in the note of an error)
+        # `number` is always the number of the next record, the one whose reading may fail.
+        for number, record in enumerate(make_iterator(), first_record + 1):  # noqa: B007  (used in the note)
             yield record
     except Exception as error:
         error.add_note(f"while reading record {number} of the source")
@@ -61,7 +72,7 @@ def chunks(
     count, first = 1, first_record
     if not are_constant:
         records = map(copier_of(spec.tree), records)
-    while chunk := _taken(spec, records, count):
+    while chunk := _next_records(spec, records, count):
         columns = columns_of(spec, chunk, first)
         yield columns
         first += len(chunk)
@@ -84,7 +95,9 @@ class Pickled:
 
 
 def copier_of(node: Node, keep_object: Callable[[Any], Any] = Pickled) -> Callable[[Any], Any]:
-    """Return a function that copies a record as far as it may change; sources may refill one array.
+    """Return a function that copies those parts of a record that may change later.
+
+    For example, a source may fill the same array again for each record.
 
     A record of another structure is returned unchanged, and refused later.
 
@@ -138,8 +151,8 @@ def _owned(value: Any) -> Any:
         return value
 
 
-def _taken(spec: Spec, records: Iterator[Any], count: int) -> list[Any]:
-    """Return the next `count` records, or fewer if they are much larger than a chunk should be."""
+def _next_records(spec: Spec, records: Iterator[Any], count: int) -> list[Any]:
+    """Return the next `count` records, or fewer if they are much larger in all than a chunk should be."""
     taken: list[Any] = []
     while more := list(itertools.islice(records, min(_UNSEEN_RECORDS, count - len(taken)))):
         taken += more
@@ -161,7 +174,10 @@ def columns_of(spec: Spec, records: Sequence[Any], first_record: int = 0) -> Col
         UnsupportedDataError: if a record does not fit the spec; the error names the field and the record.
     """
     values = split(spec, records, first_record)
-    return [field_column(field, its, first_record) for field, its in zip(spec.fields, values, strict=True)]
+    return [
+        field_column(field, field_values, first_record)
+        for field, field_values in zip(spec.fields, values, strict=True)
+    ]
 
 
 def split(spec: Spec, records: Sequence[Any], first_record: int = 0) -> list[list[Any]]:
@@ -223,6 +239,12 @@ def _difference(node: DictNode | SequenceNode | NamedTupleNode, value: object) -
 
 
 def field_column(field: Any, values: Sequence[Any], first_record: int) -> NDArray[Any] | list[Any]:
+    """Turn the values of one field into a column, as `column_of` does.
+
+    Raises:
+        UnsupportedDataError: if a value does not fit; the error names the field and the record, counted from
+            `first_record`.
+    """
     try:
         return column_of(field.leaf, values if isinstance(values, list) else list(values))
     except BadValueError as error:
@@ -295,7 +317,7 @@ def _check_shapes(leaf: Leaf, column: NDArray[Any] | list[Any]) -> None:
     elif leaf.is_numeric:
         shapes = [array.shape for array in column]
     elif leaf.shape == () and np.ndarray not in set(map(type, column)):
-        return  # the usual text, of no dimension
+        return  # every value is one str or bytes, which has no shape that could differ
     else:
         shapes = [shape_of(leaf, value) for value in column]
     known = [(axis, size) for axis, size in enumerate(leaf.shape) if size is not None]
@@ -424,13 +446,13 @@ def declare(sampled: Spec, given: Any) -> tuple[Spec, frozenset[int]]:
     return sampled.with_leaves(leaves), numbers
 
 
-def written(spec: Spec, numbers: Collection[int]) -> str:
-    """Return the Python text that declares these fields of a spec, and no others."""
+def declaration_text(spec: Spec, field_numbers: Collection[int]) -> str:
+    """Return Python code for a ``spec=`` argument that declares only the fields with these numbers."""
     fields = iter(range(len(spec.fields)))
 
     def text(node: Node) -> str:
         if isinstance(node, Leaf):
-            return _leaf_text(node) if next(fields) in numbers else ""
+            return _leaf_text(node) if next(fields) in field_numbers else ""
         parts = [(key, text(child)) for key, child in zip(node.keys, node.children, strict=True)]
         inner = ", ".join(f"{key!r}: {part}" for key, part in parts if part)
         return f"{{{inner}}}" if inner else ""

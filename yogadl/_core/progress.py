@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+# Called with the number of records done, that of all records (None if unknown), and the bytes done.
 Progress = Callable[[int, int | None, int], None]
 
 # Short builds show no bar.
@@ -15,9 +16,12 @@ _DELAY_S: Final = 2.0
 _LINE_EVERY_S: Final = 10.0
 
 
-def is_shown(progress: bool | Progress | None) -> bool:
-    """Return whether progress is shown, or not wanted; otherwise the log has to report it."""
-    return progress is not None or sys.stderr.isatty()
+def must_log(progress: bool | Progress | None) -> bool:
+    """Return whether only the log can report progress.
+
+    That is so if the caller has not decided whether to show it, and there is no terminal to show it on.
+    """
+    return progress is None and not sys.stderr.isatty()
 
 
 def report_to_both(one: Progress | None, other: Progress | None) -> Progress | None:
@@ -32,7 +36,7 @@ def report_to_both(one: Progress | None, other: Progress | None) -> Progress | N
     return report
 
 
-class Shown:
+class ProgressDisplay:
     """Progress as the user sees it: a bar on a terminal, a line now and then elsewhere.
 
     Args:
@@ -49,8 +53,8 @@ class Shown:
         self._began = self._said = time.monotonic()
         self._last: tuple[int, int | None, int, str] | None = None
 
-    def partitions(self, done: int, count: int) -> None:
-        """Note the number of partitions written, and of all partitions."""
+    def set_partitions(self, done: int, count: int) -> None:
+        """Set the number of partitions written, and of all partitions, to show them from now on."""
         self._partitions = done, count
 
     def __call__(self, records: int, total: int | None, size_bytes: int, more: str = "") -> None:
@@ -92,11 +96,11 @@ def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | N
     if callable(progress):
         yield progress
         return
-    if progress is False or not is_shown(progress):
+    if progress is False or must_log(progress):
         yield None
         return
     if not sys.stderr.isatty():
-        lines = Shown(title, say=functools.partial(print, file=sys.stderr, flush=True))
+        lines = ProgressDisplay(title, say=functools.partial(print, file=sys.stderr, flush=True))
         yield lines
         lines.end()
         return
@@ -104,7 +108,7 @@ def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | N
 
     delay_s = 0.0 if progress else _DELAY_S
     with tqdm(desc=title, unit=" records", unit_scale=True, delay=delay_s) as bar:
-        yield Shown(title, bar)
+        yield ProgressDisplay(title, bar)
 
 
 class Tally:
@@ -130,12 +134,12 @@ class Tally:
     ) -> None:
         self._count = count
         self._total = total
-        self._show = show or Shown(title, say=say)
+        self._show = show or ProgressDisplay(title, say=say)
         self._report = report
         self._written: dict[int, tuple[int, int]] = {}
         self._whole: set[int] = set()
         self._lock = threading.Lock()
-        self._told = (0, 0)
+        self._last_reported = (0, 0)
 
     def note(self, partition: int, records: int, size_bytes: int, is_whole: bool = False) -> None:
         """Note the records and bytes of a partition that are written."""
@@ -145,17 +149,19 @@ class Tally:
             if is_whole or partition not in self._whole:
                 self._written[partition] = records, size_bytes
 
-    def tell(self) -> None:
+    def report_total(self) -> None:
         """Report the total; it never decreases, although a killed worker's partition is written anew."""
         with self._lock:
-            records = max(self._told[0], sum(records for records, _ in self._written.values()))
-            size_bytes = max(self._told[1], sum(size_bytes for _, size_bytes in self._written.values()))
+            records = max(self._last_reported[0], sum(records for records, _ in self._written.values()))
+            size_bytes = max(
+                self._last_reported[1], sum(size_bytes for _, size_bytes in self._written.values())
+            )
             done = len(self._whole)
-        self._told = records, size_bytes
-        if hasattr(self._show, "partitions"):  # a caller's function does not have it
-            self._show.partitions(done, self._count)
-        for tell in filter(None, (self._report, self._show)):
-            tell(records, self._total, size_bytes)
+        self._last_reported = records, size_bytes
+        if hasattr(self._show, "set_partitions"):  # a caller's function does not have it
+            self._show.set_partitions(done, self._count)
+        for report in filter(None, (self._report, self._show)):
+            report(records, self._total, size_bytes)
 
 
 @contextlib.contextmanager
@@ -169,4 +175,8 @@ def shown_bytes(
     from tqdm import tqdm
 
     with tqdm(desc=title, total=total_bytes, unit="B", unit_scale=True, delay=_DELAY_S) as bar:
-        yield lambda done, total: bar.update(done - bar.n) and None
+
+        def show_bytes(done: int, _: int) -> None:
+            bar.update(done - bar.n)  # which adds to what the bar shows already
+
+        yield show_bytes

@@ -16,7 +16,7 @@ MAX_FIELDS = 4096
 MAX_DEPTH = 64
 # The most characters of all names together. A name repeats the names of all nodes above it, so names could
 # grow far larger than their manifest.
-_MAX_NAMES = 2**24
+_MAX_NAME_CHARACTERS = 2**24
 
 
 @frozen
@@ -91,7 +91,8 @@ def rebuild_named_tuple(name: str, keys: tuple[str, ...], values: tuple[Any, ...
     return named_tuple(name, keys)._make(values)
 
 
-rebuild_named_tuple.__module__ = "yogadl._spec"  # in pickles of users and of published caches, for ever
+# Pickles of users and published caches name this module, so the name must never change.
+rebuild_named_tuple.__module__ = "yogadl._spec"
 
 
 @frozen
@@ -119,10 +120,10 @@ class Spec:
         def visit(node: Node, path: str) -> None:
             nonlocal length
             length += len(path)
-            if length > _MAX_NAMES:
+            if length > _MAX_NAME_CHARACTERS:
                 raise UnsupportedDataError(
-                    f"the names of a record's fields have more than {_MAX_NAMES} characters together: "
-                    "shorten the keys"
+                    f"the names of a record's fields have more than {_MAX_NAME_CHARACTERS} characters "
+                    "together: shorten the keys"
                 )
             if isinstance(node, Leaf):
                 found.append(Field(path, node))
@@ -188,10 +189,11 @@ class Spec:
             names[name] = value
             return name
 
-        def written(node: Node) -> str:
+        def expression_of(node: Node) -> str:
+            """Return the expression that makes this part of the record of its fields' values."""
             if isinstance(node, Leaf):
                 return next(rest)
-            parts = [written(child) for child in node.children]
+            parts = [expression_of(child) for child in node.children]
             if isinstance(node, DictNode):
                 pairs = zip(map(constant, node.keys), parts, strict=True)
                 return f"{{{', '.join(f'{key}: {part}' for key, part in pairs)}}}"
@@ -202,7 +204,7 @@ class Spec:
                 return f"{constant(named_tuple(node.name, node.keys)._make)}({items})"
             return items
 
-        record, arguments = written(self.tree), "".join(f", {column}" for column in columns)
+        record, arguments = expression_of(self.tree), "".join(f", {column}" for column in columns)
         each = f"for {', '.join(fields)} in zip({', '.join(columns)}, strict=True)"
         if len(fields) <= 1:
             each = "for field0 in column0" if fields else "for _ in range(count)"
@@ -269,6 +271,11 @@ class Spec:
     def of_record(record: object, number: int = 0, allow_pickle: bool = False) -> "Spec":
         """Return the spec of one record.
 
+        Args:
+            record: The record.
+            number: Its number, for errors.
+            allow_pickle: Whether a leaf may be any object, which is then pickled.
+
         Raises:
             UnsupportedDataError: if a leaf can't be stored; the error names the field and the record.
         """
@@ -293,11 +300,14 @@ def node_of(
 ) -> Node:
     """Return the node of a tree of dicts, tuples and namedtuples, and, with `has_lists`, of lists.
 
-    `leaf` returns the node of any other value, given its path and the keys and positions that lead to it.
+    Args:
+        tree: The tree, such as a record.
+        leaf: Returns the node of any other value, given its path and the keys and positions that lead to it.
+        number: The record's number, for errors.
+        has_lists: Whether a list is a node, too; else `leaf` gets it.
 
     Raises:
-        UnsupportedDataError: if the tree is nested too deeply, or a key is neither str nor int; the error
-            names `number`.
+        UnsupportedDataError: if the tree is nested too deeply, or a key is neither str nor int.
     """
 
     def visit(value: object, path: str, keys: Keys) -> Node:

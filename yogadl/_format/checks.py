@@ -34,8 +34,8 @@ class Checksums:
         remedy: The remedy for damage, for messages.
 
     Attributes:
-        first: The number of the first block of each field's rows and of its heap, in turn, and the end of
-            all.
+        first: The number of the first block of each group, which is a field's rows or its heap: the first
+            field's rows, its heap, the next field's rows, and so on; then the number of all blocks.
         part: The part of each block.
         position: The position of each block in its part.
         length: The length of each block in bytes.
@@ -71,12 +71,12 @@ class Checksums:
         self._checksum = np.zeros(len(self.part), np.uint64)
         self._is_loaded = np.zeros(len(table), bool)
 
-    def of(self, field: int, kind: BlockKind) -> slice:
-        """Return the numbers of a field's blocks of a kind."""
+    def blocks_of(self, field: int, kind: BlockKind) -> slice:
+        """Return the slice of the numbers of a field's blocks of a kind."""
         return slice(*self.first[2 * field + _KINDS.index(kind) :][:2].tolist())
 
-    def kind_of(self, block: int) -> int:
-        """Return a number that is the same for all blocks of a field and kind, and for no others."""
+    def group_of(self, block: int) -> int:
+        """Return the number of a block's group: the blocks of one field and kind, in the order of `first`."""
         return int(np.searchsorted(self.first, block, side="right")) - 1
 
     def missing(self, blocks: Int64s) -> list[int]:
@@ -93,12 +93,14 @@ class Checksums:
         """
         index, fields = self._index_of(part), self.table.fields
         agrees = len(index.fields) == len(fields) and all(
-            lies.rows_per_block == field.rows_per_block[part]
-            and np.array_equal(lies.heap_first_record, field.heap_first_record[slice(*ends)])
-            and self._take(2 * number, part, lies.rows)
-            and self._take(2 * number + 1, part, lies.heap)
-            for number, (lies, field) in enumerate(zip(index.fields, fields, strict=True))
-            for ends in [field.heap_first_block[part : part + 2].tolist()]
+            indexed.rows_per_block == field.rows_per_block[part]
+            and np.array_equal(
+                indexed.heap_first_record,
+                field.heap_first_record[slice(*field.heap_first_block[part : part + 2].tolist())],
+            )
+            and self._load_if_equal(2 * number, part, indexed.rows)
+            and self._load_if_equal(2 * number + 1, part, indexed.heap)
+            for number, (indexed, field) in enumerate(zip(index.fields, fields, strict=True))
         )
         if not agrees:
             raise CacheFormatError(
@@ -115,17 +117,20 @@ class Checksums:
         """
         if xxh3_64_intdigest(content) == self._checksum[block]:
             return
-        which, part = self.kind_of(block), int(self.part[block])
-        number, kind = which // 2, _KINDS[which % 2]
+        group, part = self.group_of(block), int(self.part[block])
+        number, kind = group // 2, _KINDS[group % 2]
         first, end = self.table.first_record[part : part + 2].tolist()
-        in_part = block - int(self.first[which]) - int(self._of_parts[which][part])
+        in_part = block - int(self.first[group]) - int(self._of_parts[group][part])
         found = self._index_of(part).fields[number].records_of(kind, in_part, end - first)
         records = range(first + found.start, first + found.stop)
-        raise damage(self._what, self._names[number], records, self.table.sha256[part], self._remedy)
+        raise damage_error(self._what, self._names[number], records, self.table.sha256[part], self._remedy)
 
-    def _take(self, which: int, part: int, blocks: BlockRanges) -> bool:
-        """Load the checksums of some of a part's blocks; return whether the part table has these blocks."""
-        start, end = (self._of_parts[which][part : part + 2] + self.first[which]).tolist()
+    def _load_if_equal(self, group: int, part: int, blocks: BlockRanges) -> bool:
+        """Load the checksums of a group's blocks in a part, if the part table has the same blocks.
+
+        Return whether it has them.
+        """
+        start, end = (self._of_parts[group][part : part + 2] + self.first[group]).tolist()
         agree = (
             np.array_equal(blocks.position, self.position[start:end])
             and np.array_equal(blocks.length, self.length[start:end])
@@ -156,7 +161,7 @@ class CheckedReader:
         self._sums = sums
         # A byte each, not a bit: threads may set neighbouring entries at the same time.
         self._is_sound = np.zeros(len(sums.part), bool)
-        self._left = self._unfinished()
+        self._unchecked_fields = self._find_unchecked_fields()
 
     @property
     def parts(self) -> Parts:
@@ -181,8 +186,8 @@ class CheckedReader:
         Raises:
             CacheFormatError: if a needed block is damaged; the error names dataset, field and records.
         """
-        if self._left and len(indices):
-            self._check([n for n in self._left if fields is None or n in fields], indices)
+        if self._unchecked_fields and len(indices):
+            self._check([n for n in self._unchecked_fields if fields is None or n in fields], indices)
         return self._reader.columns(indices, fields, memory)
 
     def lengths(self, indices: Int64s, number: int) -> Int64s:
@@ -191,7 +196,7 @@ class CheckedReader:
         Raises:
             CacheFormatError: if a block of the rows that hold the lengths is damaged.
         """
-        if number in self._left and len(indices):
+        if number in self._unchecked_fields and len(indices):
             self._check([number], indices, has_values=False)
         return self._reader.lengths(indices, number)
 
@@ -201,7 +206,7 @@ class CheckedReader:
         Raises:
             CacheFormatError: if a needed block is damaged.
         """
-        if number in self._left and len(indices):
+        if number in self._unchecked_fields and len(indices):
             self._check([number], indices)
         return self._reader.stretches(indices, number, starts, stops)
 
@@ -213,7 +218,7 @@ class CheckedReader:
         """Announce that these stretches will be read soon; see `Reader.will_need_stretches`."""
         return self._reader.will_need_stretches(indices, number, starts, stops)
 
-    def _unfinished(self) -> tuple[int, ...]:
+    def _find_unchecked_fields(self) -> tuple[int, ...]:
         """Return the fields that have blocks not checked yet."""
         each = enumerate(itertools.pairwise(self._sums.first[::2].tolist()))
         return tuple(number for number, (start, end) in each if not self._is_sound[start:end].all())
@@ -221,19 +226,20 @@ class CheckedReader:
     def _check(self, fields: Sequence[int], indices: Int64s, *, has_values: bool = True) -> None:
         parts = self.parts
         away = None if parts.away is None else parts.are_away(parts.locate(indices)[0])
-        # A part that is away may arrive before it is read; its content was compared with its name on arrival.
+        # Parts that are not on this machine are left out: their content is compared with their hash when they
+        # are downloaded, which may happen before they are read here.
         rows, checked_bytes = parts.rows(indices if away is None else indices[~away]), 0
         for number in fields if len(rows.indices) else ():
             table, field = self.table.fields[number], self._reader.fields[number]
             of_rows, places = rows.located()
             blocks = places // table.rows_per_block[of_rows] + table.rows_first_block[of_rows]
             blocks = blocks[table.row_bytes[of_rows] > 0]  # rows of no bytes have no blocks
-            checked_bytes += self._check_blocks(rows, self._sums.of(number, "rows").start + blocks)
+            checked_bytes += self._check_blocks(rows, self._sums.blocks_of(number, "rows").start + blocks)
             if isinstance(field, VaryingField) and has_values:
                 # The rows name the blocks of the heap that are needed, so the rows are checked first.
-                heap = self._sums.of(number, "heap").start + field.heap_blocks(rows)
+                heap = self._sums.blocks_of(number, "heap").start + field.heap_blocks(rows)
                 checked_bytes += self._check_blocks(rows, heap)
-        self._left = self._unfinished()
+        self._unchecked_fields = self._find_unchecked_fields()
         parts.touch(checked_bytes)
 
     def _check_blocks(self, rows: StoredRows, blocks: Int64s) -> int:
@@ -246,14 +252,14 @@ class CheckedReader:
         for part in sums.missing(new):
             sums.load(part)
         for block in new.tolist():
-            part, position, length = (int(of[block]) for of in (sums.part, sums.position, sums.length))
+            part, position, length = (int(each[block]) for each in (sums.part, sums.position, sums.length))
             sums.compare(block, rows.block(part, position, length))
             self._is_sound[block] = True
         return int(sums.length[new].sum())
 
 
-def damage(what: str, field: str, records: range, sha256: str, remedy: str) -> CacheFormatError:
-    """Return the error that names the damaged records."""
+def damage_error(what: str, field: str, records: range, sha256: str, remedy: str) -> CacheFormatError:
+    """Return an error that names the damaged records."""
     return CacheFormatError(
         f"{what}: field {field!r}, records {records.start} to {records.stop - 1}: the bytes in part "
         f"{sha256}.mdb were changed since they were written; {remedy}"

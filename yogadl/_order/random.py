@@ -1,9 +1,9 @@
-"""Make numpy's generators for positions of an epoch, in a tenth of the time that seeding takes.
+"""Make a numpy generator for each position of an epoch, in a tenth of the time of numpy's own seeding.
 
 The generator of a position is the same in every process.
 
-The way from seed, stage, epoch and position to a generator's state is frozen as version 1, and stated in
-`docs/explanation/order.md`.
+How a generator's state is computed from seed, stage, epoch and position is version 1, which never changes;
+`docs/explanation/order.md` specifies it.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from yogadl._order.keys import GOLDEN, absorb, absorb_array, derive_key, mix_array
 
 RANDOM_TAG = int.from_bytes(b"random-1", "big")
-_WORDS = np.arange(1, 5, dtype=np.uint64) * np.uint64(GOLDEN)
+# Added to a position's key, one offset for each of the four words that seed PCG64.
+_WORD_OFFSETS = np.arange(1, 5, dtype=np.uint64) * np.uint64(GOLDEN)
 
 
 class _State(ISpawnableSeedSequence):
@@ -31,7 +32,7 @@ class _State(ISpawnableSeedSequence):
         assert (n_words, dtype) == (len(self._words), np.uint64)  # as PCG64 calls it
         return self._words
 
-    def spawn(self, n_children: int) -> Any:  # numpy's own seed sequences
+    def spawn(self, n_children: int) -> Any:  # the children are numpy's own seed sequences
         if self._parent is None:
             self._parent = SeedSequence(self._words.tolist())
         return self._parent.spawn(n_children)
@@ -48,7 +49,7 @@ def generators(seed: int, stage: int, epoch: int, positions: NDArray[np.int64]) 
     """
     state = absorb(derive_key(RANDOM_TAG, seed, stage), epoch)
     keys = absorb_array(state, positions.astype(np.uint64))
-    words = keys[:, None] + _WORDS
+    words = keys[:, None] + _WORD_OFFSETS
     mix_array(words)
-    made: Any = PCG64  # Any: PCG64's declared types leave out other seed sequences
-    return (Generator(made(_State(row))) for row in words)
+    bit_generator_class: Any = PCG64  # Any: PCG64's declared types leave out other seed sequences
+    return (Generator(bit_generator_class(_State(row))) for row in words)

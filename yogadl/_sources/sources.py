@@ -17,8 +17,8 @@ from yogadl._core.columns import (
     chunks,
     copier_of,
     field_column,
-    numbered,
     size_of,
+    with_record_number_in_errors,
 )
 from yogadl._core.leaf import OBJECT, Leaf, is_masked, leaf_at
 from yogadl._core.spec import Keys, Node, Spec, node_of
@@ -300,7 +300,7 @@ class IterableSource:
 
     def __init__(self, data: Iterable[Any], *, allow_pickle: bool = False) -> None:
         self.length = len(data) if isinstance(data, Sized) else None
-        self._iterator = numbered(lambda: iter(data))
+        self._iterator = with_record_number_in_errors(lambda: iter(data))
         try:
             first = next(self._iterator)
         except StopIteration:
@@ -367,7 +367,9 @@ class ItemsSource:
             batches = (range(i, min(i + 64, self.length)) for i in range(start, self.length, 64))
             records: Iterator[Any] = itertools.chain.from_iterable(map(self.items, batches))
         else:
-            records = numbered(lambda: (self._data[i] for i in range(start, self.length)), start)
+            records = with_record_number_in_errors(
+                lambda: (self._data[i] for i in range(start, self.length)), start
+            )
         return chunks(self.spec, records, start, are_constant=not self.is_costly)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from yogadl._stream.cursor import Identity, Numbering, read_cursor, write_cursor
 from yogadl._stream.cut import Cut, Point, Shard, Span, walk
-from yogadl._stream.deaths import MessageNames
+from yogadl._stream.deaths import WorkerErrors
 from yogadl._stream.items import Batches, Finish, Pending, Read
 from yogadl._stream.iterator import Claims, Restartable, StreamIterator, begin
 from yogadl._stream.numbered import NumberedBatches
@@ -21,7 +21,7 @@ from yogadl._stream.opening import open_shard, open_stream
 from yogadl._stream.prefetch import ForkedError, Prefetch, Stats
 from yogadl._stream.recipe import ItemStage, Make, Recipe, SpanProgress
 from yogadl._stream.rows import Flags, Rows
-from yogadl._stream.run import INDICES, Ahead, Counters, Run
+from yogadl._stream.run import INDICES_PER_CHUNK, Ahead, Counters, Run
 from yogadl._stream.stream import Loader, RecordStream, as_order, as_stream
 
 if TYPE_CHECKING:
@@ -36,11 +36,10 @@ __all__ = [
     "Finish",
     "Flags",
     "ForkedError",
-    "INDICES",
+    "INDICES_PER_CHUNK",
     "Identity",
     "Loader",
     "Make",
-    "MessageNames",
     "NumberedBatches",
     "Numbering",
     "Pending",
@@ -58,6 +57,7 @@ __all__ = [
     "Stats",
     "ItemStage",
     "StreamIterator",
+    "WorkerErrors",
     "WorkerOptions",
     "as_order",
     "as_stream",

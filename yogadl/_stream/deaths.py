@@ -1,4 +1,4 @@
-"""Describe failures of worker processes, with the names of the caller's arguments."""
+"""Make the errors of worker processes, worded with the names of the caller's arguments."""
 
 import errno
 from typing import Final, NamedTuple
@@ -17,34 +17,41 @@ _RETRY_HINT: Final = (
 _NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
 
 
-class MessageNames(NamedTuple):
-    """The names in messages, which are those of the caller's arguments."""
+class WorkerErrors(NamedTuple):
+    """Make the errors of worker processes, worded with the names of the caller's arguments.
+
+    Args:
+        called: The function that the caller used to ask for workers.
+        begin: Its argument for the function that each worker calls first.
+        timeout: Its argument for the time-out.
+        method: Its argument for the way to start processes.
+    """
 
     called: str = "prefetch"
     begin: str = "worker_init"
     timeout: str = "timeout_s"
     method: str = "start_method"
 
-    def died(self, how: str, where: str) -> WorkerDiedError:
+    def died_error(self, how: str, where: str) -> WorkerDiedError:
         """Return the error for a worker that died at some record."""
         error = WorkerDiedError(f"a worker process of {self.called} died {how}, {where}")
         error.add_note(f"{_DEATH_HINT}. {_RETRY_HINT}")
         return error
 
-    def late(self, timeout_s: float, where: str) -> WorkerTimeoutError:
+    def timeout_error(self, timeout_s: float, where: str) -> WorkerTimeoutError:
         """Return the error for a worker that took too long at some record."""
-        return self._late(f"a worker process of {self.called}", timeout_s, where)
+        return self._timeout_error(f"a worker process of {self.called}", timeout_s, where)
 
-    def late_to_begin(self, timeout_s: float, number: int) -> WorkerTimeoutError:
-        """Return the error for a worker that took too long in its first function."""
-        return self._late(self.begin, timeout_s, f"in worker process {number} of {self.called}")
+    def init_timeout_error(self, timeout_s: float, number: int) -> WorkerTimeoutError:
+        """Return the error for a worker whose first function, the argument `begin`, took too long."""
+        return self._timeout_error(self.begin, timeout_s, f"in worker process {number} of {self.called}")
 
-    def _late(self, what: str, timeout_s: float, where: str) -> WorkerTimeoutError:
+    def _timeout_error(self, what: str, timeout_s: float, where: str) -> WorkerTimeoutError:
         error = WorkerTimeoutError(f"{what} timed out after {timeout_s:g} seconds, {where}")
         error.add_note(f"{_TIMEOUT_HINT.format(self.timeout)}. {_RETRY_HINT}")
         return error
 
-    def not_started(self, error: OSError) -> StorageError:
+    def start_error(self, error: OSError) -> StorageError:
         """Return the error for a process that can't be started."""
         is_files = error.errno in _NO_MORE_FILES
         hint = "close files, or raise the limit (ulimit -n)" if is_files else "try fewer workers"

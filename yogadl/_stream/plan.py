@@ -8,7 +8,7 @@ from yogadl._core.frozen import frozen
 from yogadl._core.protocols import Indices, Prices, views_of
 from yogadl._stream.cut import Cut
 from yogadl._stream.items import Batches, Records
-from yogadl._stream.run import INDICES
+from yogadl._stream.run import INDICES_PER_CHUNK
 from yogadl.errors import ConfigurationError
 
 # In a longer epoch, about this many records are counted, and the rest is assumed to be alike.
@@ -150,7 +150,7 @@ def _counted(
 
     run = make.run
     blocks = run.planned_blocks(hold) if is_of_blocks else None
-    records, counted, together = run.shard.own(0), 0, max(1, INDICES // cut.size) * cut.size
+    records, counted, together = run.shard.own(0), 0, max(1, INDICES_PER_CHUNK // cut.size) * cut.size
     for count in make.planned(Cut(cut.size, cut.drop_remainder), 0, add, blocks):
         counted += count
         # Stop where a chunk of rows from the order ends: nothing was announced beyond it.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from yogadl._stream.cut import Pieces, Point, count_of
-from yogadl._stream.deaths import MessageNames
+from yogadl._stream.deaths import WorkerErrors
 from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.transport import MOST_SEGMENTS, UnmappedError, Unpacker, shared_memory
 from yogadl._stream.worker import Channel, Request, WorkerAnswer, WorkerTask, forked, work
@@ -51,7 +51,7 @@ class WorkerPool:
         given: The pickled task; empty for "fork".
         workers: The number of processes.
         method: The way to start them; see `yogadl._workers.server.Workers`.
-        names: The names in messages.
+        errors: Makes the errors.
         environment: Additional variables of their environment.
         preload: Modules that they share.
     """
@@ -63,18 +63,18 @@ class WorkerPool:
         workers: int,
         *,
         method: str,
-        names: MessageNames,
+        errors: WorkerErrors,
         environment: Mapping[str, str],
         preload: tuple[str, ...],
     ) -> None:
         self.task = task
-        self._given, self._count, self._names = given, workers, names
+        self._given, self._count, self._errors = given, workers, errors
         try:
             self._processes = Workers(
                 forked(task) if method == "fork" else work, method, preload, environment=environment
             )
         except OSError as error:
-            raise names.not_started(error) from error
+            raise errors.start_error(error) from error
         self._workers: dict[int, _Worker] = {}  # by serial
         self._kept: list[int] = []
         weakref.finalize(self, _close, self._workers)
@@ -194,7 +194,7 @@ class WorkerPool:
                     channel.send(number, descriptors)
                 self._poll.register(worker.channel, select.POLLIN)
         except OSError as error:
-            raise self._names.not_started(error) from error
+            raise self._errors.start_error(error) from error
         finally:
             if KEEPS_DESCRIPTORS:
                 self._kept[:] = descriptors
@@ -238,7 +238,7 @@ class WorkerPool:
             if self._is_all and number == self._requested:
                 return False
             if number in self._lost:
-                raise self._names.died(self._lost[number], self._where(number))
+                raise self._errors.died_error(self._lost[number], self._where(number))
             self._process_messages(None if timeout_s is None else self._left_ms(number, timeout_s))
         return True
 
@@ -260,10 +260,10 @@ class WorkerPool:
             if left_ms[-1] <= 0 and worker.begun_s is None:
                 for one in [one for one in self._workers.values() if one.begun_s is None and one.called_s]:
                     self._kill(one)
-                raise self._names.late_to_begin(timeout_s, worker.number)
+                raise self._errors.init_timeout_error(timeout_s, worker.number)
             if left_ms[-1] <= 0:
                 self._kill(worker)
-                raise self._names.late(timeout_s, self._where(number))
+                raise self._errors.timeout_error(timeout_s, self._where(number))
         return min(left_ms, default=None)
 
     def _process_messages(self, left_ms: float | None) -> None:
@@ -333,7 +333,7 @@ class WorkerPool:
         error, cause = failure.load()
         if cause is not None:
             error.__cause__ = cause
-        error.add_note(f"in worker process {worker.number} of {self._names.called}:\n{failure.where}")
+        error.add_note(f"in worker process {worker.number} of {self._errors.called}:\n{failure.where}")
         return error
 
     def _process_death(self) -> None:

@@ -129,7 +129,7 @@ class Recipe:
         if not isinstance(self.make, Batches | Records):
             made = self.make.options if isinstance(self.make, MakeInWorkers) else options
             raise ConfigurationError(
-                f"{made.names.called} has workers already: ask for workers only once, after all functions"
+                f"{made.errors.called} has workers already: ask for workers only once, after all functions"
             )
         return replace(self, make=InWorkers(self.make, self.changing, options), stages=())
 

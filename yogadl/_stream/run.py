@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # first call on: 0.1 ms. (Chunks that begin small and grow were slower with large records: the arrays of each
 # chunk come to lie between the memory of two batches, which is then faulted in anew. Measured with
 # benchmarks/.)
-INDICES = 16384
+INDICES_PER_CHUNK = 16384
 # A smaller block costs more to hold than requests for its records one by one.
 _BLOCK_RECORDS = 4
 
@@ -221,7 +221,7 @@ class Run:
         drops short items, the chunk does not contain it.
         """
         # In tiny epochs, filling a chunk would take a call for each of a thousand epochs.
-        limit = min(INDICES, 16 * self.shard.own(0)) if cut.across_epochs else INDICES
+        limit = min(INDICES_PER_CHUNK, 16 * self.shard.own(0)) if cut.across_epochs else INDICES_PER_CHUNK
         size = max(1, limit // cut.size) * cut.size
         pieces: list[Rows] = []
         held = 0
@@ -353,7 +353,7 @@ class RowBlocks:
     def __init__(self, run: Run, size: int, *, announces: bool = True) -> None:
         self._run = run
         self._announces = announces
-        self._block = max(1, INDICES // size) * size
+        self._block = max(1, INDICES_PER_CHUNK // size) * size
         # By (epoch, origin, block): the block's rows, and the object that announces them.
         self._kept: OrderedDict[tuple[int, int, int], tuple[Rows, Ahead]] = OrderedDict()
         self._lock = ProcessLock()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from yogadl._core.arguments import whole
 from yogadl._core.frozen import frozen
 from yogadl._stream.cut import Cut, Piece, Point, pieces_of
-from yogadl._stream.deaths import MessageNames
+from yogadl._stream.deaths import WorkerErrors
 from yogadl._stream.items import MOST_RECORDS, RECORDS_BYTES, Batches, Read, Records, passed
 from yogadl._stream.run import Run
 from yogadl.errors import ConfigurationError, WorkerDiedError
@@ -43,7 +43,7 @@ class WorkerOptions:
             workers call.
         named: Functions by the names of the user's arguments, for messages.
         preload: Modules that the workers share.
-        names: The names in messages.
+        errors: Makes the errors of workers, with the names of the caller's arguments.
 
     Raises:
         ConfigurationError: if an argument makes no sense.
@@ -60,24 +60,24 @@ class WorkerOptions:
     is_begun_by_pool: bool = False
     named: tuple[tuple[str, Any], ...] = ()
     preload: tuple[str, ...] = ()
-    names: MessageNames = MessageNames()
+    errors: WorkerErrors = WorkerErrors()
 
     def __post_init__(self) -> None:
         from yogadl._workers.server import METHODS
 
         if self.begin is not None and not callable(self.begin):
             raise ConfigurationError(
-                f"{self.names.begin} must be a function of a worker's number, not {self.begin!r}"
+                f"{self.errors.begin} must be a function of a worker's number, not {self.begin!r}"
             )
         limit: Any = self.timeout_s
         is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
         if limit is not None and not (is_number and 0 < limit < inf):
             raise ConfigurationError(
-                f"{self.names.timeout} must be a number of seconds above 0, not {limit!r}"
+                f"{self.errors.timeout} must be a number of seconds above 0, not {limit!r}"
             )
         if self.method not in (None, *METHODS):
             raise ConfigurationError(
-                f"{self.names.method} must be one of {', '.join(METHODS)}, not {self.method!r}"
+                f"{self.errors.method} must be one of {', '.join(METHODS)}, not {self.method!r}"
             )
         whole("worker_threads", self.threads, 1)
 
@@ -287,7 +287,7 @@ class InWorkers:
             b"" if method == "fork" else self._sent(task),
             options.workers,
             method=method,
-            names=options.names,
+            errors=options.errors,
             environment=dict.fromkeys(THREADS, str(options.threads)),
             preload=options.preload + _modules(),
         )
@@ -301,7 +301,7 @@ class InWorkers:
         from yogadl._workers.messages import pickled
 
         try:
-            hint = _UNSENDABLE.format(self.options.names.method)
+            hint = _UNSENDABLE.format(self.options.errors.method)
             return pickled(task, "the stream's source", stays_here=True, hint=hint)
         except ConfigurationError:
             for name, function in self._functions():

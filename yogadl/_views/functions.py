@@ -20,12 +20,12 @@ from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 
 # The epochs and positions at which records come, epoch by epoch: random functions depend on them.
 Places = Sequence[tuple[int, range | Indices]]
-# Called with a stage and the seconds that it took.
-Took = Callable[[str, float], None]
+# Called with the title of a stage and the seconds that the stage took.
+ReportDuration = Callable[[str, float], None]
 
 
-def _uncounted(stage: str, seconds: float) -> None:
-    """Count nothing."""
+def _ignore_duration(stage: str, seconds: float) -> None:
+    """Do nothing: nobody collects the durations."""
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -76,33 +76,40 @@ class Stage:
         records: Sequence[Any],
         indices: Indices,
         places: Places,
-        took: Took = _uncounted,
+        report_duration: ReportDuration = _ignore_duration,
         what: str = "record",
     ) -> list[Any]:
-        """Return the function's results for records, or for other items that begin with these records.
+        """Return the function's results for records or other items, such as batches.
+
+        Args:
+            records: The items to call the function with.
+            indices: The index of each record in the data; for an item of several records, that of the first.
+            places: The epochs and positions of the items, for the generators of a random stage.
+            report_duration: Called with the stage's title and the seconds that it took for all items.
+            what: What an error message calls the item, before its index.
 
         Raises:
             StageError: if the function raises.
         """
         began = perf_counter()
         function = self.function
-        made: list[Any] = []
+        results: list[Any] = []
         try:
             if self.seed is None:
                 for record in records:
-                    made.append(function(record))
+                    results.append(function(record))
             else:
                 for record, rng in zip(records, self._generators(places), strict=True):
-                    made.append(function(record, rng))
+                    results.append(function(record, rng))
         except SystemExit as error:  # `sys.exit` ends the program here as anywhere else
-            error.add_note(f"{self} called sys.exit at {what} {indices[len(made)]}")
+            error.add_note(f"{self} called sys.exit at {what} {indices[len(results)]}")
             raise
         except Exception as error:
-            index = int(indices[len(made)])
+            index = int(indices[len(results)])
             text = f"{self} failed at {what} {index}: {type(error).__name__}: {error}"
             raise StageError(text, self.number, index) from error
-        took(self.title, perf_counter() - began)
-        return made
+        report_duration(self.title, perf_counter() - began)
+        return results
 
     def _generators(self, places: Places) -> Iterator[np.random.Generator]:
         from yogadl._order.random import generators  # slow to import
@@ -119,26 +126,27 @@ class Chain:
     Args:
         source: Where the records come from.
         stages: The functions.
-        given: The caller's declaration of the resulting records' fields; see `declare`.
+        declared_spec: The caller's declaration of the resulting records' fields; see `declare`.
     """
 
     source: RandomAccess
     stages: tuple[Stage, ...]
-    given: Any = None
+    declared_spec: Any = None
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.stages))
 
-    def then(self, function: Callable[..., Any], seed: int | None, given: Any) -> "Chain":
+    def then(self, function: Callable[..., Any], seed: int | None, declared_spec: Any) -> "Chain":
         """Return the chain with one more function."""
-        return Chain(self.source, (*self.stages, Stage.of(function, len(self.stages), seed)), given)
+        stage = Stage.of(function, len(self.stages), seed)
+        return Chain(self.source, (*self.stages, stage), declared_spec)
 
     @cached_property
     def _sample(self) -> tuple[Spec, int]:
         """The structure of a resulting record, taken from the first one, and its approximate size."""
-        if isinstance(self.given, Spec):
-            fixed = sum(field.leaf.row_bytes for field in self.given.fields if field.leaf.is_fixed)
-            return self.given, max(1, fixed)
+        if isinstance(self.declared_spec, Spec):
+            fixed = sum(field.leaf.row_bytes for field in self.declared_spec.fields if field.leaf.is_fixed)
+            return self.declared_spec, max(1, fixed)
         if not len(self.source):
             raise ConfigurationError(f"there is no record, so what {self} returns is unknown: pass its spec=")
         first = np.zeros(1, np.int64)
@@ -153,7 +161,7 @@ class Chain:
             raise self._misfit(0, error) from error
         values = split(spec, [record])
         record_bytes = max(1, sum(map(size_of, values)))
-        return spec if self.given is None else declare(spec, self.given)[0], record_bytes
+        return spec if self.declared_spec is None else declare(spec, self.declared_spec)[0], record_bytes
 
     @property
     def spec(self) -> Spec:
@@ -165,18 +173,20 @@ class Chain:
         """The approximate size of a record, before or after the functions, whichever is larger."""
         return max(self.source.record_bytes, self._sample[1])
 
-    def columns(self, indices: Indices, places: Places, took: Took = _uncounted) -> list[Column]:
+    def columns(
+        self, indices: Indices, places: Places, report_duration: ReportDuration = _ignore_duration
+    ) -> list[Column]:
         """Read records, call the functions, and return the results as columns.
 
-        `took` is called with the duration of each stage.
+        `report_duration` is called with the duration of reading, and of each stage.
 
         Raises:
             StageError: if a function raises, or returns a record that does not fit the first one's structure.
         """
         began = perf_counter()
         columns = self.source.columns(indices)
-        took(READ, perf_counter() - began)
-        records = self._called(columns, indices, places, took)
+        report_duration(READ, perf_counter() - began)
+        records = self._called(columns, indices, places, report_duration)
         spec = self.spec
         found: list[Column] = []
         try:
@@ -188,20 +198,24 @@ class Chain:
                 except UnsupportedDataError as error:
                     raise self._misfit(index, error) from error
             raise
-        for field, its in zip(spec.fields, values, strict=True):
+        for field, field_values in zip(spec.fields, values, strict=True):
             try:
-                found.append(batch_column(field.leaf, its))
+                found.append(batch_column(field.leaf, field_values))
             except BadValueError as error:
                 index = int(indices[error.position])
                 raise self._misfit(index, refuse(field.name, index, error.problem)) from error.__cause__
         return found
 
     def _called(
-        self, columns: Sequence[Column], indices: Indices, places: Places, took: Took = _uncounted
+        self,
+        columns: Sequence[Column],
+        indices: Indices,
+        places: Places,
+        report_duration: ReportDuration = _ignore_duration,
     ) -> list[Any]:
         records = self.source.spec.records(columns, len(indices))
         for stage in self.stages:
-            records = stage.call(records, indices, places, took)
+            records = stage.call(records, indices, places, report_duration)
         return records
 
     def _misfit(self, record: int, error: UnsupportedDataError) -> StageError:
@@ -237,7 +251,10 @@ class MappedRecords:
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
     ) -> int:
-        """Announce that these records will be read soon; see `announce`."""
+        """Announce that these records will be read soon, with all their fields; see `announce`.
+
+        The functions take whole records, so `fields` is not passed on.
+        """
         return announce(self.parent, indices, planned=planned)
 
     def columns(

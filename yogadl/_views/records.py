@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._core.columns import batch_column, declare, split, widen, written
+from yogadl._core.columns import batch_column, declaration_text, declare, split, widen
 from yogadl._core.leaf import BadShapeError, BadValueError, refuse
 from yogadl._core.protocols import Column, Indices, Memory
 from yogadl._core.spec import Spec
@@ -109,7 +109,7 @@ class SourceRecords:
         expected = "spec= declares" if number in self._declared else "the records sampled at first have it"
         problem = f"has shape {shape}, not {leaves[number].shape} as {expected}"
         leaves[number] = widen(leaves[number], shape)
-        declared = written(self.spec.with_leaves(leaves), self._declared | {number})
+        declared = declaration_text(self.spec.with_leaves(leaves), self._declared | {number})
         return refuse(
             self.spec.fields[number].name,
             record,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from yogadl._core.key import AUTO, DatasetKey, new_key
-from yogadl._core.progress import Shown, shown
+from yogadl._core.progress import ProgressDisplay, shown
 from yogadl._provenance.builder import Call, Describer
 from yogadl.cli import _tasks
 from yogadl.cli._arguments import (
@@ -176,8 +176,8 @@ def _build(
             if show is not None:
                 show(records, total, size_bytes)
 
-        if isinstance(show, Shown):
-            progress.partitions = show.partitions  # type: ignore[attr-defined]
+        if isinstance(show, ProgressDisplay):
+            progress.set_partitions = show.set_partitions  # type: ignore[attr-defined]
         options = options_of(arguments) | {"progress": progress}
         if arguments.replace:
             replace_version(storage._backend, key, lambda: function(**values), BuildOptions(**options), call)

@@ -156,7 +156,7 @@ def _write(build: Partitions, arguments: argparse.Namespace) -> "Written":
             receipts = build.write_share(partition, part_bytes)
             written = sum(receipt.part.index.records for receipt in receipts)
             tally.note(partition, written, sum(r.part.index.size_bytes for r in receipts), is_whole=True)
-            tally.tell()
+            tally.report_total()
             records += written
     return Written(
         build.key.id, build.key.version, build.run, task.number, task.count, build.count, len(mine), records

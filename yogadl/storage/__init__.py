@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from yogadl._core.printable import without_secrets
 from yogadl._core.protocols import Earlier, Lineage
 from yogadl.errors import ConfigurationError
-from yogadl.storage._leases.policy import TTL_S, LeasePolicy
+from yogadl.storage._leases.policy import DEFAULT_TTL_S, LeasePolicy
 from yogadl.storage._local import local_backend, shared_backend
 from yogadl.storage._storage import CacheStorage, DatasetInfo
 
@@ -104,7 +104,7 @@ def open_storage(
     max_requests_per_s: float | None = None,
     max_price: float | None = None,
     prices: "Prices | None" = None,
-    lease_ttl_s: float = TTL_S,
+    lease_ttl_s: float = DEFAULT_TTL_S,
     wait_s: float | None = None,
     patience_s: float | None = None,
     exclusive: bool = True,
@@ -195,7 +195,7 @@ def open_storage(
     of_buckets |= {"mirror": None if mirror in ("auto", None) else mirror}
     of_buckets |= {"mirror_fill": None if mirror_fill == "auto" else mirror_fill}
     if not shared:
-        of_buckets |= {"wait_s": wait_s, "lease_ttl_s": None if lease_ttl_s == TTL_S else lease_ttl_s}
+        of_buckets |= {"wait_s": wait_s, "lease_ttl_s": None if lease_ttl_s == DEFAULT_TTL_S else lease_ttl_s}
     given = [name for name, value in of_buckets.items() if value is not None]
     if given:
         takes = f"shared, mapped{', ' if shared else '; with shared=True: '}lease_ttl_s, wait_s"

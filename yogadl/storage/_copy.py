@@ -128,9 +128,10 @@ def _checked_bytes(root: Root, name: str, manifest: Manifest) -> bytes:
 
 
 def _shared_with(root: Root, manifest: Manifest) -> set[str]:
-    """Return the files of the newest version in the target that this version begins with.
+    """Return the parts and indexes of an earlier version that the target has already.
 
-    No prune can remove them while the caller holds the right to build a version of the dataset.
+    Of the versions whose records this version begins with, it is the newest in the target. No prune removes
+    its files while the caller holds the right to build a version of the dataset.
     """
     for earlier in reversed(manifest.earlier):
         key = DatasetKey(manifest.key.id, earlier.version)
@@ -143,7 +144,17 @@ def _shared_with(root: Root, manifest: Manifest) -> set[str]:
 
 
 def _is_new(root: Root, key: DatasetKey, content: bytes, replaces: bool) -> bool:
-    """Return whether the target lacks this very version."""
+    """Return whether the target lacks the version; False if it has the same one.
+
+    Args:
+        root: The target.
+        key: The version.
+        content: The bytes of the manifest in the source.
+        replaces: Whether a different version of that name may be replaced.
+
+    Raises:
+        ConfigurationError: if the target has a different version of that name, which must not be replaced.
+    """
     found = root.read(_names.manifest(key))
     if found == content:
         return False
@@ -182,26 +193,31 @@ class _CopiedFiles:
     table: PartTable
 
     def missing(self, named: set[str] | None) -> list[_File]:
-        """Return the files that the target lacks, one of several equal ones, indexes first.
+        """Return the files to copy, indexes first; of several equal files only one.
+
+        These are the files that the target lacks. A file that it has, but that none of its manifests names,
+        is protected from prunes for a day; if that fails, it is copied as well.
 
         Args:
             named: The files that a manifest in the target names, so that no prune can remove them; ``None``
-                if a manifest names all of them.
+                if a manifest names all files of the version.
         """
         root, table, dataset_id = self.target, self.table, self.key.id
-        theirs = {entry.name for entry in self.source.entries(f"{dataset_id}/parts")}
-        sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{dataset_id}/parts")}
+        source_names = {entry.name for entry in self.source.entries(f"{dataset_id}/parts")}
+        target_sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{dataset_id}/parts")}
         indexes, parts = {}, {}
         each = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
         for sha256, index_sha256, size_bytes in each:
             part = _names.part(dataset_id, sha256)
-            if sizes.get(part) != size_bytes or not (named is None or part in named or root.keep(part)):
+            if target_sizes.get(part) != size_bytes or not (
+                named is None or part in named or root.keep(part)
+            ):
                 parts[part] = _File(part, part, sha256, size_bytes)
             index, old_index = _names.indexes(dataset_id, sha256, index_sha256)
             is_named = named is None or index in named
-            is_there = index in sizes or (is_named and old_index in sizes)
+            is_there = index in target_sizes or (is_named and old_index in target_sizes)
             if not is_there or not (is_named or root.keep(index)):
-                source_name = old_index if index not in theirs and old_index in theirs else index
+                source_name = old_index if index not in source_names and old_index in source_names else index
                 indexes[index] = _File(index, source_name, index_sha256, None)
         return [*indexes.values(), *parts.values()]
 
@@ -232,13 +248,14 @@ class _CopiedFiles:
         ]
 
         @contextlib.contextmanager
-        def taken(wanted: Download) -> Iterator[Touch]:
-            yield lambda: None
+        def move_after_download(download: Download) -> Iterator[Touch]:
+            """Move a file to the target after its download, if no other builder has taken over."""
+            yield lambda: None  # called while bytes arrive: there is nothing to keep alive
             exclusion.check()
-            self._take(names[wanted.path], wanted.path)
-            wanted.path.unlink(missing_ok=True)
+            self._take(names[download.path], download.path)
+            download.path.unlink(missing_ok=True)
 
-        download_all(bucket, wanted, progress=progress, guard=taken)
+        download_all(bucket, wanted, progress=progress, guard=move_after_download)
 
     def _from_folder(
         self, files: list[_File], work: Path, exclusion: BuildExclusion, progress: Received | None

@@ -24,7 +24,7 @@ from yogadl.storage._files.locks import open_lock, try_lock
 from yogadl.storage._files.mounts import file_system, is_network
 from yogadl.storage._objects.bucket import Bucket, Object, check_conditions, read
 from yogadl.storage._objects.store import CredentialsError
-from yogadl.storage._remote.eviction import IN_MEMORY
+from yogadl.storage._remote.eviction import MEMORY_FILE_SYSTEMS
 from yogadl.storage._remote.mirror import Mirror
 
 _WRITERS: Final = 8
@@ -231,7 +231,7 @@ def examine_folder(what: str, folder: Path, said: str, *, writes: bool = True) -
     if is_network(kind):
         text = f"{said}. It is on a network file system ({kind}): reads are as fast as that"
         yield Finding(what, Outcome.NOTE, text, "a folder on a local disk is better")
-    elif kind in IN_MEMORY:
+    elif kind in MEMORY_FILE_SYSTEMS:
         yield Finding(
             what, Outcome.NOTE, f"{said}. It is in memory ({kind})", "a folder on a disk takes no memory"
         )

@@ -9,24 +9,25 @@ from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey, is_hash
 from yogadl.errors import CacheFormatError
 
-# Not compiled here: a process that only reads does not need these.
-_OURS: Final = (
+# Patterns of the names below a dataset, not compiled here: a process that only reads does not need them. The
+# first is of files that may be removed once nothing needs them.
+_CACHE_FILES: Final = (
     r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.(parts|pins)|builds/[0-9a-f]{24}/.*"
     r"|tables/[0-9a-f]{32}/[0-9a-f]{24}\.selection"
     r"|leases/[0-9a-f]{24}/[0-9]{10}(\.beat|\.end|\.wait)?"
     r"|tags/.+/[0-9]{10}\.tag)"
 )
-_OF_LOCKS: Final = r"locks/[0-9a-f]{24}\.(lock|turn|holder)"
+_LOCK_FILES: Final = r"locks/[0-9a-f]{24}\.(lock|turn|holder)"
 _UNFINISHED: Final = r"(?:.*/)?\.[0-9a-f]{16}\.tmp"
 _LEASE: Final = r"([0-9]{10})(\.beat|\.end|\.wait)?"
-MAX_NUMBER: Final = 10**10 - 1  # the largest number in the name of a lease or a tag
+MAX_TERM_OR_MOVE: Final = 10**10 - 1  # the names of leases and of a tag's moves have ten digits
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
 SELECTION_SUFFIX: Final = ".selection"
 TAG_SUFFIX: Final = ".tag"
-HEARTBEAT: Final = ".beat"
-END: Final = ".end"
-WAIT: Final = ".wait"
+HEARTBEAT_SUFFIX: Final = ".beat"
+END_SUFFIX: Final = ".end"
+WAIT_SUFFIX: Final = ".wait"
 
 
 @frozen
@@ -80,7 +81,10 @@ def table(dataset_id: str, sha256: str) -> str:
 
 
 def pins(dataset_id: str, table_sha256: str) -> str:
-    """Return the name of the file that holds the pins of a part table's parts."""
+    """Return the name of the file with the pins of a part table's parts.
+
+    A pin is the hash of the tag that a part's object had when it was published: see `requests.Pins`.
+    """
     return f"{dataset_id}/tables/{_checked(table_sha256)}.pins"
 
 
@@ -101,7 +105,7 @@ def tags(dataset_id: str) -> str:
 
 
 def tag(dataset_id: str, name: str, number: int) -> str:
-    """Return the name of the file that records a tag's move of this number; the first is 1."""
+    """Return the name of the file of a tag's move to a version; a tag's moves are numbered from 1."""
     return f"{tags(dataset_id)}/{name}/{number:010d}{TAG_SUFFIX}"
 
 
@@ -149,15 +153,15 @@ def partitioned(key: DatasetKey, run: str, partitions: int) -> str:
 
 
 def shared_out(key: DatasetKey, run: str) -> str:
-    """Return the folder of an attempt whose partitions are written for one builder, which holds the right.
+    """Return the folder of an attempt whose partitions are written in parallel for one builder.
 
-    The next builder may continue it.
+    The builder holds the right to build the version. If it dies, the next builder may continue the attempt.
     """
     return f"{builds(key)}/many-{run}"
 
 
 def is_shared_out(attempt: str) -> bool:
-    """Return whether an attempt of that name is one whose partitions are written for one builder."""
+    """Return whether an attempt of that name is one of `shared_out`."""
     return attempt.startswith("many-")
 
 
@@ -204,10 +208,10 @@ def holder(key: DatasetKey) -> str:
 def is_lock(dataset_id: str, name: str) -> bool:
     """Return whether a file below a dataset is a lock on one of its versions, or belongs to one."""
     whole = lock(WholeDataset(dataset_id))
-    return name != whole and re.fullmatch(_OF_LOCKS, name[len(dataset_id) + 1 :]) is not None
+    return name != whole and re.fullmatch(_LOCK_FILES, name[len(dataset_id) + 1 :]) is not None
 
 
-def hashed(name: str) -> str:
+def version_hash_in(name: str) -> str:
     """Return the hash of a version from the name of its lock, or of the folder of its builds."""
     return name.rpartition("/")[2].partition(".")[0]
 
@@ -233,7 +237,7 @@ def is_unfinished(name: str) -> bool:
     return re.fullmatch(_UNFINISHED, name) is not None
 
 
-def is_ours(dataset_id: str, name: str) -> bool:
+def is_cache_file(dataset_id: str, name: str) -> bool:
     """Return whether a file below a dataset has the form of a cache's file, and so may be removed.
 
     The lease on pruning is excluded: the next prune clears it.
@@ -242,7 +246,7 @@ def is_ours(dataset_id: str, name: str) -> bool:
         return True
     if name.startswith(f"{leases(WholeDataset(dataset_id))}/"):
         return False
-    return re.fullmatch(_OURS, name[len(dataset_id) + 1 :]) is not None
+    return re.fullmatch(_CACHE_FILES, name[len(dataset_id) + 1 :]) is not None
 
 
 def _short(version: str) -> str:

@@ -11,7 +11,7 @@ from yogadl.adapters import grain as adapter
 
 SMALLER = SCALED | {
     "adapters.grain._items._AHEAD_BYTES": 2**13,
-    "adapters.grain._items._MOST_AHEAD": 40,
+    "adapters.grain._items._MOST_RECORDS_AHEAD": 40,
 }
 
 
@@ -38,7 +38,9 @@ def test_values_of_sizes_around_a_constant_come_back(storage, name, kind):
     check_dataset(storage.fetch("d", "1"), records)
 
 
-@pytest.mark.parametrize("name", ["adapters.grain._items._LEAST_AHEAD", "adapters.grain._items._MOST_AHEAD"])
+@pytest.mark.parametrize(
+    "name", ["adapters.grain._items._LEAST_RECORDS_AHEAD", "adapters.grain._items._MOST_RECORDS_AHEAD"]
+)
 def test_counts_around_a_constant_come_back(storage, name):
     for count in around(constant(name)):
         records = [{"number": number} for number in range(count)]

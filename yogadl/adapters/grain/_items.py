@@ -17,7 +17,7 @@ from yogadl._core.protocols import RandomAccess
 from yogadl._dataref import RecordsRef, as_ref
 from yogadl._order import derive_key
 from yogadl._stream import (
-    INDICES,
+    INDICES_PER_CHUNK,
     Ahead,
     Cut,
     Identity,
@@ -43,7 +43,8 @@ from yogadl.errors import ConfigurationError, CursorError
 # Grain's transformations and operations have no common type.
 Operation = Any
 
-_COUNTED = (grain.transforms.Filter, grain.experimental.FlatMapTransform)
+# Grain's own transformations that change the number of items, besides Batch; and those that keep it.
+_CHANGE_ITEM_COUNT = (grain.transforms.Filter, grain.experimental.FlatMapTransform)
 _ONE_TO_ONE = (grain.transforms.Map, grain.transforms.RandomMap, grain.transforms.TfRandomMap)
 
 
@@ -52,7 +53,8 @@ class Effect:
     """The effect of operations on the number of items; Grain's checkpoints contain it as JSON.
 
     Attributes:
-        deal: The number of consecutive items that make one element, as far as that number is fixed.
+        deal: The number of consecutive items that make one element: the product of the sizes of the batch
+            operations before the first operation that may change the number of items otherwise.
         is_in_step: Whether only batching changes the number of items, so that all shards stay in step.
         is_known: Whether all operations are Grain's own. Another operation may hold back items.
     """
@@ -69,7 +71,7 @@ def effect_of(operations: Sequence[Operation]) -> Effect:
         if isinstance(operation, grain.transforms.Batch):
             deal *= operation.batch_size if is_in_step else 1
         elif not isinstance(operation, _ONE_TO_ONE):
-            is_in_step, is_known = False, is_known and isinstance(operation, _COUNTED)
+            is_in_step, is_known = False, is_known and isinstance(operation, _CHANGE_ITEM_COUNT)
     return Effect(deal, is_in_step, is_known)
 
 
@@ -79,7 +81,8 @@ class Assignment:
 
     Args:
         workers: The number of workers; 1 also if Grain uses none.
-        deal: The number of consecutive items that one worker gets: the items of one delivered element.
+        deal: The number of consecutive items that one worker gets at a time: the items of one element that
+            it delivers.
         items: The number of items; `sys.maxsize` if they are endless.
     """
 
@@ -145,8 +148,12 @@ def random_key(numbering: Numbering, number: int) -> int:
 def cursor_of(numbering: Numbering, delivered: int, *, is_short: bool) -> dict[str, Any]:
     """Return the cursor after `delivered` items.
 
-    `is_short` is true if the last batch was to be larger, so that more items were requested than delivered. A
-    shard that has one record less than the others then ends at the same position as they do.
+    Args:
+        numbering: The numbers of the items.
+        delivered: The number of delivered items.
+        is_short: Whether the last delivered batch has fewer items than a full one. At the end of the items,
+            the cursor is then the end itself, so that a shard that has one record less than the others
+            ends at the same position as they do.
     """
     is_end = is_short and delivered == numbering.length
     return numbering.cursor(numbering.end() if is_end else numbering.reach(delivered))
@@ -181,10 +188,11 @@ def from_json(described: Any) -> Numbering:  # Any: the JSON comes from a file
 # source is.
 
 
-# The size of one read ahead: records are still in the CPU's cache when Grain uses them, at 20 us each.
+# The bytes of records that one read ahead reads: few enough that they are still in the CPU's cache when Grain
+# uses them, at 20 us a record. The number of records is limited too, and grows from the least to the most.
 _AHEAD_BYTES: Final = 1_000_000
-_MOST_AHEAD: Final = 1024
-_LEAST_AHEAD: Final = 16
+_MOST_RECORDS_AHEAD: Final = 1024
+_LEAST_RECORDS_AHEAD: Final = 16
 
 
 def described(kind: str, source: RandomAccess) -> str:
@@ -262,7 +270,7 @@ class RecordItems:
         self._numbering = numbering
         self._run = stream.run
         self._padding_field = padding_field
-        self._most = stream.run.at_once(_AHEAD_BYTES, _MOST_AHEAD)
+        self._most_ahead = stream.run.at_once(_AHEAD_BYTES, _MOST_RECORDS_AHEAD)
         self._thread = _ThreadState()
 
     def __reduce__(self) -> Any:
@@ -294,7 +302,7 @@ class RecordItems:
         thread.last, thread.step = number, step
         if number in thread.ready:
             return thread.ready.pop(number)
-        thread.count = min(self._most, max(_LEAST_AHEAD, 2 * thread.count)) if is_steady else 1
+        thread.count = min(self._most_ahead, max(_LEAST_RECORDS_AHEAD, 2 * thread.count)) if is_steady else 1
         thread.ready = self._read(operator.index(number), thread.count, max(1, step))
         return thread.ready.pop(number)
 
@@ -302,7 +310,9 @@ class RecordItems:
         """Read `count` records, every `step`-th of an epoch; if there are several, announce the next ones."""
         upcoming = self._thread.upcoming
         if upcoming is None or number not in upcoming.numbers or step != upcoming.numbers.step:
-            upcoming = self._thread.upcoming = self._upcoming(number, INDICES if count > 1 else 1, step)
+            upcoming = self._thread.upcoming = self._upcoming(
+                number, INDICES_PER_CHUNK if count > 1 else 1, step
+            )
         first = upcoming.numbers.index(number)
         last = min(len(upcoming.rows), first + count)
         if count > 1:

@@ -58,18 +58,26 @@ def shards() -> dict[str, int]:
     return {"shard_rank": jax.process_index(), "num_shards": jax.process_count()}
 
 
-def check_share(stream: RecordStream, spanned: int | None) -> None:
-    """Check that the stream's shard fits the sharding: raise if not, warn if all processes read all.
+def check_share(stream: RecordStream, sharding_processes: int | None) -> None:
+    """Check that the stream's shard fits the sharding.
 
-    A batch lies on the devices of `spanned` processes; ``None``: there is no sharding.
+    Warn if all processes read all records without need.
+
+    Args:
+        stream: The stream.
+        sharding_processes: The number of processes whose devices hold a batch; ``None``: there is no
+            sharding.
+
+    Raises:
+        ConfigurationError: if the stream is a shard, but all processes need the whole stream.
     """
     shard, processes = stream.shard, jax.process_count()
-    if shard.ranks > 1 and spanned == processes:
+    if shard.ranks > 1 and sharding_processes == processes:
         raise ConfigurationError(
             "with a sharding each process finds its own rows of the job's batches, but the stream is shard "
             f"{shard.rank} of {shard.ranks} already: open it without shard_rank and num_shards"
         )
-    if (spanned or 1) < processes:
+    if (sharding_processes or 1) < processes:
         mend = "open it with **yogadl.adapters.jax.shards(), or pass a sharding over all devices"
         warn_if_unsharded(stream, processes, mend)
 
@@ -193,7 +201,10 @@ Scope = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 def settings_of_this_thread() -> Scope:
-    """Return a context that applies this thread's settings of JAX, which are per thread, in another one."""
+    """Return a function whose context applies this thread's settings of JAX in another thread.
+
+    JAX keeps them for each thread: the default device, and whether 64-bit types are allowed.
+    """
     enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
     is_x64, device = jax.config.jax_enable_x64, jax.config.jax_default_device
 
@@ -236,7 +247,7 @@ class OnOneDevice:
             yield count, iter(list(placed)) if self.is_ahead else placed
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
-        """Yield the reads of these batches. Any thread may make a read, and then puts it onto the device."""
+        """Yield the reads of these batches. Any thread may call a read, which puts them onto the device."""
         for count, read in self.batches.pending(cut, start, end):
             yield count, partial(self._placed, read)
 
@@ -277,7 +288,7 @@ class OnManyDevices:
             yield count, read()
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
-        """Yield the reads of these batches, one read for each batch; any thread may make a read."""
+        """Yield the reads of these batches, one read for each batch; any thread may call a read."""
         run = self.run
         for rows in run.chunks(cut, start, end):
             own = rows.indices.reshape(-1, cut.size)[:, self._rows].ravel()

@@ -27,11 +27,11 @@ from yogadl.errors import ConfigurationError, MissingDependencyError, Unsupporte
 # A function of a batch; or Keras's structure of inputs, with keys of the record in the place of arrays.
 Fields = Any
 _LARGEST_TUPLE = 3
-_TUPLES = "Keras takes (x,), (x, y) or (x, y, sample_weight)"
+_TUPLE_FORMS = "Keras takes (x,), (x, y) or (x, y, sample_weight)"
 
 
 def arranger(spec: Spec, fields: Fields, padding_field: str | None) -> Callable[[Any], Any] | None:
-    """Return the function that makes Keras's batch of a batch of records; None if Keras takes it as it is.
+    """Return the function that turns a batch of records into Keras's batch; None if Keras takes it as it is.
 
     Batches have `padding_field` in addition to the fields of the spec.
     """
@@ -42,14 +42,14 @@ def arranger(spec: Spec, fields: Fields, padding_field: str | None) -> Callable[
     if fields is None:
         if isinstance(tree, SequenceNode) and len(tree.children) > _LARGEST_TUPLE:
             raise ConfigurationError(
-                f"the record has {len(tree.children)} items, and {_TUPLES}: choose, by fields=(0, 2) say"
+                f"the record has {len(tree.children)} items, and {_TUPLE_FORMS}: choose, by fields=(0, 2) say"
             )
         _require_arrays(tree, "")
         return None
     if not isinstance(fields, tuple | list):
         fields = (fields,)
     if not 1 <= len(fields) <= _LARGEST_TUPLE:
-        raise ConfigurationError(f"fields has {len(fields)} items, and {_TUPLES}")
+        raise ConfigurationError(f"fields has {len(fields)} items, and {_TUPLE_FORMS}")
     return partial(_picked, _places(fields, tree, padding_field))
 
 
@@ -138,7 +138,7 @@ class BatchReader:
             raise IndexError(f"there is no batch {number}: there are {count}")
         with self._lock:
             if self._batches is None or number != self._next:
-                place = self.cursor(number)  # `at` counts positions like a cursor
+                place = self.cursor(number)  # has the epoch and position for `at`
                 self._batches = self._loader.at(place["epoch"], place["position"])
                 self._next = number
             batch = next(self._batches)
@@ -169,13 +169,14 @@ if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 7):
         f"Keras {keras.__version__} loses batches of datasets that have no end: pip install 'keras>=3.7'"
     )
 
-_MOST_FRAMES: Final = 8  # frames to search for Keras's call; in Keras 3.15: the third, `fit` the sixth
-_SHUFFLED: Final = (
+# How many callers to search. In Keras 3.15, `get_data_adapter` is the third caller and `fit` the sixth.
+_MOST_FRAMES: Final = 8
+_SHUFFLE_MESSAGE: Final = (
     "Keras's fit shuffles the batches of a dataset that ends. Pass shuffle=False to train in the stream's "
     "order, the same in each epoch of Keras's. Or leave out epochs= and pass "
     "steps_per_epoch=dataset.steps_per_epoch: then each epoch is the next of the stream's, in its own order"
 )
-_BACKED_UP: Final = (
+_BACKUP_MESSAGE: Final = (
     "keras.callbacks.BackupAndRestore(save_freq=<number>) does not save the position in the data: after a "
     "stop it resumes with the weights of the middle of an epoch, but with data from its start, so that some "
     "records come twice. Use yogadl.adapters.keras.Checkpoint(path, dataset, every_batches=<number>) in its "
@@ -291,9 +292,10 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
                 "steps= to evaluate and predict. Or make the dataset with epochs=1, to evaluate and predict"
             )
         if call is not None and not is_endless and call.is_shuffled:
-            raise ConfigurationError(_SHUFFLED)
+            raise ConfigurationError(_SHUFFLE_MESSAGE)
         if fit_backs_up_within_epochs(self):
-            warnings.warn(_BACKED_UP, UserWarning, stacklevel=1)  # a line of this file: once a process
+            # stacklevel=1 blames this line, so Python shows the warning once per process.
+            warnings.warn(_BACKUP_MESSAGE, UserWarning, stacklevel=1)
         return 1
 
     @workers.setter
@@ -324,7 +326,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         number, count = operator.index(index), self.num_batches
         if count is not None and self.asked_for < number < count:
             raise ConfigurationError(
-                f"batch {number} was requested before batch {self.asked_for}: {_SHUFFLED}"
+                f"batch {number} was requested before batch {self.asked_for}: {_SHUFFLE_MESSAGE}"
             )
         batch = self._reader.batch(number)
         return batch if self._arrange is None else self._arrange(batch)
@@ -361,7 +363,7 @@ class ReadingCall(NamedTuple):
 
 
 def reading_call() -> ReadingCall | None:
-    """Return how Keras is about to read the dataset that it prepares now, or None outside of such a call.
+    """Return how Keras will read the dataset, if called while Keras prepares it; otherwise None.
 
     Keras does not pass this to the dataset, so the function looks up the arguments of `get_data_adapter` in
     the call stack: `fit` and similar methods call it with the dataset, on every backend, before they read
@@ -383,7 +385,12 @@ def fit_backs_up_within_epochs(dataset: PyDataset) -> bool:
 
 
 def arguments_of_caller(function: str, *names: str) -> Mapping[str, Any] | None:
-    """Return the arguments of the nearest calling function of this name that has all of them, or None."""
+    """Return the local variables of the nearest caller of a certain name, or None if there is no such caller.
+
+    Args:
+        function: The name of the calling function.
+        *names: Its arguments. A function of the same name without all of them is passed over.
+    """
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_MOST_FRAMES + 1):
         if frame is None:

@@ -19,10 +19,10 @@ from yogadl._stream import (
     Finish,
     Flags,
     Loader,
-    MessageNames,
     Prefetch,
     Recipe,
     RecordStream,
+    WorkerErrors,
     WorkerOptions,
     as_stream,
 )
@@ -34,7 +34,7 @@ from yogadl.errors import ConfigurationError
 # Start worker processes as PyTorch's DataLoader does, and send their tensors in shared memory.
 
 
-_NAMES: Final = MessageNames("make_dataloader", "worker_init_fn", "timeout", "multiprocessing_context")
+_ERRORS: Final = WorkerErrors("make_dataloader", "worker_init_fn", "timeout", "multiprocessing_context")
 _FACTOR: Final = 2  # chunks of batches for each worker; DataLoader counts batches
 
 
@@ -80,7 +80,7 @@ def worker_options(workers: int, given: Any, transform: Any) -> WorkerOptions:
         factor=whole("prefetch_factor", given.get("prefetch_factor", _FACTOR), 1),
         named=(("transform", transform), ("worker_init_fn", initialize)),
         preload=("yogadl.adapters.torch",),
-        names=_NAMES,
+        errors=_ERRORS,
     )
 
 

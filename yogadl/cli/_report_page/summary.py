@@ -56,7 +56,7 @@ def _bars_of_floats(values: NDArray[Any]) -> Bars:
     # The distance between two values may overflow; the distance between their halves does not.
     halves = values.astype(np.float64) / 2
     least, greatest = float(halves.min()), float(halves.max())
-    distance = greatest - least or 1.0  # the halves of the two smallest numbers are equal
+    distance = greatest - least or 1.0  # halving can make tiny numbers equal; avoid 0
     places = np.minimum((halves - least) / distance * BARS, BARS - 1).astype(np.int64)
     counts = np.bincount(places, minlength=BARS)
     steps = 2 * (least + distance * (np.arange(1, BARS) / BARS))
@@ -65,7 +65,10 @@ def _bars_of_floats(values: NDArray[Any]) -> Bars:
 
 
 def label_of(number: int | float, dtype: np.dtype[Any] | None = None) -> str:
-    """Return a number as text; with a dtype of times, the time of which the number counts the units."""
+    """Return a number as text; or a time, if `dtype` is a numpy dtype of times.
+
+    The number then counts the dtype's units, such as the seconds since 1970 for ``datetime64[s]``.
+    """
     if dtype is not None:
         return str(np.array(number, np.int64).view(dtype)[()])
     return f"{number:.6g}" if isinstance(number, float) else f"{number:,}"
@@ -74,12 +77,15 @@ def label_of(number: int | float, dtype: np.dtype[Any] | None = None) -> str:
 # Recognise images among values, shrink them, and write them as files for a browser.
 
 
-# The sides of an image of an array, in pixels; larger images are shrunk.
+# The greatest width and height of an image on the page that is made of an array, in pixels. Larger ones are
+# shrunk.
 MOST_SIDE: Final = 256
 # The size of an image file in the dataset; a larger one is left out, since shrinking it would need a decoder.
 MOST_FILE_BYTES: Final = 2**19
 _MOST_FILE_PIXELS: Final = 2**22
-_MOST_AVERAGED: Final = 4
+# An image is shrunk by averaging squares of pixels. Of a very large image, rows and columns are skipped
+# first, to save time; the squares of what is left still have at least this side, in pixels.
+_LEAST_AVERAGED_SIDE: Final = 4
 _COLOURS: Final = {1: 0, 3: 2, 4: 6}  # channels -> PNG's colour type: grey, RGB, RGB with transparency
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _JPEG: Final = b"\xff\xd8\xff"
@@ -130,7 +136,7 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 def _shrunk(image: NDArray[Any]) -> NDArray[Any]:
     """Return a smaller image whose pixels are means; of a very large image not all pixels are read."""
-    step = max(1, max(image.shape[:2]) // (_MOST_AVERAGED * MOST_SIDE))
+    step = max(1, max(image.shape[:2]) // (_LEAST_AVERAGED_SIDE * MOST_SIDE))
     image = image[::step, ::step]
     step = -(-max(image.shape[:2]) // MOST_SIDE)
     if step == 1:
@@ -194,7 +200,7 @@ MOST_VALUES: Final = 2**17
 # Integers and short texts are counted one by one up to this number of different values.
 MOST_CLASSES: Final = 20
 _SHORT_TEXT: Final = 40
-_BITS: Final = 64
+_SEED_BITS: Final = 64  # numpy takes no negative seed, so the seed is reduced to this many bits
 _NO_VALUES: Final = "no values: all are of length 0"
 
 
@@ -237,19 +243,21 @@ def summary_of(leaf: Leaf, column: Column, seed: int) -> Summary:
         return Summary((), ("no records",))
     lengths = _lengths(leaf, column)
     if leaf.dtype in (STR, BYTES):
-        return _of_texts(leaf, column, lengths, seed)
+        return _summarize_texts(leaf, column, lengths, seed)
     values = _joined(column)
     if not values.size:
         return Summary(lengths, (_NO_VALUES,))
     chosen, notes = _chosen(values.size, seed)
-    return Summary((_of_numbers(leaf, values if chosen is None else values[chosen]), *lengths), tuple(notes))
+    return Summary(
+        (_summarize_any_dtype(leaf, values if chosen is None else values[chosen]), *lengths), tuple(notes)
+    )
 
 
 def _chosen(count: int, seed: int) -> tuple[NDArray[np.int64] | None, list[str]]:
     """Return the numbers of the values to summarize, None for all; and a note on the choice."""
     if count <= MOST_VALUES:
         return None, []
-    chosen = np.random.default_rng(seed % 2**_BITS).integers(0, count, MOST_VALUES)
+    chosen = np.random.default_rng(seed % 2**_SEED_BITS).integers(0, count, MOST_VALUES)
     return chosen, [f"{MOST_VALUES:,} of the sample's {count:,} values, chosen at random"]
 
 
@@ -263,10 +271,10 @@ def _joined(column: Column) -> NDArray[Any]:
 def _lengths(leaf: Leaf, column: Column) -> tuple[Distribution, ...]:
     """Return the distributions of the sizes that vary, if any do."""
     if leaf.shape is None:
-        return (_numbers("elements", np.array([np.size(value) for value in column])),)
+        return (_summarize_numbers("elements", np.array([np.size(value) for value in column])),)
     axes = [axis for axis, size in enumerate(leaf.shape) if size is None]
     return tuple(
-        _numbers(
+        _summarize_numbers(
             "length" if len(axes) == 1 else f"size of axis {axis}",
             np.array([np.shape(value)[axis] for value in column], np.int64),
         )
@@ -274,7 +282,7 @@ def _lengths(leaf: Leaf, column: Column) -> tuple[Distribution, ...]:
     )
 
 
-def _of_texts(leaf: Leaf, column: Column, lengths: tuple[Distribution, ...], seed: int) -> Summary:
+def _summarize_texts(leaf: Leaf, column: Column, lengths: tuple[Distribution, ...], seed: int) -> Summary:
     """Summarize strings, bytes, or arrays of them."""
     texts: list[Any] = []
     for value in column:
@@ -290,7 +298,7 @@ def _of_texts(leaf: Leaf, column: Column, lengths: tuple[Distribution, ...], see
             shown = [(_shown(text), n) for text, n in counts.most_common()]
             found.append(Distribution("values", (("different", f"{len(counts):,}"),), classes=tuple(shown)))
     unit = "characters" if leaf.dtype == STR else "bytes"
-    found.append(_numbers(unit, np.array([len(text) for text in texts], np.int64)))
+    found.append(_summarize_numbers(unit, np.array([len(text) for text in texts], np.int64)))
     kinds = Counter(kind_of(text) for text in texts if isinstance(text, bytes))
     notes += [
         f"{number:,} of {len(texts):,} {'begins' if number == 1 else 'begin'} as a {kind}"
@@ -307,17 +315,17 @@ def _shown(text: str | bytes) -> str:
     return text if text.strip() else f'"{text}"'
 
 
-def _of_numbers(leaf: Leaf, values: NDArray[Any]) -> Distribution:
+def _summarize_any_dtype(leaf: Leaf, values: NDArray[Any]) -> Distribution:
     """Summarize numbers of any dtype, converted to a dtype of numpy's own."""
     if values.dtype.kind == "c":
         with np.errstate(all="ignore"):  # numbers that are too large become infinite
-            return _numbers("magnitude", np.abs(values.astype(np.complex128)))
+            return _summarize_numbers("magnitude", np.abs(values.astype(np.complex128)))
     if leaf.dtype not in NUMPY_DTYPES and values.dtype.kind not in "mM":  # bfloat16, int4, ...
         values = values.astype(np.int64 if leaf.dtype.startswith(("int", "uint")) else np.float64)
-    return _numbers("values", values)
+    return _summarize_numbers("values", values)
 
 
-def _numbers(title: str, values: NDArray[Any]) -> Distribution:
+def _summarize_numbers(title: str, values: NDArray[Any]) -> Distribution:
     """Summarize one or more numbers, truth values or times."""
     if values.dtype.kind == "b":
         return Distribution(title, (), classes=_counts(*np.unique(values, return_counts=True)))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from yogadl._core.arguments import in_words
 from yogadl._core.key import DatasetKey, is_version, new_key
-from yogadl._core.progress import Progress, Tally, is_shown, report_to_both, shown
+from yogadl._core.progress import Progress, Tally, must_log, report_to_both, shown
 from yogadl._core.protocols import DataRef
 from yogadl._provenance.builder import Call, sha256_of_data
 from yogadl._sources.partitioned import PartitionedSource
@@ -329,7 +329,7 @@ def _build(
 
 def _log_level(options: BuildOptions) -> int:
     """Return the log level of the message about a build's size: a warning if no progress bar shows it."""
-    return logging.INFO if is_shown(options.progress) else logging.WARNING
+    return logging.WARNING if must_log(options.progress) else logging.INFO
 
 
 def _check_space(root: Root, key: DatasetKey, source: Source, where: str) -> None:

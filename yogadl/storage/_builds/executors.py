@@ -137,10 +137,10 @@ def _write_here(build: Partitions, part_bytes: int, tally: Tally, exclusion: Bui
 
         def progress(records: int, _: int | None, size_bytes: int, number: int = partition) -> None:
             tally.note(number, records, size_bytes)
-            tally.tell()
+            tally.report_total()
 
         tally.note(partition, *_written(build.write_share(partition, part_bytes, progress)), is_whole=True)
-        tally.tell()
+        tally.report_total()
         exclusion.check()
 
 
@@ -168,7 +168,7 @@ def _drive(
             for task in done:
                 sent = pending.pop(task)
                 tally.note(sent.partition, *_result(build, sent), is_whole=True)
-            tally.tell()
+            tally.report_total()
             if done:
                 exclusion.check()
     except BaseException:

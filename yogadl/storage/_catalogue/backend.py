@@ -1,4 +1,4 @@
-"""What a storage is made of: a catalogue, and a coordinator that decides which process may build."""
+"""The two parts of a storage: a catalogue that finds caches, and a coordinator of builds and prunes."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from yogadl.storage._files.root import Root
 if TYPE_CHECKING:
     from yogadl._core.progress import Progress
 
-# Declare the right to build that a builder holds: a lock in a folder, a lease in a bucket.
+# The exclusive right to build, which a builder holds: by a lock in a folder, by a lease in a bucket.
 
 
 class LeaseLostError(LeaseError):
@@ -31,7 +31,7 @@ class BuildExclusion(Protocol):
 
     @property
     def report(self) -> "Progress | None":
-        """A cheap function that reports the progress to waiting processes, or ``None`` if there is no way."""
+        """A cheap function that reports progress to waiting processes; ``None`` if they can't be reached."""
 
     def check(self) -> None:
         """Check that no other builder has taken over.
@@ -43,9 +43,9 @@ class BuildExclusion(Protocol):
 
 @contextlib.contextmanager
 def reporting_loss(exclusion: BuildExclusion) -> Iterator[None]:
-    """Raise `LeaseLostError` in place of a storage error that followed from the loss of the build.
+    """Raise `LeaseLostError` instead of a storage error, if another builder has taken over.
 
-    A builder that takes over removes the files of the builder before it, which then fails to find them.
+    That builder removes the files of this one, whose code in the ``with`` block then fails to find them.
     """
     try:
         yield
@@ -58,7 +58,7 @@ def reporting_loss(exclusion: BuildExclusion) -> Iterator[None]:
 
 
 class BuildCoordinator(Protocol):
-    """Decide which process may build and which may remove. Picklable."""
+    """Decides which process may build a version, and which may remove files. Picklable."""
 
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
@@ -97,19 +97,19 @@ class Backend:
 
     Args:
         catalogue: Finds and opens caches.
-        coordinator_of: Returns the object that decides which process may build. It is not loaded by a
-            process that only reads.
+        make_coordinator: Makes the coordinator when it is first needed: a process that only reads never loads
+            its module.
         part_bytes: The largest size of a part unless a build gives one; ``None`` lets parts grow up to 1 GiB.
     """
 
     catalogue: Catalogue
-    coordinator_of: Callable[[], BuildCoordinator]
+    make_coordinator: Callable[[], BuildCoordinator]
     part_bytes: int | None = None
 
     @cached_property
     def coordinator(self) -> BuildCoordinator:
-        """The object that decides which process may build."""
-        return self.coordinator_of()
+        """The object that decides which process may build, and which may remove files."""
+        return self.make_coordinator()
 
     @property
     def root(self) -> Root:

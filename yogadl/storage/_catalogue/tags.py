@@ -62,7 +62,7 @@ def move_tag(root: Root, dataset_id: str, move: TagMove) -> None:
     refused: list[int] = []
     while refused.count(max(refused, default=0)) < _MOST_REFUSALS:
         newest = max(_numbers(root, dataset_id, move.tag), default=0)
-        if newest >= _names.MAX_NUMBER:
+        if newest >= _names.MAX_TERM_OR_MOVE:
             where = root.where(_names.tag(dataset_id, move.tag, newest))
             raise CacheFormatError(
                 f"{where} has the highest possible number, which yogadl never reaches: another program "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from xxhash import xxh3_64_intdigest
 
-from yogadl._format.checks import damage
+from yogadl._format.checks import damage_error
 from yogadl._format.columns import RunHash, fingerprint_of
 from yogadl._format.layout import BlockKind, BlockRanges, FieldIndex, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
@@ -102,7 +102,7 @@ def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) ->
                 damaged = _damaged_records(file.fileno(), lies, index.records)
                 if damaged is not None:
                     records = range(first + damaged.start, first + damaged.stop)
-                    raise damage(str(manifest.key), field.name, records, sha256, REMEDY)
+                    raise damage_error(str(manifest.key), field.name, records, sha256, REMEDY)
             found = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise unreadable(error, str(path)) from error

@@ -73,7 +73,7 @@ def attempts(root: Root, dataset_id: str) -> list[Attempt]:
     """Return all attempts to build a version of a dataset."""
     found: dict[tuple[str, str], Attempt] = {}
     for entry in root.entries(f"{dataset_id}/builds"):
-        if _names.is_ours(dataset_id, entry.name):
+        if _names.is_cache_file(dataset_id, entry.name):
             builds, name = _names.split_attempt(dataset_id, entry.name)
             attempt = found.setdefault((builds, name), Attempt(builds, name))
             attempt.entries.append(entry)
@@ -204,8 +204,8 @@ class Pruning:
         keys += [key for key, _, _ in trashed(self._root, self._id)]
         begun = (entry.name for entry in found if entry.name.startswith(f"{self._id}/builds/"))
         builds = {_names.split_attempt(self._id, name)[0] for name in begun}
-        used = {_names.hashed(name) for name in builds.union(map(_names.builds, keys))}
-        return {name for name in locks if _names.hashed(name) in used}
+        used = {_names.version_hash_in(name) for name in builds.union(map(_names.builds, keys))}
+        return {name for name in locks if _names.version_hash_in(name) in used}
 
     def _written_by_tasks(self) -> set[str]:
         """Return the files that tasks may be writing now, whatever the grace, and the parts they name."""
@@ -295,8 +295,8 @@ class Pruning:
         is_named = not kept.isdisjoint((entry.name, entry.name.rpartition("/")[0]))
         if entry.name.startswith(f"{_names.tags(self._id)}/"):
             is_named = bool(kept)  # while any version exists, live or in the trash
-        is_ours = _names.is_ours(self._id, entry.name) or _names.is_lock(self._id, entry.name)
-        return is_old and not is_named and is_ours
+        is_cache_file = _names.is_cache_file(self._id, entry.name) or _names.is_lock(self._id, entry.name)
+        return is_old and not is_named and is_cache_file
 
     def _named_files(self, key: DatasetKey, name: str) -> set[str]:
         content = self._root.read(name)

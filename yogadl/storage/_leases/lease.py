@@ -98,13 +98,13 @@ class Leases:
         """Return the folders of leases whose holders may be alive."""
         newest: dict[str, tuple[int, bool, float]] = {}
         for found, term, ending in self._objects(f"{dataset_id}/leases"):
-            if ending == _names.WAIT:
+            if ending == _names.WAIT_SUFFIX:
                 continue  # written by a waiting process
             version = found.name.rpartition("/")[0]
             before = newest.get(version, (0, False, 0.0))
             if term >= before[0]:
                 is_same = term == before[0]
-                has_ended = ending == _names.END or (is_same and before[1])
+                has_ended = ending == _names.END_SUFFIX or (is_same and before[1])
                 newest[version] = term, has_ended, max(found.modified, before[2] if is_same else 0.0)
         held = set()
         for version, (term, has_ended, modified) in newest.items():
@@ -162,14 +162,14 @@ class Leases:
     def _state(self, key: DatasetKey | _names.WholeDataset) -> LeaseState:
         state, waited_for = LeaseState(), set()
         for found, term, ending in self._objects(_names.leases(key)):
-            if ending == _names.WAIT:  # a mark alone is no lease
+            if ending == _names.WAIT_SUFFIX:  # a mark alone is no lease
                 waited_for.add(term)
                 continue
             if term > state.term:
                 state = LeaseState(term, "", False)
             if term == state.term:
-                heartbeat = found.tag if ending == _names.HEARTBEAT else state.heartbeat
-                state = LeaseState(term, heartbeat, state.has_ended or ending == _names.END)
+                heartbeat = found.tag if ending == _names.HEARTBEAT_SUFFIX else state.heartbeat
+                state = LeaseState(term, heartbeat, state.has_ended or ending == _names.END_SUFFIX)
         return replace(state, has_waiter=state.term in waited_for)
 
     def _objects(self, below: str) -> Iterator[tuple[Object, int, str]]:
@@ -181,7 +181,7 @@ class Leases:
 
     def _try_acquire(self, key: DatasetKey | _names.WholeDataset, state: LeaseState) -> "BuildLease | None":
         """Put the lease of the term after `state`, unless another process puts it first."""
-        if state.term >= _names.MAX_NUMBER:
+        if state.term >= _names.MAX_TERM_OR_MOVE:
             raise LeaseError(
                 f"{self.bucket.url}/{_names.lease(key, state.term)} has the highest possible number, "
                 "which yogadl never reaches: another program wrote it. Make sure that no process builds, "
@@ -252,7 +252,7 @@ class BuildLease:
         self._token = token
         self._pid = os.getpid()
         interval_s = min(leases.policy.ttl_s / HEARTBEATS_PER_TTL, _MAX_INTERVAL_S)
-        names = self._name, self._name + _names.HEARTBEAT, self._name + _names.END
+        names = self._name, self._name + _names.HEARTBEAT_SUFFIX, self._name + _names.END_SUFFIX
         self._task = HeartbeatTask(leases.bucket, *names, token, interval_s)
         self._heartbeat = Heartbeat(self._task)
         self.report = self._heartbeat.report

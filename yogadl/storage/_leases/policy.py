@@ -5,7 +5,7 @@ from typing import Final
 from yogadl._core.frozen import frozen
 from yogadl.errors import ConfigurationError
 
-TTL_S: Final = 300.0
+DEFAULT_TTL_S: Final = 300.0
 _MIN_TTL_S: Final = 1.0
 
 
@@ -15,13 +15,13 @@ class LeasePolicy:
 
     Args:
         ttl_s: A builder without a heartbeat for this time is considered dead.
-        wait_s: How long callers wait for a builder that lives; ``None`` is for ever.
+        wait_s: How long callers wait for a builder that is alive; ``None``: without limit.
 
     Raises:
-        ConfigurationError: if either makes no sense.
+        ConfigurationError: if either is invalid.
     """
 
-    ttl_s: float = TTL_S
+    ttl_s: float = DEFAULT_TTL_S
     wait_s: float | None = None
 
     def __post_init__(self) -> None:

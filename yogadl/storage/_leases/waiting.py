@@ -117,7 +117,9 @@ class LeaseWaiter:
     def log_failure(self, state: LeaseState) -> None:
         """Log why a builder failed, if this call has waited for it."""
         if state.term and self._holder[0] == state.term:
-            failed = read_body(self._bucket, _names.lease(self._key, state.term) + _names.END).get("failed")
+            failed = read_body(self._bucket, _names.lease(self._key, state.term) + _names.END_SUFFIX).get(
+                "failed"
+            )
             if failed:
                 _log.warning(
                     "yogadl: %s was not %s by %s: %s; trying here",
@@ -202,7 +204,7 @@ class LeaseWaiter:
     def _put_wait_mark(self, state: LeaseState) -> None:
         if self._takes_turns and not state.has_waiter:
             with contextlib.suppress(StorageError):  # without the mark this process may wait longer
-                self._bucket.put(_names.lease(self._key, state.term) + _names.WAIT, b"{}")
+                self._bucket.put(_names.lease(self._key, state.term) + _names.WAIT_SUFFIX, b"{}")
 
     def _ttl_s(self, state: LeaseState) -> float:
         return max(self._policy.ttl_s, ttl_of(self._body(state)))
@@ -220,7 +222,7 @@ class LeaseWaiter:
             who = f"process {holder['pid']} on {holder['host']} (since {since} by its clock"
         except (KeyError, TypeError, ValueError, OverflowError):
             return "another process"
-        heartbeat = read_body(self._bucket, _names.lease(self._key, state.term) + _names.HEARTBEAT)
+        heartbeat = read_body(self._bucket, _names.lease(self._key, state.term) + _names.HEARTBEAT_SUFFIX)
         progress = heartbeat.get("progress")
         if isinstance(progress, dict) and isinstance(progress.get("records"), int):
             of = f" of {progress['total']}" if isinstance(progress.get("total"), int) else ""

@@ -49,12 +49,12 @@ class MemoryBucket(Bucket):
         if found is None:
             yield None
             return
-        known, content = found
-        if tag not in (None, known.tag):
+        info, content = found
+        if tag not in (None, info.tag):
             raise replaced(self.url, name)
         wanted = memoryview(content)[start:stop]
         size = self._chunk_bytes
-        yield Body(known, (bytes(wanted[at : at + size]) for at in range(0, len(wanted), size)))
+        yield Body(info, (bytes(wanted[at : at + size]) for at in range(0, len(wanted), size)))
 
     def put(self, name: str, content: bytes | Path) -> Object:
         kept = content.read_bytes() if isinstance(content, Path) else bytes(content)
@@ -75,17 +75,17 @@ class MemoryBucket(Bucket):
     def list(self, prefix: str = "") -> Iterator[Object]:
         checked_prefix(prefix)
         kept = list(self._objects.values())  # a snapshot: other threads may write meanwhile
-        found = (known for known, _ in kept if known.name.startswith(prefix))
-        yield from sorted(found, key=lambda known: known.name)
+        found = (info for info, _ in kept if info.name.startswith(prefix))
+        yield from sorted(found, key=lambda info: info.name)
 
     def delete(self, name: str) -> None:
         with self._writing:
             self._objects.pop(checked_name(name), None)
 
     def _put(self, name: str, content: bytes) -> Object:
-        known = Object(name, len(content), str(next(self._tags)), time.time())
-        self._objects[name] = (known, content)
-        return known
+        info = Object(name, len(content), str(next(self._tags)), time.time())
+        self._objects[name] = (info, content)
+        return info
 
 
 # Refuse every request to a store, for reading from the mirror alone (``offline=True``).
@@ -96,7 +96,7 @@ class OfflineError(UnavailableError):
 
 
 class OfflineBucket(Bucket):
-    """A bucket whose verbs all raise at once."""
+    """A bucket that raises `OfflineError` on every request."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket

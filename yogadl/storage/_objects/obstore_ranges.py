@@ -33,37 +33,39 @@ from yogadl.storage._objects.store import (
 )
 
 _log: Final = logging.getLogger("yogadl")
-# After this many requests in a row that obstore was refused and the SDK was not, only the SDK is used.
+# After this many requests in a row that failed through obstore and succeeded through the SDK, only the
+# SDK is used.
 _MOST_REFUSALS: Final = 3
-# obstore requests credentials again five minutes before they expire: with this life, once a minute. The SDK
-# renews them at their real expiry.
+# The life of credentials that obstore is told. It asks the SDK again five minutes before they expire, so once
+# a minute. The SDK renews them at their real expiry.
 _CREDENTIALS_LIFE: Final = timedelta(minutes=6)
-# The time that obstore allows for a whole body whose chunks show progress; silence ends it sooner.
+# obstore needs a limit for a whole body. This one is never reached: a body without progress ends by the read
+# timeout, much sooner.
 _LONGEST_BODY: Final = timedelta(days=1)
-# Answers with these statuses may have a Retry-After, which obstore does not return: the SDK repeats the
-# request at once.
-_BUSY: Final = (429, 503)
-# After a range that did not come within moments, further ones are likely to be slow for this time.
+# Answers with these statuses may have a Retry-After, which obstore does not return. So the request is
+# repeated at once through the SDK, which obeys it.
+_BUSY_STATUSES: Final = (429, 503)
+# After a range that did not arrive within `short_limit_s`, `open_quick` is not tried for this time.
 _SLOW_FOR_S: Final = 60.0
 # obstore's errors have only a text.
 _STATUS: Final = re.compile(r"returned non-2xx status code: (\d{3})")
-_PASSING: Final = re.compile(r"HttpError \{\s+kind: (Timeout|Interrupted)")
+_TRANSIENT_KIND: Final = re.compile(r"HttpError \{\s+kind: (Timeout|Interrupted)")
 
 
 class _Client(NamedTuple):
     """A store of obstore's, ``None`` if the SDK must be used. Never pickled: it has secrets.
 
     Attributes:
-        store: Reads bodies of any length.
+        store: Reads bodies of any length, without a limit for the whole body.
         tag: The key of an object's tag in obstore's metadata.
-        within_patience: The same store, but an answer must be whole within the patience.
-        within_moments: The same store, but an answer must be whole within moments.
+        patience_store: The same store, but a whole answer must arrive within `patience_s`.
+        quick_store: The same store, but a whole answer must arrive within `short_limit_s`.
     """
 
     store: Any
     tag: str = ""
-    within_patience: Any = None
-    within_moments: Any = None
+    patience_store: Any = None
+    quick_store: Any = None
 
 
 class BusyError(TransientError):
@@ -71,11 +73,11 @@ class BusyError(TransientError):
 
 
 class OverdueError(TransientError):
-    """A range did not come within moments; the rest must be read without a limit for the whole range."""
+    """A range did not arrive within `short_limit_s`; `open`, which lacks this limit, must read the rest."""
 
 
 class ObstoreRanges:
-    """One attempt at a range of an object. Safe to use from several threads, and fork-safe.
+    """Reads ranges of objects; each call is one attempt. Safe to use from several threads, and after a fork.
 
     Args:
         sdk: The store by its SDK.
@@ -88,7 +90,7 @@ class ObstoreRanges:
         self._client = PerProcess(self._connected)
         self._refusals = 0
         self._slow_until = 0.0
-        _forked_beside_obstore()
+        _forked_beside_obstore()  # its first call registers the hook that notes later forks
 
     @property
     def url(self) -> str:
@@ -105,10 +107,10 @@ class ObstoreRanges:
         if client.store is None:
             return None
         try:
-            result = _get(client, client.within_patience, name, start, stop, tag)
+            result = _get(client, client.patience_store, name, start, stop, tag)
             content = memoryview(result.buffer())
         except _errors() as error:
-            self._raise_passing(error, name)
+            self._raise_if_transient(error, name)
             return None
         found = _object(client, name, result.meta)
         if found is None or len(content) != min(stop, found.size_bytes) - start:
@@ -118,8 +120,10 @@ class ObstoreRanges:
             raise replaced(self.url, name)
         return FetchedRange(content, found)
 
-    def begin(self, name: str, start: int, stop: int, *, tag: str | None, chunk_bytes: int) -> Body | None:
-        """Open a range that arrives within moments; return ``None`` if `open` must be used.
+    def open_quick(
+        self, name: str, start: int, stop: int, *, tag: str | None, chunk_bytes: int
+    ) -> Body | None:
+        """Open a range that usually arrives within `short_limit_s`; return ``None`` if `open` must be used.
 
         Otherwise this is like `fetch`.
 
@@ -131,23 +135,23 @@ class ObstoreRanges:
         if client.store is None or begun < self._slow_until:
             return None
         try:
-            result = _get(client, client.within_moments, name, start, stop, tag)
+            result = _get(client, client.quick_store, name, start, stop, tag)
         except _errors() as error:
-            self._raise_overdue(error, name, begun)
-            self._raise_passing(error, name)
+            self._raise_if_overdue(error, name, begun)
+            self._raise_if_transient(error, name)
             return None
         found = _object(client, name, result.meta)
-        return None if found is None else Body(found, self._swift_chunks(result, chunk_bytes, name, begun))
+        return None if found is None else Body(found, self._quick_chunks(result, chunk_bytes, name, begun))
 
-    def _swift_chunks(self, result: Any, chunk_bytes: int, name: str, begun: float) -> Iterator[memoryview]:
+    def _quick_chunks(self, result: Any, chunk_bytes: int, name: str, begun: float) -> Iterator[memoryview]:
         try:
             for chunk in result.stream(chunk_bytes):
                 yield memoryview(chunk)
         except _errors() as error:
-            self._raise_overdue(error, name, begun)
+            self._raise_if_overdue(error, name, begun)
             raise self._transient(error, name) from error
 
-    def _raise_overdue(self, error: Exception, name: str, begun: float) -> None:
+    def _raise_if_overdue(self, error: Exception, name: str, begun: float) -> None:
         now = time.monotonic()
         if now - begun >= 0.9 * short_limit_s(self._patience_s):
             self._slow_until = now + _SLOW_FOR_S
@@ -167,7 +171,7 @@ class ObstoreRanges:
                 found = _object(client, name, result.meta)
             except _errors() as error:
                 try:
-                    self._raise_passing(error, name)
+                    self._raise_if_transient(error, name)
                 except BusyError:
                     is_busy = True
         if result is not None and found is not None:
@@ -203,7 +207,7 @@ class ObstoreRanges:
         return _Client(None)
 
     def _note_refusal(self, client: _Client) -> None:
-        """Count a request that only obstore was refused; reconnect with new credentials, or give up."""
+        """Count a request that failed only through obstore; reconnect with new credentials, or give it up."""
         if client.store is None or self._client() is not client:
             return  # another thread has reconnected already
         self._refusals += 1
@@ -216,23 +220,23 @@ class ObstoreRanges:
     def _log_why_not(self, reason: str) -> None:
         _log.info("ranges of %s are read by the SDK, which takes more processor time: %s", self.url, reason)
 
-    def _raise_passing(self, error: Exception, name: str) -> None:
-        """Raise one of obstore's errors, translated, if it may pass; return if the SDK must decide."""
+    def _raise_if_transient(self, error: Exception, name: str) -> None:
+        """Raise one of obstore's errors, translated, if it is transient; else return: the SDK must decide."""
         status = _STATUS.search(_short_text(error))
-        if status is not None and int(status[1]) in _BUSY:
+        if status is not None and int(status[1]) in _BUSY_STATUSES:
             raise BusyError(errno.EAGAIN, _short_text(error)) from error
-        if _PASSING.search(str(error)) if status is None else is_transient(int(status[1])):
+        if _TRANSIENT_KIND.search(str(error)) if status is None else is_transient(int(status[1])):
             raise self._transient(error, name) from error
 
     def _transient(self, error: Exception, name: str) -> TransientError:
-        kind = _PASSING.search(str(error))
+        kind = _TRANSIENT_KIND.search(str(error))
         return transient(
             Verb.READ, f"{self.url}/{name}", f"{_short_text(error)}{f' ({kind[1].lower()})' if kind else ''}"
         )
 
 
 def short_limit_s(patience_s: float) -> float:
-    """Return the seconds within which a range usually comes; these seconds do not count as patience."""
+    """Return the seconds within which a range usually arrives; they are not counted towards the patience."""
     return min(1.5, patience_s / 4)
 
 
@@ -247,16 +251,16 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
         "user_agent": f"{transport.user_agent} obstore",
     }
     url = urlsplit(transport.url)
-    bypassed = getproxies().get(url.scheme) or getproxies().get("all")
+    bypassed_proxy = getproxies().get(url.scheme) or getproxies().get("all")
     if transport.proxy_url is not None:
         options["proxy_url"] = transport.proxy_url
-    elif bypassed:  # or obstore would decide from the environment whether to bypass the proxy
-        options |= {"proxy_url": bypassed, "proxy_excludes": url.hostname}
+    elif bypassed_proxy:  # the SDK uses no proxy; by the environment alone, obstore might use this one
+        options |= {"proxy_url": bypassed_proxy, "proxy_excludes": url.hostname}
     if isinstance(transport.verify, str):
         with open(transport.verify, "rb") as file:
             options["root_certificate"] = file.read()
     options["allow_invalid_certificates"] = transport.verify is False
-    made, within_patience, within_moments = (
+    made, patience_store, quick_store = (
         getattr(store, transport.kind)(
             config=dict(transport.config),
             client_options={**options, "timeout": limit},
@@ -270,16 +274,14 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
             timedelta(seconds=short_limit_s(patience_s)),
         )
     )
-    return _Client(
-        made, "version" if transport.kind == "GCSStore" else "e_tag", within_patience, within_moments
-    )
+    return _Client(made, "version" if transport.kind == "GCSStore" else "e_tag", patience_store, quick_store)
 
 
 def _credentials(find: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     return {**find(), "expires_at": datetime.now(UTC) + _CREDENTIALS_LIFE}
 
 
-def _get(client: _Client, by: Any, name: str, start: int, stop: int, tag: str | None) -> Any:
+def _get(client: _Client, store: Any, name: str, start: int, stop: int, tag: str | None) -> Any:
     import obstore
 
     options: Any = {"range": (start, stop)}
@@ -287,7 +289,7 @@ def _get(client: _Client, by: Any, name: str, start: int, stop: int, tag: str | 
         options["version"] = tag
     elif tag is not None:
         options["if_match"] = f'"{tag}"'
-    return obstore.get(by, name, options=options)
+    return obstore.get(store, name, options=options)
 
 
 def _object(client: _Client, name: str, meta: Mapping[str, Any]) -> Object | None:
@@ -312,9 +314,10 @@ def _short_text(error: Exception) -> str:
 
 @functools.cache
 def _forked_beside_obstore() -> list[int]:
-    """Return a list that is not empty in processes forked from one that has loaded obstore.
+    """Return a list that is empty except in a process forked from one that had loaded obstore.
 
-    In such a process a request would wait for ever, because obstore's threads do not survive a fork.
+    In such a process a request would wait for ever, because obstore's threads do not survive a fork. The
+    first call registers a hook that adds to the list after a fork; the list is the same in all calls.
     """
     forked: list[int] = []
 

@@ -39,8 +39,8 @@ from yogadl.storage._objects.store import Page, PastEndError, Store
 _CHUNK_BYTES: Final = PROGRESS_BYTES
 # The bytes that a thread reads before it returns them.
 _AT_ONCE_BYTES: Final = 2**20
-# A range up to this size that is read whole usually comes within moments.
-_SWIFT_BYTES: Final = 2**21
+# A range up to this size that is read whole usually arrives within `short_limit_s`.
+_QUICK_BYTES: Final = 2**21
 
 
 class StoreBucket(Bucket):
@@ -118,8 +118,8 @@ class StoreBucket(Bucket):
         try:
             if start == stop:
                 found = None
-            elif stop is not None and stop - start <= _SWIFT_BYTES and is_whole:
-                found = reading.open_swiftly(start, stop)
+            elif stop is not None and stop - start <= _QUICK_BYTES and is_whole:
+                found = reading.open_quick(start, stop)
             else:
                 found = reading.open(start, stop)
         except PastEndError:
@@ -246,7 +246,7 @@ class ResumedRead:
         self._attempts = attempts
         self._connection = ExitStack()
         self._at = self._stop = 0
-        self._is_swift = False
+        self._is_quick = False
 
     def open(self, start: int, stop: int | None) -> Object | None:
         """Begin to read; return the object, ``None`` if it does not exist."""
@@ -254,8 +254,8 @@ class ResumedRead:
         body = self._open_again(stop)
         return None if body is None else self._begun(body, stop)
 
-    def open_swiftly(self, start: int, stop: int) -> Object | None:
-        """Begin to read a range that usually comes within moments, at first in this thread.
+    def open_quick(self, start: int, stop: int) -> Object | None:
+        """Begin to read a range that usually arrives within `short_limit_s`, at first in this thread.
 
         A thread for each piece takes several times the processor time of the read itself
         (benchmarks/transfer.py). A slower range is read on in threads, with the whole patience.
@@ -264,14 +264,16 @@ class ResumedRead:
         body = None
         if isinstance(self._store, ObstoreRanges):
             try:
-                body = self._store.begin(self._name, start, stop, tag=self._tag, chunk_bytes=_CHUNK_BYTES)
+                body = self._store.open_quick(
+                    self._name, start, stop, tag=self._tag, chunk_bytes=_CHUNK_BYTES
+                )
             except BusyError:
                 self._store = self._store.sdk
             except TransientError as error:
                 self._failed(error)
         if body is None:
             return self.open(start, stop)
-        self._is_swift = True
+        self._is_quick = True
         self._attempts.answered()
         return self._begun(body, stop)
 
@@ -320,7 +322,7 @@ class ResumedRead:
         return None
 
     def _run(self, work: Callable[[], Result]) -> Result:
-        if self._is_swift:
+        if self._is_quick:
             return work()
         try:
             return self._attempts.run(work)
@@ -354,7 +356,7 @@ class ResumedRead:
                 continue
             self._connection.push(opened)
             self._attempts.answered()
-            self._is_swift = False
+            self._is_quick = False
             if body is not None:
                 self._check_tag(body)
             return body

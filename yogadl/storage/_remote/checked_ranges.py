@@ -180,7 +180,7 @@ class CheckedRanges:
             if keeps_pages:
                 self._request(np.unique(blocks).tolist())
                 return
-            announced = self._announced.setdefault(self._sums.kind_of(int(blocks[0])), Announced())
+            announced = self._announced.setdefault(self._sums.group_of(int(blocks[0])), Announced())
             is_first = True
             for some, size_bytes in announced.together(
                 blocks, self._sums.length[blocks], len(self._announced)

@@ -1,4 +1,4 @@
-"""The folder of a mirror, the settings that all processes share, and the files that make room for others."""
+"""Choose the folder of a mirror, keep the settings that its processes share, and evict files to make room."""
 
 import contextlib
 import errno
@@ -38,16 +38,18 @@ _log = logging.getLogger("yogadl")
 
 # The file that distinguishes a mirror from any other folder, and holds its limit.
 _SETTINGS: Final = "mirror.json"
-_OURS: Final = frozenset(
+_MIRROR_ENTRIES: Final = frozenset(
     {_SETTINGS, "gate.lock", "locks", "caches", "builds", "blocks", "hosts", "lost+found"}
 )
-# The lock in a folder of blocks: held by the processes that read them; contains the size of their room.
+# The lock file in each folder of blocks. The processes that read the blocks hold it; it contains the
+# number of bytes reserved for the blocks.
 BLOCKS_LOCK: Final = "lock"
 # A disk with less free space is not chosen.
 _MIN_FREE_BYTES: Final = 10**9
 _OTHER_TEMPORARY: Final = "/var/tmp"
-IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
-# The gate is held only while files are looked at or removed, or a few bytes are written.
+MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
+# The longest wait for the gate. Every process holds it only briefly: to list or remove files, or to write
+# a few bytes.
 _GATE_LIMIT_S: Final = 300.0
 
 
@@ -98,7 +100,7 @@ class MirrorLocation:
         return self.reader_lock(table_name).with_suffix(".fill")
 
     def download_locks(self) -> list[Path]:
-        """Return every existing lock of these two kinds."""
+        """Return every existing lock of a download: those of `download_lock` and of `fill_lock`."""
         folder = self.root / "locks"
         return [*folder.glob("*.whole"), *folder.glob("*.fill")]
 
@@ -133,7 +135,7 @@ class MirrorLocation:
             return
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            others = {entry for entry in os.listdir(self.root) if not entry.startswith(".")} - _OURS
+            others = {entry for entry in os.listdir(self.root) if not entry.startswith(".")} - _MIRROR_ENTRIES
         except (FileExistsError, NotADirectoryError) as error:
             raise ConfigurationError(f"the mirror {self.root} is a file, not a folder") from error
         except OSError as error:
@@ -216,7 +218,7 @@ def _problem_with(root: Path, makes: bool) -> str | None:
         kind = file_system(parent)
         if network_file_system(parent) is not None:
             return f"is on a network file system ({kind})"
-        if kind in IN_MEMORY:
+        if kind in MEMORY_FILE_SYSTEMS:
             return "is in memory"
         found = os.statvfs(parent)
         if found.f_bavail * found.f_frsize < _MIN_FREE_BYTES:
@@ -262,7 +264,8 @@ _SPARE_BYTES: Final = 2**30
 _ABANDONED_S: Final = 600.0
 # The unit of `st_blocks` on any file system; unlike `st_size`, the blocks exclude holes.
 _STAT_BLOCK_BYTES: Final = 512
-_KINDS: Final = (".mdb", ".idx", ".parts", _names.SELECTION_SUFFIX)
+# Files with these suffixes count as contents of the mirror, and may be evicted.
+_MIRRORED_SUFFIXES: Final = (".mdb", ".idx", ".parts", _names.SELECTION_SUFFIX)
 
 
 @dataclass
@@ -283,8 +286,8 @@ class _Contents:
     reserved: dict[str, int] = field(default_factory=dict)
     unfinished_bytes: int = 0
 
-    def age(self, name: str) -> tuple[int, bool, str]:
-        """Return a sort key by the time of the last use; a table comes after the files that it names."""
+    def eviction_order(self, name: str) -> tuple[int, bool, str]:
+        """Return a sort key: the least recently used file first, a table after the files that it names."""
         return self.last_used_ns.get(name, self.present[name].st_mtime_ns), _is_table(name), name
 
 
@@ -300,7 +303,7 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
         what: A name for the wanted files, for messages.
 
     Returns:
-        The bytes for which there is room besides, without more evictions.
+        The number of further bytes that would fit without more evictions.
 
     Raises:
         StorageError: if the wanted files can't fit; then nothing is evicted.
@@ -312,8 +315,8 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
     here_bytes = sum(file.st_size for file in contents.present.values())
     most_bytes, because, mend = _most_bytes(location, here_bytes + contents.unfinished_bytes, limit_bytes)
     excess_bytes = here_bytes + sum(reserved.values()) - most_bytes
-    free = contents.present.keys() - contents.in_use - wanted.keys()
-    missing_bytes = excess_bytes - sum(contents.present[name].st_size for name in free)
+    evictable = contents.present.keys() - contents.in_use - wanted.keys()
+    missing_bytes = excess_bytes - sum(contents.present[name].st_size for name in evictable)
     if missing_bytes > 0:
         in_use_bytes = sum(size for name, size in reserved.items() if name not in wanted) + sum(
             file.st_size for name, file in contents.present.items() if name in contents.in_use
@@ -324,7 +327,7 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
             f"be downloaded, {because}, and {in_words(in_use_bytes)} are in use: it is "
             f"{in_words(missing_bytes)} short. {mend}",
         )
-    _evict(location, contents, free, excess_bytes)
+    _evict(location, contents, evictable, excess_bytes)
     return max(0, -excess_bytes)
 
 
@@ -334,8 +337,8 @@ def evict_to_free(location: MirrorLocation, size_bytes: int) -> None:
     If that is impossible, all of them are evicted. The caller holds the gate exclusively.
     """
     contents = _contents(location, ())
-    free = contents.present.keys() - contents.in_use
-    _evict(location, contents, free, size_bytes - location.free_bytes())
+    evictable = contents.present.keys() - contents.in_use
+    _evict(location, contents, evictable, size_bytes - location.free_bytes())
 
 
 def described_contents(location: MirrorLocation) -> str:
@@ -349,9 +352,11 @@ def described_contents(location: MirrorLocation) -> str:
     )
 
 
-def _evict(location: MirrorLocation, contents: _Contents, free: Iterable[str], excess_bytes: int) -> None:
+def _evict(
+    location: MirrorLocation, contents: _Contents, evictable: Iterable[str], excess_bytes: int
+) -> None:
     """Remove these files, least recently used first, until `excess_bytes` are removed."""
-    for name in sorted(free, key=contents.age):
+    for name in sorted(evictable, key=contents.eviction_order):
         if excess_bytes <= 0:
             break
         excess_bytes -= location.caches.remove(name)
@@ -380,26 +385,28 @@ def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
     """List every file of the mirror; remove leftovers of killed processes, except those of wanted files."""
     resumable = {name for path in map(location.caches.path, wanted) for name in names_of(path)}
     contents = _Contents()
-    coming = _coming(location)  # before the list: a part that arrives in between is then counted either way
+    # Before the files are listed: a part whose download ends in between is then counted, as reserved or as
+    # present.
+    downloads = _held_download_locks(location)
     for name, path in _files(location.caches.root):
         try:
             found = path.lstat()
         except FileNotFoundError:
             continue  # finished or removed meanwhile
-        if name.endswith(_KINDS):
+        if name.endswith(_MIRRORED_SUFFIXES):
             contents.present[name] = found
         elif path.name.startswith(".") and path.suffix in (".tmp", ".lock"):
             is_old = time.time() - found.st_ctime > _ABANDONED_S
-            if path in resumable or not (is_old and _is_removed(path)):
+            if path in resumable or not (is_old and _remove_leftover(path)):
                 contents.unfinished_bytes += min(found.st_size, found.st_blocks * _STAT_BLOCK_BYTES)
     for name in filter(_is_table, list(contents.present)):
-        _count_table(location, name, coming, contents)
-    _count_blocks(location, contents)
+        _add_table(location, name, downloads, contents)
+    _add_blocks(location, contents)
     return contents
 
 
-def _count_blocks(location: MirrorLocation, contents: _Contents) -> None:
-    """Count the room of streams for blocks as reserved; remove blocks that no process reads."""
+def _add_blocks(location: MirrorLocation, contents: _Contents) -> None:
+    """Add to `contents` the bytes that streams reserve for blocks; remove blocks that no process reads."""
     for lock in location.blocks.glob(f"*/{BLOCKS_LOCK}"):
         folder = lock.parent
         if is_free(lock):
@@ -412,8 +419,8 @@ def _count_blocks(location: MirrorLocation, contents: _Contents) -> None:
                 contents.unfinished_bytes += entry.stat(follow_symlinks=False).st_size
 
 
-def _is_removed(path: Path) -> bool:
-    """Remove the leftover of a process, unless that process lives; return whether the leftover is removed."""
+def _remove_leftover(path: Path) -> bool:
+    """Remove a process's leftover file, unless that process is alive; return whether the file was removed."""
     if path.suffix == ".tmp":
         return remove_abandoned(path)
     if not is_free(path):
@@ -422,8 +429,8 @@ def _is_removed(path: Path) -> bool:
     return True
 
 
-def _coming(location: MirrorLocation) -> dict[Path, list[str]]:
-    """Return the held locks of downloads, each with the names of its parts; no name means all parts."""
+def _held_download_locks(location: MirrorLocation) -> dict[Path, list[str]]:
+    """Return the locks of running downloads, each with the names of the parts in it; no names: all parts."""
     held: dict[Path, list[str]] = {}
     for lock in location.download_locks():
         if not is_free(lock):
@@ -432,21 +439,21 @@ def _coming(location: MirrorLocation) -> dict[Path, list[str]]:
     return held
 
 
-def _count_table(
-    location: MirrorLocation, name: str, coming: Mapping[Path, list[str]], contents: _Contents
+def _add_table(
+    location: MirrorLocation, name: str, downloads: Mapping[Path, list[str]], contents: _Contents
 ) -> None:
-    """Count a table's parts as in use or by their last use, and reserve room for those being downloaded."""
+    """Add a table's files to `contents`: their use or last use, and the room for those being downloaded."""
     lock = location.reader_lock(name)
     dataset_id, present = name.rpartition("/tables/")[0], contents.present
     table = _table_of(location, name, present[name].st_size)
-    filled, is_whole = coming.get(location.fill_lock(name), ()), location.download_lock(name) in coming
+    filled, is_whole = downloads.get(location.fill_lock(name), ()), location.download_lock(name) in downloads
     if table is not None and (filled or is_whole):
         contents.reserved.update(
             (part, size_bytes)
             for part, size_bytes in part_sizes(dataset_id, table)
             if part not in present and (is_whole or part in filled)
         )
-    # Only files that exist are protected: these may be few of the many that the table names.
+    # Only files that exist are added: these may be few of the many that the table names.
     named = itertools.chain([name], () if table is None else part_files(dataset_id, table))
     if not is_free(lock):
         contents.in_use.update(one for one in named if one in present)

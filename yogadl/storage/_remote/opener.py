@@ -489,8 +489,8 @@ def remote_backend(
         raise ConfigurationError(f"verify is None or 'block', not {verify!r}")
     root = MirroredRoot(bucket, mirror)
     opener = MirrorOpener(bucket, mirror, mapped, fill, spending, verify)
-    coordinator_of = partial(_leases, root, bucket, mirror, policy, exclusive)
-    return Backend(Catalogue(root, opener), coordinator_of, PART_BYTES)
+    make_coordinator = partial(_leases, root, bucket, mirror, policy, exclusive)
+    return Backend(Catalogue(root, opener), make_coordinator, PART_BYTES)
 
 
 def _leases(
