@@ -116,11 +116,8 @@ def imported_by(tree: ast.Module, names: Collection[str]) -> set[str]:
 
 
 def code_lines(tree: ast.Module) -> int:
-    """Count lines, as they are after all docstrings, comments and line breaks in statements are gone."""
-    return len(
-        {node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)}
-        | {node.lineno for node in ast.walk(tree) if isinstance(node, ast.expr)}
-    )
+    """Count the lines on which a statement or an expression begins."""
+    return len({node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.expr)})
 
 
 def test_no_module_is_a_chapter_of_another_but_those_with_a_reason():

@@ -37,15 +37,15 @@ def cached(
     describer = Describer(function, thorough=is_auto)
     catalogue = backend.catalogue
     warned: set[str] = set()
-    compared: set[Any] = set()  # the calls and the manifests for which a warning was given, if one was due
+    compared: set[Any] = set()  # the manifests and plain calls for which a warning was given, if one was due
 
     @functools.wraps(function)
     def reference(*args: P.args, **kwargs: P.kwargs) -> RecordsRef:
         call = describer.call(args, kwargs) if is_auto else None
         key = DatasetKey(dataset_id, call.builder.version if call else dataset_version)
         published = catalogue.find(key)
-        known = None if published is None or is_auto else _known_call(published.digest, args, kwargs)
-        if published is None or known not in compared:
+        plain = None if is_auto else _plain_call(args, kwargs)
+        if published is None or plain is None or (published.digest, plain) not in compared:
             call = call or describer.call(args, kwargs)  # as it is before the function runs
 
             def data() -> Any:
@@ -60,8 +60,8 @@ def cached(
                 published = catalogue.find(key)
             if not is_auto:
                 warn_if_stale(published.manifest, call.builder.to_json(), warned)
-                compared.add(_known_call(published.digest, args, kwargs))
-                compared.discard(None)
+                if plain is not None:
+                    compared.add((published.digest, plain))
         return catalogue.ref(key, published, allow_pickle=options.allow_pickle, check=check)
 
     # The identity under which another builder that calls this function hashes it.
@@ -69,12 +69,12 @@ def cached(
     return reference
 
 
-def _known_call(digest: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a key for a call and a manifest; ``None`` if not all arguments are plain values."""
+def _plain_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return a key for a call; ``None`` if not all arguments are plain values."""
     values = (*args, *kwargs.values())
     if not all(type(value) in _PLAIN for value in values):
         return None
-    return digest, len(args), tuple(kwargs), tuple((type(value), value) for value in values)
+    return len(args), tuple(kwargs), tuple((type(value), value) for value in values)
 
 
 def warn_if_stale(manifest: Manifest, builder: dict[str, Any], warned: set[str]) -> None:
