@@ -42,9 +42,9 @@ class Ended:
 class Program:
     """A program that was started; what can be asked is what `subprocess.Popen` is asked."""
 
-    def __init__(self, pid: int, folder: Path, output: Path, errors: Path) -> None:
+    def __init__(self, pid: int, code: Path, output: Path, errors: Path) -> None:
         self.pid = pid
-        self._code = folder / f"{pid}.code"
+        self._code = code
         self._output, self._errors = output, errors
 
     def poll(self) -> int | None:
@@ -99,7 +99,7 @@ class Warm:
         self._folder = tempfile.TemporaryDirectory(prefix="yogadl-warm-", ignore_cleanup_errors=True)
         self._count = 0
         self._process = subprocess.Popen(
-            [*prefix, sys.executable, *options, __file__, self._folder.name, *modules],
+            [*prefix, sys.executable, *options, __file__, *modules],
             env=os.environ | variables | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -129,6 +129,7 @@ class Warm:
             "folder": str(folder or Path.cwd()),
             "output": str(output),
             "errors": str(errors),
+            "code": str(here / f"{self._count}.code"),  # by number: ids of processes are used again
         }
         for path in (output, errors):
             path.write_bytes(b"")  # not what an earlier program wrote
@@ -137,7 +138,7 @@ class Warm:
         print(json.dumps(request), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         assert line, f"the process that imports ended with {self._process.wait()}"
-        started = Program(int(line), here, output, errors)
+        started = Program(int(line), Path(request["code"]), output, errors)
         for _ in until(TIMEOUT_S, f"program {started.pid} to have a group of its own, for signals"):
             if started.poll() is not None or _leads(started.pid):
                 break
@@ -187,7 +188,7 @@ def _leads(pid: int) -> bool:
         return False
 
 
-def main(folder: str, *modules: str) -> None:
+def main(*modules: str) -> None:
     """Import, and fork a program for each line of stdin; write down how each ended."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -198,29 +199,32 @@ def main(folder: str, *modules: str) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
     text = b""
+    codes: dict[int, Path] = {}
     while True:
         ready, _, _ = select.select([0, reading], [], [])
         if reading in ready:
             os.read(reading, 4096)
-            reap(Path(folder))
+            reap(codes)
         if 0 in ready:
             read = os.read(0, 2**16)
             if not read:
                 return
             *lines, text = (text + read).split(b"\n")
             for line in lines:
+                request = json.loads(line)
                 pid = os.fork()
                 if not pid:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     for descriptor in (reading, waking, answers.fileno()):
                         os.close(descriptor)
-                    become(json.loads(line))
+                    become(request)
+                codes[pid] = Path(request["code"])
                 print(pid, file=answers)
 
 
-def reap(folder: Path) -> None:
-    """Write down how programs ended that have ended."""
+def reap(codes: dict[int, Path]) -> None:
+    """Write down how programs ended that have ended; `codes` are the files, by process id."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -228,9 +232,10 @@ def reap(folder: Path) -> None:
             return
         if not pid:
             return
-        new = folder / f"{pid}.new"
+        code = codes.pop(pid)
+        new = code.with_suffix(".new")
         new.write_text(str(os.waitstatus_to_exitcode(status)))
-        new.rename(folder / f"{pid}.code")
+        new.rename(code)
 
 
 def become(request: dict[str, Any]) -> NoReturn:

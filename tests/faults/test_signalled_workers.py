@@ -99,8 +99,14 @@ def leave_to_its_default(method: str, path: str) -> None:
     alone(signal.SIG_DFL)
     batches = iter(stream().batch(5).prefetch(4, workers=2, start_method=method))
     next(batches)
-    with open(path, "w") as file:
-        file.write(" ".join(str(child.pid) for child in psutil.Process().children(recursive=True)))
+    pids: list[int] = []
+
+    def are_all_started() -> bool:  # a server and two workers; one worker may answer before the other exists
+        pids[:] = [child.pid for child in psutil.Process().children(recursive=True)]
+        return len(pids) == 3
+
+    wait_until(are_all_started, "two workers", 30)
+    Path(path).write_text(" ".join(map(str, pids)))
     os.killpg(0, signal.SIGTERM)
 
 
@@ -111,7 +117,6 @@ def test_workers_of_an_owner_without_a_handler_end_with_it(method: str, tmp_path
     with Process(leave_to_its_default, method, str(path)) as owner, ending:
         owner.result(60)
     pids = {int(word) for word in path.read_text().split()}
-    assert len(pids) == 3
     wait_until(lambda: not any(map(is_running, pids)), "all to end", 20)
 
 
