@@ -594,7 +594,7 @@ def test_it_goes_with_the_storage_to_other_processes(bucket):
 
 @pytest.mark.parametrize("verify", ["blocks", True, "", 0, ["block"]])
 def test_what_makes_no_sense_is_refused(bucket, verify):
-    with pytest.raises(ConfigurationError, match="verify is None or 'block', not"):
+    with pytest.raises(ConfigurationError, match="verify must be None or 'block', not"):
         yogadl.open_storage(bucket.url, verify=verify)
     with pytest.raises(ConfigurationError, match="verify: no option of the folder"):
         yogadl.open_storage(bucket.folder, verify=verify)

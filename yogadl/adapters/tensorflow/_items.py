@@ -1,4 +1,4 @@
-"""Make a dataset of a stream's batches for tf.data, owner checkpoints hold the cursor."""
+"""Make a dataset of a stream's batches for tf.data, whose checkpoints hold the cursor."""
 
 import atexit
 import functools
@@ -190,7 +190,7 @@ _IDENTITY_BYTES: Final = 8
 class EpochCount:
     """The number of epochs of a dataset that were begun, as tf.data counts them.
 
-    The object holds an iterator over the random dataset owner numbers identify epochs. The state of this
+    The object holds an iterator over the random dataset whose numbers identify epochs. The state of this
     iterator contains the number of other iterators that were made, and restoring the state sets that number
     for all.
 
@@ -224,7 +224,7 @@ class EpochCount:
 
 
 class ResumableDataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no annotations
-    """A wrapper of a dataset owner iterators have the count of epochs in their checkpoints.
+    """A wrapper of a dataset whose iterators have the count of epochs in their checkpoints.
 
     The same holds for the iterators of datasets that its methods return.
 

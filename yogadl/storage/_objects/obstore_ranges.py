@@ -57,10 +57,10 @@ class _ObstoreClient(NamedTuple):
     """The stores of obstore through which ranges are read. Never pickled, since they have secrets.
 
     Attributes:
-        store: Reads bodies of any length, without a limit for the whole body; ``None`` if the SDK must be
-        used. tag: The key of an object's tag in obstore's metadata. patience_store: The same store, but a
-        whole answer must arrive within `patience_s`. quick_store: The same store, but a whole answer must
-        arrive within `short_limit_s`.
+        store: Reads bodies of any length in any time; ``None`` if the SDK must be used.
+        tag: The key of an object's tag in obstore's metadata.
+        patience_store: The same store, but a whole answer must arrive within `patience_s`.
+        quick_store: The same store, but a whole answer must arrive within `short_limit_s`.
     """
 
     store: Any
@@ -269,7 +269,7 @@ def _connected(transport: Transport, patience_s: float) -> _ObstoreClient:
         getattr(store, transport.kind)(
             config=dict(transport.config),
             client_options={**options, "timeout": limit},
-            retry_config={"max_retries": 0},  # retries are unlimited_store in `StoreBucket`
+            retry_config={"max_retries": 0},  # retries are made in `StoreBucket`
             credential_provider=transport.credentials
             and functools.partial(_credentials, transport.credentials),
         )

@@ -22,8 +22,8 @@ GAP_BYTES: Final = 512
 MOST_RANGE_BYTES: Final = 8 * 2**20
 # The size of the pages in which small fields are read and kept.
 PAGE_BYTES: Final = 2**16
-# The bytes that were read ahead and not taken yet are bounded by this; the oldest are dropped first. The
-# bound is several times the announcement of one stream.
+# The most bytes that were read ahead and not taken yet; the oldest are dropped first. This is several times
+# the size of one stream's announcement.
 MOST_HELD_BYTES: Final = 128 * 2**20
 
 # A request mostly waits: for 5,000 a second from a store that takes 10 ms, this many threads are needed.
@@ -61,21 +61,21 @@ class Ranges:
         self._sizes = sizes
         self._spending = spending
         self._pins = pins
-        self._finding_out = ProcessLock()
+        self._comparing_lock = ProcessLock()
         self._lock = ProcessLock()
-        self._counting = ProcessLock()
+        self._count_lock = ProcessLock()
         self._damage: dict[int, CacheFormatError] = {}
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
-        """Reset the state: at the start, and after a fork, which leaves the threads of requests behind."""
+    def _reset(self) -> None:
+        """Reset the state: at the start, and after a fork, since the child has no threads of requests."""
         self._pid = os.getpid()
         self.requests = self.received_bytes = 0
         self._rows: dict[int, RequestedRange] = {}  # by position: the ranges announced and not taken yet
-        self._left: dict[
+        self._untaken: dict[
             RequestedRange, int
         ] = {}  # how many of those each request has left, the oldest first
-        self._left_bytes = 0
+        self._untaken_bytes = 0
         self._pages: dict[int, RequestedRange] = {}  # the pages that are kept, by number
         self._tags: dict[int, str] = {}  # the tags of the parts' objects
         self._threads = DaemonThreads(_THREADS, "yogadl-ranges")
@@ -84,7 +84,7 @@ class Ranges:
         """Begin to read these ranges, in this order; see `AwayParts`."""
         with self._lock:
             if os.getpid() != self._pid:
-                self._begin_anew()
+                self._reset()
             parts, positions, lengths = _not_empty(parts, positions, lengths)
             if keeps_pages:
                 self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=False)
@@ -96,16 +96,16 @@ class Ranges:
         new = [
             number
             for number, (key, stop) in enumerate(zip(keys, stops, strict=True))
-            if self._known(key, stop) is None
+            if self._announced_range(key, stop) is None
         ]
         for found, members in self._requested(spans_of(parts, positions, lengths, new), is_urgent=is_urgent):
-            mine = {keys[new[member]] for member in members}
-            self._rows.update(dict.fromkeys(mine, found))
-            found.keys = tuple(mine)
-            self._left[found] = len(mine)
-            self._left_bytes += found.size_bytes
-        while self._left_bytes > MOST_HELD_BYTES and len(self._left) > 1:
-            oldest = next(iter(self._left))
+            range_keys = {keys[new[member]] for member in members}
+            self._rows.update(dict.fromkeys(range_keys, found))
+            found.keys = tuple(range_keys)
+            self._untaken[found] = len(range_keys)
+            self._untaken_bytes += found.size_bytes
+        while self._untaken_bytes > MOST_HELD_BYTES and len(self._untaken) > 1:
+            oldest = next(iter(self._untaken))
             for key in oldest.keys:
                 if self._rows.get(key) is oldest:
                     del self._rows[key]
@@ -141,13 +141,13 @@ class Ranges:
             return [full.get(number, b"") for number in range(len(lengths))]
         with self._lock:
             if os.getpid() != self._pid:
-                self._begin_anew()
+                self._reset()
             if keeps_pages:
                 kept = self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=True)
             else:
                 if not is_announced:
                     self._announce_rows(parts, positions, lengths, is_urgent=True)
-                taken = self._taken(parts, positions, lengths, is_announced=is_announced)
+                taken = self._take_rows(parts, positions, lengths, is_announced=is_announced)
         each = zip(positions.tolist(), lengths.tolist(), strict=True)
         if not keeps_pages:
             return [one.slice(position, length) for one, (position, length) in zip(taken, each, strict=True)]
@@ -170,7 +170,7 @@ class Ranges:
         """Call a function with each of these items, in the threads that make requests."""
         with self._lock:
             if os.getpid() != self._pid:
-                self._begin_anew()
+                self._reset()
         if len(items) > 1:
             list(self._threads.map(work, items))
         else:
@@ -191,7 +191,7 @@ class Ranges:
         return before(-(-self._sizes // PAGE_BYTES))
 
     def raise_if_damaged(self, parts: Int64s) -> None:
-        """Raise the error of one of these parts, if it was condemned."""
+        """Raise the error of one of these parts, if a part was marked as damaged."""
         for part in self._damage.keys() & set(parts.tolist()) if self._damage else ():
             raise self._damage[part]
 
@@ -200,7 +200,7 @@ class Ranges:
         keys: list[int] = (self._first[parts] + positions).tolist()
         return keys
 
-    def _taken(
+    def _take_rows(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
     ) -> list[RequestedRange]:
         """Return the range that has each of these, and request those that were not announced."""
@@ -211,9 +211,9 @@ class Ranges:
         for number, (key, stop) in enumerate(zip(self.keys(parts, positions), stops, strict=True)):
             one = taken.get(key)
             if one is None or one.stop < stop:
-                one = self._known(key, stop)
+                one = self._announced_range(key, stop)
                 if one is not None and is_announced:
-                    self._forget(key, one)
+                    self._remove_announced(key, one)
                 if one is None:
                     new.append(number)
                 else:
@@ -224,7 +224,7 @@ class Ranges:
                 found[new[member]] = one
         return found
 
-    def _known(self, key: int, stop: int) -> RequestedRange | None:
+    def _announced_range(self, key: int, stop: int) -> RequestedRange | None:
         """Return the range announced there, if it is long enough and its request has not failed.
 
         A range whose request failed is requested again. So an error is raised for the readers that wait for
@@ -232,20 +232,20 @@ class Ranges:
         """
         found = self._rows.get(key)
         if found is not None and found.has_failed:
-            self._forget(key, found)
+            self._remove_announced(key, found)
             return None
         return None if found is None or found.stop < stop else found
 
-    def _forget(self, key: int, found: RequestedRange) -> None:
-        """Remove a range announced there from the announcements, because each is given once."""
+    def _remove_announced(self, key: int, found: RequestedRange) -> None:
+        """Remove a range from the announced ones, because each announcement is taken once."""
         del self._rows[key]
-        self._left[found] -= 1
-        if not self._left[found]:
+        self._untaken[found] -= 1
+        if not self._untaken[found]:
             self._drop(found)
 
     def _drop(self, found: RequestedRange) -> None:
-        del self._left[found]
-        self._left_bytes -= found.size_bytes
+        del self._untaken[found]
+        self._untaken_bytes -= found.size_bytes
 
     def _pages_of(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[int]:
         """Return the numbers of the pages that these ranges lie in, each once."""
@@ -281,7 +281,7 @@ class Ranges:
         """Begin to read these ranges, in this order."""
         with self._lock:
             if os.getpid() != self._pid:
-                self._begin_anew()
+                self._reset()
             for one in ranges:
                 self._put(one, is_urgent=False)
 
@@ -322,7 +322,7 @@ class Ranges:
             )
         if tag is None:
             self._check_published(part, name, piece.object.tag)
-        # Requests made before the first answer name no tag: all of them must get the same one.
+        # Requests that were made before the first answer have no tag, so their answers are compared here.
         if self._tags.setdefault(part, piece.object.tag) != piece.object.tag:
             raise replaced(self._bucket.url, name)
         self._count(len(piece.content))
@@ -332,11 +332,11 @@ class Ranges:
         """Raise `ReplacedError` unless the part's object with this tag has the bytes of the part."""
         if self._pins is None or self._pins.is_published(part, tag):
             return
-        with self._finding_out:
+        with self._comparing_lock:
             is_right = self._pins.is_published(part, tag)  # another thread may have compared it
             if is_right is None:
                 self._spending.take_request()
-                is_right = self._pins.find_out(part, tag)
+                is_right = self._pins.compare_object(part, tag)
                 self._count(int(self._sizes[part]))
         if not is_right:
             raise ReplacedError(
@@ -348,13 +348,13 @@ class Ranges:
     def _count(self, size_bytes: int) -> None:
         """Count a request that was answered."""
         self._spending.add_bytes(size_bytes)
-        with self._counting:
+        with self._count_lock:
             self.requests += 1
             self.received_bytes += size_bytes
 
 
 def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tuple[ByteSpan, list[int]]]:
-    """Merge spans into ranges to request; return each, and its spans' numbers, in the order of the first."""
+    """Merge spans into ranges to request; return each with the numbers of its spans, in the spans' order."""
     gap_bytes = GAP_BYTES if gap_bytes is None else gap_bytes
     found: list[tuple[ByteSpan, list[int]]] = []
     part, start, stop, members = -1, 0, 0, list[int]()
@@ -374,6 +374,7 @@ def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tupl
 
 
 def _not_empty(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Return those of these ranges that have bytes."""
     return (
         (parts, positions, lengths)
         if lengths.all()
@@ -382,6 +383,7 @@ def _not_empty(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64
 
 
 def spans_of(parts: Int64s, positions: Int64s, lengths: Int64s, chosen: Iterable[int]) -> list[ByteSpan]:
+    """Return the chosen ones of these ranges, by their numbers, as spans."""
     numbers = np.fromiter(chosen, np.int64)
     starts = positions[numbers]
     stops = starts + lengths[numbers]
