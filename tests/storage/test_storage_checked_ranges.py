@@ -434,7 +434,7 @@ def test_an_announced_block_that_is_here_is_not_asked_for(wide, ahead):
     assert ahead == []
 
 
-@pytest.mark.parametrize("most", ["_MOST_ANNOUNCED", "_MOST_TIMES"])
+@pytest.mark.parametrize("most", ["_MOST_ANNOUNCED", "_MOST_ANNOUNCEMENTS"])
 def test_announcements_are_forgotten_and_all_is_read_nonetheless(wide, monkeypatch, most):
     monkeypatch.setattr(_checked_ranges, most, 3)
     set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=2 * LENGTH)

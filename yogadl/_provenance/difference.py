@@ -108,18 +108,20 @@ def _pairs(
 
 def differences(then: list[Ingredient], now: list[Ingredient]) -> list[Difference]:
     """Return the differences between two lists of ingredients."""
-    found = []
+    changed = []
     for before, after in _pairs(then, now):
         if before is None or after is None:
             known = after or before
             assert known is not None  # each pair has at least one
             text = shortened(known.text.partition("\n")[0])
-            found.append(Difference(known.label, text if before else _ABSENT, text if after else _ABSENT))
+            changed.append(Difference(known.label, text if before else _ABSENT, text if after else _ABSENT))
         elif before.sha256 != after.sha256:
             texts = before.text, after.text
             is_code = after.label.startswith(("function ", "class ", "module ")) and all(texts)
-            found.append(Difference(after.label, *(changed_lines(*texts) if is_code else map(shown, texts))))
-    return found
+            changed.append(
+                Difference(after.label, *(changed_lines(*texts) if is_code else map(shown, texts)))
+            )
+    return changed
 
 
 def changed_lines(then: str, now: str) -> tuple[str, str]:

@@ -88,33 +88,33 @@ def _columns_of(spec: Spec, leaves: Iterator[Any]) -> list[Any]:
 
 
 def _fields_below(node: Any, leaves: Iterator[Any], path: str) -> list[Any]:  # any node but a leaf
-    found = []
+    columns = []
     for key, child in zip(node.keys, node.children, strict=True):
         if isinstance(child, Leaf):
-            found.append(next(leaves).with_name(str(key)))
+            columns.append(next(leaves).with_name(str(key)))
         elif fields := _fields_below(child, leaves, f"{path}/{key}"):  # Parquet has no empty struct
-            found.append(pa.field(str(key), pa.struct(fields), nullable=False))
-    names = [field.name for field in found]
+            columns.append(pa.field(str(key), pa.struct(fields), nullable=False))
+    names = [field.name for field in columns]
     for name in names:
         if names.count(name) > 1:
             raise UnsupportedDataError(
                 f"two fields of {path.lstrip('/') or 'the record'} would be the column {name!r}: rename one"
             )
-    return found
+    return columns
 
 
 def _arrays_below(
     node: Any, leaves: Iterator[Any], fields: Iterable[Any]
 ) -> list[Any]:  # any node but a leaf
     known = {field.name: field for field in fields}
-    found = []
+    arrays = []
     for key, child in zip(node.keys, node.children, strict=True):
         if isinstance(child, Leaf):
-            found.append(next(leaves))
+            arrays.append(next(leaves))
         elif str(key) in known:
             inner = list(known[str(key)].type)
-            found.append(pa.StructArray.from_arrays(_arrays_below(child, leaves, inner), fields=inner))
-    return found
+            arrays.append(pa.StructArray.from_arrays(_arrays_below(child, leaves, inner), fields=inner))
+    return arrays
 
 
 def _field_of(leaf: Leaf) -> Any:

@@ -165,20 +165,22 @@ def _read_sampler(state: Any) -> tuple[Numbering, Effect | None]:
 def _taken_counts(state: Any, numbering: Numbering) -> list[int]:
     """Return the number of items that each worker took, computed from the last index that it has seen."""
     rank, ranks = numbering.shard.rank, numbering.shard.ranks
-    found = []
+    counts_and_rests = []
     try:
         workers, last = max(1, whole("worker_count", state["worker_count"])), state["last_seen_indices"]
         for worker in range(workers):
             first = rank + worker * ranks - workers * ranks  # Grain's value before the first item
-            found.append(divmod(whole("last seen index", last[str(worker)] - first), workers * ranks))
+            counts_and_rests.append(
+                divmod(whole("last seen index", last[str(worker)] - first), workers * ranks)
+            )
     except (KeyError, TypeError, ValueError) as error:
         raise CursorError(_DAMAGED) from error
-    if any(rest for _, rest in found):
+    if any(rest for _, rest in counts_and_rests):
         raise CursorError(
             f"the state's 'last_seen_indices' {last!r} are not those of shard {rank} of {ranks}: use a state "
             "that this shard saved"
         )
-    return [count for count, _ in found]
+    return [count for count, _ in counts_and_rests]
 
 
 def _cursor_of_dataset(iterator: Any) -> dict[str, Any]:

@@ -137,18 +137,21 @@ def lay_out(spec: Spec, sharding: ShardingTree, size: int) -> list[GlobalField]:
     return fields
 
 
-def _shardings(node: Node, given: ShardingTree, path: str) -> list[Sharding]:
+def _shardings(node: Node, sharding_tree: ShardingTree, path: str) -> list[Sharding]:
     """Return the sharding of each field below `node`, in order."""
-    if isinstance(given, jax.sharding.Sharding):
-        return [given] * (1 if isinstance(node, Leaf) else len(Spec(node).fields))
-    is_tree = isinstance(given, Mapping | list | tuple) and not isinstance(given, jax.sharding.PartitionSpec)
+    if isinstance(sharding_tree, jax.sharding.Sharding):
+        return [sharding_tree] * (1 if isinstance(node, Leaf) else len(Spec(node).fields))
+    is_tree = isinstance(sharding_tree, Mapping | list | tuple) and not isinstance(
+        sharding_tree, jax.sharding.PartitionSpec
+    )
     if isinstance(node, Leaf) or not is_tree:
         where = f"for field {path!r} " if path else ""
         raise ConfigurationError(
-            f"the sharding {where}must be one such as NamedSharding(mesh, PartitionSpec(...)), not {given!r}"
+            f"the sharding {where}must be one such as NamedSharding(mesh, PartitionSpec(...)), not "
+            f"{sharding_tree!r}"
         )
     keys = list(node.keys) if isinstance(node, DictNode) else list(range(len(node.children)))
-    of_keys = given if isinstance(given, Mapping) else dict(enumerate(given))
+    of_keys = sharding_tree if isinstance(sharding_tree, Mapping) else dict(enumerate(sharding_tree))
     if set(of_keys) != set(keys):
         raise ConfigurationError(
             f"pass a sharding for each of {keys}, or one for all; the tree has shardings for {list(of_keys)}"

@@ -26,7 +26,7 @@ _APPENDED_NUMBER: Final = re.compile(r"_\d+$")
 _IGNORED: Final = {"jit_compile", "run_eagerly", "build_config", "shared_object_id"}
 
 
-def changes(saved: Any, made: Any) -> list[str]:
+def changes(saved: Any, current: Any) -> list[str]:
     """Return differences between two models, as "layers[1].units: 8 saved, 16 now"; at most five.
 
     Compared are the layers and the arguments of `compile`, except for a learning rate that is a number, which
@@ -34,10 +34,10 @@ def changes(saved: Any, made: Any) -> list[str]:
 
     Args:
         saved: The saved model, in the form of `keras.saving.serialize_keras_object`.
-        made: The newly made model, in the same form.
+        current: The newly made model, in the same form.
     """
-    saved, made = (_without_numbers(tree, set(_names(tree))) for tree in (saved, made))
-    return list(itertools.islice(_differences(saved, made, ""), _MOST_DIFFERENCES))
+    saved, current = (_without_numbers(tree, set(_names(tree))) for tree in (saved, current))
+    return list(itertools.islice(_differences(saved, current, ""), _MOST_DIFFERENCES))
 
 
 def _names(tree: Any) -> Iterator[str]:
@@ -67,25 +67,25 @@ def _without_numbers(tree: Any, names: set[str]) -> Any:
     return tree
 
 
-def _differences(saved: Any, made: Any, where: str) -> Iterator[str]:
-    if isinstance(saved, dict) and isinstance(made, dict):
-        if saved.get("class_name") != made.get("class_name"):
-            yield _difference(where, saved, made)
+def _differences(saved: Any, current: Any, where: str) -> Iterator[str]:
+    if isinstance(saved, dict) and isinstance(current, dict):
+        if saved.get("class_name") != current.get("class_name"):
+            yield _difference(where, saved, current)
             return
-        for key in dict.fromkeys([*saved, *made]):
+        for key in dict.fromkeys([*saved, *current]):
             inside = where if key == "config" else f"{where}.{key}" if where else key
-            before, now = saved.get(key), made.get(key)
+            before, now = saved.get(key), current.get(key)
             if not (key == "learning_rate" and isinstance(before, float) and isinstance(now, float)):
                 yield from _differences(before, now, inside)
-    elif isinstance(saved, list) and isinstance(made, list) and len(saved) == len(made):
-        for number, (before, now) in enumerate(zip(saved, made, strict=True)):
+    elif isinstance(saved, list) and isinstance(current, list) and len(saved) == len(current):
+        for number, (before, now) in enumerate(zip(saved, current, strict=True)):
             yield from _differences(before, now, f"{where}[{number}]")
-    elif saved != made:
-        yield _difference(where, saved, made)
+    elif saved != current:
+        yield _difference(where, saved, current)
 
 
-def _difference(where: str, saved: Any, made: Any) -> str:
-    return f"{where or 'the model'}: {_shown(saved)} saved, {_shown(made)} now"
+def _difference(where: str, saved: Any, current: Any) -> str:
+    return f"{where or 'the model'}: {_shown(saved)} saved, {_shown(current)} now"
 
 
 def _shown(value: Any) -> str:

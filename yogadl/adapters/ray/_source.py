@@ -249,7 +249,7 @@ class _Rows(Datasource):  # type: ignore[misc]  # Ray is not annotated for us
     ) -> list[ReadTask]:
         ref, records = self._ref, len(self._ref)
         tasks = max(1, min(parallelism, records))
-        found = []
+        read_tasks = []
         for number in range(tasks):
             first, end = records * number // tasks, records * (number + 1) // tasks
             metadata = BlockMetadata(
@@ -258,8 +258,10 @@ class _Rows(Datasource):  # type: ignore[misc]  # Ray is not annotated for us
                 input_files=None,
                 exec_stats=None,
             )
-            found.append(ReadTask(_reader(ref, first, end), metadata, per_task_row_limit=per_task_row_limit))
-        return found
+            read_tasks.append(
+                ReadTask(_reader(ref, first, end), metadata, per_task_row_limit=per_task_row_limit)
+            )
+        return read_tasks
 
 
 def _reader(ref: RecordsRef, first: int, end: int) -> Callable[[], Iterable[Any]]:

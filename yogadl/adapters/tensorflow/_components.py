@@ -226,23 +226,23 @@ def components_of_record(
     spec: Spec, padding_field: str | None, *, is_batched: bool
 ) -> tuple[list[Component], Node]:
     """Return the components of the elements for tf.data, and the tree into which they are put."""
-    found: list[Component] = []
+    components: list[Component] = []
     numbers = iter(range(len(spec.fields)))
 
     def visit(node: Node, path: str) -> None:
         if isinstance(node, Leaf):
-            found.append(_component(path, node, next(numbers), is_batched))
+            components.append(_component(path, node, next(numbers), is_batched))
         elif is_ragged(node):
             assert isinstance(node, NamedTupleNode)
-            found.append(RaggedComponent(path, node, [next(numbers) for _ in node.children], is_batched))
+            components.append(RaggedComponent(path, node, [next(numbers) for _ in node.children], is_batched))
         else:
             for key, child in zip(node.keys, node.children, strict=True):
                 visit(child, f"{path}/{key}" if path else str(key))
 
     visit(spec.tree, "")
     if padding_field is not None:
-        found.append(PaddingComponent(padding_field))
-    return found, with_padding(spec, padding_field).tree
+        components.append(PaddingComponent(padding_field))
+    return components, with_padding(spec, padding_field).tree
 
 
 def _component(path: str, leaf: Leaf, number: int, is_batched: bool) -> Component:

@@ -66,24 +66,24 @@ class Graph:
         functions, main = self._nodes_of_records()
         nodes = [*functions, *main]
         ops = [_unversioned(node.op) for node in nodes]
-        found = []
+        flaws = []
         last_batch = max((i for i, op in enumerate(ops) if op in _BATCHES), default=-1)
         last_unbatch = max((i for i, op in enumerate(ops) if op == "UnbatchDataset"), default=-1)
         if last_batch > last_unbatch:
-            found.append(_BATCHING)
+            flaws.append(_BATCHING)
         if any(op in ("ShuffleDataset", "ShuffleAndRepeatDataset") for op in ops):
-            found.append(_SHUFFLING)
+            flaws.append(_SHUFFLING)
         if any(_unversioned(node.op) in _REPEATS and not _is_counter(node, nodes) for node in nodes):
-            found.append(_REPEATING)
+            flaws.append(_REPEATING)
         if any(node.op in _RANDOM_OPS or _unversioned(node.op) in _RANDOM_OPS for node in nodes) or (
             any(map(_is_stateless_random, nodes)) and any(node.op in _ASSIGNING_OPS for node in functions)
         ):
-            found.append(_RANDOM)
+            flaws.append(_RANDOM)
         elif any(_unversioned(node.op) == "RandomDataset" for node in self._nodes()):
-            found.append(_SAMPLING)
+            flaws.append(_SAMPLING)
         if any(node.attr["deterministic"].s == b"false" for node in nodes if "deterministic" in node.attr):
-            found.append(_UNORDERED)
-        return found
+            flaws.append(_UNORDERED)
+        return flaws
 
     def holds_records(self) -> bool:
         """Return whether a stage keeps many records in memory: a checkpoint would contain them."""

@@ -56,13 +56,13 @@ class StoredComponent:
     def split(self, value: Tensor) -> list[Tensor]:
         """Return the value as tensors that can be batched."""
         tensors = [value.flat_values, *value.nested_row_splits] if self.is_ragged else [value]
-        found = []
+        parts = []
         for leaf, tensor in zip(self.leaves, tensors, strict=True):
             if leaf.shape is not None and None not in leaf.shape:
-                found.append(tf.ensure_shape(tensor, leaf.shape))
+                parts.append(tf.ensure_shape(tensor, leaf.shape))
             else:
-                found += [tf.reshape(tensor, [-1]), tf.shape(tensor, out_type=tf.int64)]
-        return found
+                parts += [tf.reshape(tensor, [-1]), tf.shape(tensor, out_type=tf.int64)]
+        return parts
 
 
 def components_of(element_spec: TypeSpec) -> tuple[Spec, list[StoredComponent]]:
@@ -162,18 +162,18 @@ def ragged(flat: Tensor, splits: Sequence[Tensor], sizes: Sequence[int | None]) 
 
     `sizes` has the number of rows, then the number of items in the rows of each level; ``None``: varying.
     """
-    found = flat
+    values = flat
     for level in reversed(range(len(splits))):
         size = sizes[level + 1]
         rows = splits[level]
         if level == 0:
             rows = shaped(rows, [None if sizes[0] is None else sizes[0] + 1])
         if size is None:
-            found = tf.RaggedTensor.from_row_splits(found, rows, validate=False)
+            values = tf.RaggedTensor.from_row_splits(values, rows, validate=False)
         else:
             count = sizes[0] if level == 0 and sizes[0] is not None else tf.shape(rows, rows.dtype)[0] - 1
-            found = tf.RaggedTensor.from_uniform_row_length(found, size, nrows=count, validate=False)
-    return found
+            values = tf.RaggedTensor.from_uniform_row_length(values, size, nrows=count, validate=False)
+    return values
 
 
 def serialized(value: Any) -> bytes:  # bytes or str, or an array of them

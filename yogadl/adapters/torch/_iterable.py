@@ -251,22 +251,20 @@ class ItemIterator(Iterator[Any]):
         self._start: Point | None = None
         self._yielded = 0
         self._is_finished = False
-        self._remaining_items: Iterator[Any] | None = None
+        self._items_left: Iterator[Any] | None = None
 
     def __next__(self) -> Any:
-        if self._remaining_items is None:
-            self._remaining_items = self._items.read(
+        if self._items_left is None:
+            self._items_left = self._items.read(
                 self._claimed_start(), self._worker, self._workers, self._yielded
             )
         try:
-            item = next(self._remaining_items)
+            item = next(self._items_left)
         except StopIteration:
             self._is_finished = True
             raise
         except BaseException:
-            self._remaining_items = (
-                None  # a generator that raised is finished; the next call reopens at this item
-            )
+            self._items_left = None  # a generator that raised has ended; the next call reopens at this item
             raise
         self._yielded += 1
         return item
@@ -325,7 +323,7 @@ class ItemIterator(Iterator[Any]):
                 "to resume with another layout, open the stream with "
                 "cursor=yogadl.adapters.torch.cursor(state_dict)"
             )
-        self._start, self._yielded, self._remaining_items = start, yielded, None
+        self._start, self._yielded, self._items_left = start, yielded, None
         self._is_finished = "end" in state
         self._epochs.move(self._id, start)
 
@@ -361,17 +359,19 @@ def cursor(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     if _CURSOR_KEY in state_dict:
         return dict(state_dict)
     main, shares = _states_in(state_dict)
-    found = (
-        _cursor_of_shares(shares) if shares else _first(main, ("_sampler_iter_state", "_index_sampler_state"))
+    last_cursor = (
+        _cursor_of_shares(shares)
+        if shares
+        else _first_cursor(main, ("_sampler_iter_state", "_index_sampler_state"))
     )
-    if found is None:
+    if last_cursor is None:
         raise CursorError(
             "there is no yogadl cursor in this state: save state_dict() of a StatefulDataLoader whose "
             "sampler, batch_sampler or dataset is of yogadl.adapters.torch"
         )
     if state_dict.get("_iterator_finished"):
-        return {**found, "epoch": found["epoch"] + 1, "position": 0}
-    return dict(found)
+        return {**last_cursor, "epoch": last_cursor["epoch"] + 1, "position": 0}
+    return dict(last_cursor)
 
 
 def _states_in(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
@@ -413,7 +413,7 @@ def _cursor_of_shares(shares: list[Mapping[str, Any]]) -> dict[str, Any]:
     return dict(last["cursor"])
 
 
-def _first(state: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
+def _first_cursor(state: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
     """Return the first cursor under one of these keys, or under the keys in which samplers nest it."""
     for key in keys:
         inner = state.get(key)
@@ -421,7 +421,7 @@ def _first(state: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
             found = (
                 dict(inner)
                 if _CURSOR_KEY in inner
-                else _first(inner, ("sampler_iter_state", "sampler_state"))
+                else _first_cursor(inner, ("sampler_iter_state", "sampler_state"))
             )
             if found is not None:
                 return found

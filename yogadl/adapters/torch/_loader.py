@@ -49,23 +49,23 @@ class LoaderOptions(TypedDict, total=False):
     generator: Any  # a torch.Generator
 
 
-def worker_options(workers: int, given: Any, transform: Any) -> WorkerOptions:
+def worker_options(workers: int, options: Any, transform: Any) -> WorkerOptions:
     """Return the options with which workers are started.
 
     Args:
         workers: The number of workers.
-        given: The `LoaderOptions` that have a value.
+        options: The `LoaderOptions` that have a value.
         transform: The function that workers call, for messages.
 
     Raises:
         ConfigurationError: if an option is invalid.
     """
-    context = given.get("multiprocessing_context") or multiprocessing.get_context()
+    context = options.get("multiprocessing_context") or multiprocessing.get_context()
     method = context if isinstance(context, str) else context.get_start_method()
-    generator = given.get("generator")
+    generator = options.get("generator")
     if generator is not None and not isinstance(generator, torch.Generator):
         raise ConfigurationError(f"generator must be a torch.Generator, not {generator!r}")
-    initialize = given.get("worker_init_fn")
+    initialize = options.get("worker_init_fn")
     if initialize is not None and not callable(initialize):
         raise ConfigurationError(
             f"worker_init_fn must be a function of a worker's number, not {initialize!r}"
@@ -74,10 +74,10 @@ def worker_options(workers: int, given: Any, transform: Any) -> WorkerOptions:
         workers,
         begin=_Seeding(workers, initialize, generator),
         is_begun_by_pool=True,
-        timeout_s=given.get("timeout") or None,
+        timeout_s=options.get("timeout") or None,
         method=method,
-        is_persistent=bool(given.get("persistent_workers")),
-        factor=whole("prefetch_factor", given.get("prefetch_factor", _CHUNKS_PER_WORKER), 1),
+        is_persistent=bool(options.get("persistent_workers")),
+        factor=whole("prefetch_factor", options.get("prefetch_factor", _CHUNKS_PER_WORKER), 1),
         named=(("transform", transform), ("worker_init_fn", initialize)),
         preload=("yogadl.adapters.torch",),
         errors=_ERRORS,

@@ -365,17 +365,17 @@ def _status_of(error: Any) -> int:
     return (error.code or 0) if isinstance(error, GoogleAPICallError) else 0
 
 
-def _translation(error: Any, verb: Verb, what: str) -> StorageError:
+def _translation(error: Any, verb: Verb, url: str) -> StorageError:
     """Translate one of the SDK's errors."""
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError
 
     match error:
         case GoogleAPICallError():
-            return _refused(error, verb, what)
+            return _refused(error, verb, url)
         case GoogleAuthError():
-            return _no_credentials(error, verb, what)
-    return _broken_off(error, verb, what)
+            return _no_credentials(error, verb, url)
+    return _broken_off(error, verb, url)
 
 
 _SDK: Final = Sdk(
@@ -387,34 +387,34 @@ _SDK: Final = Sdk(
 )
 
 
-def _refused(error: Any, verb: Verb, what: str) -> StorageError:
+def _refused(error: Any, verb: Verb, url: str) -> StorageError:
     status = error.code or 0
     detail = f"{status} {_message(error)}"
     if is_transient(status):
         headers = getattr(error.response, "headers", None) or {}
-        return transient(verb, what, detail, retry_after=headers.get("Retry-After"))
+        return transient(verb, url, detail, retry_after=headers.get("Retry-After"))
     if status == 403:
-        return refused(Refusal.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
+        return refused(Refusal.FORBIDDEN, verb, url, _PERMISSIONS[verb], detail)
     refusals = {404: Refusal.NO_BUCKET, 401: Refusal.WRONG_SECRET}
-    return refused(refusals.get(status, Refusal.OTHER), verb, what, "", detail)
+    return refused(refusals.get(status, Refusal.OTHER), verb, url, "", detail)
 
 
-def _broken_off(error: Exception, verb: Verb, what: str) -> StorageError:
+def _broken_off(error: Exception, verb: Verb, url: str) -> StorageError:
     """Return the error for an answer that did not arrive, or was cut short."""
     from requests import exceptions
     from urllib3.exceptions import NewConnectionError
 
     detail = _SESSION_ID.sub("upload_id=...", str(error))
     if isinstance(error, exceptions.MissingSchema | exceptions.InvalidSchema | exceptions.InvalidURL):
-        return refused(Refusal.NO_URL, verb, what, "", detail)
+        return refused(Refusal.NO_URL, verb, url, "", detail)
     if isinstance(error, exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in detail:
-        return refused(Refusal.NOT_TRUSTED, verb, what, "", detail)
+        return refused(Refusal.NOT_TRUSTED, verb, url, "", detail)
     reason = getattr(error.args[0], "reason", None) if error.args else None
     if isinstance(error, exceptions.SSLError | exceptions.ProxyError) or isinstance(
         reason, NewConnectionError
     ):
-        return transient(verb, what, detail, UnreachableError)
-    return transient(verb, what, detail)
+        return transient(verb, url, detail, UnreachableError)
+    return transient(verb, url, detail)
 
 
 def _message(error: Any) -> str:
@@ -426,18 +426,18 @@ def _message(error: Any) -> str:
     return message
 
 
-def _no_credentials(error: Any, verb: Verb, what: str) -> StorageError:
+def _no_credentials(error: Any, verb: Verb, url: str) -> StorageError:
     """Return the error for credentials that never reached the store."""
     from google.auth.exceptions import DefaultCredentialsError, TransportError
     from requests.exceptions import RequestException
 
     if isinstance(error, TransportError) and isinstance(error.__cause__, RequestException):
-        return _broken_off(error.__cause__, verb, what)
+        return _broken_off(error.__cause__, verb, url)
     if isinstance(error, TransportError) or error.retryable:
-        return transient(verb, what, str(error))
+        return transient(verb, url, str(error))
     if isinstance(error, DefaultCredentialsError):
-        return refused(Refusal.NO_CREDENTIALS, verb, what, _GIVE_CREDENTIALS, str(error))
-    return refused(Refusal.EXPIRED, verb, what, "or this machine's clock is wrong", str(error))
+        return refused(Refusal.NO_CREDENTIALS, verb, url, _GIVE_CREDENTIALS, str(error))
+    return refused(Refusal.EXPIRED, verb, url, "or this machine's clock is wrong", str(error))
 
 
 def _object_sent(name: str, headers: Mapping[str, str], start: int, stop: int | None) -> Object:

@@ -43,11 +43,11 @@ class MemoryBucket(Bucket):
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
     ) -> Iterator[Body | None]:
         check_range(name, start, stop)
-        found = self._objects.get(checked_name(name))
-        if found is None:
+        stored = self._objects.get(checked_name(name))
+        if stored is None:
             yield None
             return
-        info, content = found
+        info, content = stored
         if tag not in (None, info.tag):
             raise replaced(self.url, name)
         wanted = memoryview(content)[start:stop]
@@ -61,14 +61,14 @@ class MemoryBucket(Bucket):
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         with self._writing:
-            found = self._objects.get(checked_name(name))
-            if found is None:
+            stored = self._objects.get(checked_name(name))
+            if stored is None:
                 self._put(name, bytes(content))
-            return found is None or found[1] == content
+            return stored is None or stored[1] == content
 
     def head(self, name: str) -> Object | None:
-        found = self._objects.get(checked_name(name))
-        return None if found is None else found[0]
+        stored = self._objects.get(checked_name(name))
+        return None if stored is None else stored[0]
 
     def list(self, prefix: str = "") -> Iterator[Object]:
         checked_prefix(prefix)

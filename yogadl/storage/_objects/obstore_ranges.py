@@ -113,13 +113,13 @@ class ObstoreRanges:
         except _errors() as error:
             self._raise_if_transient(error, name)
             return None
-        found = _object(client, name, result.meta)
-        if found is None or len(content) != min(stop, found.size_bytes) - start:
+        info = _object(client, name, result.meta)
+        if info is None or len(content) != min(stop, info.size_bytes) - start:
             return None
         self._refusals = 0
-        if tag not in (None, found.tag):  # some stores ignore If-Match
+        if tag not in (None, info.tag):  # some stores ignore If-Match
             raise replaced(self.url, name)
-        return FetchedRange(content, found)
+        return FetchedRange(content, info)
 
     def open_quick(
         self, name: str, start: int, stop: int, *, tag: str | None, chunk_bytes: int
@@ -141,10 +141,8 @@ class ObstoreRanges:
             self._raise_if_overdue(error, name, started_s)
             self._raise_if_transient(error, name)
             return None
-        found = _object(client, name, result.meta)
-        return (
-            None if found is None else Body(found, self._quick_chunks(result, chunk_bytes, name, started_s))
-        )
+        info = _object(client, name, result.meta)
+        return None if info is None else Body(info, self._quick_chunks(result, chunk_bytes, name, started_s))
 
     def _quick_chunks(
         self, result: Any, chunk_bytes: int, name: str, started_s: float
@@ -168,20 +166,20 @@ class ObstoreRanges:
     ) -> Iterator[Body | None]:
         """Open a range that begins inside its object; its chunks may break off, as for `Store.open`."""
         client = self._client()
-        result = found = None
+        result = info = None
         is_busy = False
         if client.store is not None and stop is not None:
             try:
                 result = _get(client, client.store, name, start, stop, tag)
-                found = _object(client, name, result.meta)
+                info = _object(client, name, result.meta)
             except _errors() as error:
                 try:
                     self._raise_if_transient(error, name)
                 except BusyError:
                     is_busy = True
-        if result is not None and found is not None:
+        if result is not None and info is not None:
             self._refusals = 0
-            yield Body(found, self._chunks(result.stream(chunk_bytes), name))
+            yield Body(info, self._chunks(result.stream(chunk_bytes), name))
             return
         with self.sdk.open(name, start, stop, tag=tag, chunk_bytes=chunk_bytes) as body:
             if body is not None and not is_busy:

@@ -427,7 +427,7 @@ def _status_of(error: BaseException) -> int:
     return _status(cause) if isinstance(cause, ClientError) and _code(cause) != "NoSuchBucket" else 0
 
 
-def _translation(error: BaseException, verb: Verb, what: str) -> StorageError | ConfigurationError:
+def _translation(error: BaseException, verb: Verb, url: str) -> StorageError | ConfigurationError:
     """Translate one of boto3's errors."""
     from botocore import exceptions
     from botocore.parsers import ResponseParserError
@@ -435,15 +435,15 @@ def _translation(error: BaseException, verb: Verb, what: str) -> StorageError | 
     error = _cause(error)
     match error:
         case exceptions.ClientError():
-            return _refused(error, verb, what)
+            return _refused(error, verb, url)
         case exceptions.NoCredentialsError() | exceptions.PartialCredentialsError():
-            return refused(Refusal.NO_CREDENTIALS, verb, what, _GIVE_CREDENTIALS, str(error))
+            return refused(Refusal.NO_CREDENTIALS, verb, url, _GIVE_CREDENTIALS, str(error))
         case exceptions.TokenRetrievalError() | exceptions.SSOError():
-            return refused(Refusal.EXPIRED, verb, what, "", str(error))
+            return refused(Refusal.EXPIRED, verb, url, "", str(error))
         case exceptions.SSLError() if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return refused(Refusal.NOT_TRUSTED, verb, what, "", str(error))
+            return refused(Refusal.NOT_TRUSTED, verb, url, "", str(error))
         case exceptions.EndpointConnectionError() | exceptions.ProxyConnectionError() | exceptions.SSLError():
-            return transient(verb, what, str(error), UnreachableError)
+            return transient(verb, url, str(error), UnreachableError)
         case (
             exceptions.HTTPClientError()
             | exceptions.ConnectionError()
@@ -451,10 +451,10 @@ def _translation(error: BaseException, verb: Verb, what: str) -> StorageError | 
             | exceptions.CredentialRetrievalError()
             | ResponseParserError()
         ):
-            return transient(verb, what, str(error))
+            return transient(verb, url, str(error))
         case exceptions.ParamValidationError():
-            return ConfigurationError(f"can't {verb.value} {what}: {error}")
-    return refused(Refusal.OTHER, verb, what, "", str(error))
+            return ConfigurationError(f"can't {verb.value} {url}: {error}")
+    return refused(Refusal.OTHER, verb, url, "", str(error))
 
 
 _SDK: Final = Sdk(
@@ -462,19 +462,19 @@ _SDK: Final = Sdk(
 )
 
 
-def _refused(error: Any, verb: Verb, what: str) -> StorageError:
+def _refused(error: Any, verb: Verb, url: str) -> StorageError:
     status, code = _status(error), _code(error)
     detail = f"{status} {code}: {error.response.get('Error', {}).get('Message', '')}"
     if code in _TRANSIENT or is_transient(status):
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        return transient(verb, what, detail, retry_after=headers.get("retry-after"))
+        return transient(verb, url, detail, retry_after=headers.get("retry-after"))
     if code in _REFUSALS:
-        return refused(_REFUSALS[code], verb, what, "", detail)
+        return refused(_REFUSALS[code], verb, url, "", detail)
     if status in (401, 403):
-        return refused(Refusal.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
+        return refused(Refusal.FORBIDDEN, verb, url, _PERMISSIONS[verb], detail)
     # The answer to a HEAD has no body, and so no code.
     remedy = "the credentials may be wrong or have expired" if code == "400" else ""
-    return refused(Refusal.OTHER, verb, what, remedy, detail)
+    return refused(Refusal.OTHER, verb, url, remedy, detail)
 
 
 def _status(error: Any) -> int:

@@ -66,13 +66,13 @@ _MOST_DETAIL_CHARACTERS: Final = 300
 _MOST_RETRY_AFTER_DIGITS: Final = 9
 
 
-def refused(refusal: Refusal, verb: Verb, what: str, remedy: str, detail: str) -> StorageError:
+def refused(refusal: Refusal, verb: Verb, url: str, remedy: str, detail: str) -> StorageError:
     """Return the error of a refusal.
 
     Args:
         refusal: The reason.
         verb: The operation.
-        what: The URL of its object.
+        url: The URL of the object.
         remedy: The remedy in the SDK's words; may be empty.
         detail: The store's message.
     """
@@ -80,19 +80,19 @@ def refused(refusal: Refusal, verb: Verb, what: str, remedy: str, detail: str) -
     if remedy:
         reason += f": {remedy}"
     kind = CredentialsError if refusal in _CREDENTIAL_REFUSALS else StorageError
-    return kind(number, f"can't {verb.value} {what}: {reason} ({_shortened(detail)})")
+    return kind(number, f"can't {verb.value} {url}: {reason} ({_shortened(detail)})")
 
 
 def transient(
     verb: Verb,
-    what: str,
+    url: str,
     detail: str,
     kind: type[TransientError] = TransientError,
     *,
     retry_after: str | None = None,
 ) -> TransientError:
     """Return the error of a failure after which the next attempt may succeed, no earlier than Retry-After."""
-    error = kind(errno.EAGAIN, f"can't {verb.value} {what}: {_shortened(detail)}")
+    error = kind(errno.EAGAIN, f"can't {verb.value} {url}: {_shortened(detail)}")
     error.after_s = retry_after_s(retry_after)
     return error
 
@@ -245,7 +245,7 @@ class Sdk:
     translate: Callable[[Any, Verb, str], StorageError | ConfigurationError]
 
     @contextmanager
-    def translated(self, verb: Verb, what: str, expected: tuple[int, ...] = ()) -> Iterator[Answer]:
+    def translated(self, verb: Verb, url: str, expected: tuple[int, ...] = ()) -> Iterator[Answer]:
         """Translate the SDK's errors; record an expected HTTP status in the answer instead of raising."""
         try:
             import_module(self.package)
@@ -255,16 +255,16 @@ class Sdk:
         try:
             yield answer
         except (KeyError, json.JSONDecodeError, BadResponseError) as error:
-            raise refused(Refusal.BAD_RESPONSE, verb, what, "", f"missing or wrong: {error}") from error
+            raise refused(Refusal.BAD_RESPONSE, verb, url, "", f"missing or wrong: {error}") from error
         except self.errors() as error:
             status = self.status_of(error)
             if status not in expected:
-                raise self.translate(error, verb, what) from error
+                raise self.translate(error, verb, url) from error
             answer.status = status
 
-    def chunks(self, what: str, read: Callable[[], bytes]) -> Iterator[bytes]:
+    def chunks(self, url: str, read: Callable[[], bytes]) -> Iterator[bytes]:
         """Yield the results of `read` until one is empty."""
-        with self.translated(Verb.READ, what):
+        with self.translated(Verb.READ, url):
             while chunk := read():
                 yield chunk
 

@@ -213,7 +213,7 @@ class CheckedRanges:
             StorageError: if the store does not answer.
             SpendingError: if a limit on spending is reached.
         """
-        found: list[bytes | memoryview] = [b""] * len(parts)
+        contents: list[bytes | memoryview] = [b""] * len(parts)
         full = np.flatnonzero(lengths)
         blocks = self._places.find(parts[full], positions[full], lengths[full])
         members: dict[int, list[int]] = {}
@@ -225,8 +225,8 @@ class CheckedRanges:
                 for number in members[block]:
                     start = int(positions[number]) - base
                     # A copy, because a view of one row would keep the whole block in memory.
-                    found[number] = content[start : start + int(lengths[number])]
-        return found
+                    contents[number] = content[start : start + int(lengths[number])]
+        return contents
 
     def _at_once(self, blocks: Iterable[int]) -> Iterator[list[int]]:
         """Yield these blocks in groups of a bounded size."""
@@ -247,24 +247,25 @@ class CheckedRanges:
             with self._lock:
                 self._reset_after_fork()
                 self._request_ahead(blocks)
-                found = {block: self._kept.get(block) or self._held.get(block) for block in blocks}
+                entries = {block: self._kept.get(block) or self._held.get(block) for block in blocks}
                 for block in blocks:
-                    if found[block] is None:
-                        found[block] = new_blocks[block] = _Block()
+                    if entries[block] is None:
+                        entries[block] = new_blocks[block] = _Block()
                         self._keep(block, new_blocks[block], keeps_pages=keeps_pages)
                 self._renew(blocks)
             if new_blocks:
                 self._fill(new_blocks)
         finally:
-            failed = [block for block, one in new_blocks.items() if one.content is None]
+            failed = [block for block, entry in new_blocks.items() if entry.content is None]
             if failed:
                 with self._lock:
                     for block in failed:
                         self._drop(block, new_blocks[block])
-            for one in new_blocks.values():
-                one.done.set()
+            for entry in new_blocks.values():
+                entry.done.set()
         return [
-            (block, self._content_of(block, one, keeps_pages=keeps_pages)) for block, one in found.items()
+            (block, self._content_of(block, entry, keeps_pages=keeps_pages))
+            for block, entry in entries.items()
         ]
 
     def _content_of(self, block: int, entry: _Block | None, *, keeps_pages: bool) -> bytes:
@@ -284,22 +285,22 @@ class CheckedRanges:
         self._ranges.in_threads(sums.load, sums.missing(numbers))
         where = sums.part[numbers], sums.position[numbers], sums.length[numbers]
         received = self._ranges.read(*where, keeps_pages=False)
-        for (block, one), content in zip(blocks.items(), received, strict=True):
+        for (block, entry), content in zip(blocks.items(), received, strict=True):
             whole = bytes(content)  # a copy: the buffer received may be larger than this block
             sums.compare(block, whole)
-            one.content = whole
+            entry.content = whole
 
-    def _keep(self, block: int, one: _Block, *, keeps_pages: bool) -> None:
+    def _keep(self, block: int, entry: _Block, *, keeps_pages: bool) -> None:
         if keeps_pages:
-            self._kept[block] = one
+            self._kept[block] = entry
         else:
-            self._held[block] = one
+            self._held[block] = entry
             self._held_bytes += int(self._sums.length[block])
 
-    def _drop(self, block: int, one: _Block) -> None:
-        if self._kept.get(block) is one:
+    def _drop(self, block: int, entry: _Block) -> None:
+        if self._kept.get(block) is entry:
             del self._kept[block]
-        if self._held.get(block) is one:
+        if self._held.get(block) is entry:
             del self._held[block]
             self._held_bytes -= int(self._sums.length[block])
 

@@ -171,18 +171,18 @@ class HeldReader:
         self._pid = os.getpid()
         self._windows: list[weakref.ref[HeldRanges]] = []
 
-    def add(self, held: HeldRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+    def add(self, window: HeldRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Begin to read these ranges for a window."""
         some = np.flatnonzero(lengths)
         keys = self._ranges.keys(parts[some], positions[some])
         with self._lock:
-            others = [window for window in self._windows if window() not in (None, held)]
-            self._windows = [*others, weakref.ref(held)]
+            others = [known for known in self._windows if known() not in (None, window)]
+            self._windows = [*others, weakref.ref(window)]
             spans = spans_of(parts, positions, lengths, some)
             missing = [number for number, (part, _, stop) in enumerate(spans)
-                       if held.find(keys[number], part, stop) is None]  # fmt: skip
+                       if window.find(keys[number], part, stop) is None]  # fmt: skip
             found = [
-                held.make(part, start, stop, keys[missing[members[0]]])
+                window.make(part, start, stop, keys[missing[members[0]]])
                 for (part, start, stop), members in merged(
                     [spans[number] for number in missing], HELD_GAP_BYTES
                 )

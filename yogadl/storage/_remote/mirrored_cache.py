@@ -331,9 +331,9 @@ def _repair(bucket: Bucket, files: Mapping[Download, int], progress: Received | 
     damaged: dict[Download, os.stat_result] = {}
 
     def compare(wanted: Download) -> None:
-        found = _status_if_damaged(wanted, total)
-        if found is not None:
-            damaged[wanted] = found
+        status = _status_if_damaged(wanted, total)
+        if status is not None:
+            damaged[wanted] = status
 
     in_parallel(compare, list(files), _HASHED_AT_ONCE, total)
     for wanted in damaged:
@@ -341,8 +341,8 @@ def _repair(bucket: Bucket, files: Mapping[Download, int], progress: Received | 
     try:
         fetch(bucket, list(damaged), is_made=lambda wanted: not _is_unchanged(damaged[wanted], wanted.path))
     except BaseException:
-        for wanted, found in damaged.items():
-            if _is_unchanged(found, wanted.path):
+        for wanted, status in damaged.items():
+            if _is_unchanged(status, wanted.path):
                 wanted.path.unlink(missing_ok=True)
         raise
     return [wanted.name for wanted in damaged]
@@ -373,13 +373,13 @@ def _status_if_damaged(wanted: Download, total: Total) -> os.stat_result | None:
         raise storage_error(error, f"can't read {wanted.path}") from error
 
 
-def _is_unchanged(found: os.stat_result, path: Path) -> bool:
+def _is_unchanged(status: os.stat_result, path: Path) -> bool:
     """Return whether a path still names the same file."""
     try:
         now = path.stat()
     except FileNotFoundError:
         return False
-    return os.path.samestat(now, found) and now.st_mtime_ns == found.st_mtime_ns
+    return os.path.samestat(now, status) and now.st_mtime_ns == status.st_mtime_ns
 
 
 # Fill a mirror with a cache while the cache is read: part by part, by one process of the machine.

@@ -332,14 +332,13 @@ class MirrorOpener:
             limit_bytes = cache.limit_bytes
             has_room = limit_bytes is None or cache.table.total_bytes <= limit_bytes
             if missing_bytes and self._fill != "never" and missing_bytes <= AT_ONCE_BYTES and has_room:
-                missing_bytes = (
-                    0
-                    if self._has_room("files that are not here are", cache.complete, cache)
-                    else missing_bytes
-                )
+                if self._complete_if_room("files that are not here are", cache.complete, cache):
+                    missing_bytes = 0
                 are_here = cache.are_here()
             has_indexes = (
-                check and not missing_bytes and self._has_room("indexes are", cache.complete_indexes, cache)
+                check
+                and not missing_bytes
+                and self._complete_if_room("indexes are", cache.complete_indexes, cache)
             )
             self.mirror.keep(published)
         except BaseException:
@@ -398,10 +397,10 @@ class MirrorOpener:
         # `REMEDY` advises to build again, since blocks that are read by range have no second copy.
         return checksums(manifest, table, index_of, REMEDY)
 
-    def _has_room(self, what: str, bring: Callable[[range], None], cache: MirroredCache) -> bool:
+    def _complete_if_room(self, what: str, complete: Callable[[range], None], cache: MirroredCache) -> bool:
         """Download all files of a kind to the mirror; return whether there was room."""
         try:
-            bring(range(len(cache.table)))
+            complete(range(len(cache.table)))
         except StorageError as error:
             if error.errno not in FULL:
                 raise

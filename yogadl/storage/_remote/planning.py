@@ -45,13 +45,13 @@ class _RangeCounter(Ranges):
     def _requested(
         self, spans: Sequence[ByteSpan], *, is_urgent: bool
     ) -> list[tuple[RequestedRange, list[int]]]:
-        found = [(RequestedRange(*span), members) for span, members in merged(spans, self.gap_bytes)]
-        cost = np.array([len(found), sum(one.size_bytes for one, _ in found)])
+        requested = [(RequestedRange(*span), members) for span, members in merged(spans, self.gap_bytes)]
+        cost = np.array([len(requested), sum(requested_range.size_bytes for requested_range, _ in requested)])
         if self._is_of_pages:
             self.pages = self.pages + cost
         else:
             self.rows = self.rows + cost
-        return found
+        return requested
 
     @property
     def page_count(self) -> int:
@@ -120,22 +120,22 @@ class _BlockCounter:
             self._kept.update(new)
             self._kept_cost = self._kept_cost + self._cost(new)
             return
-        some, some_bytes = list[int](), 0
+        group, group_bytes = list[int](), 0
         blocks = blocks[np.flatnonzero(np.diff(blocks, prepend=-1))]
         for block, size_bytes in zip(blocks.tolist(), self._sums.length[blocks].tolist(), strict=True):
             if block not in self._held and block not in self._kept:
-                if some_bytes + size_bytes > TOGETHER_BYTES:
-                    self._held_cost = self._held_cost + self._cost(some)
-                    some, some_bytes = [], 0
-                some.append(block)
-                some_bytes += size_bytes
+                if group_bytes + size_bytes > TOGETHER_BYTES:
+                    self._held_cost = self._held_cost + self._cost(group)
+                    group, group_bytes = [], 0
+                group.append(block)
+                group_bytes += size_bytes
                 self._held_bytes += size_bytes
             self._held[block] = self._held.pop(block, size_bytes)
             self._has_room = self._has_room and self._held_bytes <= MOST_CHECKED_BYTES
             # Blocks that were requested ahead also take room: on average half of the largest size.
             while self._held_bytes > MOST_CHECKED_BYTES + AHEAD_BYTES // 2:
                 self._held_bytes -= self._held.pop(next(iter(self._held)))
-        self._held_cost = self._held_cost + self._cost(some)
+        self._held_cost = self._held_cost + self._cost(group)
 
     def _cost(self, blocks: Sequence[int]) -> Int64s:
         numbers = np.array(blocks, np.int64)

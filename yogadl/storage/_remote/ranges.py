@@ -72,19 +72,21 @@ class Ranges:
         self._pid = os.getpid()
         self.requests = self.received_bytes = 0
         self._rows: dict[int, RequestedRange] = {}  # by position: the ranges announced and not taken yet
-        self._untaken: dict[
-            RequestedRange, int
-        ] = {}  # how many of those each request has left, the oldest first
+        # How many of those each request has that are not taken yet, the oldest request first.
+        self._untaken: dict[RequestedRange, int] = {}
         self._untaken_bytes = 0
         self._pages: dict[int, RequestedRange] = {}  # the pages that are kept, by number
         self._tags: dict[int, str] = {}  # the tags of the parts' objects
         self._threads = DaemonThreads(_THREADS, "yogadl-ranges")
 
+    def _reset_after_fork(self) -> None:
+        if os.getpid() != self._pid:
+            self._reset()
+
     def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         """Begin to read these ranges, in this order; see `AwayParts`."""
         with self._lock:
-            if os.getpid() != self._pid:
-                self._reset()
+            self._reset_after_fork()
             parts, positions, lengths = _not_empty(parts, positions, lengths)
             if keeps_pages:
                 self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=False)
@@ -98,12 +100,14 @@ class Ranges:
             for number, (key, stop) in enumerate(zip(keys, stops, strict=True))
             if self._announced_range(key, stop) is None
         ]
-        for found, members in self._requested(spans_of(parts, positions, lengths, new), is_urgent=is_urgent):
+        for requested_range, members in self._requested(
+            spans_of(parts, positions, lengths, new), is_urgent=is_urgent
+        ):
             range_keys = {keys[new[member]] for member in members}
-            self._rows.update(dict.fromkeys(range_keys, found))
-            found.keys = tuple(range_keys)
-            self._untaken[found] = len(range_keys)
-            self._untaken_bytes += found.size_bytes
+            self._rows.update(dict.fromkeys(range_keys, requested_range))
+            requested_range.keys = tuple(range_keys)
+            self._untaken[requested_range] = len(range_keys)
+            self._untaken_bytes += requested_range.size_bytes
         while self._untaken_bytes > MOST_HELD_BYTES and len(self._untaken) > 1:
             oldest = next(iter(self._untaken))
             for key in oldest.keys:
@@ -140,8 +144,7 @@ class Ranges:
             full = dict(zip(some.tolist(), found, strict=True))
             return [full.get(number, b"") for number in range(len(lengths))]
         with self._lock:
-            if os.getpid() != self._pid:
-                self._reset()
+            self._reset_after_fork()
             if keeps_pages:
                 kept = self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=True)
             else:
@@ -150,7 +153,10 @@ class Ranges:
                 taken = self._take_rows(parts, positions, lengths, is_announced=is_announced)
         each = zip(positions.tolist(), lengths.tolist(), strict=True)
         if not keeps_pages:
-            return [one.slice(position, length) for one, (position, length) in zip(taken, each, strict=True)]
+            return [
+                taken_range.slice(position, length)
+                for taken_range, (position, length) in zip(taken, each, strict=True)
+            ]
         try:
             for page in kept.values():
                 page.wait()
@@ -169,8 +175,7 @@ class Ranges:
     def in_threads(self, work: Callable[[int], None], items: Sequence[int]) -> None:
         """Call a function with each of these items, in the threads that make requests."""
         with self._lock:
-            if os.getpid() != self._pid:
-                self._reset()
+            self._reset_after_fork()
         if len(items) > 1:
             list(self._threads.map(work, items))
         else:
@@ -205,24 +210,24 @@ class Ranges:
     ) -> list[RequestedRange]:
         """Return the range that has each of these, and request those that were not announced."""
         taken: dict[int, RequestedRange] = {}
-        found: list[Any] = []  # every None becomes a RequestedRange below
+        ranges: list[Any] = []  # every None becomes a RequestedRange below
         new = []
         stops = (positions + lengths).tolist()
         for number, (key, stop) in enumerate(zip(self.keys(parts, positions), stops, strict=True)):
-            one = taken.get(key)
-            if one is None or one.stop < stop:
-                one = self._announced_range(key, stop)
-                if one is not None and is_announced:
-                    self._remove_announced(key, one)
-                if one is None:
+            announced = taken.get(key)
+            if announced is None or announced.stop < stop:
+                announced = self._announced_range(key, stop)
+                if announced is not None and is_announced:
+                    self._remove_announced(key, announced)
+                if announced is None:
                     new.append(number)
                 else:
-                    taken[key] = one
-            found.append(one)
-        for one, members in self._requested(spans_of(parts, positions, lengths, new), is_urgent=True):
+                    taken[key] = announced
+            ranges.append(announced)
+        for announced, members in self._requested(spans_of(parts, positions, lengths, new), is_urgent=True):
             for member in members:
-                found[new[member]] = one
-        return found
+                ranges[new[member]] = announced
+        return ranges
 
     def _announced_range(self, key: int, stop: int) -> RequestedRange | None:
         """Return the range announced there, if it is long enough and its request has not failed.
@@ -262,32 +267,35 @@ class Ranges:
         starts = (new - self._first_page[parts]) * PAGE_BYTES
         stops = np.minimum(starts + PAGE_BYTES, self._sizes[parts])
         spans = list(zip(parts.tolist(), starts.tolist(), stops.tolist(), strict=True))
-        for found, members in self._requested(spans, is_urgent=is_urgent):
-            self._pages.update((int(new[member]), found) for member in members)
+        for requested_range, members in self._requested(spans, is_urgent=is_urgent):
+            self._pages.update((int(new[member]), requested_range) for member in members)
         return {number: self._pages[number] for number in numbers}
 
     def _requested(
         self, spans: Sequence[ByteSpan], *, is_urgent: bool
     ) -> list[tuple[RequestedRange, list[int]]]:
         """Request these spans; return each range, and the numbers of the spans in it."""
-        found = []
+        requested = []
         for (part, start, stop), members in merged(spans):
-            found.append((RequestedRange(part, start, stop), members))
-        for one, _ in reversed(found) if is_urgent else found:
-            self._put(one, is_urgent=is_urgent)
-        return found
+            requested.append((RequestedRange(part, start, stop), members))
+        for requested_range, _ in reversed(requested) if is_urgent else requested:
+            self._put(requested_range, is_urgent=is_urgent)
+        return requested
 
     def request(self, ranges: Iterable[RequestedRange]) -> None:
         """Begin to read these ranges, in this order."""
         with self._lock:
-            if os.getpid() != self._pid:
-                self._reset()
-            for one in ranges:
-                self._put(one, is_urgent=False)
+            self._reset_after_fork()
+            for requested_range in ranges:
+                self._put(requested_range, is_urgent=False)
 
-    def _put(self, one: RequestedRange, *, is_urgent: bool) -> None:
+    def _put(self, requested_range: RequestedRange, *, is_urgent: bool) -> None:
         given_up = RuntimeError("the interpreter is shutting down: nothing is read any more")
-        self._threads.put(partial(self._get, one), partial(one.end, error=given_up), is_urgent=is_urgent)
+        self._threads.put(
+            partial(self._get, requested_range),
+            partial(requested_range.end, error=given_up),
+            is_urgent=is_urgent,
+        )
 
     def _get(self, wanted: RequestedRange) -> None:
         try:
@@ -356,7 +364,7 @@ class Ranges:
 def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tuple[ByteSpan, list[int]]]:
     """Merge spans into ranges to request; return each with the numbers of its spans, in the spans' order."""
     gap_bytes = GAP_BYTES if gap_bytes is None else gap_bytes
-    found: list[tuple[ByteSpan, list[int]]] = []
+    ranges: list[tuple[ByteSpan, list[int]]] = []
     part, start, stop, members = -1, 0, 0, list[int]()
     for number in sorted(range(len(spans)), key=spans.__getitem__):
         its_part, its_start, its_stop = spans[number]
@@ -366,11 +374,11 @@ def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tupl
             members.append(number)
             continue
         if members:
-            found.append(((part, start, stop), members))
+            ranges.append(((part, start, stop), members))
         part, start, stop, members = its_part, its_start, its_stop, [number]
     if members:
-        found.append(((part, start, stop), members))
-    return sorted(found, key=lambda one: min(one[1]))
+        ranges.append(((part, start, stop), members))
+    return sorted(ranges, key=lambda one: min(one[1]))
 
 
 def _not_empty(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
