@@ -680,7 +680,7 @@ def test_a_transform_of_the_users_own_is_applied(tmp_path):
 
 def test_several_splits_are_refused_by_name():
     splits = datasets.DatasetDict(test=datasets.Dataset.from_dict({"x": [1]}))
-    with pytest.raises(UnsupportedDataError, match=r"several datasets, \['test'\]: give one"):
+    with pytest.raises(UnsupportedDataError, match=r"several datasets, \['test'\]: pass one"):
         open_source(splits)
 
 
