@@ -221,7 +221,7 @@ def test_a_mirror_pickles_without_being_opened(bucket: LocalBucket, tmp_path: Pa
 
 
 def test_what_is_held_for_a_process_does_not_pickle(bucket: LocalBucket, mirror: Mirror) -> None:
-    with pytest.raises(TypeError, match="fetch it again in the other process"):
+    with pytest.raises(TypeError, match="fetch the dataset again in the other process"):
         pickle.dumps(open_cache(mirror, manifest_of(bucket, "a")))
 
 
@@ -461,7 +461,7 @@ def test_the_default_place_is_in_temporary_storage_and_of_this_user_alone(
         open_cache(mirror, manifest_of(bucket, "a"))
     assert mirror.location.root == tmp_path / f"yogadl-mirror-{os.getuid()}"
     assert mirror.location.root.stat().st_mode & 0o777 == 0o700
-    assert [record.getMessage() for record in caplog.records if "is kept in" in record.getMessage()] != []
+    assert [record.getMessage() for record in caplog.records if "are kept in" in record.getMessage()] != []
     again = Mirror(bucket)
     assert again.location == mirror.location
 

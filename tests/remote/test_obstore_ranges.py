@@ -285,7 +285,7 @@ def test_what_is_refused_to_obstore_alone_is_read_by_the_sdk_and_said_once(
         assert fetched(bucket, 5, 50, tag=tag) == CONTENT[5:50]
     assert readers(proxy) == {"sdk"}
     assert len(said(caplog)) == 1
-    assert "refuses to obstore what it gives to the SDK" in said(caplog)[0]
+    assert "refuses requests of obstore that it accepts from the SDK" in said(caplog)[0]
 
 
 def test_a_passing_refusal_does_not_end_the_use_of_obstore(put: Put) -> None:

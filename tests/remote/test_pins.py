@@ -281,7 +281,7 @@ def test_pins_of_another_part_table_are_refused(folder_place: Place) -> None:
     contents = [read(bucket, name) or b"" for name in (other, one)]
     for name, content in zip((one, other), contents, strict=True):
         bucket.put(name, content)
-    with pytest.raises(CacheFormatError, match=r"\.pins in .* is not about the \d+ parts"):
+    with pytest.raises(CacheFormatError, match=r"\.pins in .* does not have a pin for each of the \d+ parts"):
         drained(storage_at(folder_place).fetch("set", "1"))
 
 

@@ -34,7 +34,7 @@ def test_the_classes_of_0_1_4_compare_what_is_read_by_range_if_told(tmp_path: Pa
     s3 = S3Configurations("bucket", "root", local_cache_dir=tmp_path)
     gcs = GCSConfigurations("bucket", "root", local_cache_dir=tmp_path)
     for make in (lambda verify: S3Storage(s3, verify=verify), lambda verify: GCSStorage(gcs, verify=verify)):
-        with pytest.raises(ConfigurationError, match="verify is None or 'block', not 'all'"):
+        with pytest.raises(ConfigurationError, match="verify must be None or 'block', not 'all'"):
             make("all")
         storage = pickle.loads(pickle.dumps(make("block")))
         assert storage._backend.catalogue.opener._verify == "block"
@@ -113,8 +113,8 @@ def test_keys_that_are_given_are_in_no_repr_and_no_error(s3_place: Place, tmp_pa
 @pytest.mark.parametrize(
     ("location", "options", "match"),
     [
-        ("s3://", {}, "no bucket's URL"),
-        ("ftp://bucket/prefix", {}, "no bucket's URL"),
+        ("s3://", {}, "is not the URL of a bucket"),
+        ("ftp://bucket/prefix", {}, "is not the URL of a bucket"),
         ("s3://bucket", {"regoin": "x"}, "regoin"),
         ("s3://bucket", {"shared": True}, "shared"),
         ("s3://bucket", {"lease_ttl_s": 0}, "lease_ttl_s"),

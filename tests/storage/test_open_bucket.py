@@ -30,7 +30,7 @@ def test_slashes_around_the_prefix_do_not_count() -> None:
     ["", "bucket", "/folder", "s3://", "s3:///prefix", "gs:bucket", "http://bucket", "file://host/folder"],
 )
 def test_what_is_no_url_of_a_bucket_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="give s3://bucket/prefix"):
+    with pytest.raises(ConfigurationError, match="pass s3://bucket/prefix"):
         open_bucket(url)
 
 

@@ -434,7 +434,7 @@ def test_an_announced_block_that_is_here_is_not_asked_for(wide, ahead):
     assert ahead == []
 
 
-@pytest.mark.parametrize("most", ["_MOST_ANNOUNCED", "_MOST_TIMES"])
+@pytest.mark.parametrize("most", ["_MOST_ANNOUNCED", "_MOST_ANNOUNCEMENTS"])
 def test_announcements_are_forgotten_and_all_is_read_nonetheless(wide, monkeypatch, most):
     monkeypatch.setattr(_checked_ranges, most, 3)
     set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=2 * LENGTH)
@@ -594,7 +594,7 @@ def test_it_goes_with_the_storage_to_other_processes(bucket):
 
 @pytest.mark.parametrize("verify", ["blocks", True, "", 0, ["block"]])
 def test_what_makes_no_sense_is_refused(bucket, verify):
-    with pytest.raises(ConfigurationError, match="verify is None or 'block', not"):
+    with pytest.raises(ConfigurationError, match="verify must be None or 'block', not"):
         yogadl.open_storage(bucket.url, verify=verify)
     with pytest.raises(ConfigurationError, match="verify: no option of the folder"):
         yogadl.open_storage(bucket.folder, verify=verify)

@@ -259,7 +259,7 @@ def test_reading_ends_where_it_would_cost_more_than_was_allowed(url):
         SpendingError, match=r"4 requests .* 8\.0 kB received, which is max_price: raise max_pri"
     ):
         ref[2500]
-    with pytest.raises(ConfigurationError, match="no price is known of this store; give prices="):
+    with pytest.raises(ConfigurationError, match="no price is known of this store; pass prices="):
         fetched(url, max_price=7)
     with pytest.raises(ConfigurationError, match="max_price must be a number above 0"):
         fetched(url, max_price=0, prices=prices)

@@ -1,6 +1,9 @@
-"""Describe a dataset's builder and its arguments, from which a version is made."""
+"""Describe a dataset's builder and its arguments, from which a version is made.
 
-import functools
+A builder is the function that makes a dataset. Its ingredients are the builder's code, its arguments, and all
+code and values of the user that this code uses; `ingredients` collects them. The version is a hash of them.
+"""
+
 import hashlib
 import inspect
 import json
@@ -13,9 +16,7 @@ from typing import Any
 from yogadl._provenance.code import CodeReader
 from yogadl._provenance.ingredients import Ingredient, Walk, dotted
 from yogadl._provenance.members import is_ours, module_name
-from yogadl._provenance.values import CACHED, shown_value
-
-# Describe a builder with its arguments, from which its version is made.
+from yogadl._provenance.values import CACHE_WRAPPER, shown_value
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,15 @@ class Builder:
 
     def to_json(self) -> dict[str, Any]:
         """Return the builder's description for a manifest."""
-        found: dict[str, list[str]] = {}
+        by_label: dict[str, list[str]] = {}
         for ingredient in self.ingredients:
             # One entry for each label: several functions may read the same global.
-            found.setdefault(ingredient.label, [ingredient.sha256, ingredient.text, ingredient.key])
+            by_label.setdefault(ingredient.label, [ingredient.sha256, ingredient.text, ingredient.key])
         return {
             "function": self.function,
             "source": self.source,
             "arguments": self.arguments,
-            "ingredients": [[label, *content] for label, content in found.items()],
+            "ingredients": [[label, *content] for label, content in by_label.items()],
             "libraries": self.libraries,
         }
 
@@ -77,21 +78,21 @@ def builder_of(
         function: The builder's function.
         args: The positional arguments.
         kwargs: The keyword arguments.
-        reader: Reads code; best kept from call to call.
+        reader: Reads code; it keeps parsed files, so use the same reader for one call after another.
         thorough: As in `ValueForms`.
         strict: As in `ValueForms`.
 
     Raises:
         ConfigurationError: if a value can't be described; the error names the value and a remedy.
     """
-    partial: Any = _seen_through(function)
-    while isinstance(partial, functools.partial):
-        args, kwargs = partial.args + args, partial.keywords | kwargs
-        partial = _seen_through(partial.func)
-    function = partial
+    unwrapped: Any = _unwrapped(function)
+    while isinstance(unwrapped, partial):
+        args, kwargs = unwrapped.args + args, unwrapped.keywords | kwargs
+        unwrapped = _unwrapped(unwrapped.func)
+    function = unwrapped
     walk = Walk(function, reader, thorough=thorough, strict=strict)
-    bound = _bound(function, args, kwargs)
-    for name, value in bound.items():
+    arguments = _arguments_by_name(function, args, kwargs)
+    for name, value in arguments.items():
         walk.add_argument(name, value)
     walk.add_builder(function)
     named: Any = function if hasattr(function, "__qualname__") else type(function)
@@ -100,23 +101,25 @@ def builder_of(
     return Builder(
         dotted(module_name(named.__module__), named.__qualname__),
         source or None,
-        {name: shown_value(name, value) for name, value in bound.items()},
+        {name: shown_value(name, value) for name, value in arguments.items()},
         tuple(walk.found.values()),
         walk.libraries,
     )
 
 
-def _seen_through(function: Any) -> Any:  # any callable
-    """Return the callable below wrappers that return its result: functools.cache, and this library's own."""
-    is_one = isinstance(function, CACHED) or (
+def _unwrapped(function: Any) -> Any:  # any callable
+    """Return the callable inside wrappers that return its result: functools.cache, and this library's own."""
+    is_wrapper = isinstance(function, CACHE_WRAPPER) or (
         isinstance(function, FunctionType) and is_ours(function.__code__.co_filename)
     )
-    if is_one and hasattr(function, "__wrapped__"):
-        return _seen_through(function.__wrapped__)
+    if is_wrapper and hasattr(function, "__wrapped__"):
+        return _unwrapped(function.__wrapped__)
     return function
 
 
-def _bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _arguments_by_name(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
     """Return the arguments by the names of their parameters, so that f(1) equals f(x=1)."""
     try:
         signature = inspect.signature(function)
@@ -124,19 +127,16 @@ def _bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     except (TypeError, ValueError):  # no signature, or a wrong call, which will raise its own error
         return {str(name): value for name, value in [*enumerate(args), *kwargs.items()]}
     bound.apply_defaults()
-    found = dict(bound.arguments)
+    arguments = dict(bound.arguments)
     for name, parameter in signature.parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            found[name] = dict(sorted(found[name].items()))
-    return found
-
-
-# Describe a dataset's builder, for one call after another.
+            arguments[name] = dict(sorted(arguments[name].items()))
+    return arguments
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a builder, as the origin of a build.
+    """One call of a builder, which may start a build.
 
     Args:
         builder: The builder, as it was before the call.
@@ -154,43 +154,47 @@ class Describer:
 
     Args:
         function: The builder's function.
-        thorough: Whether the version is computed, for which every value must have a description.
+        thorough: Whether a version is computed from the description; every value must then have one.
     """
 
     def __init__(self, function: Callable[..., Any], *, thorough: bool) -> None:
         self._function = function
         self._thorough = thorough
         self._reader = CodeReader()
-        self._as_before: dict[tuple[str, str], str] = {}
+        # The hash that an ingredient had before a build changed it, by its key and its hash after the build.
+        self._sha256_before_build: dict[tuple[str, str], str] = {}
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Return a call, with the builder in its current state.
 
-        A value that the builder's own builds have changed, such as a list that it appends to, counts as it
-        was before: otherwise each call would have another version.
+        A value that this builder's own builds have changed, such as a list to which it appends, keeps the
+        hash from before the build: otherwise each call would have another version.
 
         Raises:
             ConfigurationError: if the version is computed, and a value has no description.
         """
-        found = self._builder(args, kwargs)
-        before = [
-            replace(one, sha256=self._as_before.get((one.key, one.sha256), one.sha256))
-            for one in found.ingredients
+        current = self._builder(args, kwargs)
+        ingredients = [
+            replace(each, sha256=self._sha256_before_build.get((each.key, each.sha256), each.sha256))
+            for each in current.ingredients
         ]
-        builder = replace(found, ingredients=tuple(before))
+        builder = replace(current, ingredients=tuple(ingredients))
         sha256 = partial(_sha256, self._function, args, kwargs, self._reader)
-        return Call(builder, partial(self._after, builder, args, kwargs), sha256)
+        return Call(builder, partial(self._manifest_after_build, builder, args, kwargs), sha256)
 
-    def _after(self, before: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        after = {one.key: one.sha256 for one in self._builder(args, kwargs).ingredients}
+    def _manifest_after_build(
+        self, before: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the description from before the build, and note which ingredients the build changed."""
+        after = {each.key: each.sha256 for each in self._builder(args, kwargs).ingredients}
         kept = []
-        for one in before.ingredients:
-            sha256 = after.get(one.key, one.sha256)
-            if sha256 != one.sha256:
+        for ingredient in before.ingredients:
+            sha256 = after.get(ingredient.key, ingredient.sha256)
+            if sha256 != ingredient.sha256:
                 if not self._thorough:
-                    continue  # a changed value is left out of warnings
-                self._as_before[one.key, sha256] = one.sha256
-            kept.append(one)
+                    continue  # no later call should warn about a value that the build itself changes
+                self._sha256_before_build[ingredient.key, sha256] = ingredient.sha256
+            kept.append(ingredient)
         return replace(before, ingredients=tuple(kept)).to_json()
 
     def _builder(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Builder:
@@ -202,7 +206,7 @@ def sha256_of_data(data: Any, *, strict: bool = False) -> str:
 
     Args:
         data: The object.
-        strict: Whether a value that can't be described is refused; otherwise its type stands for it.
+        strict: Whether a value that can't be described is refused; otherwise only its type is hashed.
 
     Raises:
         ConfigurationError: if a value is refused.

@@ -1,4 +1,8 @@
-"""Read the code of functions, classes and modules: its meaning, and the names that it takes from outside."""
+"""Read the code of functions, classes and modules as text to hash, and find the names that it reads.
+
+The text is of the code's syntax tree, without all that has no effect, such as comments and annotations. The
+names are the globals and closure variables that the code reads, and the modules that it imports.
+"""
 
 import __future__
 
@@ -49,12 +53,14 @@ def names_read(node: ast.AST) -> tuple[Reference, ...]:
 
     A local name that equals a global is not included, nor are names in a string given to ``eval``.
     """
-    finder = _Finder()
+    finder = _NameFinder()
     finder.visit(node)
     return tuple(sorted(finder.found))
 
 
-class _Finder(ast.NodeVisitor):
+class _NameFinder(ast.NodeVisitor):
+    """Collects the names that a tree reads and that no scope inside of the tree binds."""
+
     def __init__(self) -> None:
         self.found: set[Reference] = set()
         self._scopes: list[_Scope] = []
@@ -100,7 +106,7 @@ class _Finder(ast.NodeVisitor):
         scope = _scope_of(body)
         every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
         scope.bound |= {argument.arg for argument in (*every, node.args.vararg, node.args.kwarg) if argument}
-        self._inside(scope, body)
+        self._visit_in_scope(scope, body)
 
     visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef
 
@@ -112,9 +118,9 @@ class _Finder(ast.NodeVisitor):
         for statement in node.body:
             # In order, since `x = x` reads the outer x first.
             self.visit(statement)
-            made = _scope_of([statement])
-            scope.bound |= made.bound
-            scope.imported |= made.imported
+            added = _scope_of([statement])
+            scope.bound |= added.bound
+            scope.imported |= added.imported
         self._scopes.pop()
 
     def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
@@ -123,11 +129,11 @@ class _Finder(ast.NodeVisitor):
         inside = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         for number, generator in enumerate(node.generators):
             inside += [generator.target, *generator.ifs, *([generator.iter] if number else [])]
-        self._inside(scope, inside)
+        self._visit_in_scope(scope, inside)
 
     visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
 
-    def _inside(self, scope: _Scope, nodes: Iterable[ast.AST]) -> None:
+    def _visit_in_scope(self, scope: _Scope, nodes: Iterable[ast.AST]) -> None:
         self._scopes.append(scope)
         self._visit_all(nodes)
         self._scopes.pop()
@@ -142,7 +148,7 @@ def _scope_of(nodes: Iterable[ast.AST]) -> _Scope:
     """Return the names that these statements bind in their own scope."""
     scope = _Scope(is_class=False)
     nonlocals: set[str] = set()
-    for node in _own_nodes(nodes):
+    for node in _nodes_of_scope(nodes):
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
                 scope.bound.add(name)
@@ -163,21 +169,21 @@ def _scope_of(nodes: Iterable[ast.AST]) -> _Scope:
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> dict[str, Reference]:
-    found = {}
+    references = {}
     for alias in node.names:
         if isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
-            found[alias.asname or alias.name] = Reference(alias.name, (alias.name,), module)
+            references[alias.asname or alias.name] = Reference(alias.name, (alias.name,), module)
         elif alias.asname:
-            found[alias.asname] = Reference(alias.name, (), alias.name)
+            references[alias.asname] = Reference(alias.name, (), alias.name)
         else:
             name = alias.name.partition(".")[0]
-            found[name] = Reference(name, (), name)
-    return found
+            references[name] = Reference(name, (), name)
+    return references
 
 
-def _own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield all nodes below that are not in an inner scope."""
+def _nodes_of_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield these nodes and all nodes below them that are not in an inner scope."""
     for node in nodes:
         yield node
         inner: Iterable[ast.AST]
@@ -189,25 +195,25 @@ def _own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
                 inner = [named.target for named in ast.walk(node) if isinstance(named, ast.NamedExpr)]
             case _:
                 inner = ast.iter_child_nodes(node)
-        yield from _own_nodes(inner)
+        yield from _nodes_of_scope(inner)
 
 
-# Read the code of functions, classes and modules: its meaning, and the names that it takes from outside.
+# Read the code of functions, classes and modules.
 #
 # The tree is normalised first: comments, layout and docstrings are removed, and so are the annotations of
 # functions, which have no effect at run time (a class keeps its own, since they make the fields of a
-# dataclass). The decorators and defaults of the function itself are removed, too: `ingredients` uses their
-# values instead.
+# dataclass). The decorators and defaults of the function itself are removed, too, since `ingredients` adds
+# their values.
 
 
 _FUTURE_FLAGS: Final = functools.reduce(
     lambda flags, name: flags | getattr(__future__, name).compiler_flag, __future__.all_feature_names, 0
 )
-# CPython counts the depth of the trees that all threads build at once in a single variable, and fails if the
-# count is wrong at the end: "AST constructor recursion depth mismatch" (seen with 3.11.7).
-_PARSING: Final = ProcessLock()
-_ATTEMPTS: Final = 5
-_UNHASHED: Final = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
+# Two threads must not parse at once: CPython counts the depth of all their trees in one variable, and fails
+# if the count is wrong at the end: "AST constructor recursion depth mismatch" (seen with 3.11.7).
+_PARSE_LOCK: Final = ProcessLock()
+_PARSE_ATTEMPTS: Final = 5
+_UNHASHED_FIELDS: Final = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -216,7 +222,7 @@ class Code:
     """The code of one function, class or module.
 
     Args:
-        content: The text to hash: the same in every version of Python, unless it had to be compiled code.
+        content: The text to hash: the same in every version of Python, unless it is of compiled code.
         text: The text to show.
         references: The names that the code reads from outside, in order.
     """
@@ -231,7 +237,7 @@ class CodeReader:
 
     The source of a file that was edited after its import differs from the running code. Therefore the source
     is compiled and compared with the running code. If they differ, or there is no source (``exec``, ``python
-    -c``), the running code itself is used, which is also exact, but tied to one version of Python.
+    -c``), the running code itself is hashed, which is also exact, but differs by version of Python.
     """
 
     def __init__(self) -> None:
@@ -262,9 +268,9 @@ class CodeReader:
             for fresh in (False, True):
                 file = self._file(filename, 0, names, fresh)
                 nodes = file.classes_of(cls, own) if file else []
-                held = [method for node in nodes for method in own if _holds(node, method)]
-                # Otherwise the file was edited, and defines another class.
-                if nodes and all(map(self._node_of, held)):
+                inside = [method for node in nodes for method in own if _contains(node, method)]
+                # If a method has no node, the file was edited and now defines another class.
+                if nodes and all(map(self._node_of, inside)):
                     return list(map(_of_node, nodes))
         return []
 
@@ -296,7 +302,7 @@ class CodeReader:
             # The loader of a zip file's module, which is in its globals, can read its source.
             lines = linecache.getlines(filename, dict(module_globals))
             try:
-                self._files[key] = _code_file("".join(lines), filename, flags) if lines else None
+                self._files[key] = _cached_code_file("".join(lines), filename, flags) if lines else None
             except (SyntaxError, ValueError):
                 self._files[key] = None  # not Python, such as a page whose examples are run
         return self._files[key]
@@ -321,7 +327,7 @@ class _CodeFile:
                 self._functions.setdefault((line, getattr(node, "name", "<lambda>")), []).append(node)
         compiled = compile(text, filename, "exec", flags, dont_inherit=True)
         self._compiled: dict[tuple[int, str], list[CodeType]] = {}
-        for code in _nested(compiled):
+        for code in _code_objects_in(compiled):
             self._compiled.setdefault((code.co_firstlineno, code.co_name), []).append(code)
 
     def function_of(self, code: CodeType) -> _Function | None:
@@ -331,35 +337,37 @@ class _CodeFile:
             return None
         nodes = self._functions.get(key, [])
         if len(nodes) > 1:  # lambdas on one line: the innermost whose body has all instructions
-            places = _places(code)
-            nodes = [node for node in nodes if (_spans(node, places) if places else _returns(node, code))]
+            positions = _positions(code)
+            nodes = [
+                node for node in nodes if (_is_around(node, positions) if positions else _returns(node, code))
+            ]
             nodes.sort(key=lambda node: (-node.lineno, -node.col_offset))
         return nodes[0] if nodes else None
 
     def classes_of(self, cls: type, methods: Iterable[FunctionType]) -> list[ast.ClassDef]:
-        """Return the definitions of a class's name: the one with its methods, else all."""
+        """Return the definitions of a class by its name: the one that has the methods, else all."""
         found: list[ast.AST] = [self.tree]
         for name in cls.__qualname__.split("."):
             if name != "<locals>":
                 found = [inner for outer in found for inner in _definitions(outer, name)]
         classes = [node for node in found if isinstance(node, ast.ClassDef)]
-        holding = [node for node in classes if any(_holds(node, method) for method in methods)]
+        holding = [node for node in classes if any(_contains(node, method) for method in methods)]
         return holding if len(holding) == 1 else classes
 
 
-# A process that builds many versions has all their functions in a few files; a large one takes long to parse.
-_code_file = functools.lru_cache(maxsize=4)(_CodeFile)
+# Kept, since a large file takes long to parse, and the builders of a process are in a few files.
+_cached_code_file = functools.lru_cache(maxsize=4)(_CodeFile)
 
 
-def _holds(node: ast.ClassDef, method: FunctionType) -> bool:
+def _contains(node: ast.ClassDef, method: FunctionType) -> bool:
     """Return whether a function of the same file is defined inside of a class."""
     return node.lineno <= method.__code__.co_firstlineno <= (node.end_lineno or 0)
 
 
 def parsed(text: str, filename: str = "<code>") -> ast.Module:
     """Return the tree of a text; a `SyntaxError` or `ValueError` means that it is not Python."""
-    with _PARSING:
-        for _ in range(_ATTEMPTS - 1):
+    with _PARSE_LOCK:
+        for _ in range(_PARSE_ATTEMPTS - 1):
             try:
                 return ast.parse(text, filename)
             except SystemError:
@@ -377,30 +385,30 @@ def _definitions(outer: ast.AST, name: str) -> Iterator[ast.AST]:
             yield from _definitions(node, name)
 
 
-def _nested(code: CodeType) -> Iterator[CodeType]:
+def _code_objects_in(code: CodeType) -> Iterator[CodeType]:
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _nested(constant)
+            yield from _code_objects_in(constant)
 
 
-def _places(code: CodeType) -> list[tuple[int, int]]:
-    """Return the places of a function's instructions in the source, except the first, which sets up."""
+def _positions(code: CodeType) -> list[tuple[int, int]]:
+    """Return line and column of a function's instructions, without those that Python adds at its start."""
     start = code.co_firstlineno, 0
-    places = ((line, column) for line, _, column, _ in code.co_positions() if line and column is not None)
-    return [place for place in places if place != start]
+    positions = ((line, column) for line, _, column, _ in code.co_positions() if line and column is not None)
+    return [position for position in positions if position != start]
 
 
-def _spans(node: _Function, places: Iterable[tuple[int, int]]) -> bool:
-    """Return whether all these places are in the body of a function."""
+def _is_around(node: _Function, positions: Iterable[tuple[int, int]]) -> bool:
+    """Return whether the body of a function has all these positions of the source."""
     nodes: list[Any] = node.body if isinstance(node.body, list) else [node.body]
     start = nodes[0].lineno, nodes[0].col_offset
     end = nodes[-1].end_lineno, nodes[-1].end_col_offset
-    return all(start <= place < end for place in places)
+    return all(start <= position < end for position in positions)
 
 
 def _returns(node: _Function, code: CodeType) -> bool:
-    """Return whether a lambda is the constant that this code returns; Python 3.12 stores no place for it."""
+    """Return whether a lambda returns a constant of this code, for which Python 3.12 stores no position."""
     if not isinstance(node.body, ast.Constant):
         return False
     names = tuple(argument.arg for argument in (*node.args.posonlyargs, *node.args.args))
@@ -443,7 +451,7 @@ class _Normaliser(ast.NodeTransformer):
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
             if isinstance(block, list):
-                setattr(node, name, _effective(block, may_be_empty=name != "body"))
+                setattr(node, name, _effective_statements(block, may_be_empty=name != "body"))
         return node
 
 
@@ -455,13 +463,13 @@ def _without_annotations(body: list[ast.stmt]) -> list[ast.stmt]:
             return node
 
         def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-            made = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
-            return ast.copy_location(made, node)
+            assignment = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
+            return ast.copy_location(assignment, node)
 
     return [Assign().visit(statement) for statement in body]
 
 
-def _effective(block: list[Any], may_be_empty: bool) -> list[Any]:
+def _effective_statements(block: list[Any], may_be_empty: bool) -> list[Any]:
     """Return a block without docstrings, other constant expressions, and ``pass``."""
     kept = [
         node
@@ -475,10 +483,10 @@ def _effective(block: list[Any], may_be_empty: bool) -> list[Any]:
 
 
 def _normalised(node: ast.AST) -> ast.AST:
-    made = copy.deepcopy(node)
-    if isinstance(made, ast.FunctionDef | ast.AsyncFunctionDef):
-        made.decorator_list = []
-    return ast.fix_missing_locations(_Normaliser().visit(made))  # type: ignore[no-any-return]
+    copied = copy.deepcopy(node)
+    if isinstance(copied, ast.FunctionDef | ast.AsyncFunctionDef):
+        copied.decorator_list = []
+    return ast.fix_missing_locations(_Normaliser().visit(copied))  # type: ignore[no-any-return]
 
 
 def dumped(node: Any) -> str:
@@ -487,7 +495,7 @@ def dumped(node: Any) -> str:
         fields = []
         for name, value in ast.iter_fields(node):
             is_value = isinstance(node, ast.Constant) and name == "value"  # None is then a value
-            if name in _UNHASHED or (not is_value and (value is None or value == [])):
+            if name in _UNHASHED_FIELDS or (not is_value and (value is None or value == [])):
                 continue
             if isinstance(node, ast.JoinedStr):
                 value = [part for part in value if not (isinstance(part, ast.Constant) and part.value == "")]
@@ -519,7 +527,7 @@ def _code_text(code: CodeType) -> str:
 
 
 def _references_of(code: CodeType, free: frozenset[str]) -> Iterable[Reference]:
-    """Yield the names that compiled code reads from outside: globals, and the outermost closure."""
+    """Yield the names that compiled code reads from outside: globals, imports, and the `free` variables."""
     name, module = "", ""
     attributes: tuple[str, ...] = ()
     for step in dis.get_instructions(code):

@@ -1,4 +1,8 @@
-"""Describe how the builder of a cache differs from the current builder."""
+"""Describe how the builder of a cache differs from the current builder.
+
+A builder is given as its description in a manifest, `Builder.to_json`: the source, the arguments and the
+ingredients, which are the pieces of code and the values that the version is made of.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,21 +15,21 @@ from yogadl._provenance.values import shortened
 
 _ABSENT: Final = "absent"
 # A manifest is free-form and untrusted: at most this much of one value is shown.
-_SHOWN: Final = 1000
+_MOST_SHOWN_CHARACTERS: Final = 1000
 
 
 def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
     """Describe the differences of two builders; empty if they are equal or one is unknown."""
-    changes, said = [], set()
+    changes, described = [], set()
     source, new_source = _text(then, "source"), _text(now, "source")
     if source and new_source and not _is_same_code(source, new_source):
-        changes.append("its source code: " + _changed_line(source, new_source))
-        said.add(f"function {now.get('function')}")
+        changes.append("its source code: " + _change_in_words(source, new_source))
+        described.add(f"function {now.get('function')}")
     before, after = texts_in(then, "arguments"), texts_in(now, "arguments")
     if before is not None and after is not None:
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
-                said.add(f"argument {name!r}")
+                described.add(f"argument {name!r}")
                 changes.append(
                     f"argument {name!r:.200}: {before.get(name, _ABSENT)} -> {after.get(name, _ABSENT)}"
                 )
@@ -35,7 +39,7 @@ def difference(then: dict[str, Any], now: dict[str, Any]) -> str:
         # An ingredient that one builder lacks is left out, as the code that reads it differs, too. An
         # ingredient without a text is left out, since nothing can be shown for it.
         if change.before not in ("", _ABSENT) and change.after not in ("", _ABSENT)
-        if change.what not in said
+        if change.what not in described
     ]
     return "; ".join(changes)
 
@@ -64,70 +68,72 @@ class Difference:
 
 
 def _text(builder: dict[str, Any], name: str) -> str:
-    found = builder.get(name)
-    return found if isinstance(found, str) else ""
+    text = builder.get(name)
+    return text if isinstance(text, str) else ""
 
 
 def texts_in(builder: dict[str, Any], name: str) -> dict[str, str] | None:
-    """Return the texts of a group by name; ``None`` if the builder has no such group."""
-    found = builder.get(name)
-    return {key: shown(value) for key, value in found.items()} if isinstance(found, dict) else None
+    """Return the texts in a dict of the builder, such as its arguments; ``None`` if there is no such dict."""
+    texts = builder.get(name)
+    return {key: shown(value) for key, value in texts.items()} if isinstance(texts, dict) else None
 
 
 def shown(value: object) -> str:
     """Return a value as text, cut to the length that is shown."""
-    return f"{value!s:.{_SHOWN}}"
+    return f"{value!s:.{_MOST_SHOWN_CHARACTERS}}"
 
 
 def ingredients_in(builder: dict[str, Any]) -> list[Ingredient] | None:
     """Return the ingredients; ``None`` if there are none. Ingredients of older manifests have no keys."""
-    found = []
-    listed = builder.get("ingredients")
-    for one in listed if isinstance(listed, list) else [None]:
-        if not isinstance(one, list) or list(map(type, one)) not in ([str] * 3, [str] * 4):
+    ingredients = []
+    entries = builder.get("ingredients")
+    for entry in entries if isinstance(entries, list) else [None]:
+        if not isinstance(entry, list) or list(map(type, entry)) not in ([str] * 3, [str] * 4):
             return None
-        label, sha256, text, key = [*one, ""][:4]
-        found.append(Ingredient(label, key, sha256, text))
-    return found
+        label, sha256, text, key = [*entry, ""][:4]
+        ingredients.append(Ingredient(label, key, sha256, text))
+    return ingredients
 
 
 def _pairs(
     then: list[Ingredient], now: list[Ingredient]
 ) -> Iterator[tuple[Ingredient, Ingredient | None] | tuple[None, Ingredient]]:
     """Yield pairs of the same ingredient: with the same key, or else with the same label."""
-    labels = {one.key: one.label for one in now if one.key}
-    left = {one.label: one for one in now}
-    for one in then:
-        yield one, left.pop(labels.get(one.key, one.label), None)
-    yield from ((None, one) for one in left.values())
+    label_by_key = {ingredient.key: ingredient.label for ingredient in now if ingredient.key}
+    unpaired = {ingredient.label: ingredient for ingredient in now}
+    for ingredient in then:
+        yield ingredient, unpaired.pop(label_by_key.get(ingredient.key, ingredient.label), None)
+    yield from ((None, ingredient) for ingredient in unpaired.values())
 
 
 def differences(then: list[Ingredient], now: list[Ingredient]) -> list[Difference]:
     """Return the differences between two lists of ingredients."""
-    found = []
+    changed = []
     for before, after in _pairs(then, now):
         if before is None or after is None:
             known = after or before
             assert known is not None  # each pair has at least one
             text = shortened(known.text.partition("\n")[0])
-            found.append(Difference(known.label, text if before else _ABSENT, text if after else _ABSENT))
+            changed.append(Difference(known.label, text if before else _ABSENT, text if after else _ABSENT))
         elif before.sha256 != after.sha256:
             texts = before.text, after.text
             is_code = after.label.startswith(("function ", "class ", "module ")) and all(texts)
-            found.append(Difference(after.label, *(changed_lines(*texts) if is_code else map(shown, texts))))
-    return found
+            changed.append(
+                Difference(after.label, *(changed_lines(*texts) if is_code else map(shown, texts)))
+            )
+    return changed
 
 
 def changed_lines(then: str, now: str) -> tuple[str, str]:
     """Return the removed and the added lines, each side as one line of text.
 
-    This takes one pass for any texts: an algorithm for the shortest difference may take hours on crafted
-    ones.
+    Only the common lines at the beginning and at the end are taken off, in one pass: an algorithm that finds
+    the shortest difference may take hours for texts that are made to slow it down.
     """
     before, after = then.splitlines(), now.splitlines()
-    start = _alike(before, after)
+    start = _common_start(before, after)
     before, after = before[start:], after[start:]
-    end = _alike(before[::-1], after[::-1])
+    end = _common_start(before[::-1], after[::-1])
     before, after = before[: len(before) - end], after[: len(after) - end]
     removed, added = _without(before, after), _without(after, before)
     if not removed and not added:
@@ -135,18 +141,19 @@ def changed_lines(then: str, now: str) -> tuple[str, str]:
     return _quoted(removed), _quoted(added)
 
 
-def _alike(ours: Sequence[str], theirs: Sequence[str]) -> int:
+def _common_start(ours: Sequence[str], theirs: Sequence[str]) -> int:
     """Return the number of lines that both begin with."""
     pairs = enumerate(zip(ours, theirs, strict=False))
     return next((number for number, (one, other) in pairs if one != other), min(len(ours), len(theirs)))
 
 
 def _without(lines: Sequence[str], others: Sequence[str]) -> list[str]:
-    left = Counter(others)
+    """Return the lines that are not among the others; each of the others takes out one equal line."""
+    unmatched = Counter(others)
     kept = []
     for line in lines:
-        left[line] -= 1
-        if left[line] < 0:
+        unmatched[line] -= 1
+        if unmatched[line] < 0:
             kept.append(line)
     return kept
 
@@ -156,18 +163,18 @@ def _quoted(lines: list[str]) -> str:
 
 
 def _is_same_code(then: str, now: str) -> bool:
-    """Compare the meaning of two texts: another version of Python writes the same tree with other quotes."""
+    """Return whether two texts have the same syntax tree: versions of Python write it with other quotes."""
     if then == now:
         return True
-    if len(then) > 2 * len(now) + _SHOWN:
+    if len(then) > 2 * len(now) + _MOST_SHOWN_CHARACTERS:
         return False  # parsing a crafted text could take all memory
     try:
         return dumped(parsed(then)) == dumped(parsed(now))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: of the parser's stack
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: the parser's stack is full
         return False
 
 
-def _changed_line(then: str, now: str) -> str:
+def _change_in_words(then: str, now: str) -> str:
     before, after = changed_lines(then, now)
     if before == "nothing":
         return f"added {after}"

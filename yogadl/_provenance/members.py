@@ -1,4 +1,4 @@
-"""Find out which code is the user's, and which functions a class has."""
+"""Find out which code is the user's and which a library's, and describe the members of classes."""
 
 import enum
 import functools
@@ -15,12 +15,9 @@ from typing import Any, Final
 
 from yogadl._provenance.values import nested
 
-# Find out whether a module is the user's, its name, and the folder of its project.
-
-
-_OUR_FOLDER: Final = str(Path(__file__).parents[1]) + os.sep
-_LEVELS_UP: Final = 2  # up to `Path(__file__).parents[2]`; "/" and "/data" don't count
-_HEAP_TYPE: Final = 1 << 9  # set on a class that was made by a program, not by the interpreter
+_LIBRARY_FOLDER: Final = str(Path(__file__).parents[1]) + os.sep
+_MOST_LEVELS_UP: Final = 2  # up to `Path(__file__).parents[2]`, but not as far as "/" or "/data"
+_HEAP_TYPE: Final = 1 << 9  # CPython's flag of a class that is not built into the interpreter
 
 
 @dataclass(frozen=True)
@@ -55,11 +52,13 @@ class Libraries:
         module = sys.modules.get(cls.__module__)
         if cls.__module__ == "builtins":  # classes made by exec without a __name__ also have this module
             return not cls.__flags__ & _HEAP_TYPE
-        # A class made by a call also has the module of the called code: types.new_class, and with it
-        # make_dataclass before Python 3.12; abc.ABCMeta("Name", ...).
-        may_be_made = cls.__module__ in ("types", type(cls).__module__) and "." not in cls.__qualname__
+        # A class that is made by a call, such as abc.ABCMeta("Name", ...) or types.new_class (which
+        # make_dataclass calls before Python 3.12), has the module of the called code, not of the caller.
+        may_be_made_by_call = (
+            cls.__module__ in ("types", type(cls).__module__) and "." not in cls.__qualname__
+        )
         found = getattr(module, "__dict__", {}).get(cls.__qualname__)
-        if may_be_made and found is not cls and cls.__flags__ & _HEAP_TYPE:
+        if may_be_made_by_call and found is not cls and cls.__flags__ & _HEAP_TYPE:
             return False
         return self.have(cls.__module__, file_of(module))
 
@@ -78,16 +77,16 @@ def _is_installed(top: str, file: str) -> bool:
         return True
     # Installed by `pip install --target`, perhaps among the user's own files.
     folder = next((parent for parent in Path(file).parents if parent.name == top), Path(file)).parent
-    return _has_distributions(folder) and top in _distributed()
+    return _has_packages(folder) and top in _modules_of_packages()
 
 
 @functools.cache  # installed packages are assumed not to change while the process lives
-def _has_distributions(folder: Path) -> bool:
+def _has_packages(folder: Path) -> bool:
     return next(folder.glob("*.dist-info"), None) is not None
 
 
 @functools.cache  # reads a file of each distribution, and is rarely needed
-def _distributed() -> Mapping[str, list[str]]:
+def _modules_of_packages() -> Mapping[str, list[str]]:
     from importlib.metadata import packages_distributions  # takes 10 ms, and is rarely needed
 
     return packages_distributions()
@@ -95,7 +94,7 @@ def _distributed() -> Mapping[str, list[str]]:
 
 def is_ours(file: str) -> bool:
     """Return whether a file belongs to this library."""
-    return file.startswith(_OUR_FOLDER)
+    return file.startswith(_LIBRARY_FOLDER)
 
 
 def file_of(module: ModuleType | None) -> str | None:
@@ -105,7 +104,7 @@ def file_of(module: ModuleType | None) -> str | None:
 
 
 def module_name(module: str | None) -> str:
-    """Return the name that a module would have if it were imported instead of started."""
+    """Return a module's name; for the script that was started, the name that an import would give it."""
     if module not in ("__main__", "__mp_main__"):
         return module or ""
     main = sys.modules.get(module)
@@ -124,11 +123,11 @@ def package_of(function: Any) -> str:  # any callable
     return module_name(module).partition(".")[0]
 
 
-def place_in_project(value: Any, names: Mapping[str, Any]) -> str:
+def path_in_project(value: Any, names: Mapping[str, Any]) -> str:
     """Return a path relative to a module's folder, if it is in the module's project or just above it.
 
-    `Path(__file__).parent` is another path on every machine, with the same meaning. The result is empty for
-    other values.
+    Code often has a constant such as `Path(__file__).parent`, which differs by machine and means the same.
+    The result is empty for other values.
     """
     file = names.get("__file__")
     if not isinstance(value, str | PurePath) or not os.path.isabs(value) or not file:
@@ -137,7 +136,7 @@ def place_in_project(value: Any, names: Mapping[str, Any]) -> str:
     for _ in filter(None, (names.get("__package__") or "").split(".")):
         project = project.parent
     path = PurePath(value)
-    is_above = path in project.parents[:_LEVELS_UP] and len(path.parts) > _LEVELS_UP
+    is_above = path in project.parents[:_MOST_LEVELS_UP] and len(path.parts) > _MOST_LEVELS_UP
     if is_above or path.is_relative_to(project):
         return f"{type(value).__name__} {os.path.relpath(path, Path(file).parent)!a} from its module"
     return ""
@@ -178,52 +177,52 @@ def is_internal(name: str) -> bool:
     return name.startswith("_") and name.endswith("_") and len(name) > 1
 
 
-def is_of_python(cls: type, member: Any, libraries: Libraries) -> bool:
+def is_set_by_python(cls: type, member: Any, libraries: Libraries) -> bool:
     """Return whether Python itself put a member into a class."""
-    # Internal data of abc, and the members of an enum; the used members count as references.
+    # Internal data of abc, and the members of an enum: code that uses such a member refers to it by name.
     if type(member).__module__ == "_abc" or (isinstance(member, enum.Enum) and type(member) is cls):
         return True
     return hasattr(type(member), "__get__") and libraries.have_class(type(member))
 
 
-def set_later(cls: type, name: str, member: Any, libraries: Libraries) -> list[FunctionType]:
+def functions_set_later(cls: type, name: str, member: Any, libraries: Libraries) -> list[FunctionType]:
     """Return a member's functions that are not in the class's source: set from outside, or decorated."""
     if name.startswith("__annotate"):
         return []  # Python 3.14 makes these from annotations
     module = vars(sys.modules.get(cls.__module__, cls))
-    # Functions generated from a class's fields, such as the comparison of a dataclass or named tuple, don't
-    # count.
-    is_made = is_internal(name) or "_fields" in vars(cls)
+    # Functions that Python generates from a class's fields, such as the comparison of a dataclass or named
+    # tuple, are left out.
+    may_be_generated = is_internal(name) or "_fields" in vars(cls)
     return [
         function
         for function in held_functions(member)
         if function.__globals__ is not module
         or function.__code__.co_qualname.rpartition(".")[0] != cls.__qualname__
-        if not (is_made and function.__code__.co_filename.startswith("<"))
-        if not (is_made and libraries.have_function(function))
+        if not (may_be_generated and function.__code__.co_filename.startswith("<"))
+        if not (may_be_generated and libraries.have_function(function))
     ]
 
 
-def described(cls: type, libraries: Libraries) -> dict[str, Any]:
+def class_description(cls: type, libraries: Libraries) -> dict[str, Any]:
     """Describe a class whose source can't be found.
 
     The class was made by `exec`, namedtuple, Enum(...), make_dataclass or type(...), or is one of several
     classes with its name, for example in two branches of an `if`.
     """
-    made: dict[str, Any] = {"class": type(cls), "body": {}}
+    description: dict[str, Any] = {"class": type(cls), "body": {}}
     for name, member in vars(cls).items():  # in order, since it may be the order of fields
         functions = [function for function in functions_in(member) if not is_generated(function)]
         if functions and not name.startswith("__annotate"):
-            made["body"][name] = functions
-        elif not is_internal(name) and not is_of_python(cls, member, libraries):
-            made["body"][name] = member
+            description["body"][name] = functions
+        elif not is_internal(name) and not is_set_by_python(cls, member, libraries):
+            description["body"][name] = member
     if issubclass(cls, enum.Enum):
-        made["members"] = {name: member.value for name, member in cls.__members__.items()}
+        description["members"] = {name: member.value for name, member in cls.__members__.items()}
     elif "__dataclass_fields__" in vars(cls):
-        made |= _dataclass_of(cls)
+        description |= _dataclass_description(cls)
     else:
-        made["annotations"] = _annotations(cls)
-    return made
+        description["annotations"] = _annotations(cls)
+    return description
 
 
 def is_made_by_call(cls: type) -> bool:
@@ -235,18 +234,18 @@ def is_made_by_call(cls: type) -> bool:
 
 
 def is_generated(function: FunctionType) -> bool:
-    """Return whether Python generated a function from a class's fields or members; it varies by version."""
-    made = inspect.unwrap(function)
-    module = str(made.__globals__.get("__name__"))
+    """Return whether Python generated a function from a class's fields; its code varies by version."""
+    inner = inspect.unwrap(function)
+    module = str(inner.__globals__.get("__name__"))
     return (
-        made.__code__.co_qualname.startswith("__create_fn__.")
+        inner.__code__.co_qualname.startswith("__create_fn__.")
         or module in ("dataclasses", "collections", "enum")
         or module.startswith("namedtuple_")
     )
 
 
-def _dataclass_of(cls: type) -> dict[str, Any]:
-    made: Any = cls  # mypy does not know that it is a dataclass
+def _dataclass_description(cls: type) -> dict[str, Any]:
+    dataclass: Any = cls  # `Any`, since mypy does not know that the class is a dataclass
     return {
         "fields": {
             name: {
@@ -254,9 +253,9 @@ def _dataclass_of(cls: type) -> dict[str, Any]:
                 for trait in _FIELD_TRAITS
                 if getattr(field, trait) is not MISSING
             }
-            for name, field in made.__dataclass_fields__.items()
+            for name, field in dataclass.__dataclass_fields__.items()
         },
-        "traits": {trait: getattr(made.__dataclass_params__, trait) for trait in _DATACLASS_TRAITS},
+        "traits": {trait: getattr(dataclass.__dataclass_params__, trait) for trait in _DATACLASS_TRAITS},
     }
 
 

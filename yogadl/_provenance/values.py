@@ -1,4 +1,8 @@
-"""Describe values so that equal content gives equal text, in any process, on any machine."""
+"""Describe values so that equal content gives equal text, in any process, on any machine.
+
+A value has two descriptions. Its form, made by `ValueForms`, is hashed: it is exact and not meant to be read.
+Its shown text, made by `shown_value`, is one short line for users.
+"""
 
 import copyreg
 import enum
@@ -31,19 +35,16 @@ import numpy as np
 from yogadl._core.protocols import DataRef, Storage, views_of
 from yogadl.errors import ConfigurationError
 
-# Show values to users, each in one line that is the same in every process.
-
-
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
-_SHOWN: Final = 120
+_MOST_SHOWN_CHARACTERS: Final = 120
 # Matches whole words, so that "tokenizer" is no secret.
 _SECRET: Final = re.compile(
     r"(?:^|[_.])(?:(?:api|access|private|secret|auth)_?key|token|secret|passw(?:or)?d|passphrase|credential)s?(?:$|[_.])",
     re.IGNORECASE,
 )
-_UNORDERED: Final[tuple[Any, ...]] = (set.__repr__, frozenset.__repr__)
-_CODE: Final = (type, ModuleType, FunctionType, CodeType, FrameType, TracebackType)
-_MOST_EXAMINED_HELD: Final = 10_000  # the most objects that are searched for sets shown in a `repr`
+_UNORDERED_REPRS: Final[tuple[Any, ...]] = (set.__repr__, frozenset.__repr__)
+_CODE_TYPES: Final = (type, ModuleType, FunctionType, CodeType, FrameType, TracebackType)
+_MOST_EXAMINED_OBJECTS: Final = 10_000  # the most objects that are searched for sets shown in a `repr`
 
 
 def shown_value(name: str, value: Any) -> str:
@@ -86,15 +87,15 @@ def _repr_of(value: Any) -> str:
     if "{" not in text:
         return text
     in_order: dict[str, str] = {}
-    for held in itertools.islice(_held_by(value), _MOST_EXAMINED_HELD + len(text)):
+    for held in itertools.islice(_objects_in(value), _MOST_EXAMINED_OBJECTS + len(text)):
         if issubclass(type(held), type(os.environ)):  # isinstance would resolve a weak proxy
             in_order[repr(held)] = "environ"
         # A set longer than the text is not shown in it. A set with a `repr` of its own may have a meaningful
         # order.
-        elif type(held).__repr__ in _UNORDERED and 1 < len(held) < len(text):
+        elif type(held).__repr__ in _UNORDERED_REPRS and 1 < len(held) < len(text):
             items = f"{{{', '.join(sorted(map(_text_of, held)))}}}"
             in_order[repr(held)] = items if type(held) is set else f"{type(held).__name__}({items})"
-    # Marks are inserted first, since an inserted text may look like another set.
+    # Marks replace the sets first, and texts replace the marks at the end: a text may look like another set.
     marks = {}
     for number, shown in enumerate(sorted(in_order, key=len, reverse=True)):  # outer ones first
         marks[f"\0{number}\0"] = in_order[shown]
@@ -102,15 +103,15 @@ def _repr_of(value: Any) -> str:
     return re.sub("\0[0-9]+\0", lambda mark: marks.get(mark[0], mark[0]), text)
 
 
-def _held_by(value: Any) -> Iterator[Any]:
-    """Yield a value and all objects inside, the nearest first, without code."""
+def _objects_in(value: Any) -> Iterator[Any]:
+    """Yield a value and all objects inside of it, the nearest first, except code."""
     seen, waiting = {id(value): value}, deque([value])
     while waiting:
-        one = waiting.popleft()
-        yield one
-        is_array = issubclass(type(one), np.ndarray | np.generic)  # gc does not report an array's objects
-        for held in [one.tolist()] if is_array and one.dtype.hasobject else gc.get_referents(one):
-            if id(held) not in seen and not issubclass(type(held), _CODE):
+        outer = waiting.popleft()
+        yield outer
+        is_array = issubclass(type(outer), np.ndarray | np.generic)  # gc does not report an array's objects
+        for held in [outer.tolist()] if is_array and outer.dtype.hasobject else gc.get_referents(outer):
+            if id(held) not in seen and not issubclass(type(held), _CODE_TYPES):
                 seen[id(held)] = held
                 waiting.append(held)
 
@@ -127,34 +128,34 @@ def shown_object(value: Any, form: str) -> str:
 
 def shortened(text: str) -> str:
     """Return a text short enough to show; a cut text ends with a hash of the whole."""
-    if len(text) <= _SHOWN:
+    if len(text) <= _MOST_SHOWN_CHARACTERS:
         return text
-    return f"{text[:_SHOWN]}... {hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
-
-
-# Describe values so that equal content gives equal text, in any process, on any machine.
+    return (
+        f"{text[:_MOST_SHOWN_CHARACTERS]}... {hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
+    )
 
 
 HOOK: Final = "__yogadl_version__"
 
 _SCALARS: Final = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 CONTAINERS: Final = (tuple, list, set, frozenset, dict)
-# Larger values are described only if `ValueForms` is `thorough`: a warning is not worth the time.
+# Larger arrays are hashed only if `ValueForms` is `thorough`, since hashing takes too long for a warning.
 MOST_WARNING_BYTES: Final = 64 * 2**20
-_CHEAP_ITEMS: Final = 100_000
-CACHED: Final = type(functools.lru_cache(len))
+_MOST_CHEAP_ITEMS: Final = 100_000
+CACHE_WRAPPER: Final = type(functools.lru_cache(len))
 MOST_EXAMINED_ITEMS: Final = 1_000  # the most items of a container that are examined
-_INLINE: Final = 200
+_MOST_INLINE_CHARACTERS: Final = 200
 
 
 class _Known(NamedTuple):
     """A value whose form was computed before.
 
     Args:
-        value: The object itself; the reference keeps its id from being reused.
-        form: Its form. It is valid only below the same objects, if it refers to objects above.
-        above: The ids of the enclosing objects down from the highest that the form refers to; mostly empty.
-        number: The value's number among those whose forms refer to objects above.
+        value: The object itself; while it is kept, no other object gets its id.
+        form: Its form. If it refers to enclosing objects, it is valid only inside of the same objects.
+        above: The ids of the enclosing objects, from the outermost that the form refers to down to the value;
+            empty for most values.
+        number: The value's number among those whose forms refer to enclosing objects.
     """
 
     value: Any
@@ -167,29 +168,29 @@ class ValueForms:
     """Gives values a form: a text that is equal if and only if the content is equal.
 
     Args:
-        of_code: Returns the form of a function, class or module.
+        code_form: Returns the form of a function, class or module.
         is_library: Returns whether a class belongs to a library.
         thorough: Whether every value must be described exactly, as for a version. Otherwise values are
-            described only if that is cheap, as for a warning, and an object equals any other of its type.
-        strict: Whether a value that can't be described exactly is refused; otherwise its type stands for it.
+            described only if that is cheap, as for a warning; all other objects of one type have one form.
+        strict: Whether a value that can't be described exactly is refused; otherwise its form is its type.
     """
 
     def __init__(
         self,
-        of_code: Callable[[Any, str], str],
+        code_form: Callable[[Any, str], str],
         is_library: Callable[[type], bool],
         *,
         thorough: bool,
         strict: bool,
     ) -> None:
-        self._of_code = of_code
+        self._code_form = code_form
         self._is_library = is_library
         self._thorough = thorough
         self._strict = strict
-        self._open: list[int] = []
-        self._lowest = 0  # the position in `_open` of the highest object that the current form refers to
+        self._enclosing: list[int] = []  # ids of the objects that are being described, outermost first
+        self._outermost = 0  # the position in `_enclosing` of the outermost object that this form refers to
         self._known: dict[int, _Known] = {}
-        self._held = 0
+        self._numbered = 0  # the values whose forms refer to enclosing objects
 
     def form(self, value: Any, where: str) -> str:
         """Return the form of any value; `where` is its name in an error.
@@ -199,19 +200,19 @@ class ValueForms:
         """
         if type(value) in _SCALARS:
             return _short(f"{type(value).__name__} {value!a}")
-        depth = len(self._open)
+        depth = len(self._enclosing)
         known = self._known.get(id(value))
         if known is not None and known.above:
-            if known.above != self._open[depth - len(known.above) :]:
+            if known.above != self._enclosing[depth - len(known.above) :]:
                 return f"number {known.number} of what its own content holds"
-            self._lowest = min(self._lowest, depth - len(known.above))
+            self._outermost = min(self._outermost, depth - len(known.above))
         if known is not None:
             return known.form
-        if id(value) in self._open:
-            self._lowest = min(self._lowest, self._open.index(id(value)))
-            return f"what is {depth - self._open.index(id(value))} above"
-        lowest, self._lowest = self._lowest, depth
-        self._open.append(id(value))
+        if id(value) in self._enclosing:
+            self._outermost = min(self._outermost, self._enclosing.index(id(value)))
+            return f"what is {depth - self._enclosing.index(id(value))} above"
+        outermost, self._outermost = self._outermost, depth
+        self._enclosing.append(id(value))
         try:
             form = _short(self._form(value, where))
         except RecursionError:
@@ -221,20 +222,20 @@ class ValueForms:
         except Exception:  # from a user's __reduce__, for example
             if self._strict:
                 raise
-            form = self._type(value, where)
+            form = self._type_form(value, where)
         finally:
-            self._open.pop()
-            above = self._open[self._lowest :] if self._lowest < depth else []
-            self._lowest = min(lowest, self._lowest)
-        self._held += bool(above)
-        self._known[id(value)] = _Known(value, form, above, self._held)
+            self._enclosing.pop()
+            above = self._enclosing[self._outermost :] if self._outermost < depth else []
+            self._outermost = min(outermost, self._outermost)
+        self._numbered += bool(above)
+        self._known[id(value)] = _Known(value, form, above, self._numbered)
         return form
 
     def _form(self, value: Any, where: str) -> str:
         if _has_hook(value):
             return f"version {self.form(getattr(value, HOOK), f'{where}.{HOOK}')}"
         if isinstance(value, FunctionType | type | ModuleType):
-            return self._of_code(value, where)
+            return self._code_form(value, where)
         for kinds, describe in self._kinds.items():
             if isinstance(value, kinds):
                 return describe(self, value, where)
@@ -245,14 +246,16 @@ class ValueForms:
             # The internal state of wrappers such as jax.jit does not affect their results; functools.cache
             # adds nothing at all.
             inner = self.form(wrapped, where)
-            return inner if isinstance(value, CACHED) else f"{self._type(value, where)} of {inner}"
+            return (
+                inner if isinstance(value, CACHE_WRAPPER) else f"{self._type_form(value, where)} of {inner}"
+            )
         if not self._thorough:
-            return self._type(value, where)
+            return self._type_form(value, where)
         if hasattr(type(value), "__dlpack__") and hasattr(type(value), "__array__"):
             return self._tensor(value, where)
         return self._object(value, where)
 
-    def _type(self, value: Any, where: str) -> str:
+    def _type_form(self, value: Any, where: str) -> str:
         return f"object {self.form(type(value), where)}"
 
     def _forms(self, values: Iterable[Any], where: str) -> str:
@@ -260,14 +263,14 @@ class ValueForms:
 
     def _container(self, value: Any, where: str) -> str:  # a value of a type in CONTAINERS
         name = type(value).__name__
-        if len(value) > _CHEAP_ITEMS and not (self._thorough and self._strict):
+        if len(value) > _MOST_CHEAP_ITEMS and not (self._thorough and self._strict):
             is_hashed = self._thorough and is_plain(value)
             return f"{name} of {len(value)} {_pickled_sha256(value) if is_hashed else ''}"
         if isinstance(value, dict):
             # In order: the order of a dict's keys may become the order of a record's fields.
             return f"{name} {self._pairs(value, where)}"
         if isinstance(value, set | frozenset):
-            items = sorted(value, key=_rank)
+            items = sorted(value, key=_sort_key)
             return f"{name} {sorted(self.form(item, f'an item of {where}') for item in items)}"
         return f"{name} {self._forms(value, where)}"
 
@@ -280,14 +283,15 @@ class ValueForms:
 
     def _array(self, value: Any, where: str) -> str:  # an array of any dtype
         if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.memmap):
-            return self._object(value, where) if self._thorough else self._type(value, where)  # masked arrays
-        described = f"{'array' if value.ndim else 'scalar'} {_dtype(value.dtype)} {value.shape}"
+            # A subclass, such as a masked array.
+            return self._object(value, where) if self._thorough else self._type_form(value, where)
+        described = f"{'array' if value.ndim else 'scalar'} {_dtype_form(value.dtype)} {value.shape}"
         if value.dtype.hasobject:
             return f"{described} {self._forms(value.ravel().tolist(), where)}"
         if value.nbytes > MOST_WARNING_BYTES and not self._thorough:
             return described
         if value.nbytes > MOST_WARNING_BYTES and not self._strict and isinstance(value, np.memmap):
-            return f"{described} {_file(value.filename)}"
+            return f"{described} {_file_form(value.filename)}"
         return f"{described} {array_sha256(value)}"
 
     def _tensor(self, value: Any, where: str) -> str:  # of torch, jax, TensorFlow, ...
@@ -301,7 +305,7 @@ class ValueForms:
     def _data_ref(self, value: Any, where: str) -> str:
         fingerprint = getattr(value, "fingerprint", None)
         if not isinstance(fingerprint, str):
-            return self._object(value, where) if self._thorough else self._type(value, where)
+            return self._object(value, where) if self._thorough else self._type_form(value, where)
         views = list(views_of(getattr(value, "_records", None)))
         is_weak = any(str(getattr(one, "fingerprint", "")).startswith("weak-") for one in (value, *views))
         if self._thorough and self._strict and is_weak:
@@ -311,15 +315,15 @@ class ValueForms:
                 "has only a fingerprint of a sample: pass fingerprint= to from_source, or submit it",
             )
         # The fingerprint covers the records, but not the results of functions, nor the choice of fields.
-        found = [f"records {fingerprint}"]
+        forms = [f"records {fingerprint}"]
         for view in views:
             if hasattr(view, "chain"):
-                found += [f"through {self.form(stage.function, where)}" for stage in view.chain.stages]
+                forms += [f"through {self.form(stage.function, where)}" for stage in view.chain.stages]
             if hasattr(view, "parent") and view.spec != view.parent.spec:
-                found.append(f"{type(view).__name__} {view.spec.to_json()}")
+                forms.append(f"{type(view).__name__} {view.spec.to_json()}")
         if hasattr(value, "_mixture"):
-            found.append(str(value._mixture))
-        return " ".join(found)
+            forms.append(str(value._mixture))
+        return " ".join(forms)
 
     def _method(self, value: Any, where: str) -> str:
         if isinstance(value.__self__, ModuleType | None):
@@ -340,16 +344,20 @@ class ValueForms:
         """Describe an object by its class and its state, as pickle reduces it."""
         reduce = copyreg.dispatch_table.get(type(value))
         try:
-            made: Any = reduce(value) if reduce else value.__reduce_ex__(4)
+            reduced: Any = reduce(value) if reduce else value.__reduce_ex__(4)
         except (TypeError, ValueError, AttributeError, RuntimeError, pickle.PicklingError) as error:
             raise _refusal(where, value, "has no content that could be described") from error
-        if isinstance(made, str):
-            return f"global {made}"
-        make, arguments, state, items, pairs = (*made, None, None, None)[:5]
-        inside = [self.form(make, where), self._forms(arguments, where), self._state(value, state, where)]
-        inside.append(self._forms(items or (), where))
-        inside.append(self._pairs(dict(pairs or ()), where))
-        return f"object {' '.join(inside)}"
+        if isinstance(reduced, str):
+            return f"global {reduced}"
+        make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+        forms = (
+            self.form(make, where),
+            self._forms(arguments, where),
+            self._state(value, state, where),
+            self._forms(items or (), where),
+            self._pairs(dict(pairs or ()), where),
+        )
+        return f"object {' '.join(forms)}"
 
     def _state(self, value: Any, state: Any, where: str) -> str:  # state: the result of __getstate__
         if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
@@ -358,8 +366,9 @@ class ValueForms:
             return self.form(state, where)
         kept = []
         for name in sorted(state, key=str):
-            made = inspect.getattr_static(type(value), str(name), None)
-            if not isinstance(made, functools.cached_property):  # a cached property is computed from the rest
+            class_member = inspect.getattr_static(type(value), str(name), None)
+            # The value of a cached property is left out, since it is computed from the other attributes.
+            if not isinstance(class_member, functools.cached_property):
                 kept.append(f"{name}={self.form(state[name], f'{where}.{name}')}")
         return f"({', '.join(kept)})"
 
@@ -369,13 +378,13 @@ class ValueForms:
     _kinds: Final[dict[Any, Callable[..., str]]] = {  # the first match counts
         enum.Enum: _enum,
         (np.ndarray, np.generic): _array,
-        np.dtype: lambda _, value, __: f"dtype {_dtype(value)}",
+        np.dtype: lambda _, value, __: f"dtype {_dtype_form(value)}",
         np.ufunc: lambda _, value, __: f"ufunc {value.__name__}",
         PurePath: lambda _, value, __: f"path {str(value)!a}",
-        # The environment is read when the code runs; and a manifest must not contain secrets.
+        # Without content: the environment is read when the code runs, and a manifest must have no secrets.
         type(os.environ): lambda *_: "environ",
         logging.Logger: lambda *_: "logger",  # a logger only reports
-        Storage: lambda *_: "storage",  # the place of caches does not matter, only their content
+        Storage: lambda *_: "storage",  # the location of caches does not matter, only their content
         DataRef: _data_ref,
         (MethodType, BuiltinFunctionType): _method,
         functools.partial: _partial,
@@ -384,18 +393,21 @@ class ValueForms:
 
 
 def nested(value: Any) -> Iterator[Any]:
-    """Yield a value and the items of lists, tuples, sets and dicts in it, once each; of many the first."""
+    """Yield a value and the items of lists, tuples, sets and dicts in it, each object once.
+
+    Of a container with more than `MOST_EXAMINED_ITEMS` items, only the first ones are yielded.
+    """
     seen, waiting = {}, deque([value])
     while waiting:
-        one = waiting.popleft()
-        if id(one) in seen:
+        outer = waiting.popleft()
+        if id(outer) in seen:
             continue
-        seen[id(one)] = one
-        yield one
-        if type(one) in CONTAINERS:
-            held = itertools.chain.from_iterable(list(one.items())) if type(one) is dict else one
-            held = itertools.islice(held, MOST_EXAMINED_ITEMS)
-            waiting.extend(sorted(held, key=_rank) if isinstance(one, set | frozenset) else held)
+        seen[id(outer)] = outer
+        yield outer
+        if type(outer) in CONTAINERS:
+            items = itertools.chain.from_iterable(list(outer.items())) if type(outer) is dict else outer
+            items = itertools.islice(items, MOST_EXAMINED_ITEMS)
+            waiting.extend(sorted(items, key=_sort_key) if isinstance(outer, set | frozenset) else items)
 
 
 def is_plain(value: Any) -> bool:
@@ -418,10 +430,10 @@ def _has_hook(value: Any) -> bool:
     return inner is None or getattr(inner, HOOK, missing) is not getattr(value, HOOK)
 
 
-def _rank(item: Any) -> tuple[str, str]:
+def _sort_key(item: Any) -> tuple[str, str]:
     """Return a sort key for the items of a set, so that their order does not depend on the hash seed."""
-    known = ascii(item) if type(item) in _SCALARS else getattr(item, "__qualname__", "")
-    return type(item).__name__, known
+    text = ascii(item) if type(item) in _SCALARS else getattr(item, "__qualname__", "")
+    return type(item).__name__, text
 
 
 def array_sha256(array: Any) -> str:  # an array or a scalar of numpy
@@ -453,17 +465,17 @@ class _Digest:
         return memoryview(content).nbytes
 
 
-def _file(path: Any) -> str:  # path: the file of a numpy map
-    found = os.stat(path)
-    return f"file {os.fspath(path)!a} {found.st_size} {found.st_mtime_ns}"
+def _file_form(path: Any) -> str:  # path: the file of a np.memmap
+    status = os.stat(path)
+    return f"file {os.fspath(path)!a} {status.st_size} {status.st_mtime_ns}"
 
 
-def _dtype(dtype: np.dtype[Any]) -> str:
+def _dtype_form(dtype: np.dtype[Any]) -> str:
     return f"{dtype.name} {dtype.descr if dtype.names else dtype.str}"
 
 
 def _short(form: str) -> str:
-    if len(form) <= _INLINE:
+    if len(form) <= _MOST_INLINE_CHARACTERS:
         return form
     return f"{form[:24]}... {hashlib.sha256(form.encode(errors='surrogatepass')).hexdigest()}"
 

@@ -1,4 +1,4 @@
-"""Trees of records, and checks that several adapters share."""
+"""Convert the trees of records and batches, and check arguments, for several adapters."""
 
 import importlib
 import sys
@@ -12,8 +12,7 @@ from yogadl._core.spec import DictNode, Spec
 from yogadl._stream import Cut, RecordStream
 from yogadl.errors import ConfigurationError, MissingDependencyError
 
-# Trees of dicts, lists, tuples and namedtuples: the records and batches of frameworks.
-
+# A tree is a record or batch of a framework: nested dicts, lists, tuples and namedtuples.
 
 RECORD_COLUMN: Final = "record"  # the name of the column in tables whose records are single values
 
@@ -38,9 +37,6 @@ def with_padding(spec: Spec, padding_field: str | None) -> Spec:
         return spec
     assert isinstance(spec.tree, DictNode)
     return Spec(DictNode((*spec.tree.keys, padding_field), (*spec.tree.children, Leaf("bool"))))
-
-
-# Checks that several adapters share: of frameworks, of batch arguments, of ranks without shards.
 
 
 SHARD_ARGUMENTS: Final = "pass shard_rank= and num_shards= to ref.stream"
@@ -101,11 +97,11 @@ def ranks_of(framework: str) -> int:
     return int(module.distributed.get_world_size() if framework == "torch" else module.process_count())
 
 
-def warn_if_unsharded(stream: RecordStream, ranks: int, mend: str) -> None:
-    """Warn if each of several ranks would read every record of the stream; `mend` is the advice to print."""
+def warn_if_unsharded(stream: RecordStream, ranks: int, remedy: str) -> None:
+    """Warn if each of several ranks would read all records of the stream; `remedy` is the advice to print."""
     if ranks > 1 and stream.shard.ranks == 1:
         warnings.warn(
-            f"the stream is unsharded, so each of the {ranks} ranks reads every record: {mend}. If that is "
+            f"the stream is unsharded, so each of the {ranks} ranks reads every record: {remedy}. If that is "
             "what you want, ignore this",
             UserWarning,
             stacklevel=1,  # this file's line, not the caller's: Python then warns once a process

@@ -80,56 +80,61 @@ class ArrowWriter:
         self._writer.close()
 
 
-def _columns_of(spec: Spec, rest: Iterator[Any]) -> list[Any]:
+def _columns_of(spec: Spec, leaves: Iterator[Any]) -> list[Any]:
     """Return the columns of a table: a pa.field for each child of the record's root."""
     if isinstance(spec.tree, Leaf):
-        return [next(rest).with_name(RECORD_COLUMN)]
-    return _fields_below(spec.tree, rest, "")
+        return [next(leaves).with_name(RECORD_COLUMN)]
+    return _fields_below(spec.tree, leaves, "")
 
 
-def _fields_below(node: Any, rest: Iterator[Any], path: str) -> list[Any]:  # any node but a leaf
-    found = []
+def _fields_below(node: Any, leaves: Iterator[Any], path: str) -> list[Any]:  # any node but a leaf
+    columns = []
     for key, child in zip(node.keys, node.children, strict=True):
         if isinstance(child, Leaf):
-            found.append(next(rest).with_name(str(key)))
-        elif fields := _fields_below(child, rest, f"{path}/{key}"):  # Parquet has no empty struct
-            found.append(pa.field(str(key), pa.struct(fields), nullable=False))
-    names = [field.name for field in found]
+            columns.append(next(leaves).with_name(str(key)))
+        elif fields := _fields_below(child, leaves, f"{path}/{key}"):  # Parquet has no empty struct
+            columns.append(pa.field(str(key), pa.struct(fields), nullable=False))
+    names = [field.name for field in columns]
     for name in names:
         if names.count(name) > 1:
             raise UnsupportedDataError(
                 f"two fields of {path.lstrip('/') or 'the record'} would be the column {name!r}: rename one"
             )
-    return found
+    return columns
 
 
-def _arrays_below(node: Any, rest: Iterator[Any], fields: Iterable[Any]) -> list[Any]:  # any node but a leaf
+def _arrays_below(
+    node: Any, leaves: Iterator[Any], fields: Iterable[Any]
+) -> list[Any]:  # any node but a leaf
     known = {field.name: field for field in fields}
-    found = []
+    arrays = []
     for key, child in zip(node.keys, node.children, strict=True):
         if isinstance(child, Leaf):
-            found.append(next(rest))
+            arrays.append(next(leaves))
         elif str(key) in known:
             inner = list(known[str(key)].type)
-            found.append(pa.StructArray.from_arrays(_arrays_below(child, rest, inner), fields=inner))
-    return found
+            arrays.append(pa.StructArray.from_arrays(_arrays_below(child, leaves, inner), fields=inner))
+    return arrays
 
 
 def _field_of(leaf: Leaf) -> Any:
-    """Return the column of a leaf, without a name; its metadata has the dtype if Arrow has no such type."""
+    """Return the pa.field of a leaf, without a name; its metadata has the dtype if Arrow has no such type."""
     value = _value_type(leaf)
-    noted = {} if _is_plain(leaf) else {"yogadl.dtype": leaf.dtype}
+    metadata = {} if _is_plain(leaf) else {"yogadl.dtype": leaf.dtype}
     if leaf.shape is None:
-        made = pa.struct(
+        data_type = pa.struct(
             [_item("shape", pa.list_(_item("item", pa.int64()))), _item("values", _list(value, None))]
         )
     else:
-        made = value
+        data_type = value
         for size in reversed(leaf.shape):
-            made = _list(made, size)
+            data_type = _list(data_type, size)
     # Only dates can be missing: NaT of numpy is null in Arrow.
     return pa.field(
-        "", made, nullable=leaf.dtype.startswith(("datetime64", "timedelta64")), metadata=noted or None
+        "",
+        data_type,
+        nullable=leaf.dtype.startswith(("datetime64", "timedelta64")),
+        metadata=metadata or None,
     )
 
 
@@ -219,7 +224,7 @@ def _texts(field: Field, texts: Sequence[Any] | NDArray[Any], records: Sequence[
     except UnicodeEncodeError:
         for text, record in zip(texts, records, strict=True):
             if any("\ud800" <= character <= "\udfff" for character in text):
-                problem = f"has half of a surrogate pair, which UTF-8 has no form for: {text!a:.60}"
+                problem = f"has half of a surrogate pair, which UTF-8 can't encode: {text!a:.60}"
                 raise refuse(field.name, int(record), problem) from None
         raise
 

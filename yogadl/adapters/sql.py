@@ -66,17 +66,17 @@ class RowsSource:
     def __init__(self, cursor: Any, names: Sequence[str] | None, *, allow_pickle: bool = False) -> None:
         if cursor.description is None:
             raise UnsupportedDataError("the cursor has no result; let it execute a SELECT first")
-        found = [column[0] for column in cursor.description]
-        self._names = found if names is None else list(names)
-        if len(self._names) != len(found):
+        columns = [column[0] for column in cursor.description]
+        self._names = columns if names is None else list(names)
+        if len(self._names) != len(columns):
             raise ConfigurationError(
-                f"there are {len(self._names)} names for {len(found)} columns: {self._names} for {found}"
+                f"there are {len(self._names)} names for {len(columns)} columns: {self._names} for {columns}"
             )
         check_keys(self._names, "", 0)
-        same = [name for number, name in enumerate(self._names) if name in self._names[:number]]
-        if same:
+        repeated = [name for number, name in enumerate(self._names) if name in self._names[:number]]
+        if repeated:
             raise UnsupportedDataError(
-                f"two columns are called {same[0]!r}; rename one in the SELECT (AS), or give names="
+                f"two columns are called {repeated[0]!r}; rename one in the SELECT (AS), or pass names="
             )
         self._cursor = cursor
         self._first = self._fetch(_FIRST_RECORDS, 0)

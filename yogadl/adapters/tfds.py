@@ -13,7 +13,7 @@ from yogadl.errors import UnsupportedDataError
 
 __all__ = ["source"]
 
-# A tree of the features' structure: (shape, dtype) for a leaf, a dict, or None for a feature without them.
+# The structure of the examples: a dict of features; (shape, dtype) for a feature, or None if it has neither.
 Features = Any
 
 
@@ -61,7 +61,7 @@ def _features_of(info: Any) -> Features:  # a tree of TFDS's TensorInfo
 
 
 def _stored(value: Any, features: Features, path: str) -> Any:
-    """Return a value with arrays in place of lists; values without features, as of decoders, stay as is."""
+    """Return a value with arrays in place of lists. Values without a feature, such as a decoder's, stay."""
     if isinstance(value, dict) and isinstance(features, dict):
         return {
             key: _stored(item, features.get(key), f"{path}/{key}" if path else str(key))

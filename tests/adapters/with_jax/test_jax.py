@@ -300,7 +300,7 @@ def test_an_error_comes_after_the_batches_before_it_and_the_next_call_tries_agai
         ({"batch_size": 2, "padding_field": "x"}, "has a 'x' already"),
         ({"batch_size": 2, "sharding": "all"}, r"must be one such as NamedSharding.*, not 'all'"),
         ({"batch_size": 2, "sharding": P("data")}, r"must be one such as NamedSharding.*, not P"),
-        ({"batch_size": 2, "sharding": {"x": "all"}}, r"give a sharding for each of \['id', 'x'\]"),
+        ({"batch_size": 2, "sharding": {"x": "all"}}, r"pass a sharding for each of \['id', 'x'\]"),
         ({"batch_size": 2, "sharding": {"id": 1, "x": 2}}, "for field 'id' must be"),
     ],
 )

@@ -226,7 +226,7 @@ def test_padding_becomes_a_weight_of_zero():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (("x", "z"), r"fields has 'z', which the record has not; it has \['id', 'x'\]"),
+        (("x", "z"), r"fields has 'z', which the record does not have; it has \['id', 'x'\]"),
         (("x", "id", "x", "id"), "has 4 items"),
         ((), "has 0 items"),
         (("x", None), "fields has None: give a key"),
@@ -324,7 +324,7 @@ def test_a_checkpoint_refuses_epochs_that_are_shorter_than_what_is_done(tmp_path
     checkpoint = adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10))
     checkpoint.step = 7
     assert next(checkpoint.parts(3)) == {"initial_epoch": 0, "epochs": 1, "steps_per_epoch": 4}
-    with pytest.raises(ConfigurationError, match="7 steps of epoch 0 are done, which has 7"):
+    with pytest.raises(ConfigurationError, match="epoch 0 has 7 steps, but 7 are done already"):
         next(checkpoint.parts(3, steps_per_epoch=7))
 
 
@@ -332,7 +332,7 @@ def test_a_checkpoint_refuses_epochs_that_are_shorter_than_what_is_done(tmp_path
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, content):
     (tmp_path / "run.keras").write_bytes(content)
     checkpoint = adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10))
-    with pytest.raises(CacheFormatError, match=r"run.keras is no checkpoint"):
+    with pytest.raises(CacheFormatError, match=r"run.keras is not a checkpoint"):
         checkpoint.restore()
 
 

@@ -200,7 +200,7 @@ def a_queue():
 
 @pytest.mark.parametrize("make", [a_table, a_queue])
 def test_with_auto_a_pipeline_that_reads_what_is_not_in_its_graph_is_refused(storage, make):
-    with pytest.raises(ConfigurationError, match=r"does not say what it holds.*name the version yourself"):
+    with pytest.raises(ConfigurationError, match=r"content is not in its graph.*name the version yourself"):
         make().apply(adapter.cache(storage, "set", "auto"))
 
 

@@ -223,7 +223,7 @@ def test_there_is_a_cursor_where_workers_stand_at_the_same_place(ref, taken):
     items = iter(loader)
     first = ids(next(items) for _ in range(taken))
     if taken % 2:
-        with pytest.raises(CursorError, match="not a beginning of the epoch"):
+        with pytest.raises(CursorError, match="not the first of the epoch"):
             adapter.cursor(loader.state_dict())
     else:
         rest = ids(stream_of(ref, cursor=adapter.cursor(loader.state_dict())).batch(7))

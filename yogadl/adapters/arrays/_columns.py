@@ -1,4 +1,7 @@
-"""Turn Arrow's types, arrays and batches into specs and columns for a cache."""
+"""Turn Arrow's types, arrays and batches into specs and columns for a cache.
+
+A stored column is a numpy array, or `HeapValues` if the values vary in length; the cache's writer takes both.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,7 +43,7 @@ NULL: Final = (
     "is null, which has no stored form; fill the nulls (fill_null, fillna) or drop those records (drop_null, "
     "drop_nulls, dropna) first"
 )
-_MENDS: Final = (
+_REMEDIES: Final = (
     (pa.types.is_decimal, "cast it to float64, or to string to keep every digit"),
     (pa.types.is_time, "cast it to an integer"),
     (pa.types.is_interval, "cast it to a duration"),
@@ -68,7 +71,9 @@ def spec_of(names: Sequence[Any] | None, columns: Sequence[Values]) -> Spec:
             raise UnsupportedDataError(f"two columns are called {name!r}; rename one of them")
     spec = Spec(DictNode(tuple(names), tuple(map(_node, map(str, names), columns))))
     if not spec.fields:
-        raise UnsupportedDataError("there are no columns; records need at least one field")
+        raise UnsupportedDataError(
+            "the table has no columns, but records need at least one field: add a column"
+        )
     return spec
 
 
@@ -79,7 +84,7 @@ def _node(path: str, column: Values) -> Node:
 
 
 def _node_of_type(path: str, data_type: Any) -> Node:
-    data_type = _plain_type(data_type)
+    data_type = _type_without_encoding(data_type)
     if pa.types.is_struct(data_type):
         fields = [data_type.field(i) for i in range(data_type.num_fields)]
         keys = [field.name for field in fields]
@@ -100,8 +105,8 @@ def _node_of_type(path: str, data_type: Any) -> Node:
         raise refuse(path, 0, NULL)
     dtype = _dtype(element)
     if dtype is None:
-        mend = next((mend for holds, mend in _MENDS if holds(element)), "cast it to another type")
-        raise _unsupported(path, data_type, mend)
+        remedy = next((remedy for holds, remedy in _REMEDIES if holds(element)), "cast it to another type")
+        raise _unsupported(path, data_type, remedy)
     return Leaf(dtype, shape)
 
 
@@ -127,7 +132,7 @@ def unnested(path: str, data_type: Any) -> tuple[Shape, Any]:
     element, sizes = data_type, []
     while is_list(element):
         sizes.append(element.list_size if pa.types.is_fixed_size_list(element) else None)
-        element = _plain_type(element.value_type)
+        element = _type_without_encoding(element.value_type)
     shape = tuple(sizes) if declared is None else declared
     if None in shape[1:]:
         raise _unsupported(
@@ -147,7 +152,7 @@ def _declared_shape(data_type: Any) -> Shape | None:
     return tuple(shape)
 
 
-def _plain_type(data_type: Any) -> Any:
+def _type_without_encoding(data_type: Any) -> Any:
     """Return a type without dictionary or run-end encoding."""
     while pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type):
         data_type = data_type.value_type
@@ -183,16 +188,16 @@ def below(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
-def _unsupported(path: str, data_type: Any, mend: str) -> UnsupportedDataError:
+def _unsupported(path: str, data_type: Any, remedy: str) -> UnsupportedDataError:
     field = f"field {path!r}" if path else "the record itself"
-    return UnsupportedDataError(f"{field} is {data_type} in Arrow, which has no stored form; {mend}")
+    return UnsupportedDataError(f"{field} is {data_type} in Arrow, which has no stored form; {remedy}")
 
 
 # Turn Arrow arrays into columns for a cache, from Arrow's buffers, without a Python object per value.
 
 
 # The types of column that `CacheWriter.write` accepts.
-Stored = NDArray[Any] | HeapValues
+StoredColumn = NDArray[Any] | HeapValues
 
 # Chunks are joined up to this size, since many small ones take longer; Arrow's offsets may have only 31 bits.
 _JOINED_BYTES: Final = 2**30
@@ -200,32 +205,32 @@ _JOINED_BYTES: Final = 2**30
 
 def stored_columns(
     names: Sequence[Any] | None, columns: Sequence[Values], numbers: Sequence[int]
-) -> list[Stored]:
+) -> list[StoredColumn]:
     """Return one or more rows as stored columns, one for each field of `spec_of`.
 
     Raises:
         UnsupportedDataError: if a value is null or too large; names the record by its number in `numbers`.
     """
-    found: list[Stored] = []
+    found: list[StoredColumn] = []
     for name, column in zip([""] if names is None else map(str, names), columns, strict=True):
         pieces, first = [], 0
         for array in _chunks(column):
             if len(array):
-                pieces.append(_stored(name, array, numbers[first : first + len(array)]))
+                pieces.append(_stored_array(name, array, numbers[first : first + len(array)]))
                 first += len(array)
         found += map(_joined, zip(*pieces, strict=True))
     return found
 
 
-def value_lists(spec: Spec, columns: Sequence[Stored]) -> list[NDArray[Any] | list[Any]]:
-    """Return stored columns as records have them: as lists of values if the values vary in length."""
+def value_lists(spec: Spec, columns: Sequence[StoredColumn]) -> list[NDArray[Any] | list[Any]]:
+    """Return stored columns in the form for reading: as lists of values if the values vary in length."""
     return [
         column if isinstance(column, np.ndarray) else list(_values_of(field.leaf, column))
         for field, column in zip(spec.fields, columns, strict=True)
     ]
 
 
-def bytes_of(columns: Sequence[Stored]) -> int:
+def bytes_of(columns: Sequence[StoredColumn]) -> int:
     """Return the size of columns in bytes."""
     return sum(
         column.nbytes if isinstance(column, np.ndarray) else column.data.nbytes + 16 * len(column)
@@ -242,32 +247,32 @@ def _chunks(column: Values) -> Sequence[Values]:
     return chunks
 
 
-def _stored(path: str, array: Values, numbers: Sequence[int]) -> list[Stored]:
+def _stored_array(path: str, array: Values, numbers: Sequence[int]) -> list[StoredColumn]:
     """Return the stored columns of a non-empty array: one, or one for each field of a struct."""
     if isinstance(array, np.ndarray):
         return [array.astype(array.dtype.newbyteorder("<"), copy=False)]
-    array = _plain(array)
+    array = _without_encoding(array)
     position = _first_null(array)
     if position is not None:
         raise refuse(path, numbers[position], NULL)
     if pa.types.is_struct(array.type):
-        found: list[Stored] = []
+        found: list[StoredColumn] = []
         for i in range(array.type.num_fields):
             # `field` ignores the nulls of the struct itself, but the struct has none.
-            found += _stored(below(path, array.type.field(i).name), array.field(i), numbers)
+            found += _stored_array(below(path, array.type.field(i).name), array.field(i), numbers)
         return found
     return [_stored_leaf(path, array, numbers)]
 
 
-def _stored_leaf(path: str, array: Any, numbers: Sequence[int]) -> Stored:
+def _stored_leaf(path: str, array: Any, numbers: Sequence[int]) -> StoredColumn:
     count = len(array)
     shape, _ = unnested(path, array.type)
-    array, counts = _opened(path, array, shape, numbers)
+    array, counts = _innermost_values(path, array, shape, numbers)
     inner = math.prod(size for size in shape if size is not None)
     if is_text(array.type):
         data, lengths = _text(array)
         if shape:
-            data, lengths = _encoded(
+            data, lengths = _with_text_lengths(
                 data, lengths, np.full(count, inner) if counts is None else counts * inner
             )
     else:
@@ -287,7 +292,7 @@ def _stored_leaf(path: str, array: Any, numbers: Sequence[int]) -> Stored:
     return HeapValues(data, lengths, shapes, is_text(array.type))
 
 
-def _opened(
+def _innermost_values(
     path: str, array: Any, shape: Shape, numbers: Sequence[int]
 ) -> tuple[Any, NDArray[np.int64] | None]:
     """Return the innermost values of lists, and the length of each outermost list if the lengths vary."""
@@ -295,7 +300,9 @@ def _opened(
     declared = None
     if isinstance(array.type, pa.BaseExtensionType):
         declared, array = shape, array.storage
-    levels: list[Any] = []  # for each dimension the size of all its lists, or the end of each list
+    levels: list[
+        Any
+    ] = []  # for each dimension: the size of its lists, or the ends of lists that vary in size
 
     def record_of(position: int) -> int:
         for level in reversed(levels):
@@ -321,7 +328,7 @@ def _opened(
                     )
                     raise refuse(path, record_of(int(wrong[0])), problem)
                 levels.append(size)
-        array = _plain(array.flatten())  # `flatten` leaves out null lists, but there are none
+        array = _without_encoding(array.flatten())  # `flatten` leaves out null lists, but there are none
         position = _first_null(array)
         if position is not None:
             raise refuse(path, record_of(position), f"has an item that {NULL}")
@@ -334,7 +341,7 @@ def _first_null(array: Any) -> int | None:
     return int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
 
 
-def _plain(array: Any) -> Any:
+def _without_encoding(array: Any) -> Any:
     """Return an array without dictionary or run-end encoding."""
     while True:
         if pa.types.is_dictionary(array.type):
@@ -366,10 +373,12 @@ def _buffer(buffer: Any, dtype: Any) -> NDArray[Any]:
     return np.empty(0, dtype) if buffer is None else np.frombuffer(buffer, dtype)
 
 
-def _encoded(
+def _with_text_lengths(
     data: NDArray[np.uint8], lengths: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Put the lengths of a record's texts, in 32 bits, before its texts, as `_format.columns` stores them.
+    """Put the lengths of each record's texts, in 32 bits, before the texts, as `_format.columns` stores them.
+
+    Return all the bytes, back to back, and the number of bytes of each record.
 
     Args:
         data: All texts, back to back.
@@ -388,7 +397,7 @@ def _encoded(
     return joined, heads + texts
 
 
-def _joined(pieces: tuple[Stored, ...]) -> Stored:
+def _joined(pieces: tuple[StoredColumn, ...]) -> StoredColumn:
     if len(pieces) == 1:
         return pieces[0]
     heaps = [piece for piece in pieces if isinstance(piece, HeapValues)]
@@ -413,10 +422,11 @@ def _values_of(leaf: Leaf, column: HeapValues) -> Iterator[Any]:
             yield decoded(leaf, data.tobytes(), tuple(sizes[:rank]))
 
 
-# Read tables that come in batches, in order; a thread reads the next batch while one is stored.
+# Read tables that come in batches, in order; a thread reads the next batch while the last one is stored.
 
 
-# The size of one conversion: large enough that the work per chunk is small, and small enough for CPU caches.
+# The limits of one conversion: large enough that the work per chunk is small, and small enough for CPU
+# caches.
 _CHUNK_RECORDS: Final = 64 * 1024
 _CHUNK_BYTES: Final = 8 * 2**20
 # Smaller batches are joined: converting 1,000 records, a common size, takes as long as converting 8,000.
@@ -449,27 +459,27 @@ class StreamSource:
 
 
 @dataclass(frozen=True)
-class Piece:
+class RowGroup:
     """A row group of a Parquet file, which can be read without the row groups before."""
 
     records: int
     batches: Callable[[], Iterable[Any]]
 
 
-class PiecesSource:
+class RowGroupsSource:
     """Row groups of Parquet files of one schema, read one after the other."""
 
     can_start_anywhere = True
     has_final_spec = True
 
-    def __init__(self, schema: Any, pieces: Sequence[Piece]) -> None:
+    def __init__(self, schema: Any, pieces: Sequence[RowGroup]) -> None:
         self._names = schema.names
         self._pieces = pieces
         self.spec: Spec = spec_of(self._names, list(schema))
         self.length = sum(piece.records for piece in pieces)
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
-        # A share that begins within a row group would read the whole row group.
+        # Where the source is divided among workers: reading from within a row group would decode all of it.
         self.starts = list(accumulate((piece.records for piece in pieces[:-1]), initial=0))
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
@@ -493,7 +503,7 @@ def _chunked(names: Sequence[str], batches: Iterable[Any], first: int, skipped: 
         first: The number of the first record to yield.
         skipped: The number of records before it in `batches`.
     """
-    for table in _read_ahead(_tables(_without(batches, skipped))):
+    for table in _read_ahead(_joined_batches(_without_first(batches, skipped))):
         size = chunk_records(table.nbytes // table.num_rows)
         for start in range(0, table.num_rows, size):
             piece = table.slice(start, size)
@@ -501,24 +511,25 @@ def _chunked(names: Sequence[str], batches: Iterable[Any], first: int, skipped: 
             first += len(piece)
 
 
-def _without(batches: Iterable[Any], skipped: int) -> Iterator[Any]:
+def _without_first(batches: Iterable[Any], skipped: int) -> Iterator[Any]:
+    """Yield the batches without the first `skipped` records."""
     for batch in batches:
         if batch.num_rows > skipped:
             yield batch.slice(skipped)
         skipped = max(0, skipped - batch.num_rows)
 
 
-def _tables(batches: Iterable[Any]) -> Iterator[Any]:
-    """Join small batches."""
-    held: list[Any] = []
+def _joined_batches(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield tables of one or more batches, of at least `_LEAST_RECORDS` records or `_CHUNK_BYTES` bytes."""
+    waiting: list[Any] = []
     for batch in batches:
-        held.append(batch)
-        records = sum(batch.num_rows for batch in held)
-        if records >= _LEAST_RECORDS or sum(batch.nbytes for batch in held) >= _CHUNK_BYTES:
-            yield pa.Table.from_batches(held)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held)
+        waiting.append(batch)
+        records = sum(batch.num_rows for batch in waiting)
+        if records >= _LEAST_RECORDS or sum(batch.nbytes for batch in waiting) >= _CHUNK_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 def _read_ahead(items: Iterator[Any]) -> Iterator[Any]:

@@ -16,8 +16,8 @@ from yogadl._core.protocols import Indices
 from yogadl._core.spec import Spec
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.adapters.arrays._columns import (
-    Piece,
-    PiecesSource,
+    RowGroup,
+    RowGroupsSource,
     StreamSource,
     Values,
     bytes_of,
@@ -98,34 +98,34 @@ def of_pyarrow(data: Any) -> FrameSource | None:
 
 def _rows_of_pandas(frame: Any, chosen: Rows, columns: Sequence[tuple[Any, Any]]) -> list[Values]:
     some = frame.iloc[chosen]
-    return [_of_series(name, some.iloc[:, n], data_type) for n, (name, data_type) in enumerate(columns)]
+    return [_series_values(name, some.iloc[:, n], data_type) for n, (name, data_type) in enumerate(columns)]
 
 
-def _of_series(name: Any, series: Any, data_type: Any) -> Values:
+def _series_values(name: Any, series: Any, data_type: Any) -> Values:
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biufc":
         return series.to_numpy()  # not through Arrow, which would read NaN as null
     try:
         return pa.array(series, type=data_type, from_pandas=True)
     except _ARROW_ERRORS as error:
-        raise _untyped(name, series.dtype, error) from error
+        raise _unconvertible(name, series.dtype, error) from error
 
 
-def _type_of(name: Any, series: Any) -> Any:
-    """Return the common Arrow type of the values of a column of Python objects, else None."""
+def _object_column_type(name: Any, series: Any) -> Any:
+    """Return the Arrow type of all values of a column of Python objects; None for any other column."""
     if series.dtype != object:
         return None
     values = series.to_numpy()
     try:
         found = pa.infer_type(values, from_pandas=True)
     except _ARROW_ERRORS as error:
-        raise _untyped(name, series.dtype, error) from error
-    # Arrow would convert both to one type.
+        raise _unconvertible(name, series.dtype, error) from error
+    # Refused, because Arrow would convert bytes and str to one type.
     if (pa.types.is_binary(found) or pa.types.is_string(found)) and {bytes, str} <= set(map(type, values)):
-        raise _untyped(name, series.dtype, "bytes and str are mixed")
+        raise _unconvertible(name, series.dtype, "bytes and str are mixed")
     return found
 
 
-def _untyped(name: Any, dtype: Any, error: object) -> UnsupportedDataError:
+def _unconvertible(name: Any, dtype: Any, error: object) -> UnsupportedDataError:
     return UnsupportedDataError(
         f"field {str(name)!r} is a column of {dtype} that Arrow can't take ({error}); make all its values of "
         "one type, or cast it (astype)"
@@ -134,7 +134,7 @@ def _untyped(name: Any, dtype: Any, error: object) -> UnsupportedDataError:
 
 def _pandas_source(names: Sequence[Any] | None, frame: Any) -> FrameSource:
     named = enumerate([""] if names is None else names)
-    columns = [(name, _type_of(name, frame.iloc[:, number])) for number, name in named]
+    columns = [(name, _object_column_type(name, frame.iloc[:, number])) for number, name in named]
     return FrameSource(names, frame, partial(_rows_of_pandas, columns=columns))
 
 
@@ -187,7 +187,7 @@ def _rows_of_datasets(
     dataset: Any, chosen: Rows, names: Sequence[str], media: Sequence[str]
 ) -> Sequence[Values]:
     table = dataset[chosen if isinstance(chosen, slice) else chosen.tolist()]
-    columns: Sequence[Values] = _with_bytes(table, media).select(names).columns
+    columns: Sequence[Values] = _with_file_contents(table, media).select(names).columns
     return columns
 
 
@@ -195,14 +195,14 @@ def of_datasets(data: Any) -> FrameSource | StreamSource | None:
     """Return the source of a Dataset or IterableDataset of HF datasets."""
     if hasattr(data, "keys"):
         raise UnsupportedDataError(
-            f"a {type(data).__name__} is several datasets, {sorted(data)}: give one of them"
+            f"a {type(data).__name__} is several datasets, {sorted(data)}: pass one of them"
         )
     if hasattr(data, "format") and hasattr(data, "with_format") and hasattr(data, "__getitem__"):
         if data.format["type"] == "custom":
-            return None  # a transform of the user, which runs only record by record
+            return None  # a user's transform: it is called record by record, so columns can't be read
         names = list(data.format["columns"])
         arrow = data.with_format("arrow", columns=names)
-        read = partial(_rows_of_datasets, names=names, media=_media(data.features, names))
+        read = partial(_rows_of_datasets, names=names, media=_media_columns(data.features, names))
         return FrameSource(names, arrow, read)
     if hasattr(data, "with_format") and hasattr(data, "iter"):
         arrow = data.with_format("arrow")
@@ -210,22 +210,22 @@ def of_datasets(data: Any) -> FrameSource | StreamSource | None:
         first = next((table for table in tables if table.num_rows), None)
         if first is None:
             raise UnsupportedDataError(NO_RECORDS)
-        media = _media(data.features or {}, first.column_names)
-        every = (_with_bytes(table, media) for table in chain([first], tables))
-        first = next(every)
-        batches = (batch for table in chain([first], every) for batch in table.to_batches())
+        media = _media_columns(data.features or {}, first.column_names)
+        loaded = (_with_file_contents(table, media) for table in chain([first], tables))
+        first = next(loaded)
+        batches = (batch for table in chain([first], loaded) for batch in table.to_batches())
         return StreamSource(pa.RecordBatchReader.from_batches(first.schema, batches))
     return None
 
 
-def _media(features: Any, names: Sequence[str]) -> tuple[str, ...]:
+def _media_columns(features: Any, names: Sequence[str]) -> tuple[str, ...]:
     """Return the columns that hold files, as bytes or a path: images, audio and other media."""
     types = {name: getattr(features.get(name), "pa_type", None) for name in names}
     structs = {name: kind for name, kind in types.items() if kind is not None and pa.types.is_struct(kind)}
     return tuple(name for name, kind in structs.items() if kind.get_field_index("bytes") >= 0)
 
 
-def _with_bytes(table: Any, media: Sequence[str]) -> Any:
+def _with_file_contents(table: Any, media: Sequence[str]) -> Any:
     """Replace each column of files by a column of the files' bytes, which stay encoded."""
     if not media:
         return table
@@ -241,39 +241,43 @@ def _with_bytes(table: Any, media: Sequence[str]) -> Any:
 # Read Parquet files, and Arrow's datasets of them, row group by row group.
 
 
-def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> PiecesSource:
+def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> RowGroupsSource:
     """Return the source of Parquet files, each given as a path or as a pq.ParquetFile."""
-    pieces: list[Piece] = []
+    pieces: list[RowGroup] = []
     expected = None
     for file in files:
-        opened = _opened(file)
-        schema = _chosen(opened.schema_arrow.remove_metadata(), columns, file)
+        opened = _open_parquet(file)
+        schema = _chosen_schema(opened.schema_arrow.remove_metadata(), columns, file)
         if expected is None:
             expected = schema
         if [(field.name, field.type) for field in schema] != [(field.name, field.type) for field in expected]:
-            raise UnsupportedDataError(f"{file} has the columns {_listed(schema)}, not {_listed(expected)}")
+            raise UnsupportedDataError(
+                f"{file} has the columns {_listed(schema)}, but the first file has {_listed(expected)}: pass "
+                "files of one schema, or the columns= that they share"
+            )
         for number in range(opened.metadata.num_row_groups):
             group = opened.metadata.row_group(number)
             if group.num_rows:
                 size = chunk_records(group.total_byte_size // group.num_rows)
-                pieces.append(Piece(group.num_rows, _Group(file, number, columns, 2 * size)))
+                pieces.append(RowGroup(group.num_rows, _RowGroupBatches(file, number, columns, 2 * size)))
         if opened is not file:
             opened.close()
-    return PiecesSource(expected, pieces)
+    return RowGroupsSource(expected, pieces)
 
 
-def _opened(file: Any) -> Any:
+def _open_parquet(file: Any) -> Any:
     import pyarrow.parquet
 
     return pyarrow.parquet.ParquetFile(file) if isinstance(file, str) else file
 
 
-def _chosen(schema: Any, columns: Sequence[str] | None, file: Any) -> Any:
+def _chosen_schema(schema: Any, columns: Sequence[str] | None, file: Any) -> Any:
     if columns is None:
         return schema
     missing = [name for name in columns if name not in schema.names]
     if missing or not columns:
-        raise ConfigurationError(f"{file} has the columns {schema.names}, and not {missing or 'none'}")
+        problem = f"lacks the columns {missing}" if missing else "can't be read without columns"
+        raise ConfigurationError(f"{file} {problem}: choose columns= among {schema.names}")
     return pa.schema([schema.field(name) for name in columns])
 
 
@@ -282,7 +286,7 @@ def _listed(schema: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _RowGroupBatches:
     """The batches of one row group; picklable if the file is given by its path."""
 
     file: Any
@@ -298,7 +302,7 @@ class _Group:
         return self.__dict__
 
     def __call__(self) -> Iterator[Any]:
-        opened = _opened(self.file)
+        opened = _open_parquet(self.file)
         try:
             columns = None if self.columns is None else list(self.columns)
             for batch in opened.iter_batches(self.batch_records, row_groups=[self.number], columns=columns):
@@ -308,7 +312,7 @@ class _Group:
                 opened.close()
 
 
-def of_dataset(dataset: Any) -> PiecesSource | StreamSource:
+def of_dataset(dataset: Any) -> RowGroupsSource | StreamSource:
     """Return the source of a pa.dataset.Dataset; by row groups if its files are Parquet."""
     try:
         fragments = list(dataset.get_fragments())
@@ -318,14 +322,14 @@ def of_dataset(dataset: Any) -> PiecesSource | StreamSource:
     # `count_rows` counts the whole file, so it is not used.
     counts = [sum(part.num_rows for part in group.row_groups) for group in groups]
     found = [
-        Piece(count, partial(_of_fragment, group, dataset.schema))
+        RowGroup(count, partial(_fragment_batches, group, dataset.schema))
         for count, group in zip(counts, groups, strict=True)
         if count
     ]
-    return PiecesSource(dataset.schema, found)
+    return RowGroupsSource(dataset.schema, found)
 
 
-def _of_fragment(fragment: Any, schema: Any) -> Iterator[Any]:
+def _fragment_batches(fragment: Any, schema: Any) -> Iterator[Any]:
     """Read the batches of one row group of a pa.dataset.Dataset, with the columns of its folder's name."""
     from pyarrow.dataset import Scanner
 
@@ -353,7 +357,7 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a table o
         return of_polars(data)
     if package == "datasets":
         return of_datasets(data)
-    found = _of_pyarrow(data)
+    found = _source_of_pyarrow(data)
     if found is None and hasattr(data, "__arrow_c_stream__"):
         return StreamSource(pa.RecordBatchReader.from_stream(data))
     return found
@@ -395,7 +399,7 @@ def parquet(
     return of_files(paths, columns)
 
 
-def _of_pyarrow(data: Any) -> Source | None:
+def _source_of_pyarrow(data: Any) -> Source | None:
     if isinstance(data, pa.RecordBatchReader):
         return StreamSource(data)
     # Compared by name: these modules of pyarrow are loaded only if there are such objects.

@@ -37,7 +37,8 @@ from yogadl.errors import ConfigurationError, CursorError
 # Grain gives worker k of w every w-th item, k, k + w, ..., and takes one element from each worker in turn. If
 # the workers batch their items, their batches are not the batches of the order, and the delivered items are
 # no prefix of the order. Therefore the sampler assigns items by the batch: the j-th batch of worker k is
-# batch j * w + k of the order. The number of items in a batch depends on the operations.
+# batch j * w + k of the order. The number of items in a batch depends on the operations. A place is a number
+# that Grain gives to a worker; the assignment maps it to the number of an item.
 
 
 # Grain's transformations and operations have no common type.
@@ -56,7 +57,7 @@ class Effect:
         deal: The number of consecutive items that make one element: the product of the sizes of the batch
             operations before the first operation that may change the number of items otherwise.
         is_in_step: Whether only batching changes the number of items, so that all shards stay in step.
-        is_known: Whether all operations are Grain's own. Another operation may hold back items.
+        is_known: Whether all operations are Grain's own. Another operation may take items and deliver none.
     """
 
     deal: int
@@ -95,15 +96,15 @@ class Assignment:
         """The number of places that Grain divides among the workers; places after the end may be empty."""
         if self.workers == 1 or self.deal == 1 or self.items == sys.maxsize:
             return self.items
-        round_ = self.workers * self.deal
-        return math.ceil(self.items / round_) * round_
+        round_items = self.workers * self.deal  # each worker gets one element's items
+        return math.ceil(self.items / round_items) * round_items
 
     def item(self, place: int) -> int:
         """Return the item at a place; an item after the end means that the place is empty."""
         if self.workers == 1 or self.deal == 1:
             return place
-        own, worker = divmod(place, self.workers)
-        element, within = divmod(own, self.deal)
+        place_of_worker, worker = divmod(place, self.workers)
+        element, within = divmod(place_of_worker, self.deal)
         return (element * self.workers + worker) * self.deal + within
 
     def delivered(self, taken: Sequence[int]) -> int | None:
@@ -179,7 +180,10 @@ def from_json(described: Any) -> Numbering:  # Any: the JSON comes from a file
         shard = Shard(identity.skipped.kept, whole("rank", rank), whole("ranks", ranks, 1), remainder)
         return Numbering(identity, shard, point, Cut(size, drop_remainder, epochs))
     except (KeyError, TypeError, ValueError) as error:
-        raise CursorError(f"the state's sampler is damaged: {json.dumps(described)[:200]}") from error
+        raise CursorError(
+            "the state's sampler is damaged, use a state as get_state returned it: "
+            f"{json.dumps(described)[:200]}"
+        ) from error
 
 
 # Give Grain records and batches by number: as random-access data sources, and as a map dataset.
@@ -423,8 +427,8 @@ class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain
         if number >= len(self.part):
             raise ConfigurationError(
                 f"element {number} was requested of a part of {len(self.part)}: after sequential_slice=True "
-                "Grain's repeat() would read the parts of others again. Pass epochs= to map_dataset instead "
-                "of calling repeat(), or leave sequential_slice out"
+                "Grain's repeat() would read the parts of other workers, too. Pass epochs= to map_dataset "
+                "instead of calling repeat(), or leave sequential_slice out"
             )
         return self._source[self.part[number]]
 

@@ -39,7 +39,7 @@ _AT_ONCE: Final = 1024  # the number of records whose indices are computed toget
 
 
 class _ShardPlaces:
-    """The places of one shard, as Grain counts them: place i of shard r of R is number i * R + r.
+    """The places of one shard. Place i of shard r of R has the index i * R + r in Grain.
 
     Attributes:
         numbering: The numbering of the items.
@@ -53,7 +53,7 @@ class _ShardPlaces:
         self._shard_options = grain.sharding.ShardOptions(self._rank, self._ranks)
 
     def __len__(self) -> int:
-        """Return the places of all shards as if each had as many as this one: Grain divides by the shards."""
+        """Return this shard's number of places times the number of shards, by which Grain divides it."""
         return min(sys.maxsize, self._places * self._ranks)
 
     def _place(self, index: int) -> int:
@@ -61,7 +61,7 @@ class _ShardPlaces:
         if rank != self._rank:
             raise ConfigurationError(
                 f"the DataLoader reads shard {rank} of {self._ranks}, the stream is shard {self._rank}: "
-                "leave out shard_options, the stream says them"
+                "leave out shard_options, since the stream sets the shard"
             )
         if not 0 <= place < self._places:
             raise IndexError(f"there is no place {place}: the sampler has {self._places}")
@@ -101,17 +101,21 @@ class Sampler(_ShardPlaces):
         numbering.cut.warn_if_finished(numbering.shard, numbering.cut.span(numbering.start))
         super().__init__(numbering, length_of(numbering))
         self._batches = NumberedBatches(stream, _AT_ONCE)
-        self._kept: tuple[int, int, list[int]] = (-1, 0, [])
+        self._computed_indices: tuple[int, int, list[int]] = (
+            -1,
+            0,
+            [],
+        )  # (epoch, number of the batch, indices)
 
     def __getitem__(self, index: int) -> grain.RecordMetadata:
         place = self._place(index)
         epoch, row = self.numbering.locate(place)
         number, within = divmod(row, _AT_ONCE)
-        kept = self._kept
-        if kept[:2] != (epoch, number):
-            kept = (epoch, number, self._batches.rows(epoch, number).indices.tolist())
-            self._kept = kept
-        return grain.RecordMetadata(index, kept[2][within], self._rng(place))
+        computed = self._computed_indices
+        if computed[:2] != (epoch, number):
+            computed = (epoch, number, self._batches.rows(epoch, number).indices.tolist())
+            self._computed_indices = computed
+        return grain.RecordMetadata(index, computed[2][within], self._rng(place))
 
     def __repr__(self) -> str:
         return f"yogadl.Sampler({json.dumps(to_json(self.numbering))})"
@@ -241,8 +245,8 @@ def map_dataset(
         [[0, 10, 20, 30], [40, 50]]
     """
     allow_workers()
-    found = _items_of(stream, epochs, batch_size, drop_remainder, padding_field, skip_finished_epoch)
-    return StreamMapDataset(*found)
+    items = _items_of(stream, epochs, batch_size, drop_remainder, padding_field, skip_finished_epoch)
+    return StreamMapDataset(*items)
 
 
 def allow_workers() -> None:
@@ -301,14 +305,14 @@ def _data_loader(
     sampler = ItemSampler(numbering, assignment, effect, is_random=is_random)
     items: RecordItems | BatchItems | ItemsOrNone = source
     if assignment.length != length_of(numbering):
-        items, operations = ItemsOrNone(source), [_NotEmpty(), *operations]
+        items, operations = ItemsOrNone(source), [_DropEmptyPlaces(), *operations]
     options.setdefault("read_options", grain.ReadOptions(0, 0))
     return grain.DataLoader(
         data_source=items, sampler=sampler, operations=operations, worker_count=workers, **options
     )
 
 
-class _NotEmpty(grain.transforms.Filter):  # type: ignore[misc]  # of Any: Grain has no annotations
+class _DropEmptyPlaces(grain.transforms.Filter):  # type: ignore[misc]  # of Any: Grain has no annotations
     """A filter that drops empty places."""
 
     def filter(self, element: Any) -> bool:
@@ -341,8 +345,8 @@ def _check_shards(numbering: Numbering, shards: grain.sharding.ShardOptions | No
 # A dataset without end has a length of `sys.maxsize`, or of `sys.maxsize` divided by the shards.
 _ENDLESS: Final = sys.maxsize >> 20
 
-# Map datasets that have an element at every index; other ones may have gaps.
-_DENSE: Final = frozenset(
+# Map datasets that have an element at every index; in all others some elements may be missing.
+_WITHOUT_GAPS: Final = frozenset(
     {
         *("SourceMapDataset", "RangeMapDataset", "StreamMapDataset", "MapMapDataset", "RandomMapMapDataset"),
         *("MapWithIndexMapDataset", "BatchMapDataset", "ShuffleMapDataset", "WindowShuffleMapDataset"),
@@ -364,7 +368,7 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
     """
     if isinstance(data, grain.MapDataset):
         _require_end(data)
-        if all(type(stage).__name__ in _DENSE for stage in _stages(data)):
+        if all(type(stage).__name__ in _WITHOUT_GAPS for stage in _stages(data)):
             return None
         data = data.to_iter_dataset(grain.ReadOptions(0, 0))
     elif isinstance(data, grain.IterDataset):

@@ -27,8 +27,8 @@ from yogadl.errors import CursorError
 
 # Grain has no annotations and no public names for the stages of a pipeline: `Any` stands for its iterators,
 # datasets and states, and the sets below contain the names of its classes. Other classes are refused.
-_DAMAGED: Final = "the state is damaged: use one as get_state gave it"
-_RESUME: Final = "go on from Grain's own state instead (set_state, or Orbax)"
+_DAMAGED: Final = "the state is damaged: use a state as get_state returned it"
+_RESUME: Final = "resume from Grain's own state instead (set_state, or Orbax)"
 _ONE_TO_ONE: Final = frozenset(
     {
         *("_MapDatasetIterator", "_RandomMapDatasetIterator", "_MapWithIndexDatasetIterator"),
@@ -40,7 +40,7 @@ _ONE_TO_ONE: Final = frozenset(
     }
 )
 _BATCHES: Final = frozenset({"_BatchDatasetIterator", "BatchIterDataset"})
-_READERS: Final = frozenset({"PrefetchDatasetIterator", "PrefetchIterDataset"})
+_MAP_READERS: Final = frozenset({"PrefetchDatasetIterator", "PrefetchIterDataset"})
 _FILTERS: Final = frozenset({"_FilterDatasetIterator", "FilterIterDataset", "FilterMapDataset"})
 
 
@@ -69,30 +69,30 @@ def cursor(iterator_or_state: Any) -> dict[str, Any]:  # Grain's iterators, or t
         (2, 2)
     """
     if isinstance(iterator_or_state, grain.DataLoaderIterator):
-        return _of_loader(iterator_or_state)
+        return _cursor_of_loader(iterator_or_state)
     if isinstance(iterator_or_state, grain.DatasetIterator):
-        return _of_dataset(iterator_or_state)
+        return _cursor_of_dataset(iterator_or_state)
     state = iterator_or_state
     if isinstance(state, bytes | str):
         try:
             state = parse_json(state, most_digits=MANY_DIGITS)
         except ValueError:
             raise CursorError(f"this is no state of Grain's, which would be JSON: {state[:60]!r}") from None
-    numbering, effect = _sampled(state)
+    numbering, effect = _read_sampler(state)
     if effect is None:
         raise CursorError(
-            "the state does not say what the DataLoader makes of the records: pass the iterator itself, or "
-            "use make_dataloader, whose states say it"
+            "the state does not contain the DataLoader's operations, which decide how many records were "
+            "delivered: pass the iterator itself, or use make_dataloader, whose states contain them"
         )
-    return _of_taken(numbering, effect, _taken(state, numbering), effect.deal)
+    return _cursor_of_counts(numbering, effect, _taken_counts(state, numbering), effect.deal)
 
 
-def _of_taken(numbering: Numbering, effect: Effect, taken: list[int], deal: int) -> dict[str, Any]:
+def _cursor_of_counts(numbering: Numbering, effect: Effect, taken: list[int], deal: int) -> dict[str, Any]:
     """Return the cursor from the number of items that each worker took, assigned `deal` at a time."""
     if not effect.is_known:
         raise CursorError(
-            "an operation that is none of Grain's transformations may hold back records that it took, so "
-            f"what was delivered is not known: {_RESUME}"
+            "an operation that is not one of Grain's transformations may keep records that it took, so the "
+            f"number of delivered records is not known: {_RESUME}"
         )
     delivered = Assignment(len(taken), deal, length_of(numbering)).delivered(taken)
     is_short = delivered is not None and delivered % effect.deal > 0
@@ -104,7 +104,8 @@ def _cursor(numbering: Numbering, delivered: int | None, is_in_step: bool, is_sh
     if delivered is None:
         raise CursorError(
             "the workers' records are no prefix of the order, since each worker makes its own batches: use "
-            f"make_dataloader, which gives each worker whole batches, or batch outside of them, or {_RESUME}"
+            "make_dataloader, which gives each worker whole batches, or batch after the workers, or "
+            f"{_RESUME}"
         )
     if not is_in_step and numbering.shard.ranks > 1:
         raise CursorError(
@@ -114,41 +115,40 @@ def _cursor(numbering: Numbering, delivered: int | None, is_in_step: bool, is_sh
     return cursor_of(numbering, delivered, is_short=is_short)
 
 
-# The rest of a DataLoader's cursor.
-
-
-def _of_loader(iterator: Any) -> dict[str, Any]:
+def _cursor_of_loader(iterator: Any) -> dict[str, Any]:
     loader = iterator._data_loader
     state = json.loads(iterator.get_state())
-    numbering, effect = _sampled(state)
-    taken = _taken(state, numbering)
+    numbering, effect = _read_sampler(state)
+    taken = _taken_counts(state, numbering)
     if effect is not None:
-        return _of_taken(numbering, effect, taken, effect.deal)
+        return _cursor_of_counts(numbering, effect, taken, effect.deal)
     shards, shard = loader._shard_options, numbering.shard
     if (shards.shard_index, shards.shard_count) != (shard.rank, shard.ranks):
         raise CursorError(
-            f"the DataLoader reads shard {shards.shard_index} of {shards.shard_count} of what the stream "
-            "gives, which no cursor can say: pass the shard to ref.stream(shard_rank=..., num_shards=...) "
-            "instead"
+            f"the DataLoader reads shard {shards.shard_index} of {shards.shard_count} of the stream's "
+            "records, but a cursor has no shard: pass the shard to ref.stream(shard_rank=..., "
+            "num_shards=...) instead"
         )
     effect = effect_of(loader._operations)
     if len(taken) > 1 and effect.deal > 1:  # workers make the batches, so shards may be out of step, too
         effect = replace(effect, is_in_step=False)
-    return _of_taken(numbering, effect, taken, 1)
+    return _cursor_of_counts(numbering, effect, taken, 1)
 
 
-def _sampled(state: Any) -> tuple[Numbering, Effect | None]:
+def _read_sampler(state: Any) -> tuple[Numbering, Effect | None]:
     """Return the sampler's part of a state: the numbering, and the effect if the sampler recorded it."""
     sampler = state.get("sampler") if isinstance(state, Mapping) else None
     if not isinstance(sampler, str):
         raise CursorError(
-            "the state has no sampler. That of a grain.MapDataset or IterDataset says nothing of its data: "
-            f"pass the iterator itself (after set_state); behind a FlatMap there is no cursor: {_RESUME}"
+            "the state has no sampler. The state of a grain.MapDataset or IterDataset does not identify its "
+            "data: pass the iterator itself (after set_state). After a FlatMap there is no cursor: "
+            f"{_RESUME}"
         )
     kind, _, text = sampler.partition("(")
     if kind not in ("yogadl.Sampler", "yogadl.ItemSampler"):
         raise CursorError(
-            f"the order is that of {sampler[:80]}: a cursor needs yogadl's own, which make_dataloader takes"
+            f"the order is that of {sampler[:80]}, but a cursor needs a sampler of yogadl: use "
+            "make_dataloader"
         )
     try:
         described = parse_json(text[:-1], most_digits=MANY_DIGITS)
@@ -162,33 +162,36 @@ def _sampled(state: Any) -> tuple[Numbering, Effect | None]:
         raise CursorError(_DAMAGED) from error
 
 
-def _taken(state: Any, numbering: Numbering) -> list[int]:
-    """Return the number of items that each worker took, from its last place among those of all shards."""
+def _taken_counts(state: Any, numbering: Numbering) -> list[int]:
+    """Return the number of items that each worker took, computed from the last index that it has seen."""
     rank, ranks = numbering.shard.rank, numbering.shard.ranks
-    found = []
+    counts_and_rests = []
     try:
         workers, last = max(1, whole("worker_count", state["worker_count"])), state["last_seen_indices"]
         for worker in range(workers):
             first = rank + worker * ranks - workers * ranks  # Grain's value before the first item
-            found.append(divmod(whole("last seen index", last[str(worker)] - first), workers * ranks))
+            counts_and_rests.append(
+                divmod(whole("last seen index", last[str(worker)] - first), workers * ranks)
+            )
     except (KeyError, TypeError, ValueError) as error:
         raise CursorError(_DAMAGED) from error
-    if any(rest for _, rest in found):
-        raise CursorError(f"the state's 'last_seen_indices' {last!r} is not that of shard {rank} of {ranks}")
-    return [count for count, _ in found]
+    if any(rest for _, rest in counts_and_rests):
+        raise CursorError(
+            f"the state's 'last_seen_indices' {last!r} are not those of shard {rank} of {ranks}: use a state "
+            "that this shard saved"
+        )
+    return [count for count, _ in counts_and_rests]
 
 
-# The cursor of a pipeline of datasets.
-
-
-def _of_dataset(iterator: Any) -> dict[str, Any]:
+def _cursor_of_dataset(iterator: Any) -> dict[str, Any]:
     taken = _next_indices(iterator.get_state())
     delivered, size, is_in_step, is_short = None, 1, True, False
     for stage in _stages(iterator):
         name = type(stage).__name__
         if getattr(stage, "_sequential_slice", False) or getattr(stage, "part", None) is not None:
             raise CursorError(
-                f"with sequential_slice=True each worker reads its own part, no prefix of all: {_RESUME}"
+                "with sequential_slice=True each worker reads a part of its own, so the delivered items are "
+                f"no prefix of the order: {_RESUME}"
             )
         if isinstance(stage, StreamMapDataset):
             return _cursor(stage.numbering, delivered, is_in_step, is_short)
@@ -197,7 +200,7 @@ def _of_dataset(iterator: Any) -> dict[str, Any]:
         elif name in _BATCHES:
             size *= stage._batch_size
             is_in_step = is_in_step and (len(taken) == 1 or name != "BatchIterDataset")
-        elif name in _READERS:
+        elif name in _MAP_READERS:
             delivered = Assignment(len(taken), 1, sum(taken)).delivered(taken)
             is_short = delivered is not None and delivered % size > 0
         elif name == "BatchMapDataset" and delivered:
@@ -206,9 +209,10 @@ def _of_dataset(iterator: Any) -> dict[str, Any]:
             delivered, is_short = epoch * length + min(length, wanted), is_short or wanted > length
         elif not (name in _ONE_TO_ONE or name == "BatchMapDataset" or _is_plain_repeat(stage)):
             raise CursorError(
-                f"there is no cursor behind a {name}: what was delivered may be no prefix; {_RESUME}"
+                f"there is no cursor after a {name}, since the delivered items may be no prefix of the "
+                f"order: {_RESUME}"
             )
-    raise CursorError("the iterator reads no stream of yogadl's: begin with map_dataset(stream)")
+    raise CursorError("the iterator does not read a stream of yogadl: begin with map_dataset(stream)")
 
 
 def _is_plain_repeat(stage: Any) -> bool:
@@ -220,7 +224,9 @@ def _stages(iterator: Any) -> Iterator[Any]:
     stage = iterator
     while stage is not None:
         name = type(stage).__name__
-        if name == "InterleaveDatasetIterator":  # of mp_prefetch: one process for each dataset, all alike
+        if (
+            name == "InterleaveDatasetIterator"
+        ):  # of mp_prefetch: a process for each of several equal datasets
             if {type(dataset).__name__ for dataset in stage._datasets} != {"ProcessPrefetchIterDataset"}:
                 yield stage
                 return

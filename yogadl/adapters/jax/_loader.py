@@ -74,12 +74,12 @@ def check_share(stream: RecordStream, sharding_processes: int | None) -> None:
     shard, processes = stream.shard, jax.process_count()
     if shard.ranks > 1 and sharding_processes == processes:
         raise ConfigurationError(
-            "with a sharding each process finds its own rows of the job's batches, but the stream is shard "
+            "with a sharding each process selects its own rows of the job's batches, but the stream is shard "
             f"{shard.rank} of {shard.ranks} already: open it without shard_rank and num_shards"
         )
     if (sharding_processes or 1) < processes:
-        mend = "open it with **yogadl.adapters.jax.shards(), or pass a sharding over all devices"
-        warn_if_unsharded(stream, processes, mend)
+        remedy = "open it with **yogadl.adapters.jax.shards(), or pass a sharding over all devices"
+        warn_if_unsharded(stream, processes, remedy)
 
 
 # Compute the layout of batches on a job's devices and the rows of this process, and check the dtypes.
@@ -116,41 +116,45 @@ class GlobalField:
 
 def lay_out(spec: Spec, sharding: ShardingTree, size: int) -> list[GlobalField]:
     """Return the layout of each field of a batch of `size` records under the shardings."""
-    found = []
-    for field, chosen in zip(spec.fields, _shardings(spec.tree, sharding, ""), strict=True):
+    fields = []
+    for field, field_sharding in zip(spec.fields, _shardings(spec.tree, sharding, ""), strict=True):
         shape = (size, *(length for length in field.leaf.shape or () if length is not None))
         try:
-            pieces = chosen.addressable_devices_indices_map(shape).values()
+            pieces = field_sharding.addressable_devices_indices_map(shape).values()
         except (ValueError, IndexError) as error:  # IndexError: too many dimensions
             raise ConfigurationError(
-                f"in a batch field {field.name!r} has the shape {shape}, which can't be divided by {chosen}: "
-                "choose another batch_size, or pass a sharding for each field ({name: sharding, ...})"
+                f"in a batch field {field.name!r} has the shape {shape}, which can't be divided by "
+                f"{field_sharding}: choose another batch_size, or pass a sharding for each field "
+                "({name: sharding, ...})"
             ) from error
         if not pieces:
             raise ConfigurationError(
-                f"process {jax.process_index()} has none of the devices of {chosen}: make the iterator only "
-                "in processes that have some"
+                f"process {jax.process_index()} has none of the devices of {field_sharding}: make the "
+                "iterator only in processes that have some"
             )
         rows = {row for piece in pieces for row in range(*piece[0].indices(size))}
-        found.append(GlobalField(shape, chosen, tuple(sorted(rows))))
-    return found
+        fields.append(GlobalField(shape, field_sharding, tuple(sorted(rows))))
+    return fields
 
 
-def _shardings(node: Node, given: ShardingTree, path: str) -> list[Sharding]:
+def _shardings(node: Node, sharding_tree: ShardingTree, path: str) -> list[Sharding]:
     """Return the sharding of each field below `node`, in order."""
-    if isinstance(given, jax.sharding.Sharding):
-        return [given] * (1 if isinstance(node, Leaf) else len(Spec(node).fields))
-    is_tree = isinstance(given, Mapping | list | tuple) and not isinstance(given, jax.sharding.PartitionSpec)
+    if isinstance(sharding_tree, jax.sharding.Sharding):
+        return [sharding_tree] * (1 if isinstance(node, Leaf) else len(Spec(node).fields))
+    is_tree = isinstance(sharding_tree, Mapping | list | tuple) and not isinstance(
+        sharding_tree, jax.sharding.PartitionSpec
+    )
     if isinstance(node, Leaf) or not is_tree:
         where = f"for field {path!r} " if path else ""
         raise ConfigurationError(
-            f"the sharding {where}must be one such as NamedSharding(mesh, PartitionSpec(...)), not {given!r}"
+            f"the sharding {where}must be one such as NamedSharding(mesh, PartitionSpec(...)), not "
+            f"{sharding_tree!r}"
         )
     keys = list(node.keys) if isinstance(node, DictNode) else list(range(len(node.children)))
-    of_keys = given if isinstance(given, Mapping) else dict(enumerate(given))
+    of_keys = sharding_tree if isinstance(sharding_tree, Mapping) else dict(enumerate(sharding_tree))
     if set(of_keys) != set(keys):
         raise ConfigurationError(
-            f"give a sharding for each of {keys}, or one for all; there are some for {list(of_keys)}"
+            f"pass a sharding for each of {keys}, or one for all; the tree has shardings for {list(of_keys)}"
         )
     return [
         sharding
@@ -160,7 +164,7 @@ def _shardings(node: Node, given: ShardingTree, path: str) -> list[Sharding]:
 
 
 def check_fields(fields: Sequence[Field]) -> None:
-    """Refuse fields of which JAX has no arrays, and warn of fields that JAX would make narrower."""
+    """Refuse fields that can't become JAX arrays, and warn of fields whose dtype JAX would make narrower."""
     narrowed = []
     for field in fields:
         dtype = _dtype_on_device(field)
@@ -181,15 +185,15 @@ def _dtype_on_device(field: Field) -> Any:  # a numpy dtype
     if not leaf.is_fixed:
         what = f"holds {leaf.dtype}" if not leaf.is_numeric else "holds arrays of varying shape"
         raise UnsupportedDataError(
-            f"field {field.name!r} {what}, which can't go on to a device: choose the other fields by "
+            f"field {field.name!r} {what}, which can't be put onto a device: choose the other fields by "
             "ref.fields(...), or store it as arrays of numbers of one shape"
         )
     try:
         return jax.device_put(np.zeros((), leaf.numpy_dtype)).dtype
     except (TypeError, RuntimeError) as error:
-        mend = "view it as int64 before it is cached, or " if leaf.dtype[:4] in ("date", "time") else ""
+        remedy = "view it as int64 before it is cached, or " if leaf.dtype[:4] in ("date", "time") else ""
         raise UnsupportedDataError(
-            f"field {field.name!r} has dtype {leaf.dtype}, of which JAX has no arrays: {mend}choose the "
+            f"field {field.name!r} has dtype {leaf.dtype}, for which JAX has no arrays: {remedy}choose the "
             "other fields by ref.fields(...)"
         ) from error
 
@@ -280,7 +284,7 @@ class OnManyDevices:
             # With functions, all fields of all rows are read together: a record passes through them once.
             rows = tuple(self._rows.tolist()) if self.run.calls_functions else field.rows
             together.setdefault(rows, []).append(number)
-        self._together = [(np.array(rows), numbers) for rows, numbers in together.items()]
+        self._fields_by_rows = [(np.array(rows), numbers) for rows, numbers in together.items()]
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, one by one; the cut drops short batches."""
@@ -300,7 +304,7 @@ class OnManyDevices:
     def _batches(self, rows: Rows) -> Iterator[Any]:
         """Yield the one batch of these rows."""
         columns: list[Any] = [None] * len(self._fields)
-        for chosen, numbers in self._together:
+        for chosen, numbers in self._fields_by_rows:
             for number, column in zip(numbers, self.run.read(rows.take(chosen), numbers), strict=True):
                 if self.run.calls_functions:
                     column = column[np.searchsorted(chosen, self._fields[number].rows)]

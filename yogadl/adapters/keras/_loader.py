@@ -26,7 +26,7 @@ from yogadl.errors import ConfigurationError, MissingDependencyError, Unsupporte
 
 # A function of a batch; or Keras's structure of inputs, with keys of the record in the place of arrays.
 Fields = Any
-_LARGEST_TUPLE = 3
+_MOST_TUPLE_ITEMS = 3
 _TUPLE_FORMS = "Keras takes (x,), (x, y) or (x, y, sample_weight)"
 
 
@@ -40,34 +40,35 @@ def arranger(spec: Spec, fields: Fields, padding_field: str | None) -> Callable[
         function: Callable[[Any], Any] = fields
         return function
     if fields is None:
-        if isinstance(tree, SequenceNode) and len(tree.children) > _LARGEST_TUPLE:
+        if isinstance(tree, SequenceNode) and len(tree.children) > _MOST_TUPLE_ITEMS:
             raise ConfigurationError(
-                f"the record has {len(tree.children)} items, and {_TUPLE_FORMS}: choose, by fields=(0, 2) say"
+                f"the record has {len(tree.children)} items, and {_TUPLE_FORMS}: choose some, such as "
+                "fields=(0, 2)"
             )
         _require_arrays(tree, "")
         return None
     if not isinstance(fields, tuple | list):
         fields = (fields,)
-    if not 1 <= len(fields) <= _LARGEST_TUPLE:
+    if not 1 <= len(fields) <= _MOST_TUPLE_ITEMS:
         raise ConfigurationError(f"fields has {len(fields)} items, and {_TUPLE_FORMS}")
-    return partial(_picked, _places(fields, tree, padding_field))
+    return partial(_selected, _selection(fields, tree, padding_field))
 
 
-def _picked(places: Any, batch: Any) -> Any:
-    """Return the arrays at these places of a batch."""
-    if isinstance(places, dict):
-        return {key: _picked(place, batch) for key, place in places.items()}
-    if isinstance(places, tuple):
-        return tuple(_picked(place, batch) for place in places)
-    return batch[places]
+def _selected(selection: Any, batch: Any) -> Any:
+    """Return the arrays of a batch that `selection`, a result of `_selection`, has the keys of."""
+    if isinstance(selection, dict):
+        return {key: _selected(inner, batch) for key, inner in selection.items()}
+    if isinstance(selection, tuple):
+        return tuple(_selected(inner, batch) for inner in selection)
+    return batch[selection]
 
 
-def _places(fields: Fields, tree: Node, padding_field: str | None) -> Any:
-    """Return `fields` with each key replaced by its place in a batch: a dict's key, or a position."""
+def _selection(fields: Fields, tree: Node, padding_field: str | None) -> Any:
+    """Return `fields` with each name of a field replaced by its key in a batch, which may be a position."""
     if isinstance(fields, dict):
-        return {key: _places(item, tree, padding_field) for key, item in fields.items()}
+        return {key: _selection(item, tree, padding_field) for key, item in fields.items()}
     if isinstance(fields, tuple | list):
-        return tuple(_places(item, tree, padding_field) for item in fields)
+        return tuple(_selection(item, tree, padding_field) for item in fields)
     if not isinstance(fields, str | int) or isinstance(fields, bool):
         raise ConfigurationError(
             f"fields has {fields!r}: give a key of the record, a tuple or dict of keys, or a function"
@@ -78,7 +79,7 @@ def _places(fields: Fields, tree: Node, padding_field: str | None) -> Any:
         return padding_field
     keys = list(tree.keys)
     if fields not in keys:
-        raise ConfigurationError(f"fields has {fields!r}, which the record has not; it has {keys}")
+        raise ConfigurationError(f"fields has {fields!r}, which the record does not have; it has {keys}")
     position = keys.index(fields)
     _require_arrays(tree.children[position], str(fields))
     return fields if isinstance(tree, DictNode) else position
@@ -91,8 +92,8 @@ def _require_arrays(node: Node, path: str) -> None:
             name = "/".join(part for part in (path, field.name) if part)
             named = f"field {name!r}" if name else "the record"
             raise UnsupportedDataError(
-                f"{named} varies in length, or is text, so a batch of it is a list, and Keras takes arrays: "
-                "leave it out by fields=, or make it an array by a function, say "
+                f"{named} varies in length, or is text, so a batch of it is a list, but Keras takes arrays: "
+                "leave the field out by fields=, or make it an array by a function, such as "
                 "fields=lambda batch: (pad(batch['text']), batch['label'])"
             )
 
@@ -138,8 +139,8 @@ class BatchReader:
             raise IndexError(f"there is no batch {number}: there are {count}")
         with self._lock:
             if self._batches is None or number != self._next:
-                place = self.cursor(number)  # has the epoch and position for `at`
-                self._batches = self._loader.at(place["epoch"], place["position"])
+                start = self.cursor(number)
+                self._batches = self._loader.at(start["epoch"], start["position"])
                 self._next = number
             batch = next(self._batches)
             self._next = number + 1
@@ -147,7 +148,7 @@ class BatchReader:
         return batch
 
     def cursor(self, delivered: int) -> dict[str, Any]:
-        """Return the cursor after so many delivered batches."""
+        """Return the cursor after a number of delivered batches."""
         delivered, count = whole("delivered", delivered), self.numbering.length
         if count is not None and delivered > count:
             raise ConfigurationError(f"{delivered} batches can't be delivered: there are {count}")
@@ -381,7 +382,7 @@ def fit_backs_up_within_epochs(dataset: PyDataset) -> bool:
     callbacks = getattr(given["callbacks"], "callbacks", given["callbacks"])  # of a CallbackList
     listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
     kind = keras.callbacks.BackupAndRestore
-    return any(isinstance(one, kind) and one.save_freq != "epoch" for one in listed)
+    return any(isinstance(callback, kind) and callback.save_freq != "epoch" for callback in listed)
 
 
 def arguments_of_caller(function: str, *names: str) -> Mapping[str, Any] | None:

@@ -49,14 +49,14 @@ class BatchesSource:
         if count is None:
             raise UnsupportedDataError(
                 "the PyDataset has no end (its num_batches is None), so a cache of it would never be "
-                "complete: let its num_batches say how many an epoch has"
+                "complete: let num_batches return the number of batches in an epoch"
             )
         self._batches = _trees(batches, int(count))
-        found = next(self._batches, None)
-        if found is None:
+        first = next(self._batches, None)
+        if first is None:
             raise UnsupportedDataError(NO_RECORDS)
-        self._first = found
-        self.spec = Spec.of_record(map_leaves(lambda array, _: array[0], found), 0, allow_pickle)
+        self._first = first
+        self.spec = Spec.of_record(map_leaves(lambda array, _: array[0], first), 0, allow_pickle)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on, a batch at a time, after reading those before."""

@@ -20,24 +20,24 @@ from yogadl.errors import CacheFormatError, ConfigurationError
 # Find the differences between two models of Keras, from the form in which Keras saves them.
 
 
-_MOST: Final = 5  # the number of differences to name
-_NUMBER: Final = re.compile(r"_\d+$")
+_MOST_DIFFERENCES: Final = 5  # the number of differences to name
+_APPENDED_NUMBER: Final = re.compile(r"_\d+$")
 # Settings of how a model runs, and values that Keras derives from others, are no differences of the model.
 _IGNORED: Final = {"jit_compile", "run_eagerly", "build_config", "shared_object_id"}
 
 
-def changes(saved: Any, made: Any) -> list[str]:
-    """Return differences between two models, as "layers[1].units: 8 saved, 16 now"; at most `_MOST` of them.
+def changes(saved: Any, current: Any) -> list[str]:
+    """Return differences between two models, as "layers[1].units: 8 saved, 16 now"; at most five.
 
     Compared are the layers and the arguments of `compile`, except for a learning rate that is a number, which
     callbacks change, and for the numbers that Keras appends to names.
 
     Args:
         saved: The saved model, in the form of `keras.saving.serialize_keras_object`.
-        made: The newly made model, in the same form.
+        current: The newly made model, in the same form.
     """
-    saved, made = (_without_numbers(tree, set(_names(tree))) for tree in (saved, made))
-    return list(itertools.islice(_differences(saved, made, ""), _MOST))
+    saved, current = (_without_numbers(tree, set(_names(tree))) for tree in (saved, current))
+    return list(itertools.islice(_differences(saved, current, ""), _MOST_DIFFERENCES))
 
 
 def _names(tree: Any) -> Iterator[str]:
@@ -53,7 +53,7 @@ def _names(tree: Any) -> Iterator[str]:
 
 
 def _without_numbers(tree: Any, names: set[str]) -> Any:
-    """Return the tree with the names that Keras gives first: the second "dense" of a process is "dense_1"."""
+    """Return the tree without numbers that Keras appends: the second "dense" of a process is "dense_1"."""
     if isinstance(tree, dict):
         if tree.get("class_name") == "__tuple__":
             return _without_numbers(tree["items"], names)
@@ -63,43 +63,40 @@ def _without_numbers(tree: Any, names: set[str]) -> Any:
     if isinstance(tree, list | tuple):
         return [_without_numbers(inner, names) for inner in tree]
     if isinstance(tree, str) and tree in names:
-        return _NUMBER.sub("", tree)
+        return _APPENDED_NUMBER.sub("", tree)
     return tree
 
 
-def _differences(saved: Any, made: Any, where: str) -> Iterator[str]:
-    if isinstance(saved, dict) and isinstance(made, dict):
-        if saved.get("class_name") != made.get("class_name"):
-            yield _told(where, saved, made)
+def _differences(saved: Any, current: Any, where: str) -> Iterator[str]:
+    if isinstance(saved, dict) and isinstance(current, dict):
+        if saved.get("class_name") != current.get("class_name"):
+            yield _difference(where, saved, current)
             return
-        for key in dict.fromkeys([*saved, *made]):
+        for key in dict.fromkeys([*saved, *current]):
             inside = where if key == "config" else f"{where}.{key}" if where else key
-            ours, theirs = saved.get(key), made.get(key)
-            if not (key == "learning_rate" and isinstance(ours, float) and isinstance(theirs, float)):
-                yield from _differences(ours, theirs, inside)
-    elif isinstance(saved, list) and isinstance(made, list) and len(saved) == len(made):
-        for number, (ours, theirs) in enumerate(zip(saved, made, strict=True)):
-            yield from _differences(ours, theirs, f"{where}[{number}]")
-    elif saved != made:
-        yield _told(where, saved, made)
+            before, now = saved.get(key), current.get(key)
+            if not (key == "learning_rate" and isinstance(before, float) and isinstance(now, float)):
+                yield from _differences(before, now, inside)
+    elif isinstance(saved, list) and isinstance(current, list) and len(saved) == len(current):
+        for number, (before, now) in enumerate(zip(saved, current, strict=True)):
+            yield from _differences(before, now, f"{where}[{number}]")
+    elif saved != current:
+        yield _difference(where, saved, current)
 
 
-def _told(where: str, saved: Any, made: Any) -> str:
-    return f"{where or 'the model'}: {_shown(saved)} saved, {_shown(made)} now"
+def _difference(where: str, saved: Any, current: Any) -> str:
+    return f"{where or 'the model'}: {_shown(saved)} saved, {_shown(current)} now"
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return str(value.get("class_name"))
     if isinstance(value, list) and any(isinstance(inner, dict) for inner in value):
-        return f"{len(value)} of them"
+        return f"{len(value)} items"
     return repr(value)
 
 
-# Save a Keras model together with the position in its training data: one file, replaced atomically.
-
-
-_MEMBER: Final = "yogadl.json"  # a file in the archive of a .keras file, beside Keras's own
+_STATE_FILE: Final = "yogadl.json"  # a file in the archive of a .keras file, beside Keras's own
 
 Model = Any  # a keras.Model: Keras has no annotations that a checker can use
 
@@ -148,7 +145,9 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         super().__init__()
         self._path = Path(path)
         if self._path.suffix != ".keras":
-            raise ConfigurationError(f"{path} must end in .keras, as Keras asks of the files of its models")
+            raise ConfigurationError(
+                f"{path} must end in .keras, since Keras saves models only to such files"
+            )
         if not isinstance(dataset, PyDataset):
             raise ConfigurationError(
                 "a checkpoint counts the batches of a yogadl.adapters.keras.PyDataset, not of a "
@@ -162,16 +161,16 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
                 "leave out its epochs=, and give it to fit with what Checkpoint.parts yields"
             )
         self._dataset = dataset
-        self._every = None if every_batches is None else whole("every_batches", every_batches, 1)
+        self._every_batches = None if every_batches is None else whole("every_batches", every_batches, 1)
         self._saves = saves
         self.epoch = 0
         self.step = 0
         self._cursor = dataset.cursor(0)
-        self._earlier = 0  # batches of this fit before its current epoch
-        self._within = 0  # batches of this fit in its current epoch
-        self._done = 0  # steps of this fit's first epoch that were done before this fit
-        self._unsaved = 0
-        self._stride = 1  # batches from one call of `on_train_batch_end` to the next
+        self._batches_before_epoch = 0  # batches of this fit before its current epoch
+        self._batches_in_epoch = 0  # batches of this fit in its current epoch
+        self._steps_before_fit = 0  # steps of the current epoch that earlier fits did
+        self._unsaved_batches = 0
+        self._steps_per_call = 1  # batches from one call of `on_train_batch_end` to the next
 
     def cursor(self) -> dict[str, Any]:
         """Return the cursor after the last batch that the training loop consumed."""
@@ -219,8 +218,9 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         found = changes(serialize(model), serialize(made))
         if found:
             raise ConfigurationError(
-                f"{self._path} was saved of another model than make_model makes now: {'; '.join(found)}. "
-                "Move it away to begin anew, or restore() without make_model to go on with what was saved"
+                f"{self._path} has another model than make_model makes now: {'; '.join(found)}. Move the "
+                "file away to train from the start, or call restore() without make_model to use the saved "
+                "model"
             )
 
     def parts(self, epochs: int, steps_per_epoch: int | None = None) -> Iterator[dict[str, int]]:
@@ -241,8 +241,8 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
             epoch, last = self.epoch, self.epoch + 1 if self.step else epochs
             if self.step >= steps:
                 raise ConfigurationError(
-                    f"{self.step} steps of epoch {epoch} are done, which has {steps}: pass the "
-                    "steps_per_epoch that the training began with"
+                    f"epoch {epoch} has {steps} steps, but {self.step} are done already: pass the "
+                    "steps_per_epoch with which the training began"
                 )
             yield {"initial_epoch": epoch, "epochs": last, "steps_per_epoch": steps - self.step}
             if self.epoch < last or self.model.stop_training:
@@ -250,11 +250,12 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
 
     def save(self) -> None:
         """Replace the checkpoint by the current model; `fit` calls this method when a save is due."""
-        self._unsaved = 0
-        if self._dataset.asked_for < self._earlier + self._within:
+        self._unsaved_batches = 0
+        if self._dataset.asked_for < self._batches_before_epoch + self._batches_in_epoch:
             raise ConfigurationError(
-                f"fit consumed {self._earlier + self._within} batches, but the dataset of the checkpoint "
-                f"delivered {self._dataset.asked_for}: make the checkpoint with the dataset passed to fit"
+                f"fit consumed {self._batches_before_epoch + self._batches_in_epoch} batches, but the "
+                f"dataset of the checkpoint delivered {self._dataset.asked_for}: make the checkpoint with "
+                "the dataset passed to fit"
             )
         if self._saves:
             model = self.model
@@ -272,34 +273,37 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
         """Move the dataset to where the last fit stopped."""
         if self.params["steps"] is None:
             raise ConfigurationError(
-                "the dataset has no end, so fit needs steps_per_epoch=dataset.steps_per_epoch (or what "
-                "Checkpoint.parts gives)"
+                "the dataset has no end, so fit needs steps_per_epoch=dataset.steps_per_epoch (or the "
+                "arguments that Checkpoint.parts yields)"
             )
         self._dataset.load_state_dict(self._cursor)
-        self._earlier, self._within, self._done = 0, 0, self.step
-        self._stride = self.model.steps_per_execution
+        self._batches_before_epoch, self._batches_in_epoch, self._steps_before_fit = 0, 0, self.step
+        self._steps_per_call = self.model.steps_per_execution
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Note the number of the epoch."""
         if epoch != self.epoch:
-            self.epoch, self.step, self._done = epoch, 0, 0
+            self.epoch, self.step, self._steps_before_fit = epoch, 0, 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Count the consumed batches."""
-        self._unsaved += self._stride
-        self._within += self._stride
-        self.step = self._done + self._within
-        self._cursor = self._dataset.cursor(self._earlier + self._within)
-        if self._within >= self.params["steps"]:
+        self._unsaved_batches += self._steps_per_call
+        self._batches_in_epoch += self._steps_per_call
+        self.step = self._steps_before_fit + self._batches_in_epoch
+        self._cursor = self._dataset.cursor(self._batches_before_epoch + self._batches_in_epoch)
+        if self._batches_in_epoch >= self.params["steps"]:
             self.epoch, self.step = self.epoch + 1, 0
-        if self._every is not None and self._unsaved >= self._every:
+        if self._every_batches is not None and self._unsaved_batches >= self._every_batches:
             self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Save; if the training was stopped within the epoch, the epoch is saved as unfinished."""
-        if self._within >= self.params["steps"]:
-            self._done = 0
-        self._earlier, self._within = self._earlier + self._within, 0
+        if self._batches_in_epoch >= self.params["steps"]:
+            self._steps_before_fit = 0
+        self._batches_before_epoch, self._batches_in_epoch = (
+            self._batches_before_epoch + self._batches_in_epoch,
+            0,
+        )
         self.save()
 
 
@@ -314,7 +318,7 @@ def replace_by(path: Path, save: Callable[[Path], object], state: dict[str, Any]
     new = path.with_name(f".{path.stem}.new.keras")
     save(new)
     with zipfile.ZipFile(new, "a") as archive:
-        archive.writestr(_MEMBER, json.dumps(state))
+        archive.writestr(_STATE_FILE, json.dumps(state))
     _flush(new)
     os.replace(new, path)
     _flush(path.parent)
@@ -332,10 +336,10 @@ def read_state(path: Path) -> dict[str, Any]:
     """Return the state that `replace_by` added, or raise a CacheFormatError."""
     try:
         with zipfile.ZipFile(path) as archive:
-            state = parse_json(archive.read(_MEMBER), most_digits=MANY_DIGITS)
+            state = parse_json(archive.read(_STATE_FILE), most_digits=MANY_DIGITS)
         return {name: state[name] for name in ("cursor", "epoch", "step", "steps_per_epoch", "seeds")}
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
         raise CacheFormatError(
-            f"{path} is no checkpoint of yogadl's, it has no whole {_MEMBER}: move it away to begin anew, or "
-            "load it with keras.models.load_model"
+            f"{path} is not a checkpoint of yogadl, since it has no complete {_STATE_FILE}: move it away to "
+            "train from the start, or load it with keras.models.load_model"
         ) from error

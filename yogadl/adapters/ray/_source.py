@@ -1,4 +1,4 @@
-"""Ray: a dataset as a source, a reference as a dataset, and a cluster that runs the tasks of a build."""
+"""Read Ray's datasets as sources, present a reference as a Ray dataset, and run a build's tasks on Ray."""
 
 import concurrent.futures
 import contextlib
@@ -50,10 +50,10 @@ class RayExecutor(concurrent.futures.Executor):
         self, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> "concurrent.futures.Future[Any]":
         """Run a function with its arguments in a task."""
-        return _Task(self._remote.remote(function, args, kwargs))
+        return _TaskFuture(self._remote.remote(function, args, kwargs))
 
 
-class _Task(concurrent.futures.Future[Any]):
+class _TaskFuture(concurrent.futures.Future[Any]):
     """The future of one task's result."""
 
     def __init__(self, ref: Any) -> None:
@@ -75,10 +75,10 @@ class _Task(concurrent.futures.Future[Any]):
         if error is None:
             self.set_result(done.result())
         else:
-            self.set_exception(original(error))
+            self.set_exception(error_of_task(error))
 
 
-def original(error: BaseException) -> BaseException:
+def error_of_task(error: BaseException) -> BaseException:
     """Return the error that a task raised, caused by Ray's error; a WorkerDiedError if the task was lost."""
     cause = getattr(error, "cause", None)
     # An error in a user's function of a dataset arrives only as Ray's text.
@@ -86,7 +86,7 @@ def original(error: BaseException) -> BaseException:
         cause.__cause__ = error
         return cause
     if isinstance(error, RayError) and not isinstance(error, TaskCancelledError | RayTaskError):
-        died = WorkerDiedError(f"the Ray task that wrote it is lost: {error}")
+        died = WorkerDiedError(f"a Ray task of the build died with its worker or node: {error}")
         died.__cause__ = error
         return died
     return error
@@ -101,10 +101,10 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 def source(data: Any, allow_pickle: bool = False) -> Source | None:
     """Return the source of a ``ray.data.Dataset``, or None for any other object of Ray."""
-    return DatasetSource(data, allow_pickle) if isinstance(data, ray.data.Dataset) else None
+    return RayDatasetSource(data, allow_pickle) if isinstance(data, ray.data.Dataset) else None
 
 
-class DatasetSource(Source):
+class RayDatasetSource(Source):
     """The rows of a Ray dataset as records: dicts with a value for each column.
 
     Args:
@@ -143,7 +143,7 @@ class DatasetSource(Source):
             with _in_order(self._dataset):
                 self._dataset.write_datasink(sink)
         except RayTaskError as error:
-            raise original(error)  # noqa: B904  (Ray's error is its cause already)
+            raise error_of_task(error)  # noqa: B904  (`error_of_task` set its cause)
         return sink.partitions
 
     def _opened(self, batch: Any) -> Source:
@@ -191,14 +191,14 @@ def _columns_of(block: Any) -> dict[str, Any]:
     """
     accessor = BlockAccessor.for_block(block)
     for name, column in zip(accessor.column_names(), accessor.to_arrow().columns, strict=True):
-        missing, whole = column.null_count, column.combine_chunks()
-        while hasattr(whole, "flatten") and hasattr(whole.type, "value_type"):  # items of lists
-            whole = whole.flatten()
-            missing += whole.null_count
+        missing, values = column.null_count, column.combine_chunks()
+        while hasattr(values, "flatten") and hasattr(values.type, "value_type"):  # items of lists
+            values = values.flatten()
+            missing += values.null_count
         if missing:
             raise UnsupportedDataError(
-                f"column {name!r} has missing values, which can't be stored: fill them before, by "
-                "dataset.map_batches say, or leave the rows or the column out"
+                f"column {name!r} has missing values, which can't be stored: fill them first, for example by "
+                "dataset.map_batches, or leave out the rows or the column"
             )
     batch = accessor.to_numpy()
     return {name: column.tolist() if column.dtype == object else column for name, column in batch.items()}
@@ -226,7 +226,8 @@ def read(ref: RecordsRef, *, tasks: int = -1, **options: Any) -> "ray.data.Datas
     """
     if not isinstance(ref, RecordsRef):
         raise ConfigurationError(
-            f"a {type(ref).__name__} can't be read by tasks: give what storage.fetch(...) or a view returned"
+            f"a {type(ref).__name__} can't be read by tasks: pass the result of storage.fetch(...), or a "
+            "view of it"
         )
     return ray.data.read_datasource(_Rows(ref), override_num_blocks=None if tasks == -1 else tasks, **options)
 
@@ -248,7 +249,7 @@ class _Rows(Datasource):  # type: ignore[misc]  # Ray is not annotated for us
     ) -> list[ReadTask]:
         ref, records = self._ref, len(self._ref)
         tasks = max(1, min(parallelism, records))
-        found = []
+        read_tasks = []
         for number in range(tasks):
             first, end = records * number // tasks, records * (number + 1) // tasks
             metadata = BlockMetadata(
@@ -257,8 +258,10 @@ class _Rows(Datasource):  # type: ignore[misc]  # Ray is not annotated for us
                 input_files=None,
                 exec_stats=None,
             )
-            found.append(ReadTask(_reader(ref, first, end), metadata, per_task_row_limit=per_task_row_limit))
-        return found
+            read_tasks.append(
+                ReadTask(_reader(ref, first, end), metadata, per_task_row_limit=per_task_row_limit)
+            )
+        return read_tasks
 
 
 def _reader(ref: RecordsRef, first: int, end: int) -> Callable[[], Iterable[Any]]:

@@ -4,11 +4,10 @@ The names of this module need TensorFlow. docs/howto/tensorflow.md lists what is
 refused, and how to resume.
 """
 
-# Reading pipelines: `_source` reads the records, `_specs` defines how components are stored, `_build_state`
-# lets a killed build continue within the pipeline, `_graph` inspects and hashes the pipeline's graph. Handing
-# over streams: `_loader` makes the dataset, `_gather` reads rows, `_pack` turns them into arrays,
-# `_components` makes the components of elements, `_items` the items of an epoch, and `_state` saves the next
-# epoch in checkpoints. `_cache` does both in one line.
+# Reading pipelines: `_source` reads the records, and lets a killed build continue within the pipeline;
+# `_specs` defines how components are stored; `_graph` inspects and hashes the pipeline's graph. Handing over
+# streams: `_loader` makes the dataset; `_components` makes the components of its elements; `_items` reads the
+# items of an epoch, and saves the next epoch in checkpoints. `_cache` does both in one line.
 
 from yogadl.adapters import _checks
 

@@ -20,7 +20,10 @@ _MANY_RECORDS: Final = 2**40
 
 
 class _Pipeline(threading.local):
-    """The function that `cacheable` calls, and compares with the function that built a cache."""
+    """The builder that `cacheable` calls: it returns the dataset that was set before the call.
+
+    Its attribute `__yogadl_version__`, the Python functions of the dataset, stands for its code in a version.
+    """
 
     dataset: Dataset = None
     functions: list[Any] | None = None  # the dataset's Python functions, whose code its graph lacks
@@ -79,27 +82,27 @@ def cache(
     build_once = storage.cacheable(dataset_id, dataset_version)(pipeline)
     warned: set[str] = set()
 
-    def built(dataset: Dataset, graph: Graph | None) -> RecordsRef:
+    def call_builder(dataset: Dataset, graph: Graph | None) -> RecordsRef:
         pipeline.dataset, pipeline.functions = dataset, python_functions(graph) if graph else None
         try:
-            found: RecordsRef = build_once(graph=graph.sha256() if graph else "")
-            return found
+            ref: RecordsRef = build_once(graph=graph.sha256() if graph else "")
+            return ref
         finally:
             pipeline.dataset = pipeline.functions = None
 
-    def of_version(dataset: Dataset, graph: Graph | None) -> RecordsRef:
+    def fetch_or_build(dataset: Dataset, graph: Graph | None) -> RecordsRef:
         try:
             ref: RecordsRef = storage.fetch(dataset_id, dataset_version)
         except DatasetNotFoundError:
-            return built(dataset, graph)
+            return call_builder(dataset, graph)
         built_from = storage.info(dataset_id, dataset_version).builder.get("graph")
         sha256 = graph.sha256() if graph else ""
         if built_from and sha256 and sha256 not in {built_from, *warned}:
             warned.add(sha256)
             warnings.warn(
-                f"{dataset_id!r} version {dataset_version!r} was built by a pipeline whose graph is not "
-                "that of this one (or by another TensorFlow). It is served as it is; to build anew, "
-                "make it another version.",
+                f"{dataset_id!r} version {dataset_version!r} was built by a pipeline whose graph differs "
+                "from this pipeline's graph (or by another TensorFlow). The cache is used unchanged; to "
+                "build it again, choose another version.",
                 UserWarning,
                 stacklevel=users_level("tensorflow"),
             )
@@ -109,10 +112,10 @@ def cache(
         require_eager("cache")
         graph = graph_of(dataset)
         if dataset_version == AUTO:
-            _check_graph(dataset_id, graph)
-            ref = built(dataset, graph)
+            _require_complete_graph(dataset_id, graph)
+            ref = call_builder(dataset, graph)
         else:
-            ref = of_version(dataset, graph)
+            ref = fetch_or_build(dataset, graph)
         return make_tf_dataset(ref.stream(**stream_options), skip_finished_epoch=skip_finished_epoch)
 
     return apply
@@ -128,20 +131,20 @@ def _check_options(options: dict[str, Any]) -> None:
         from_source(range(_MANY_RECORDS), "any").stream(**options)
 
 
-def _check_graph(dataset_id: str, graph: Graph | None) -> None:
+def _require_complete_graph(dataset_id: str, graph: Graph | None) -> None:
     """Raise a ConfigurationError if the graph does not describe the pipeline completely."""
     if graph is None:
         problem = "has no graph to hash (it holds more than 256 MiB, or TensorFlow can't write it)"
     elif graph.python_tokens():
         problem = (
-            "calls Python (tf.py_function, tf.numpy_function, from_generator), of which its graph has no code"
+            "calls Python (tf.py_function, tf.numpy_function, from_generator), whose code is not in its graph"
         )
     elif graph.has_unknown_content():
-        problem = "reads from a queue, an iterator or a table, of which its graph does not say what it holds"
+        problem = "reads from a queue, an iterator or a table, whose content is not in its graph"
     else:
         return
     raise ConfigurationError(
-        f"{dataset_id!r}: the version can't be worked out, since the pipeline {problem}: name the version "
+        f"{dataset_id!r}: the version can't be computed, since the pipeline {problem}: name the version "
         "yourself instead of 'auto', or decorate a function that returns the pipeline with "
         "storage.cacheable(..., 'auto'), which reads the code"
     )

@@ -33,7 +33,7 @@ class Component:
     name: str  # the field's name
     dtypes: list[str]  # the dtypes of the arrays
     is_plain = False  # whether the arrays are a batch already, which `unbatch` splits into records
-    is_ragged_rank_0 = False  # whether its spec must become that of a ragged tensor of ragged rank 0
+    is_ragged_rank_0 = False  # whether the component must get the spec of a ragged tensor of ragged rank 0
 
     def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
         """Return the arrays."""
@@ -44,7 +44,7 @@ class Component:
         raise NotImplementedError
 
     def rows(self, tensors: Iterator[Tensor]) -> list[Tensor]:
-        """Take the tensors of many records and return them with their shapes set, a record a row."""
+        """Take the tensors of many records, one row for each, and return them with their shapes set."""
         raise NotImplementedError
 
     def record(self, tensors: Iterator[Tensor]) -> Tensor:
@@ -107,7 +107,7 @@ class VaryingComponent(LeafComponent):
     def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
         column = columns[self._number]
         if self._leaf.is_numeric:
-            return pack.raws(self._leaf, column)
+            return pack.bytes_and_shapes(self._leaf, column)
         return [pack.encoded(map(serialized, column))]
 
     def rows(self, tensors: Iterator[Tensor]) -> list[Tensor]:
@@ -226,34 +226,34 @@ def components_of_record(
     spec: Spec, padding_field: str | None, *, is_batched: bool
 ) -> tuple[list[Component], Node]:
     """Return the components of the elements for tf.data, and the tree into which they are put."""
-    found: list[Component] = []
+    components: list[Component] = []
     numbers = iter(range(len(spec.fields)))
 
     def visit(node: Node, path: str) -> None:
         if isinstance(node, Leaf):
-            found.append(_component(path, node, next(numbers), is_batched))
+            components.append(_component(path, node, next(numbers), is_batched))
         elif is_ragged(node):
             assert isinstance(node, NamedTupleNode)
-            found.append(RaggedComponent(path, node, [next(numbers) for _ in node.children], is_batched))
+            components.append(RaggedComponent(path, node, [next(numbers) for _ in node.children], is_batched))
         else:
             for key, child in zip(node.keys, node.children, strict=True):
                 visit(child, f"{path}/{key}" if path else str(key))
 
     visit(spec.tree, "")
     if padding_field is not None:
-        found.append(PaddingComponent(padding_field))
-    return found, with_padding(spec, padding_field).tree
+        components.append(PaddingComponent(padding_field))
+    return components, with_padding(spec, padding_field).tree
 
 
 def _component(path: str, leaf: Leaf, number: int, is_batched: bool) -> Component:
     if leaf.dtype not in (BYTES, STR) and leaf.dtype not in DTYPES:
-        mend = (
+        remedy = (
             "view it as int64 before it is cached"
             if leaf.dtype[:4] in ("date", "time")
             else "choose the others by ref.fields(...)"
         )
         raise UnsupportedDataError(
-            f"field {path!r} has dtype {leaf.dtype}, which tf.data has no tensors for: {mend}"
+            f"field {path!r} has dtype {leaf.dtype}, for which tf.data has no tensors: {remedy}"
         )
     is_empty = leaf.shape is not None and 0 in leaf.shape and not is_batched  # `unbatch` crashes on it
     if leaf.shape is not None and None not in leaf.shape and not is_empty:

@@ -9,12 +9,13 @@ from typing import Any, Final
 Message = Any
 
 _BATCHES: Final = ("BatchDataset", "PaddedBatchDataset", "ParallelBatchDataset", "DenseToSparseBatchDataset")
-_BATCHING: Final = ("it batches", "it is the batches that are shuffled and read: cache before batch()")
+# Flaws of a pipeline to cache, for a warning: what the pipeline does, and what to do instead.
+_BATCHING: Final = ("it batches", "the stream would shuffle batches, not records: cache before batch()")
 _SHUFFLING: Final = (
     "it shuffles",
     "cache before shuffle() (list_files shuffles unless shuffle=False), and let the stream shuffle",
 )
-_REPEATING: Final = ("it repeats", "every record is stored as often: cache before repeat()")
+_REPEATING: Final = ("it repeats", "every record is stored several times: cache before repeat()")
 _REPEATS: Final = ("RepeatDataset", "ShuffleAndRepeatDataset")
 _RANDOM: Final = (
     "it draws random numbers",
@@ -22,14 +23,14 @@ _RANDOM: Final = (
 )
 _SAMPLING: Final = (
     "it draws which dataset a record comes from (sample_from_datasets)",
-    "which records come, and when, would be the same in every epoch: cache each dataset, and sample after it",
+    "every epoch would have the same records in the same order: cache each dataset, and sample after that",
 )
-_HOLDING: Final = ("ShuffleDataset", "ShuffleAndRepeatDataset", "CacheDataset")
+_RECORD_HOLDING: Final = ("ShuffleDataset", "ShuffleAndRepeatDataset", "CacheDataset")
 _UNORDERED: Final = (
     "it does not keep an order (deterministic=False)",
-    "two builds would differ: leave that out; the pipeline runs only once, so it need not be fast",
+    "two builds would differ: leave that option out; the pipeline runs only once, so it need not be fast",
 )
-# These operations draw anew each time; Stateless... with a fixed seed do not.
+# Operations that draw other numbers at each call. Stateless... operations with a fixed seed don't.
 _RANDOM_OPS: Final = (
     "RandomUniform", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal", "RandomGamma",
     "RandomPoisson", "Multinomial", "RandomShuffle", "RandomUniformInt", "SampleDistortedBoundingBox",
@@ -37,12 +38,13 @@ _RANDOM_OPS: Final = (
     "StatefulUniformInt", "StatefulUniformFullInt", "StatefulRandomBinomial", "RngReadAndSkip", "RngSkip",
     "RandomPoissonV2", "StatefulStandardNormalV2", "RandomDataset", "RandomCrop",
 )  # fmt: skip
-# Stateless operations do, too, if their seed is a variable that the pipeline changes, as in Keras's layers.
+# Stateless operations draw other numbers, too, if the pipeline assigns to the variable that is their seed, as
+# Keras's layers do.
 _ASSIGNING_OPS: Final = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 _STATELESS: Final = "Stateless"
-_STATELESS_CONTROL: Final = ("StatelessIf", "StatelessWhile", "StatelessCase")
+_STATELESS_CONTROL_OPS: Final = ("StatelessIf", "StatelessWhile", "StatelessCase")
 # The first input of this stage selects which of the other inputs is next.
-_CHOOSING: Final = "DirectedInterleaveDataset"
+_CHOOSING_STAGE: Final = "DirectedInterleaveDataset"
 _PYTHON_OPS: Final = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 # Names and numbers that differ from process to process and have no effect on the records.
 _SKIPPED_ATTRIBUTES: Final = frozenset(
@@ -61,31 +63,31 @@ class Graph:
 
     def uncacheable_operations(self) -> list[tuple[str, str]]:
         """Return the pipeline's operations that should not be cached, each with what to do instead."""
-        functions, main = self._of_records()
+        functions, main = self._nodes_of_records()
         nodes = [*functions, *main]
-        ops = [_stem(node.op) for node in nodes]
-        found = []
+        ops = [_unversioned(node.op) for node in nodes]
+        flaws = []
         last_batch = max((i for i, op in enumerate(ops) if op in _BATCHES), default=-1)
         last_unbatch = max((i for i, op in enumerate(ops) if op == "UnbatchDataset"), default=-1)
         if last_batch > last_unbatch:
-            found.append(_BATCHING)
+            flaws.append(_BATCHING)
         if any(op in ("ShuffleDataset", "ShuffleAndRepeatDataset") for op in ops):
-            found.append(_SHUFFLING)
-        if any(_stem(node.op) in _REPEATS and not _is_counter(node, nodes) for node in nodes):
-            found.append(_REPEATING)
-        if any(node.op in _RANDOM_OPS or _stem(node.op) in _RANDOM_OPS for node in nodes) or (
+            flaws.append(_SHUFFLING)
+        if any(_unversioned(node.op) in _REPEATS and not _is_counter(node, nodes) for node in nodes):
+            flaws.append(_REPEATING)
+        if any(node.op in _RANDOM_OPS or _unversioned(node.op) in _RANDOM_OPS for node in nodes) or (
             any(map(_is_stateless_random, nodes)) and any(node.op in _ASSIGNING_OPS for node in functions)
         ):
-            found.append(_RANDOM)
-        elif any(_stem(node.op) == "RandomDataset" for node in self._nodes()):
-            found.append(_SAMPLING)
+            flaws.append(_RANDOM)
+        elif any(_unversioned(node.op) == "RandomDataset" for node in self._nodes()):
+            flaws.append(_SAMPLING)
         if any(node.attr["deterministic"].s == b"false" for node in nodes if "deterministic" in node.attr):
-            found.append(_UNORDERED)
-        return found
+            flaws.append(_UNORDERED)
+        return flaws
 
     def holds_records(self) -> bool:
         """Return whether a stage keeps many records in memory: a checkpoint would contain them."""
-        return any(_stem(node.op) in _HOLDING for node in self._nodes())
+        return any(_unversioned(node.op) in _RECORD_HOLDING for node in self._nodes())
 
     def python_tokens(self) -> list[bytes]:
         """Return the name of each Python function that the pipeline calls: the graph lacks their code."""
@@ -107,8 +109,8 @@ class Graph:
             yield from function.node_def
         yield from self.definition.node
 
-    def _of_records(self) -> tuple[list[Message], list[Message]]:
-        """Return the nodes of functions, and the other nodes; without nodes that only choose datasets."""
+    def _nodes_of_records(self) -> tuple[list[Message], list[Message]]:
+        """Return the nodes of functions and the other nodes, without nodes that only select a dataset."""
         functions = {function.signature.name: function for function in self.definition.library.function}
         main = _without_dataset_selectors(self.definition.node)
         called: dict[str, list[Message]] = {}
@@ -123,20 +125,20 @@ class Graph:
     def sha256(self) -> str:
         """Return a hash of what the pipeline does, the same in every process."""
         functions = {function.signature.name: function for function in self.definition.library.function}
-        return _Hasher(functions).of_nodes(self.definition.node)
+        return _Hasher(functions).nodes_hash(self.definition.node)
 
 
 def _without_dataset_selectors(nodes: Sequence[Message]) -> list[Message]:
     """Return the nodes without those that only select the next dataset, as in `sample_from_datasets`."""
     named = {node.name: node for node in nodes}
-    taken = {_node_of(name) for node in nodes for name in node.input}
-    todo = [node for node in nodes if node.name not in taken]
+    used = {_node_of(name) for node in nodes for name in node.input}
+    todo = [node for node in nodes if node.name not in used]
     kept: set[str] = set()
     while todo:
         node = todo.pop()
         if node.name not in kept:
             kept.add(node.name)
-            inputs = node.input[1:] if _stem(node.op).endswith(_CHOOSING) else node.input
+            inputs = node.input[1:] if _unversioned(node.op).endswith(_CHOOSING_STAGE) else node.input
             todo += [named[name] for name in map(_node_of, inputs) if name in named]
     return [node for node in nodes if node.name in kept]
 
@@ -154,7 +156,7 @@ def _functions_of(node: Message) -> Iterator[str]:
 
 
 def _is_stateless_random(node: Message) -> bool:
-    return node.op.startswith(_STATELESS) and node.op not in _STATELESS_CONTROL
+    return node.op.startswith(_STATELESS) and node.op not in _STATELESS_CONTROL_OPS
 
 
 def _is_counter(repeat: Message, nodes: list[Message]) -> bool:
@@ -163,29 +165,32 @@ def _is_counter(repeat: Message, nodes: list[Message]) -> bool:
     return {node.op for node in nodes if node.name == name} == {"TensorDataset"}
 
 
-def _stem(op: str) -> str:
+def _unversioned(op: str) -> str:
+    """Return the name of an operation without its version: "BatchDataset" for "BatchDatasetV2"."""
     return op[:-2] if op[-2:-1] == "V" and op[-1:].isdigit() else op
 
 
 class _Hasher:
+    """Hashes nodes and functions by what they do: names that may contain a counter become numbers."""
+
     def __init__(self, functions: dict[str, Message]) -> None:
         self._functions = functions
-        self._known: dict[str, str] = {}
+        self._function_hashes: dict[str, str] = {}
 
-    def of_nodes(self, nodes: Any, *more: str) -> str:
+    def nodes_hash(self, nodes: Any, *more: str) -> str:
         numbers = {node.name: str(i) for i, node in enumerate(nodes)}
         digest = hashlib.sha256(repr(more).encode())
         for node in nodes:
-            inputs = [_renamed(name, numbers) for name in node.input]
+            inputs = [_numbered_input(name, numbers) for name in node.input]
             digest.update(repr((node.op, inputs)).encode())
             for name in sorted(node.attr):
                 if name not in _SKIPPED_ATTRIBUTES and not name.startswith("_"):
-                    digest.update(name.encode() + b"=" + self._of_attribute(node.attr[name]))
+                    digest.update(name.encode() + b"=" + self._attribute_content(node.attr[name]))
         return digest.hexdigest()
 
-    def _of_function(self, name: str) -> str:
-        if name not in self._known:
-            self._known[name] = "itself"
+    def _function_hash(self, name: str) -> str:
+        if name not in self._function_hashes:
+            self._function_hashes[name] = "itself"
             function = self._functions.get(name)
             if function is None:
                 return name
@@ -194,7 +199,8 @@ class _Hasher:
             }
             numbers = {node.name: str(i) for i, node in enumerate(function.node_def)}
             results = [
-                _renamed(function.ret[result.name], numbers) for result in function.signature.output_arg
+                _numbered_input(function.ret[result.name], numbers)
+                for result in function.signature.output_arg
             ]
             nodes = []
             for node in function.node_def:
@@ -204,22 +210,22 @@ class _Hasher:
                     if name_of_input in arguments:
                         copied.input[i] = arguments[name_of_input]
                 nodes.append(copied)
-            self._known[name] = self.of_nodes(nodes, *results)
-        return self._known[name]
+            self._function_hashes[name] = self.nodes_hash(nodes, *results)
+        return self._function_hashes[name]
 
-    def _of_attribute(self, value: Message) -> bytes:
+    def _attribute_content(self, value: Message) -> bytes:
         kind = value.WhichOneof("value")
         if kind == "func":
-            return self._of_function(value.func.name).encode()
+            return self._function_hash(value.func.name).encode()
         if kind == "list" and value.list.func:
-            return repr([self._of_function(function.name) for function in value.list.func]).encode()
+            return repr([self._function_hash(function.name) for function in value.list.func]).encode()
         if kind == "tensor" and value.tensor.resource_handle_val:
             return b"a resource"
         content: bytes = value.SerializeToString(deterministic=True)
         return content
 
 
-def _renamed(name: str, numbers: dict[str, str]) -> str:
+def _numbered_input(name: str, numbers: dict[str, str]) -> str:
     """Return the name of an input with the node's name, which may contain a counter, replaced by a number."""
     control = "^" if name.startswith("^") else ""
     node, separator, output = name[len(control) :].partition(":")

@@ -22,11 +22,17 @@ from yogadl.adapters.tensorflow._components import Component
 from yogadl.adapters.tensorflow._specs import Dataset, Tensor, TypeSpec, without_autograph
 from yogadl.errors import ConfigurationError, CursorError
 
-# Read the batches of a stream for tf.data, in any of its threads; tokens identify the epochs.
+# Read the batches of a stream for tf.data, in any of its threads.
+#
+# tf.data does not tell a dataset which epoch an iterator reads. Therefore each iterator draws two numbers
+# from a random dataset with a fixed seed. They are the token of the epoch: the n-th iterator gets the n-th
+# token.
 
 
-_TOKENS: Final = 256
-_MOST_EPOCHS: Final = 2**17
+_TOKENS: Final = 256  # tokens that are computed at first
+_MOST_EPOCHS: Final = 2**17  # a token that is not found among so many is of another dataset
+# At the interpreter's exit: the longest wait for calls in flight; the time without calls after which there
+# are none; and the time since the last call within which another one may be about to begin.
 _EXIT_S: Final = 10.0
 _QUIET_S: Final = 0.05
 _BUSY_S: Final = 2.0
@@ -35,14 +41,15 @@ FOREIGN: Final = (
     "the iterator's checkpoint is of another dataset, order, shard, start or batch size: "
     "restore it into the dataset that it was saved from, or resume by stream.cursor(delivered=...)"
 )
-_FORGOTTEN: Final = (
+_EPOCH_MISSING: Final = (
     "the checkpoint that the iterator was restored from does not contain the next epoch: when it was "
     "saved, a zip, an interleave or the like had dropped the finished epoch. Resume by "
     "stream.cursor(delivered=...); and call repeat() on the dataset of make_tf_dataset before it is combined "
     "with others, then every checkpoint contains it. (Without a checkpoint: read the iterators in the order "
     "in which they were made)"
 )
-# To restore a checkpoint the user makes one iterator, and tf.data replaces it by another.
+# The number of iterators that may begin with the first epoch: to restore a checkpoint, the user makes one
+# iterator, and tf.data replaces it by another.
 _MADE_BEFORE_RESTORED: Final = 2
 
 
@@ -50,8 +57,8 @@ class EpochTokens:
     """Look up the epoch of a token: the n-th token of a fixed sequence is the n-th epoch. Thread-safe.
 
     Args:
-        tokens: A function that returns the first so many tokens. The first token belongs to `EpochCount`, not
-            to an epoch.
+        tokens: A function that returns a given number of tokens, from the first one on. The first token
+            belongs to `EpochCount`, not to an epoch.
         first: The epoch of the second token.
 
     Attributes:
@@ -63,7 +70,7 @@ class EpochTokens:
         self._first = first
         self._lock = ProcessLock()
         self._numbers: dict[int, int] = {}
-        self._made_first = {token >> 32 for token in self._extend(_TOKENS)[:_MADE_BEFORE_RESTORED]}
+        self._first_iterators = {token >> 32 for token in self._extend(_TOKENS)[:_MADE_BEFORE_RESTORED]}
         self.is_counted = False
 
     def _extend(self, count: int) -> list[int]:
@@ -81,14 +88,13 @@ class EpochTokens:
                     self._extend(8 * len(self._numbers))
         return self._numbers[token]
 
-    def require_first(self, epoch: int, made: int) -> None:
+    def require_first(self, epoch: int, iterator_number: int) -> None:
         """Raise a CursorError if an iterator that is not among the first begins with the first epoch.
 
-        `made` is the number of the iterator. This happens if a checkpoint was restored in which tf.data did
-        not write the epoch's state.
+        This happens if a checkpoint was restored in which tf.data did not write the epoch's state.
         """
-        if epoch == self._first and made not in self._made_first:
-            raise CursorError(_FORGOTTEN)
+        if epoch == self._first and iterator_number not in self._first_iterators:
+            raise CursorError(_EPOCH_MISSING)
 
 
 class Gather:
@@ -104,7 +110,7 @@ class Gather:
         self._memory = memory
         self.calls = Calls()
 
-    def read(self, made: int, token: int, item: int) -> tuple[list[Column], Flags]:
+    def read(self, iterator_number: int, token: int, item: int) -> tuple[list[Column], Flags]:
         """Return the columns of an item of the token's epoch, and the flags that mark its padding.
 
         Raises:
@@ -113,12 +119,12 @@ class Gather:
         """
         epoch = self._epochs.number(token)
         if not self._epochs.is_counted:
-            self._epochs.require_first(epoch, made)
+            self._epochs.require_first(epoch, iterator_number)
         if item >= self._numbered.count(epoch):
             raise StopIteration
         try:
             return self._numbered.read(epoch, item, self._memory)
-        except StopIteration as error:  # tf.data would take it for the end of the epoch
+        except StopIteration as error:  # for tf.data, a StopIteration is the end of the epoch
             raise RuntimeError("the source raised StopIteration while records were read") from error
 
 
@@ -126,7 +132,7 @@ class Calls:
     """Count the calls in flight, so that the interpreter's exit can wait for them.
 
     tf.data's threads read ahead for as long as an iterator lives. If one of them is in Python while the
-    interpreter exits, the thread never returns, and TensorFlow waits for it for ever.
+    interpreter exits, the thread never returns, and TensorFlow waits for the thread forever.
     """
 
     def __init__(self) -> None:
@@ -135,7 +141,7 @@ class Calls:
         self._quiet_since = time.monotonic()
         self._is_closing = False
         finish = weakref.WeakMethod(self.finish)
-        atexit.register(_finish, finish)
+        atexit.register(_finish_if_alive, finish)
 
     def __enter__(self) -> None:
         with self._lock:
@@ -163,13 +169,13 @@ class Calls:
             time.sleep(0.005)
 
 
-def _finish(method: Any) -> None:  # a weak reference to a method
+def _finish_if_alive(method: Any) -> None:  # a weak reference to a method
     finish = method()
     if finish is not None:
         finish()
 
 
-# Save the next epoch in checkpoints of tf.data, whatever stages are between an epoch and `repeat`.
+# Save the next epoch in checkpoints of tf.data, with any stages between `make_tf_dataset` and `repeat`.
 #
 # A checkpoint of tf.data contains the state of each iterator that is still held. Most stages drop their
 # input's iterator when it ends: a batch after its last element, a shuffle that empties its buffer. The
@@ -267,14 +273,14 @@ def _write_counts(iterator: Any, counts: list[EpochCount]) -> None:
     def save_all() -> dict[str, Tensor]:
         if is_symbolic:
             raise ConfigurationError(
-                "with the option experimental_symbolic_checkpoint tf.data writes down an earlier state than "
-                "that of the epochs: leave the option out"
+                "with the option experimental_symbolic_checkpoint tf.data saves an earlier state than the "
+                "count of epochs, so the checkpoint would be wrong: leave the option out"
             )
         while True:  # until no epoch begins meanwhile in a thread of tf.data that reads ahead
             saved = [count.save() for count in counts]
-            found = save()
+            tensors = save()
             if saved == [count.save() for count in counts]:
-                return {**found, "_EPOCHS": tf.constant(saved)}
+                return {**tensors, "_EPOCHS": tf.constant(saved)}
 
     def restore_all(tensors: dict[str, Tensor]) -> Any:
         saved = tensors["_EPOCHS"].numpy().tolist()
@@ -299,8 +305,8 @@ def _resumable(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def transform(self: ResumableDataset, *arguments: Any, **options: Any) -> Any:
-        found = method(self, *arguments, **options)
-        return ResumableDataset(found) if isinstance(found, tf.data.Dataset) else found
+        result = method(self, *arguments, **options)
+        return ResumableDataset(result) if isinstance(result, tf.data.Dataset) else result
 
     return transform
 
@@ -316,7 +322,7 @@ for _name, _method in inspect.getmembers_static(tf.data.Dataset, inspect.isfunct
 def items_of(
     numbered: NumberedBatches, components: list[Component], kind: str, ahead: int, build: Callable[..., Any]
 ) -> tuple[Dataset, EpochCount]:
-    """Return a dataset of all items of an epoch, which reads the next epoch at each iteration; and its count.
+    """Return a dataset of the items of an epoch, the next epoch at each iteration; and its `EpochCount`.
 
     Args:
         numbered: The items, as batches of the stream.
@@ -326,46 +332,47 @@ def items_of(
         build: A function that makes an element of the tensors of all components.
     """
     seed = _seed(numbered, [component.name for component in components], kind)
-    begun, full = numbered.stream.start.epoch, numbered.count(numbered.stream.start.epoch + 1)
+    first_epoch = numbered.stream.start.epoch
     identity = int.from_bytes(seed[16:24], "little") >> 1
     random = _random(seed)
-    epochs = EpochTokens(lambda count: _tokens(seed, count), begun)
+    epochs = EpochTokens(lambda count: _tokens(seed, count), first_epoch)
     memory = BatchMemory()
     settle_allocator()  # strings are copied in TensorFlow's threads, and freed in the consumer's
     gather = Gather(numbered, epochs, memory)
     names = [name for component in components for name in component.dtypes]
     dtypes = [tf.int64, *map(tf.dtypes.as_dtype, names)]
 
-    def read(made: Any, pair: Any, item: Any) -> list[Any]:
+    def read(iterator_number: Any, pair: Any, item: Any) -> list[Any]:
         with gather.calls:
-            columns, padding = gather.read(int(made), _joined(*pair.tolist()), int(item))
+            columns, padding = gather.read(int(iterator_number), _token_of(*pair.tolist()), int(item))
             arrays = (array for component in components for array in component.pack(columns, padding))
             return [np.int64(identity), *map(memory.aligned, arrays)]
 
-    def check(state: Tensor, whose: Tensor, *tensors: Tensor) -> Any:
+    def check(state: Tensor, owner: Tensor, *tensors: Tensor) -> Any:
         # tf.debugging is not used: with it the start of each iterator takes 5 ms longer.
-        is_own = tf.equal(whose, np.int64(identity))
+        is_own = tf.equal(owner, np.int64(identity))
         assertion = tf.raw_ops.Assert(condition=is_own, data=[f"CursorError: {FOREIGN}"])
         with tf.control_dependencies([assertion]):
             return state, build(*map(tf.identity, tensors))
 
     items = _read(_numbers(_random(seed), random), read, dtypes).prefetch(ahead)
     items = items.scan(tf.constant(0), without_autograph(lambda state, element: check(state, *element)))
-    if numbered.count(begun) == full:
+    full = numbered.count(first_epoch + 1)
+    if numbered.count(first_epoch) == full:
         items = items.apply(tf.data.experimental.assert_cardinality(full))
     return items, EpochCount(identity, random, epochs)
 
 
-def _numbers(made: Dataset, begun: Dataset) -> Dataset:
-    """Return an endless dataset of (number of the iterator, numbers of the epoch, number of the item).
+def _numbers(iterator_numbers: Dataset, epoch_numbers: Dataset) -> Dataset:
+    """Return an endless dataset of (number of the iterator, two numbers of the epoch, number of the item).
 
     The numbers of an epoch are drawn when an iterator is first read, not when it is made: tf.data makes
     iterators that it never reads, at the end of a `repeat` and when a checkpoint is restored. The inner
     function is called once an epoch, because a call for every item would take 0.1 ms each time.
 
     Args:
-        made: The dataset from which numbers of iterators are drawn.
-        begun: The dataset from which numbers of epochs are drawn.
+        iterator_numbers: The dataset from which the number of an iterator is drawn.
+        epoch_numbers: The dataset from which the numbers of an epoch are drawn.
     """
 
     def of_epoch(number: Tensor, pair: Tensor) -> Dataset:
@@ -374,8 +381,8 @@ def _numbers(made: Dataset, begun: Dataset) -> Dataset:
         return tf.data.Dataset.zip((constants, items))
 
     # tf.data begins a concatenated dataset only after the first one, which is empty, has ended.
-    pairs = tf.data.Dataset.range(0).concatenate(begun).batch(2)
-    return tf.data.Dataset.zip((made, pairs)).flat_map(without_autograph(of_epoch))
+    pairs = tf.data.Dataset.range(0).concatenate(epoch_numbers).batch(2)
+    return tf.data.Dataset.zip((iterator_numbers, pairs)).flat_map(without_autograph(of_epoch))
 
 
 def _read(numbers: Dataset, read: Callable[..., Any], dtypes: list[Any]) -> Dataset:
@@ -409,9 +416,9 @@ def _read(numbers: Dataset, read: Callable[..., Any], dtypes: list[Any]) -> Data
 def _seed(numbered: NumberedBatches, names: list[str], kind: str) -> bytes:
     """Return a hash of all that determines the items; an iterator's checkpoint must have the same hash."""
     stream = numbered.stream
-    shard, begun = stream.shard, stream.start.epoch
+    shard, epoch = stream.shard, stream.start.epoch
     described = [stream.cursor(0), shard.rank, shard.ranks, shard.remainder, numbered.size]
-    described += [numbered.count(begun), numbered.count(begun + 1), kind, stream.spec.to_json(), names]
+    described += [numbered.count(epoch), numbered.count(epoch + 1), kind, stream.spec.to_json(), names]
     return hashlib.sha256(json.dumps(described).encode()).digest()
 
 
@@ -435,10 +442,10 @@ def _random(seed: bytes) -> Dataset:
 
 def _tokens(seed: bytes, count: int) -> list[int]:
     """Return the tokens of the first `count` iterations over the random dataset."""
-    found = _random(seed).batch(2).take(1).repeat(count).batch(count)
-    return [_joined(*pair) for pair in next(iter(found)).numpy().tolist()]
+    pairs = _random(seed).batch(2).take(1).repeat(count).batch(count)
+    return [_token_of(*pair) for pair in next(iter(pairs)).numpy().tolist()]
 
 
-def _joined(high: int, low: int) -> int:
-    """Return a token of both numbers: one, of 32 bits, would repeat within some ten thousand epochs."""
+def _token_of(high: int, low: int) -> int:
+    """Return the token of two numbers of 32 bits: one would repeat within some ten thousand epochs."""
     return high << 32 | low

@@ -83,10 +83,12 @@ def _from_generator(
     stream: Stream, batch_size: int | None, drop_remainder: bool, padding_field: str | None
 ) -> Dataset:
     if padding_field is not None:
-        raise ConfigurationError("padding_field needs a stream of this library, which knows what is padding")
+        raise ConfigurationError(
+            "padding_field needs a stream of DataRef.stream: a Stream of your own has no padding"
+        )
     if stream.output_types is None:
         raise ConfigurationError(
-            "a Stream of your own must say what it yields: give it output_types (and output_shapes), as for "
+            "a Stream of your own needs output_types (and output_shapes), the types of its items, as for "
             "tf.data.Dataset.from_generator"
         )
     dataset = tf.data.Dataset.from_generator(
@@ -134,9 +136,9 @@ def _records(numbered: NumberedBatches, components: list[Component], tree: Node)
     # In a function a ragged tensor of ragged rank 0 is a plain tensor, so the spec is changed afterwards.
     specs = zip(components, flat_specs(tree, records.element_spec), strict=True)
     spec = assembled(tree, iter([component.spec_of(spec) for component, spec in specs]))
-    found = tf.data.experimental.from_variant(tf.data.experimental.to_variant(records), spec)
-    found._yogadl_origin = records  # its functions must live as long
-    return ResumableDataset(found, count)
+    ragged_records = tf.data.experimental.from_variant(tf.data.experimental.to_variant(records), spec)
+    ragged_records._yogadl_origin = records  # keeps the functions alive that the dataset calls
+    return ResumableDataset(ragged_records, count)
 
 
 def _unpacked(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -145,7 +147,7 @@ def _unpacked(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _with_sharding(dataset: Dataset, stream: RecordStream) -> Dataset:
-    """Set how tf.distribute shares the dataset out: not at all if the stream is a shard already."""
+    """Set how tf.distribute divides the dataset: not at all if the stream is a shard already."""
     policies = tf.data.experimental.AutoShardPolicy
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = (

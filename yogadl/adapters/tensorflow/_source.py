@@ -1,4 +1,8 @@
-"""Save the state of a pipeline's iterator, so that a killed build continues from there."""
+"""Read a tf.data pipeline as a source, so that a killed build continues within the pipeline.
+
+For that, the state of the pipeline's iterator is noted from time to time, and saved with each part of a
+cache.
+"""
 
 import threading
 import time
@@ -27,8 +31,8 @@ from yogadl.adapters.tensorflow._specs import (
 )
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
-# Noting a state takes about 2 ms. The next state is noted after this many times as long. Records that were
-# read after the last state are read again after a kill.
+# To note a state takes about 2 ms. The next state is noted after this many times the time that one state
+# took. After a kill, the records that were read after the last state are read again.
 _NOTE_INTERVAL_FACTOR: Final = 50
 # The limits of one state, and of all states held: with data that tf.data has read ahead, a state can have
 # tens of megabytes.
@@ -48,7 +52,7 @@ class IteratorStates:
     """Note the state of an iterator from time to time, and find the state nearest to a record. Thread-safe.
 
     A part of the cache is sealed while the next one is being read, so all states since the last saved state
-    are held; if they are too large, every other one.
+    are kept; if they are too large together, every other one is dropped.
 
     Args:
         graph_sha256: The hash of the pipeline's graph; states of other pipelines are ignored. ``None``: note
@@ -57,51 +61,51 @@ class IteratorStates:
 
     def __init__(self, graph_sha256: str | None) -> None:
         self._graph = bytes.fromhex(graph_sha256 or "")
-        self._is_able = graph_sha256 is not None
+        self._can_save = graph_sha256 is not None
         self._lock = threading.Lock()
-        self._own: list[IteratorState] = []
-        self._given: list[IteratorState] = []
+        self._noted_states: list[IteratorState] = []
+        self._loaded_states: list[IteratorState] = []
         self._cost_s = 0.0
-        self._noted_s = -float("inf")
+        self._last_noted_s = -float("inf")
 
     def note(self, iterator: Any, record: int) -> None:  # an iterator of TensorFlow
         """Note an iterator's state, unless one was noted shortly before or tf.data can't write it."""
         started_s = time.monotonic()
-        if not self._is_able or started_s - self._noted_s < _NOTE_INTERVAL_FACTOR * self._cost_s:
+        if not self._can_save or started_s - self._last_noted_s < _NOTE_INTERVAL_FACTOR * self._cost_s:
             return
-        content = _written(iterator)
+        content = _serialized(iterator)
         if content is None or len(content) > _MOST_BYTES:
-            self._is_able = False
+            self._can_save = False
             return
-        self._noted_s = time.monotonic()
-        self._cost_s = self._noted_s - started_s
+        self._last_noted_s = time.monotonic()
+        self._cost_s = self._last_noted_s - started_s
         with self._lock:
-            self._own.append(IteratorState(record, content))
-            while sum(len(state.content) for state in self._own) > _HELD_BYTES:
-                del self._own[-2::-2]
+            self._noted_states.append(IteratorState(record, content))
+            while sum(len(state.content) for state in self._noted_states) > _HELD_BYTES:
+                del self._noted_states[-2::-2]
 
     def save(self, record: int) -> bytes | None:
-        """Return the last state noted before this record, for `load`; forget the earlier states."""
+        """Return the last state noted before this record, for `load`; drop the earlier states."""
         with self._lock:
-            found = _nearest(self._own, record)
-            if found is None:
+            nearest = _nearest(self._noted_states, record)
+            if nearest is None:
                 return None
-            self._own = [state for state in self._own if state.record >= found.record]
-        return found.record.to_bytes(8, "little") + self._graph + found.content
+            self._noted_states = [state for state in self._noted_states if state.record >= nearest.record]
+        return nearest.record.to_bytes(8, "little") + self._graph + nearest.content
 
     def load(self, saved: bytes) -> None:
         """Accept a state that an earlier process saved; the last two such states are kept."""
         record, graph = int.from_bytes(saved[:8], "little"), saved[8:_HEADER_BYTES]
-        if self._is_able and graph == self._graph:
-            self._given = [*self._given[-1:], IteratorState(record, saved[_HEADER_BYTES:])]
+        if self._can_save and graph == self._graph:
+            self._loaded_states = [*self._loaded_states[-1:], IteratorState(record, saved[_HEADER_BYTES:])]
 
     def nearest(self, record: int) -> IteratorState | None:
         """Return the loaded state from which the fewest records are read up to this record."""
-        return _nearest(self._given, record)
+        return _nearest(self._loaded_states, record)
 
     def drop(self, state: IteratorState) -> None:
-        """Forget a loaded state that can't be restored."""
-        self._given = [given for given in self._given if given is not state]
+        """Remove a loaded state that can't be restored."""
+        self._loaded_states = [loaded for loaded in self._loaded_states if loaded is not state]
 
 
 def _nearest(states: list[IteratorState], record: int) -> IteratorState | None:
@@ -109,8 +113,8 @@ def _nearest(states: list[IteratorState], record: int) -> IteratorState | None:
     return max(fitting, key=lambda state: state.record, default=None)
 
 
-def _written(iterator: Any) -> bytes | None:
-    """Return an iterator's state; ``None`` if tf.data can't write it: generators, stateful functions."""
+def _serialized(iterator: Any) -> bytes | None:
+    """Return an iterator's state; ``None`` if tf.data can't write it, as of generators."""
     policy = tf.data.experimental.ExternalStatePolicy.FAIL.value
     try:
         variants = tf.raw_ops.SerializeIterator(
@@ -130,9 +134,6 @@ def restore(iterator: Any, state: IteratorState) -> bool:
     except tf.errors.OpError:
         return False
     return True
-
-
-# Read the records of a tf.data pipeline, many at a time.
 
 
 _CHUNK_BYTES: Final = 8 * 2**20
@@ -164,10 +165,10 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
         UnsupportedDataError: if the pipeline never ends, or has components that can't be stored; names them.
         ConfigurationError: if TensorFlow does not execute eagerly.
     """
-    return DatasetSource(data) if isinstance(data, tf.data.Dataset) else None
+    return PipelineSource(data) if isinstance(data, tf.data.Dataset) else None
 
 
-class DatasetSource:
+class PipelineSource:
     """The records of a tf.data pipeline, read in order.
 
     One iterator is kept and continues. To go back, or far ahead, another iterator begins at the nearest state
@@ -204,7 +205,7 @@ class DatasetSource:
         # The state of a stage that shuffles or caches contains all its records, so it is too large to write.
         self._states = IteratorStates(None if graph is None or graph.holds_records() else sha256)
         self._pass: _Pass | None = None
-        _warn_of_what_varies(graph)
+        _warn_of_flaws(graph)
 
     def __reduce__(self) -> Any:
         raise ConfigurationError(
@@ -225,10 +226,10 @@ class DatasetSource:
         reading = self._pass_to(start)
         while True:
             if reading.first <= start < reading.end:
-                begun, start = start - reading.first, reading.end
+                skipped, start = start - reading.first, reading.end
                 columns = reading.columns
-                yield [column[begun:] for column in columns] if begun else columns
-            if not reading.read_on():
+                yield [column[skipped:] for column in columns] if skipped else columns
+            if not reading.read_next():
                 self._pass = None
                 return
 
@@ -258,14 +259,14 @@ class DatasetSource:
                 raise UnsupportedDataError(NO_RECORDS) from None
             return None
         except Exception as error:
-            failing = self._failing()
+            failing = self._first_failing_record()
             which = f"the records from {first} on" if failing is None else f"record {failing}"
             error.add_note(f"while reading {which} of the tf.data pipeline")
             raise
-        tensors = self._tensors(batch, lambda _, value: [value]) if self._is_plain else batch
+        tensors = self._tensors(batch, lambda _, value: [value]) if self._all_dense else batch
         return self._columns(tensors, first)
 
-    def _failing(self) -> int | None:
+    def _first_failing_record(self) -> int | None:
         """Return the first record that fails if records are read one by one; ``None`` if none fails in time.
 
         tf.data's error does not contain the number of the record, and states exist only between chunks. So
@@ -274,7 +275,7 @@ class DatasetSource:
         limit_s = time.monotonic() + _SEARCH_S
         number = 0
         try:
-            for _ in self._elements().with_options(_in_order()):
+            for _ in self._elements().with_options(_ordered_options()):
                 number += 1
                 if time.monotonic() > limit_s:
                     return None
@@ -283,78 +284,78 @@ class DatasetSource:
         return None
 
     def _elements(self) -> Dataset:
-        """Return the pipeline unchanged if all is dense; else with flat tuples of tensors for batching."""
+        """Return the pipeline; if not all components are dense, with elements that can be batched."""
         is_tuple = type(self._dataset.element_spec) is tuple  # tf.data unpacks only a plain tuple
 
         def split(*element: Any) -> tuple[Tensor, ...]:
             return tuple(self._tensors(element if is_tuple else element[0], StoredComponent.split))
 
-        return self._dataset if self._is_plain else self._dataset.map(without_autograph(split))
+        return self._dataset if self._all_dense else self._dataset.map(without_autograph(split))
 
     def _batched(self) -> Dataset:
         """Return the elements in batches."""
         fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
-        count = max(1, min(_CHUNK_BYTES // max(1, fixed), *map(_most, self._components)))
+        count = max(1, min(_CHUNK_BYTES // max(1, fixed), *map(_most_records_at_once, self._components)))
         elements = self._elements()
-        batched = elements.batch(count) if self._is_plain else elements.ragged_batch(count)
-        return batched.prefetch(2).with_options(_in_order())
+        batched = elements.batch(count) if self._all_dense else elements.ragged_batch(count)
+        return batched.prefetch(2).with_options(_ordered_options())
 
     @property
-    def _is_plain(self) -> bool:
+    def _all_dense(self) -> bool:
         return all(component.is_dense and not component.is_ragged for component in self._components)
 
-    def _tensors(self, element: Any, taken: Callable[[StoredComponent, Any], list[Tensor]]) -> list[Tensor]:
-        """Return the results of `taken` for each component of an element, in order."""
-        found: list[Tensor] = []
+    def _tensors(self, element: Any, split: Callable[[StoredComponent, Any], list[Tensor]]) -> list[Tensor]:
+        """Return the tensors into which `split` turns the components of an element, in order."""
+        tensors: list[Tensor] = []
         for component in self._components:
             value = element
             for key in component.path:
                 value = value[key]
-            found += taken(component, value)
-        return found
+            tensors += split(component, value)
+        return tensors
 
     def _columns(self, tensors: Sequence[Tensor], first: int) -> tuple[Columns, int]:
-        found: Columns = []
+        columns: Columns = []
         rest = iter(tensors)
         for field in self.spec.fields:
             try:
-                found.append(_column(field.leaf, rest))
+                columns.append(_column(field.leaf, rest))
             except BadValueError as error:
                 raise refuse(field.name, first + error.position, error.problem) from None
-        return found, len(found[0])
+        return columns, len(columns[0])
 
 
 class _Pass:
     """One pass through the pipeline: the current chunk of records, and the iterator after it.
 
-    `first` is the number of the first record that the iterator yields.
+    `first` is the number of the record at which the iterator begins; later, of the first record of the chunk.
     """
 
-    def __init__(self, source: DatasetSource, iterator: Any, first: int) -> None:
+    def __init__(self, source: PipelineSource, iterator: Any, first: int) -> None:
         self._source = source
-        self._iterator = [iterator]
+        self._iterator = [iterator]  # a list, so that the finalizer can drop the iterator
         # An iterator that still reads ahead, perhaps in Python, would keep the interpreter from exiting.
         weakref.finalize(self, self._iterator.clear)
         self.first = self.end = first
         self.columns: Columns = []
 
-    def read_on(self) -> bool:
+    def read_next(self) -> bool:
         """Read the next chunk, and return whether there was one."""
-        found = self._source.read(self._iterator[0], self.end)
-        if found is None:
+        chunk = self._source.read(self._iterator[0], self.end)
+        if chunk is None:
             return False
-        self.columns, count = found
+        self.columns, count = chunk
         self.first, self.end = self.end, self.end + count
         return True
 
 
-def _in_order() -> Any:  # options of tf.data
+def _ordered_options() -> Any:  # options of tf.data
     options = tf.data.Options()
     options.deterministic = True
     return options
 
 
-def _most(component: StoredComponent) -> int:
+def _most_records_at_once(component: StoredComponent) -> int:
     """Return the number of records to read at a time, for this component."""
     if component.is_dense and component.leaves[0].is_numeric:
         return _CHUNK_RECORDS
@@ -381,21 +382,22 @@ def _is_endless(dataset: Dataset) -> bool:
     while True:
         count = int(dataset.cardinality())
         inputs = dataset._inputs()
-        is_lost = count == tf.data.UNKNOWN_CARDINALITY and type(dataset).__name__ in _ENDLESS_AS_INPUT
-        if not is_lost or len(inputs) != 1:
+        is_unknown = count == tf.data.UNKNOWN_CARDINALITY and type(dataset).__name__ in _ENDLESS_AS_INPUT
+        if not is_unknown or len(inputs) != 1:
             return count == int(tf.data.INFINITE_CARDINALITY)
         dataset = inputs[0]
 
 
 def graph_of(dataset: Dataset) -> Graph | None:
     """Return the pipeline's graph; ``None`` if it is too large, or tf.data can't write it."""
-    held, todo = 0, [dataset]
+    tensor_bytes, todo = 0, [dataset]
     while todo:
         stage = todo.pop()
         todo += stage._inputs()
-        for tensor in tf.nest.flatten(getattr(stage, "_tensors", [])):  # its input tensors
-            held += (tensor.shape.num_elements() or 0) * tensor.dtype.size if tf.is_tensor(tensor) else 0
-    if held > _LARGE_GRAPH_BYTES:
+        for tensor in tf.nest.flatten(getattr(stage, "_tensors", [])):  # the stage's input tensors
+            if tf.is_tensor(tensor):
+                tensor_bytes += (tensor.shape.num_elements() or 0) * tensor.dtype.size
+    if tensor_bytes > _LARGE_GRAPH_BYTES:
         return None
     policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     try:
@@ -412,19 +414,19 @@ def python_functions(graph: Graph) -> list[Any] | None:
     # TensorFlow has no public way from a graph to its functions.
     registry: Any = getattr(script_ops, "_py_funcs", None)
     try:
-        found = [registry.get(token.decode()) for token in graph.python_tokens()]
+        functions = [registry.get(token.decode()) for token in graph.python_tokens()]
     except AttributeError:
         return None
-    if any(function is None for function in found):
+    if any(function is None for function in functions):
         return None
-    # A graph has them in any order.
-    return sorted(found, key=lambda function: getattr(function, "__qualname__", ""))
+    # The order of functions in a graph varies.
+    return sorted(functions, key=lambda function: getattr(function, "__qualname__", ""))
 
 
-def _warn_of_what_varies(graph: Graph | None) -> None:
-    for what, mend in graph.uncacheable_operations() if graph else ():
+def _warn_of_flaws(graph: Graph | None) -> None:
+    for what, remedy in graph.uncacheable_operations() if graph else ():
         warnings.warn(
-            f"the dataset to cache has a flaw, {what}, and the cache keeps the records of this run: {mend}",
+            f"the dataset to cache has a flaw, {what}, and the cache keeps the records of this run: {remedy}",
             UserWarning,
             stacklevel=users_level("tensorflow"),
         )

@@ -1,4 +1,9 @@
-"""Define how the components of a pipeline's elements are stored, and convert them to columns and back."""
+"""Define how the components of a pipeline's elements are stored, and convert them to columns and back.
+
+An element of a tf.data pipeline is a tree of components: tensors, and ragged tensors. A dense tensor is
+stored in one field; a ragged tensor in several: its flat values, and its row splits from the outermost level
+in.
+"""
 
 import math
 import re
@@ -18,9 +23,6 @@ from yogadl._format.columns import HeapValues, as_bytes, shapes_of
 from yogadl._format.table import before
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
-# Define how the components of a pipeline's elements are stored, and refuse components that can't be.
-
-
 # A tf.data.Dataset, a tf.Tensor, a tf.TypeSpec: TensorFlow has no annotations that a checker can use.
 Dataset = Any
 Tensor = Any
@@ -30,7 +32,7 @@ TypeSpec = Any
 DTYPES: Final = NUMPY_DTYPES | {"bfloat16"}
 RAGGED: Final = "RaggedTensor"  # the name of the namedtuple in which a ragged tensor is stored
 _SPLITS: Final = re.compile(r"row_splits_\d+(?:_of_(\d+))?")
-_MENDS: Final = {
+_REMEDIES: Final = {
     "SparseTensorSpec": "make it dense (tf.sparse.to_dense) or ragged (tf.RaggedTensor.from_sparse)",
     "OptionalSpec": "take its value and filter those that have none",
     "DatasetSpec": "make it a tensor (batch it, then get_single_element), or flat_map it into records",
@@ -54,13 +56,13 @@ class StoredComponent:
     def split(self, value: Tensor) -> list[Tensor]:
         """Return the value as tensors that can be batched."""
         tensors = [value.flat_values, *value.nested_row_splits] if self.is_ragged else [value]
-        found = []
+        parts = []
         for leaf, tensor in zip(self.leaves, tensors, strict=True):
             if leaf.shape is not None and None not in leaf.shape:
-                found.append(tf.ensure_shape(tensor, leaf.shape))
+                parts.append(tf.ensure_shape(tensor, leaf.shape))
             else:
-                found += [tf.reshape(tensor, [-1]), tf.shape(tensor, out_type=tf.int64)]
-        return found
+                parts += [tf.reshape(tensor, [-1]), tf.shape(tensor, out_type=tf.int64)]
+        return parts
 
 
 def components_of(element_spec: TypeSpec) -> tuple[Spec, list[StoredComponent]]:
@@ -87,7 +89,7 @@ def _leaf_of(spec: TypeSpec, name: str) -> Node:
         return _ragged_of(spec, name)
     kind = type(spec).__name__
     raise UnsupportedDataError(
-        f"{name} is a {kind}, which has no stored form: {_MENDS.get(kind, 'make it tensors')}"
+        f"{name} is a {kind}, which has no stored form: {_REMEDIES.get(kind, 'make it tensors')}"
     )
 
 
@@ -118,19 +120,19 @@ def is_ragged(node: Node) -> bool:
 
 def uniform_sizes(node: NamedTupleNode) -> list[int | None]:
     """Return the number of items in the rows of each level of a stored ragged tensor; ``None``: varying."""
-    found = [_SPLITS.fullmatch(key) for key in node.keys[1:]]
-    return [int(match[1]) if match and match[1] else None for match in found]
+    matches = [_SPLITS.fullmatch(key) for key in node.keys[1:]]
+    return [int(match[1]) if match and match[1] else None for match in matches]
 
 
 def _dtype_of(dtype: Any, name: str) -> str:
     if dtype == tf.string:
         return BYTES
-    found = str(dtype.name)
-    if found not in DTYPES:
+    stored = str(dtype.name)
+    if stored not in DTYPES:
         raise UnsupportedDataError(
-            f"{name} has dtype {found}, which tf.data can't batch: cast it, or tf.bitcast it to integers"
+            f"{name} has dtype {stored}, which tf.data can't batch: cast it, or tf.bitcast it to integers"
         )
-    return found
+    return stored
 
 
 def _shape_of(shape: Any) -> tuple[int | None, ...] | None:
@@ -150,7 +152,7 @@ without_autograph: Final = tf.autograph.experimental.do_not_convert
 
 
 def shaped(tensor: Tensor, shape: list[int | None]) -> Tensor:
-    """Set a shape that is known to be right."""
+    """Set a tensor's shape, which TensorFlow can't infer, and return the tensor."""
     tensor.set_shape(shape)
     return tensor
 
@@ -160,18 +162,18 @@ def ragged(flat: Tensor, splits: Sequence[Tensor], sizes: Sequence[int | None]) 
 
     `sizes` has the number of rows, then the number of items in the rows of each level; ``None``: varying.
     """
-    found = flat
+    values = flat
     for level in reversed(range(len(splits))):
         size = sizes[level + 1]
         rows = splits[level]
         if level == 0:
             rows = shaped(rows, [None if sizes[0] is None else sizes[0] + 1])
         if size is None:
-            found = tf.RaggedTensor.from_row_splits(found, rows, validate=False)
+            values = tf.RaggedTensor.from_row_splits(values, rows, validate=False)
         else:
             count = sizes[0] if level == 0 and sizes[0] is not None else tf.shape(rows, rows.dtype)[0] - 1
-            found = tf.RaggedTensor.from_uniform_row_length(found, size, nrows=count, validate=False)
-    return found
+            values = tf.RaggedTensor.from_uniform_row_length(values, size, nrows=count, validate=False)
+    return values
 
 
 def serialized(value: Any) -> bytes:  # bytes or str, or an array of them
@@ -196,8 +198,7 @@ def require_eager(what: str) -> None:
         return
     if tf.inside_function():
         problem = (
-            "is called inside a tf.function: make the dataset outside of it; what is ready can be iterated "
-            "over inside"
+            "is called inside a tf.function: make the dataset outside of it; inside, iterate over the dataset"
         )
     else:
         problem = (
@@ -236,18 +237,18 @@ def stacked(name: str, leaf: Leaf, column: Column) -> Arrays:
     if len(shapes) > 1:
         raise UnsupportedDataError(
             f"the values of field {name!r} have no known rank, and differ within a batch ({shapes[0]} and "
-            f"{shapes[-1]}), so it can't be made: leave out batch_size, or choose the other fields by "
-            "ref.fields(...)"
+            f"{shapes[-1]}), so they can't become one tensor: leave out batch_size, or choose the other "
+            "fields by ref.fields(...)"
         )
     if not leaf.is_numeric:
         return texts(column)
     return [np.stack([np.asarray(value, leaf.numpy_dtype) for value in column])]
 
 
-def raws(leaf: Leaf, column: Column) -> Arrays:
-    """Pack numbers of varying shape, a record a row: the bytes of each value, and its shape.
+def bytes_and_shapes(leaf: Leaf, column: Column) -> Arrays:
+    """Pack numbers of varying shape, one row for each record: the bytes of the value, and its shape.
 
-    If the rank is unknown, it precedes the shape.
+    If the leaf has no known rank, each shape begins with the rank of its value.
     """
     values = [np.asarray(value, leaf.numpy_dtype) for value in column]
     data = encoded(value.tobytes() for value in values)
@@ -310,8 +311,8 @@ def fixed_column(leaf: Leaf, values: NDArray[Any]) -> Any:  # a column for `Cach
 def varying_column(leaf: Leaf, flat: NDArray[Any], splits: NDArray[Any], shapes: NDArray[Any]) -> Any:
     """Return a batch of flat values of any shapes as a column.
 
-    `splits` has the begin and the end of each record's values. `shapes`, an array of (records, 1 + the
-    largest rank), has the rank and the sizes of each value, followed by zeros.
+    `splits` has the start of each record's values, and the end of the last ones. `shapes`, an array of
+    (records, 1 + the largest rank), has the rank and the sizes of each value, followed by zeros.
     """
     lengths = np.diff(splits).astype(np.int64)
     if leaf.is_numeric:

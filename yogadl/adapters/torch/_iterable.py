@@ -31,7 +31,7 @@ from yogadl.errors import ConfigurationError, CursorError
 # in a small file, whose path all copies have.
 
 
-_REMEMBERED: Final = 64  # the number of iterators to remember, as their workers may still start
+_MOST_CLAIMS: Final = 64  # the number of latest iterators to keep in the file; their workers may still start
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class WorkerId:
     worker: int = 0
     workers: int = 1
     seed: int = 0  # DataLoader's random number for the iterator; two iterators seldom have the same
-    # The ordinal of the process among all that the parent has started, less the worker's number: the same for
-    # all workers of one iterator, which are started one after another. If another thread starts fewer than
-    # `workers` processes in between, the value differs by less than between two iterators.
+    # The ordinal of the process among all that the parent has started, minus the worker's number. The value
+    # is the same for all workers of an iterator, which are started one after another. If another thread
+    # starts fewer than `workers` processes in between, the values differ less than those of two iterators.
     started: int = 0
     parent: int = 0  # the process that iterates over the DataLoader
 
@@ -76,7 +76,7 @@ class SharedEpochs:
         return self._begun
 
     def claim(self, worker: WorkerId | None, number: int) -> Point:
-        """Return the start of the iterator for which `begin` returned `number`; its workers get the same."""
+        """Return the start of the iterator for which `begin` returned `number`, the same for all workers."""
         with self._notes(worker) as notes:
             if worker is not None:
                 for seed, started, begun, epoch, position in notes["claims"]:
@@ -87,7 +87,7 @@ class SharedEpochs:
             notes["next"] = [point.epoch + 1, 0]
             if worker is not None:
                 notes["claims"].append([worker.seed, worker.started, number, *point])
-                del notes["claims"][:-_REMEMBERED]
+                del notes["claims"][:-_MOST_CLAIMS]
         return point
 
     def move(self, worker: WorkerId | None, point: Point) -> None:
@@ -199,7 +199,7 @@ class _WorkerItems:
     transform: Transform | None
 
     def numbered(self, start: Point, workers: int) -> NumberedBatches:
-        """Return a reader of the epoch that begins at `start`: of batches, or of records in blocks."""
+        """Return a reader of the epoch that begins at `start`, by batch; or by block of single records."""
         stream = RecordStream(replace(self.stream.run, start=start))
         size = self.cut.size
         if not self.is_batched:
@@ -210,10 +210,10 @@ class _WorkerItems:
         """Yield the items of one worker, without the first `skip` of them."""
         numbered = self.numbered(start, workers)
         if self.is_batched:
-            found = self._batches(numbered, start.epoch, worker + skip * workers, workers)
+            items = self._batches(numbered, start.epoch, worker + skip * workers, workers)
         else:
-            found = self._records(numbered, start.epoch, worker, workers, skip)
-        return found if self.transform is None else map(self.transform, found)
+            items = self._records(numbered, start.epoch, worker, workers, skip)
+        return items if self.transform is None else map(self.transform, items)
 
     def _batches(self, numbered: NumberedBatches, epoch: int, first: int, step: int) -> Iterator[Any]:
         finish = TensorBatches(numbered.stream.run, padding_field=self.padding_field).finish()
@@ -246,28 +246,30 @@ class ItemIterator(Iterator[Any]):
         self._epochs = epochs
         self._id = WorkerId.here()
         self._number = epochs.begin()
-        known = self._id or WorkerId()
-        self._worker, self._workers = known.worker, known.workers
+        worker = self._id or WorkerId()
+        self._worker, self._workers = worker.worker, worker.workers
         self._start: Point | None = None
         self._yielded = 0
-        self._is_over = False
-        self._rest: Iterator[Any] | None = None
+        self._is_finished = False
+        self._items_left: Iterator[Any] | None = None
 
     def __next__(self) -> Any:
-        if self._rest is None:
-            self._rest = self._items.read(self._begin(), self._worker, self._workers, self._yielded)
+        if self._items_left is None:
+            self._items_left = self._items.read(
+                self._claimed_start(), self._worker, self._workers, self._yielded
+            )
         try:
-            item = next(self._rest)
+            item = next(self._items_left)
         except StopIteration:
-            self._is_over = True
+            self._is_finished = True
             raise
         except BaseException:
-            self._rest = None  # a generator that raised is finished; the next call reopens at this item
+            self._items_left = None  # a generator that raised has ended; the next call reopens at this item
             raise
         self._yielded += 1
         return item
 
-    def _begin(self) -> Point:
+    def _claimed_start(self) -> Point:
         if self._start is None:
             self._start = self._epochs.claim(self._id, self._number)
             if not self._worker:
@@ -282,21 +284,21 @@ class ItemIterator(Iterator[Any]):
         return cut.reach(self._items.stream.shard, cut.span(start), items)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of items yielded, and the cursor if all workers have yielded as many."""
-        start = self._begin()
+        """Return the number of items yielded, and the cursor if each worker yielded as many."""
+        start = self._claimed_start()
         run = self._items.stream.run
-        found = {
+        state = {
             "cursor": write_cursor(run.identity(), self._reach(start, self._yielded)),
             "start": list(start),
             "yielded": self._yielded,
-            **self._share(),
+            **self._layout(),
         }
-        if self._is_over and not self._items.is_batched:
+        if self._is_finished and not self._items.is_batched:
             # The number of items does not show the end if the shard has no record in the epoch's last row.
-            found["end"] = write_cursor(run.identity(), run.shard.end(start))
-        return found
+            state["end"] = write_cursor(run.identity(), run.shard.end(start))
+        return state
 
-    def _share(self) -> dict[str, Any]:
+    def _layout(self) -> dict[str, Any]:
         size = self._items.cut.size if self._items.is_batched else None
         return {"worker": self._worker, "workers": self._workers, "batch_size": size}
 
@@ -308,27 +310,28 @@ class ItemIterator(Iterator[Any]):
         """
         try:
             start, yielded = Point(*state["start"]), whole("yielded", state["yielded"])
-            share = {name: state[name] for name in self._share()}
+            layout = {name: state[name] for name in self._layout()}
             point = read_cursor(self._items.stream.run.identity(), state["cursor"])
         except (KeyError, TypeError, ConfigurationError) as error:
             raise CursorError(
-                f"the state is none of an IterableDataset's iterator ({error}): load what "
+                f"the state is not one of an IterableDataset's iterator ({error}): load a state that "
                 "StatefulDataLoader saved"
             ) from error
-        if share != self._share() or self._reach(start, yielded) != point:
+        if layout != self._layout() or self._reach(start, yielded) != point:
             raise CursorError(
-                f"the state is of {share} and its shard, this is {self._share()}: to go on elsewhere, take "
-                "yogadl.adapters.torch.cursor(state_dict) and open the stream with cursor="
+                f"the state was saved with {layout} and its own shard, this iterator has {self._layout()}: "
+                "to resume with another layout, open the stream with "
+                "cursor=yogadl.adapters.torch.cursor(state_dict)"
             )
-        self._start, self._yielded, self._rest = start, yielded, None
-        self._is_over = "end" in state
+        self._start, self._yielded, self._items_left = start, yielded, None
+        self._is_finished = "end" in state
         self._epochs.move(self._id, start)
 
 
 # Find the cursor in a state of torchdata's StatefulDataLoader.
 
 
-_MARK: Final = "yogadl"
+_CURSOR_KEY: Final = "yogadl"  # a key that each cursor has
 
 
 def cursor(state_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,18 +356,22 @@ def cursor(state_dict: Mapping[str, Any]) -> dict[str, Any]:
         >>> yogadl_torch.cursor(stream.cursor(delivered=2))["position"]
         2
     """
-    if _MARK in state_dict:
+    if _CURSOR_KEY in state_dict:
         return dict(state_dict)
     main, shares = _states_in(state_dict)
-    found = _of_shares(shares) if shares else _first(main, ("_sampler_iter_state", "_index_sampler_state"))
-    if found is None:
+    last_cursor = (
+        _cursor_of_shares(shares)
+        if shares
+        else _first_cursor(main, ("_sampler_iter_state", "_index_sampler_state"))
+    )
+    if last_cursor is None:
         raise CursorError(
             "there is no yogadl cursor in this state: save state_dict() of a StatefulDataLoader whose "
             "sampler, batch_sampler or dataset is of yogadl.adapters.torch"
         )
     if state_dict.get("_iterator_finished"):
-        return {**found, "epoch": found["epoch"] + 1, "position": 0}
-    return dict(found)
+        return {**last_cursor, "epoch": last_cursor["epoch"] + 1, "position": 0}
+    return dict(last_cursor)
 
 
 def _states_in(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
@@ -382,19 +389,21 @@ def _states_in(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Mappin
             )
         main = snapshot["_main_snapshot"]
         fetchers = [worker.get("fetcher_state") for worker in snapshot["_worker_snapshots"].values()]
-    found = [fetcher.get("dataset_iter_state") for fetcher in fetchers if fetcher]
-    return main, [share for share in found if isinstance(share, Mapping) and _MARK in share.get("cursor", ())]
+    states = [fetcher.get("dataset_iter_state") for fetcher in fetchers if fetcher]
+    return main, [
+        share for share in states if isinstance(share, Mapping) and _CURSOR_KEY in share.get("cursor", ())
+    ]
 
 
-def _of_shares(shares: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the cursor after the items of all workers; refuse if these are no beginning of the epoch."""
+def _cursor_of_shares(shares: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the cursor after the items of all workers; refuse items that are not the first of the epoch."""
     workers = shares[0]["workers"]
     delivered = sum(share["yielded"] for share in shares)
     in_turn = all(share["yielded"] == -(-max(0, delivered - share["worker"]) // workers) for share in shares)
     if len(shares) != workers or not in_turn:
         counts = ", ".join(str(share["yielded"]) for share in shares)
         raise CursorError(
-            f"the {workers} workers delivered {counts} items, which is not a beginning of the epoch: let the "
+            f"the {workers} workers delivered {counts} items, which are not the first of the epoch: let the "
             "dataset make the batches (IterableDataset(stream, batch_size=...), DataLoader(batch_size=None)) "
             "or save when each worker delivered as many batches"
         )
@@ -404,12 +413,16 @@ def _of_shares(shares: list[Mapping[str, Any]]) -> dict[str, Any]:
     return dict(last["cursor"])
 
 
-def _first(state: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
+def _first_cursor(state: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
     """Return the first cursor under one of these keys, or under the keys in which samplers nest it."""
     for key in keys:
         inner = state.get(key)
         if isinstance(inner, Mapping):
-            found = dict(inner) if _MARK in inner else _first(inner, ("sampler_iter_state", "sampler_state"))
+            found = (
+                dict(inner)
+                if _CURSOR_KEY in inner
+                else _first_cursor(inner, ("sampler_iter_state", "sampler_state"))
+            )
             if found is not None:
                 return found
     return None

@@ -35,7 +35,7 @@ from yogadl.errors import ConfigurationError
 
 
 _ERRORS: Final = WorkerErrors("make_dataloader", "worker_init_fn", "timeout", "multiprocessing_context")
-_FACTOR: Final = 2  # chunks of batches for each worker; DataLoader counts batches
+_CHUNKS_PER_WORKER: Final = 2  # chunks of batches to read ahead; DataLoader's prefetch_factor counts batches
 
 
 class LoaderOptions(TypedDict, total=False):
@@ -49,23 +49,23 @@ class LoaderOptions(TypedDict, total=False):
     generator: Any  # a torch.Generator
 
 
-def worker_options(workers: int, given: Any, transform: Any) -> WorkerOptions:
+def worker_options(workers: int, options: Any, transform: Any) -> WorkerOptions:
     """Return the options with which workers are started.
 
     Args:
         workers: The number of workers.
-        given: The `LoaderOptions` that have a value.
+        options: The `LoaderOptions` that have a value.
         transform: The function that workers call, for messages.
 
     Raises:
         ConfigurationError: if an option is invalid.
     """
-    context = given.get("multiprocessing_context") or multiprocessing.get_context()
+    context = options.get("multiprocessing_context") or multiprocessing.get_context()
     method = context if isinstance(context, str) else context.get_start_method()
-    generator = given.get("generator")
+    generator = options.get("generator")
     if generator is not None and not isinstance(generator, torch.Generator):
         raise ConfigurationError(f"generator must be a torch.Generator, not {generator!r}")
-    initialize = given.get("worker_init_fn")
+    initialize = options.get("worker_init_fn")
     if initialize is not None and not callable(initialize):
         raise ConfigurationError(
             f"worker_init_fn must be a function of a worker's number, not {initialize!r}"
@@ -74,10 +74,10 @@ def worker_options(workers: int, given: Any, transform: Any) -> WorkerOptions:
         workers,
         begin=_Seeding(workers, initialize, generator),
         is_begun_by_pool=True,
-        timeout_s=given.get("timeout") or None,
+        timeout_s=options.get("timeout") or None,
         method=method,
-        is_persistent=bool(given.get("persistent_workers")),
-        factor=whole("prefetch_factor", given.get("prefetch_factor", _FACTOR), 1),
+        is_persistent=bool(options.get("persistent_workers")),
+        factor=whole("prefetch_factor", options.get("prefetch_factor", _CHUNKS_PER_WORKER), 1),
         named=(("transform", transform), ("worker_init_fn", initialize)),
         preload=("yogadl.adapters.torch",),
         errors=_ERRORS,
@@ -86,7 +86,7 @@ def worker_options(workers: int, given: Any, transform: Any) -> WorkerOptions:
 
 @frozen
 class _Seeding:
-    """Draw DataLoader's random seed for a pool of workers, and return the function that begins a worker."""
+    """Draw a seed for a pool of workers, as DataLoader does; return the function that begins each worker."""
 
     workers: int
     initialize: Callable[[int], object] | None
@@ -106,13 +106,15 @@ class _WorkerSetup:
     seed: int
 
     def __call__(self, number: int) -> None:
-        theirs = torch.utils.data._utils.worker
+        torch_worker = torch.utils.data._utils.worker
         torch.set_num_threads(1)
         seed = self.seed + number
         random.seed(seed)
         torch.manual_seed(seed)
-        np.random.seed(theirs._generate_state(self.seed, number))
-        theirs._worker_info = theirs.WorkerInfo(id=number, num_workers=self.workers, seed=seed, dataset=None)
+        np.random.seed(torch_worker._generate_state(self.seed, number))
+        torch_worker._worker_info = torch_worker.WorkerInfo(
+            id=number, num_workers=self.workers, seed=seed, dataset=None
+        )
         if self.initialize is not None:
             self.initialize(number)
 
@@ -121,7 +123,7 @@ def reduce_tensor(value: Any) -> Any:
     """Return how to pickle a tensor with its memory out of band; `NotImplemented` for any other value."""
     if type(value) is torch.Tensor and _is_plain(value):
         raw = value.contiguous().as_strided((value.numel(),), (1,)).view(torch.uint8).numpy().data
-        return _tensor, (pickle.PickleBuffer(raw), value.dtype, tuple(value.shape))
+        return _rebuilt_tensor, (pickle.PickleBuffer(raw), value.dtype, tuple(value.shape))
     return NotImplemented
 
 
@@ -134,11 +136,8 @@ def _is_plain(tensor: Any) -> bool:
     )
 
 
-def _tensor(raw: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+def _rebuilt_tensor(raw: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
     return torch.from_numpy(np.frombuffer(raw, np.uint8)).view(dtype).reshape(shape)
-
-
-# Make a DataLoader of a stream: whole batches of tensors, from this process or from workers.
 
 
 _PINNED_AHEAD: Final = 2
@@ -212,14 +211,14 @@ def make_dataloader(
     recipe = Recipe(batches, cut, () if transform is None else (partial(map, transform),))
     if workers:
         recipe = recipe.in_workers(worker_options(workers, given, transform))
-    if flag("pin_memory", pin_memory) and _can_pin():
+    if flag("pin_memory", pin_memory) and _should_pin():
         recipe = replace(recipe, stages=(*recipe.stages, partial(map, _pinned), Prefetch(_PINNED_AHEAD)))
     warn_of_shards(stream, cut)
     return Loader(stream, recipe)
 
 
 def _checked(options: Any, workers: int) -> dict[str, Any]:
-    """Return the options of DataLoader that have a value, after checking them."""
+    """Check the options of DataLoader, and return those that have a value."""
     known = (*names_of(make_dataloader), *LoaderOptions.__annotations__)
     for name in options.keys() - known:
         raise unknown_argument("make_dataloader", name, known, {"ref.stream": RecordsRef.stream})
@@ -254,7 +253,7 @@ def _pinned(batch: Any) -> Any:
     return map_leaves(lambda leaf, _: leaf.pin_memory() if isinstance(leaf, torch.Tensor) else leaf, batch)
 
 
-def _can_pin() -> bool:
+def _should_pin() -> bool:
     """Return whether there is an accelerator to pin memory for; without one, pinning only takes time."""
     if hasattr(torch, "accelerator"):  # since torch 2.6
         return (

@@ -64,28 +64,28 @@ def shards(group_or_mesh: Group = None) -> dict[str, int]:
         >>> stream = ref.stream(shuffle=True, **yogadl_torch.shards())
     """
     if group_or_mesh is not None and hasattr(group_or_mesh, "mesh_dim_names"):
-        return _of_mesh(group_or_mesh)
+        return _shard_of_mesh(group_or_mesh)
     if not (dist.is_available() and dist.is_initialized()):
         if group_or_mesh is not None:
             raise ConfigurationError(
                 "torch.distributed is not initialised, so there are no process groups: call "
                 "torch.distributed.init_process_group first, or pass nothing"
             )
-        return _shard(0, 1)
+        return _arguments_of_shard(0, 1)
     rank = dist.get_rank(group_or_mesh)
     if rank < 0:
         raise ConfigurationError(
             f"rank {dist.get_rank()} is not in the process group that was passed: pass the data-parallel "
             "group of this rank"
         )
-    return _shard(rank, dist.get_world_size(group_or_mesh))
+    return _arguments_of_shard(rank, dist.get_world_size(group_or_mesh))
 
 
-def _shard(rank: int, ranks: int) -> dict[str, int]:
+def _arguments_of_shard(rank: int, ranks: int) -> dict[str, int]:
     return {"shard_rank": rank, "num_shards": ranks}
 
 
-def _of_mesh(mesh: Any) -> dict[str, int]:
+def _shard_of_mesh(mesh: Any) -> dict[str, int]:
     names, sizes = mesh.mesh_dim_names, tuple(mesh.mesh.shape)
     if names is None:
         if len(sizes) > 1:
@@ -98,15 +98,16 @@ def _of_mesh(mesh: Any) -> dict[str, int]:
     if not chosen:
         raise ConfigurationError(
             f"no dimension of the mesh {tuple(names)} is known to be data-parallel, as 'dp' would be: pass "
-            "mesh.get_group(name) of the one that is, or leave shards out if every rank reads everything"
+            "mesh.get_group(name) of the data-parallel one, or leave shards out if every rank reads all "
+            "records"
         )
-    place = mesh.get_coordinate()
-    if place is None:
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
         raise ConfigurationError("this rank is not in the mesh that was passed: pass a mesh of this rank")
     rank = 0
     for number in chosen:
-        rank = rank * sizes[number] + place[number]
-    return _shard(rank, math.prod(sizes[number] for number in chosen))
+        rank = rank * sizes[number] + coordinate[number]
+    return _arguments_of_shard(rank, math.prod(sizes[number] for number in chosen))
 
 
 def warn_of_shards(stream: RecordStream, cut: Cut) -> None:
@@ -220,7 +221,7 @@ class Sampler(_StreamSampler, torch.utils.data.Sampler):  # type: ignore[misc]  
         _StreamSampler.__init__(self, stream, Cut(), is_batched=False)
 
 
-class BatchSampler(_StreamSampler, torch.utils.data.Sampler):  # type: ignore[misc]  # see above
+class BatchSampler(_StreamSampler, torch.utils.data.Sampler):  # type: ignore[misc]  # as for `Sampler`
     """Lists of indices, one for each batch: a batch sampler for any DataLoader; otherwise like `Sampler`.
 
     Args:

@@ -121,7 +121,7 @@ def source(
     if isinstance(data, torch.utils.data.DataLoader):
         if data.batch_sampler is not None:
             raise UnsupportedDataError(
-                "a DataLoader gives batches, and it is records that are stored: submit its dataset "
+                "a DataLoader yields batches, but a cache stores records: submit its dataset "
                 "(loader.dataset), and let the stream shuffle and make batches"
             )
         return IterableSource(_iterated(data), allow_pickle=allow_pickle)
@@ -170,7 +170,9 @@ def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | SubsetSource |
     elif not isinstance(data, torch.Tensor):
         return None
     elif not data.dim():
-        raise UnsupportedDataError("a tensor of no dimension has no records; its rows are what is stored")
+        raise UnsupportedDataError(
+            "a tensor without dimensions has no rows to store as records: unsqueeze it"
+        )
     return ArraysSource(arrays_in(data, 0), allow_pickle=allow_pickle)
 
 

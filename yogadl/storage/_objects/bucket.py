@@ -24,7 +24,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class ReplacedError(StorageError):
-    """The object is no longer the one whose tag was given."""
+    """The object was replaced: its tag is no longer the requested one."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Bucket(Protocol):
         return self.url
 
     def hurried(self) -> "Bucket":
-        """Return the same bucket with a patience of a few seconds, for callers that have a fallback."""
+        """Return the same bucket with a wait of only a few seconds, for callers that have a fallback."""
         return self
 
     def get(
@@ -195,7 +195,10 @@ def checked_prefix(prefix: str) -> str:
 def check_range(name: str, start: int, stop: int | None) -> None:
     """Raise `ConfigurationError` if this can't be a range of an object."""
     if start < 0 or (stop is not None and stop < start):
-        raise ConfigurationError(f"no range of {name!r}: from {start} up to {stop}")
+        raise ConfigurationError(
+            f"{name!r} can't be read from byte {start} up to {stop}: a range begins at 0 or later, and ends "
+            "after its begin"
+        )
 
 
 def replaced(url: str, name: str) -> ReplacedError:
@@ -243,8 +246,8 @@ def check_conditions(bucket: Bucket) -> None:
     if bucket.put_if_absent(PROBE, _token()) and bucket.put_if_absent(PROBE, _token()):
         raise ConfigurationError(
             f"the store of {bucket.url} ignores the condition of a write (If-None-Match in S3, "
-            "ifGenerationMatch in GCS): it let two writers put the same object. So it can't keep builders on "
-            "several machines apart. Use another store; or, if only one machine builds at a time, pass "
+            "ifGenerationMatch in GCS): it let two writers put the same object. So two machines could build "
+            "the same version at once. Use another store; or, if only one machine builds at a time, pass "
             "exclusive=False"
         )
 

@@ -37,14 +37,14 @@ from yogadl.storage._objects.store import (
 )
 from yogadl.storage._objects.store_bucket import StoreBucket
 
-# Find out how google-cloud-storage sends a get, so that obstore can send it in the same way.
+# How google-cloud-storage sends a get, so that obstore can send it in the same way.
 
-
-# Options that are carried over, or do not affect a get. Any other option may have no equal in obstore.
-_OPTIONS: Final = {"project", "credentials", "client_info", "client_options", "extra_headers"}
-_INNER_OPTIONS: Final = {"api_endpoint", "credentials_file", "quota_project_id", "scopes", "universe_domain"}
-# Headers that every client of requests sends.
-_OF_REQUESTS: Final = {"user-agent", "accept", "accept-encoding", "connection"}
+# Arguments of the client, and keys of its argument `client_options`, that obstore gets, too, or that do not
+# affect a get. Any other one may have no equal in obstore.
+_CLIENT_ARGUMENTS: Final = {"project", "credentials", "client_info", "client_options", "extra_headers"}
+_CLIENT_OPTIONS: Final = {"api_endpoint", "credentials_file", "quota_project_id", "scopes", "universe_domain"}
+# Headers that the package requests always sends.
+_HEADERS_OF_REQUESTS: Final = {"user-agent", "accept", "accept-encoding", "connection"}
 _PAYER: Final = "x-goog-user-project"
 _BEARER: Final = "Bearer "
 
@@ -56,8 +56,9 @@ def check_options(options: Mapping[str, Any]) -> None:
         NotCarriedOverError: if an option has none.
     """
     inner = options.get("client_options") or {}
-    given = inner if isinstance(inner, Mapping) else vars(inner)
-    unknown = options.keys() - _OPTIONS | {name for name, value in given.items() if value} - _INNER_OPTIONS
+    client_options = inner if isinstance(inner, Mapping) else vars(inner)
+    unknown = options.keys() - _CLIENT_ARGUMENTS
+    unknown |= {name for name, value in client_options.items() if value} - _CLIENT_OPTIONS
     if unknown:
         raise NotCarriedOverError(f"the client's options {', '.join(sorted(unknown))}")
 
@@ -85,13 +86,14 @@ def _transport_of(client: Any, bucket: str, user_project: str | None, timeouts_s
     refusals = {
         "a client certificate": session.is_mtls or environment["cert"],
         "a proxy that is not at http://": proxy and not proxy.startswith("http://"),
-        "credentials that are no bearer's": signature and not signature["authorization"].startswith(_BEARER),
+        "credentials other than a bearer token": signature
+        and not signature["authorization"].startswith(_BEARER),
     }
     for what, is_given in refusals.items():
         if is_given:
             raise NotCarriedOverError(what)
     headers = {name.lower(): value for name, value in session.headers.items()}
-    headers = {name: value for name, value in headers.items() if name not in _OF_REQUESTS}
+    headers = {name: value for name, value in headers.items() if name not in _HEADERS_OF_REQUESTS}
     payer = user_project or signature.get(_PAYER)
     return Transport(
         kind="GCSStore",
@@ -118,9 +120,6 @@ def _token(client: Any) -> Mapping[str, Any]:
     return {"token": _signature(client)["authorization"].removeprefix(_BEARER)}
 
 
-# Reach Google Cloud Storage through google-cloud-storage, which only this file imports.
-
-
 # Files are uploaded in pieces of this size, each retried by itself; one piece is held in memory.
 _PIECE_BYTES: Final = 2**25
 _GIVE_CREDENTIALS: Final = (
@@ -128,8 +127,8 @@ _GIVE_CREDENTIALS: Final = (
     "bucket with anonymous=True"
 )
 # A session's id is a secret: anybody who has it may continue the upload.
-_SESSION: Final = re.compile(r"upload_id=[^&\s'\")]+")
-_AS_IT_IS: Final = {"content_type": "application/octet-stream", "checksum": "crc32c"}
+_SESSION_ID: Final = re.compile(r"upload_id=[^&\s'\")]+")
+_UPLOAD_OPTIONS: Final = {"content_type": "application/octet-stream", "checksum": "crc32c"}
 _PERMISSIONS: Final = {
     Verb.READ: "storage.objects.get",
     Verb.WRITE: "storage.objects.create, and storage.objects.delete to replace",
@@ -166,9 +165,9 @@ class GCSBucket(StoreBucket):
         patience: RetryPolicy = DEFAULT_RETRY,
     ) -> None:
         connect = partial(_client, checked_endpoint(endpoint_url), anonymous, dict(client_options or {}))
-        # A client has the endpoint, too, but making one may take a request for credentials.
-        of_client = (client_options or {}).get("client_options")
-        endpoint = f"{endpoint_url or os.environ.get('STORAGE_EMULATOR_HOST')} {of_client}"
+        # The endpoint is not read from a client, since making one may take a request for credentials.
+        inner_options = (client_options or {}).get("client_options")
+        endpoint = f"{endpoint_url or os.environ.get('STORAGE_EMULATOR_HOST')} {inner_options}"
         super().__init__(
             _GCS(
                 bucket,
@@ -197,13 +196,20 @@ def _client(endpoint_url: str | None, anonymous: bool, options: Mapping[str, Any
     from google.cloud import storage
     from requests.adapters import HTTPAdapter
 
-    given = {"project": None, "client_info": ClientInfo(user_agent=f"yogadl/{library_version()}"), **options}
+    arguments = {
+        "project": None,
+        "client_info": ClientInfo(user_agent=f"yogadl/{library_version()}"),
+        **options,
+    }
     if anonymous:
-        given["credentials"] = AnonymousCredentials()
+        arguments["credentials"] = AnonymousCredentials()
     try:
         if endpoint_url is not None:
-            given["client_options"] = {**given.get("client_options", {}), "api_endpoint": endpoint_url}
-        client = storage.Client(**given)
+            arguments["client_options"] = {
+                **arguments.get("client_options", {}),
+                "api_endpoint": endpoint_url,
+            }
+        client = storage.Client(**arguments)
     except DefaultCredentialsError:
         raise  # only this attempt fails: credentials may appear later
     except (ValueError, TypeError) as error:
@@ -238,7 +244,7 @@ class _GCS:
         self._user_project = user_project
         self._kms_key_name = kms_key_name
         # Retries are made in `StoreBucket`.
-        self._once = {
+        self._request_options = {
             "retry": None,
             "timeout": (min(CONNECT_TIMEOUT_S, silence_s), silence_s),
         }
@@ -255,52 +261,56 @@ class _GCS:
     def open(
         self, name: str, start: int, stop: int | None, *, tag: str | None, chunk_bytes: int
     ) -> Iterator[Body | None]:
-        with _SDK.translated(Verb.READ, self._what(name)):
+        with _SDK.translated(Verb.READ, self._url_of(name)):
             answer = self._get(name, start, stop, tag)
         with contextlib.closing(answer):
             if answer.status_code == 404:
                 yield None
                 return
-            with _SDK.translated(Verb.READ, self._what(name)):
+            with _SDK.translated(Verb.READ, self._url_of(name)):
                 found = _object_sent(name, answer.headers, start, stop)
             read = partial(answer.raw.read, chunk_bytes, decode_content=False)
-            yield Body(found, _SDK.chunks(self._what(name), read))
+            yield Body(found, _SDK.chunks(self._url_of(name), read))
 
     def put(self, name: str, content: bytes | Path, sent: Callable[[int], None]) -> Object:
-        with _SDK.translated(Verb.WRITE, self._what(name)):
+        with _SDK.translated(Verb.WRITE, self._url_of(name)):
             if isinstance(content, Path):
                 blob = self._blob(name)
                 with CountedFile(content, sent) as file:
-                    blob.upload_from_file(file, size=content.stat().st_size, **_AS_IT_IS, **self._once)
+                    blob.upload_from_file(
+                        file, size=content.stat().st_size, **_UPLOAD_OPTIONS, **self._request_options
+                    )
             else:
                 blob = self._write(name, content)
         return _object(blob)
 
     def create(self, name: str, content: bytes) -> bool:
-        with _SDK.translated(Verb.WRITE, self._what(name), (412,)) as answer:
+        with _SDK.translated(Verb.WRITE, self._url_of(name), (412,)) as answer:
             self._write(name, content, if_generation_match=0)
         return answer.status != 412
 
     def head(self, name: str) -> Object | None:
-        with _SDK.translated(Verb.READ, self._what(name)):
-            blob = self._bucket().get_blob(name, **self._once)
+        with _SDK.translated(Verb.READ, self._url_of(name)):
+            blob = self._bucket().get_blob(name, **self._request_options)
         return None if blob is None else _object(blob)
 
     def page(self, prefix: str, mark: str | None) -> Page:
-        with _SDK.translated(Verb.LIST, self._what(prefix)):
-            listed = self._bucket().list_blobs(prefix=prefix, page_token=mark, **self._once)
+        with _SDK.translated(Verb.LIST, self._url_of(prefix)):
+            listed = self._bucket().list_blobs(prefix=prefix, page_token=mark, **self._request_options)
             page = next(listed.pages, ())
             return Page([_object(blob) for blob in page], listed.next_page_token)
 
     def delete(self, name: str) -> None:
-        with _SDK.translated(Verb.DELETE, self._what(name), (404,)):
-            self._blob(name).delete(**self._once)
+        with _SDK.translated(Verb.DELETE, self._url_of(name), (404,)):
+            self._blob(name).delete(**self._request_options)
 
     def transport(self) -> Transport:
         check_options(self._options)
-        with _SDK.translated(Verb.READ, self._what("")):
+        with _SDK.translated(Verb.READ, self._url_of("")):
             client = self._client()
-            return transport_of(client, self._bucket_name, self._user_project, self._once["timeout"])
+            return transport_of(
+                client, self._bucket_name, self._user_project, self._request_options["timeout"]
+            )
 
     def _bucket(self) -> Any:
         return self._client().bucket(self._bucket_name, user_project=self._user_project)
@@ -310,11 +320,11 @@ class _GCS:
 
     def _write(self, name: str, content: bytes, **condition: int) -> Any:
         blob = self._blob(name)
-        blob.upload_from_string(content, **_AS_IT_IS, **self._once, **condition)
+        blob.upload_from_string(content, **_UPLOAD_OPTIONS, **self._request_options, **condition)
         return blob
 
     def _get(self, name: str, start: int, stop: int | None, tag: str | None) -> Any:
-        """Request the bytes without the SDK, which can only write them to a file."""
+        """Send the request by the client's HTTP session, since the SDK can only write an object to a file."""
         from google.api_core.exceptions import from_http_response
 
         client = self._client()
@@ -327,7 +337,7 @@ class _GCS:
             params={key: value for key, value in parameters.items() if value is not None},
             headers=headers,
             stream=True,
-            timeout=self._once["timeout"],
+            timeout=self._request_options["timeout"],
         )
         if answer.status_code in (200, 206, 404):
             return answer
@@ -335,7 +345,7 @@ class _GCS:
             refuse_range(answer.status_code, self.url, name, start)
             raise from_http_response(answer)
 
-    def _what(self, name: str) -> str:
+    def _url_of(self, name: str) -> str:
         return f"{self.url}/{name}"
 
 
@@ -355,17 +365,17 @@ def _status_of(error: Any) -> int:
     return (error.code or 0) if isinstance(error, GoogleAPICallError) else 0
 
 
-def _translation(error: Any, verb: Verb, what: str) -> StorageError:
+def _translation(error: Any, verb: Verb, url: str) -> StorageError:
     """Translate one of the SDK's errors."""
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError
 
     match error:
         case GoogleAPICallError():
-            return _refused(error, verb, what)
+            return _refused(error, verb, url)
         case GoogleAuthError():
-            return _no_credentials(error, verb, what)
-    return _broken_off(error, verb, what)
+            return _no_credentials(error, verb, url)
+    return _broken_off(error, verb, url)
 
 
 _SDK: Final = Sdk(
@@ -377,34 +387,34 @@ _SDK: Final = Sdk(
 )
 
 
-def _refused(error: Any, verb: Verb, what: str) -> StorageError:
+def _refused(error: Any, verb: Verb, url: str) -> StorageError:
     status = error.code or 0
     detail = f"{status} {_message(error)}"
     if is_transient(status):
         headers = getattr(error.response, "headers", None) or {}
-        return transient(verb, what, detail, retry_after=headers.get("Retry-After"))
+        return transient(verb, url, detail, retry_after=headers.get("Retry-After"))
     if status == 403:
-        return refused(Refusal.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
+        return refused(Refusal.FORBIDDEN, verb, url, _PERMISSIONS[verb], detail)
     refusals = {404: Refusal.NO_BUCKET, 401: Refusal.WRONG_SECRET}
-    return refused(refusals.get(status, Refusal.OTHER), verb, what, "", detail)
+    return refused(refusals.get(status, Refusal.OTHER), verb, url, "", detail)
 
 
-def _broken_off(error: Exception, verb: Verb, what: str) -> StorageError:
+def _broken_off(error: Exception, verb: Verb, url: str) -> StorageError:
     """Return the error for an answer that did not arrive, or was cut short."""
     from requests import exceptions
     from urllib3.exceptions import NewConnectionError
 
-    detail = _SESSION.sub("upload_id=...", str(error))
+    detail = _SESSION_ID.sub("upload_id=...", str(error))
     if isinstance(error, exceptions.MissingSchema | exceptions.InvalidSchema | exceptions.InvalidURL):
-        return refused(Refusal.NO_URL, verb, what, "", detail)
+        return refused(Refusal.NO_URL, verb, url, "", detail)
     if isinstance(error, exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in detail:
-        return refused(Refusal.NOT_TRUSTED, verb, what, "", detail)
+        return refused(Refusal.NOT_TRUSTED, verb, url, "", detail)
     reason = getattr(error.args[0], "reason", None) if error.args else None
     if isinstance(error, exceptions.SSLError | exceptions.ProxyError) or isinstance(
         reason, NewConnectionError
     ):
-        return transient(verb, what, detail, UnreachableError)
-    return transient(verb, what, detail)
+        return transient(verb, url, detail, UnreachableError)
+    return transient(verb, url, detail)
 
 
 def _message(error: Any) -> str:
@@ -412,22 +422,22 @@ def _message(error: Any) -> str:
     try:
         message: str = error.response.json()["error"]["message"]
     except (AttributeError, ValueError, LookupError, TypeError):
-        message = _SESSION.sub("upload_id=...", error.message or "")
+        message = _SESSION_ID.sub("upload_id=...", error.message or "")
     return message
 
 
-def _no_credentials(error: Any, verb: Verb, what: str) -> StorageError:
+def _no_credentials(error: Any, verb: Verb, url: str) -> StorageError:
     """Return the error for credentials that never reached the store."""
     from google.auth.exceptions import DefaultCredentialsError, TransportError
     from requests.exceptions import RequestException
 
     if isinstance(error, TransportError) and isinstance(error.__cause__, RequestException):
-        return _broken_off(error.__cause__, verb, what)
+        return _broken_off(error.__cause__, verb, url)
     if isinstance(error, TransportError) or error.retryable:
-        return transient(verb, what, str(error))
+        return transient(verb, url, str(error))
     if isinstance(error, DefaultCredentialsError):
-        return refused(Refusal.NO_CREDENTIALS, verb, what, _GIVE_CREDENTIALS, str(error))
-    return refused(Refusal.EXPIRED, verb, what, "or this machine's clock is wrong", str(error))
+        return refused(Refusal.NO_CREDENTIALS, verb, url, _GIVE_CREDENTIALS, str(error))
+    return refused(Refusal.EXPIRED, verb, url, "or this machine's clock is wrong", str(error))
 
 
 def _object_sent(name: str, headers: Mapping[str, str], start: int, stop: int | None) -> Object:

@@ -20,8 +20,6 @@ from yogadl.storage._objects.bucket import (
 )
 from yogadl.storage._objects.retry import UnavailableError
 
-# Keep a bucket's objects in memory, for tests.
-
 
 class MemoryBucket(Bucket):
     """A bucket of this process alone, for tests. Implements `Bucket`, except that it is not picklable.
@@ -45,11 +43,11 @@ class MemoryBucket(Bucket):
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
     ) -> Iterator[Body | None]:
         check_range(name, start, stop)
-        found = self._objects.get(checked_name(name))
-        if found is None:
+        stored = self._objects.get(checked_name(name))
+        if stored is None:
             yield None
             return
-        info, content = found
+        info, content = stored
         if tag not in (None, info.tag):
             raise replaced(self.url, name)
         wanted = memoryview(content)[start:stop]
@@ -57,26 +55,26 @@ class MemoryBucket(Bucket):
         yield Body(info, (bytes(wanted[at : at + size]) for at in range(0, len(wanted), size)))
 
     def put(self, name: str, content: bytes | Path) -> Object:
-        kept = content.read_bytes() if isinstance(content, Path) else bytes(content)
+        copied = content.read_bytes() if isinstance(content, Path) else bytes(content)
         with self._writing:
-            return self._put(checked_name(name), kept)
+            return self._put(checked_name(name), copied)
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         with self._writing:
-            found = self._objects.get(checked_name(name))
-            if found is None:
+            stored = self._objects.get(checked_name(name))
+            if stored is None:
                 self._put(name, bytes(content))
-            return found is None or found[1] == content
+            return stored is None or stored[1] == content
 
     def head(self, name: str) -> Object | None:
-        found = self._objects.get(checked_name(name))
-        return None if found is None else found[0]
+        stored = self._objects.get(checked_name(name))
+        return None if stored is None else stored[0]
 
     def list(self, prefix: str = "") -> Iterator[Object]:
         checked_prefix(prefix)
-        kept = list(self._objects.values())  # a snapshot: other threads may write meanwhile
-        found = (info for info, _ in kept if info.name.startswith(prefix))
-        yield from sorted(found, key=lambda info: info.name)
+        objects = list(self._objects.values())  # a snapshot: other threads may write meanwhile
+        listed = (info for info, _ in objects if info.name.startswith(prefix))
+        yield from sorted(listed, key=lambda info: info.name)
 
     def delete(self, name: str) -> None:
         with self._writing:
@@ -88,15 +86,12 @@ class MemoryBucket(Bucket):
         return info
 
 
-# Refuse every request to a store, for reading from the mirror alone (``offline=True``).
-
-
 class OfflineError(UnavailableError):
     """No request was made, because of ``offline=True``."""
 
 
 class OfflineBucket(Bucket):
-    """A bucket that raises `OfflineError` on every request."""
+    """A bucket that raises `OfflineError` on every request; with ``offline=True`` only the mirror is read."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket

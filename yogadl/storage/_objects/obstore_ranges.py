@@ -1,8 +1,9 @@
 """Read ranges through obstore, which only this file imports, or through the store's SDK as a fallback.
 
 A get through obstore takes a tenth of the processor time of one through an SDK (benchmarks/transfer.py).
-obstore is used if it gives the same result as the SDK: it is not tried with options that have no equal in it,
-and a request that a store refuses to it is repeated through the SDK, whose answer is final.
+obstore is used only where it gives the same result as the SDK. If the SDK's client has an option that has no
+equal in obstore, all ranges are read through the SDK. If a store refuses a request of obstore, the request is
+repeated through the SDK, whose answer is final.
 """
 
 import errno
@@ -36,27 +37,27 @@ _log: Final = logging.getLogger("yogadl")
 # After this many requests in a row that failed through obstore and succeeded through the SDK, only the
 # SDK is used.
 _MOST_REFUSALS: Final = 3
-# The life of credentials that obstore is told. It asks the SDK again five minutes before they expire, so once
-# a minute. The SDK renews them at their real expiry.
+# The time after which obstore takes credentials for expired. It gets them from the SDK again five minutes
+# earlier, so once a minute; the SDK renews them before they really expire.
 _CREDENTIALS_LIFE: Final = timedelta(minutes=6)
-# obstore needs a limit for a whole body. This one is never reached: a body without progress ends by the read
-# timeout, much sooner.
+# obstore needs a limit for a whole body. This one is not reached, since the read timeout ends a body without
+# progress much earlier.
 _LONGEST_BODY: Final = timedelta(days=1)
 # Answers with these statuses may have a Retry-After, which obstore does not return. So the request is
-# repeated at once through the SDK, which obeys it.
+# repeated at once through the SDK, which returns it.
 _BUSY_STATUSES: Final = (429, 503)
 # After a range that did not arrive within `short_limit_s`, `open_quick` is not tried for this time.
 _SLOW_FOR_S: Final = 60.0
-# obstore's errors have only a text.
+# An error of obstore has the HTTP status and the kind of failure only in its text.
 _STATUS: Final = re.compile(r"returned non-2xx status code: (\d{3})")
 _TRANSIENT_KIND: Final = re.compile(r"HttpError \{\s+kind: (Timeout|Interrupted)")
 
 
-class _Client(NamedTuple):
-    """A store of obstore's, ``None`` if the SDK must be used. Never pickled: it has secrets.
+class _ObstoreClient(NamedTuple):
+    """The stores of obstore through which ranges are read. Never pickled, since they have secrets.
 
     Attributes:
-        store: Reads bodies of any length, without a limit for the whole body.
+        store: Reads bodies of any length in any time; ``None`` if the SDK must be used.
         tag: The key of an object's tag in obstore's metadata.
         patience_store: The same store, but a whole answer must arrive within `patience_s`.
         quick_store: The same store, but a whole answer must arrive within `short_limit_s`.
@@ -112,13 +113,13 @@ class ObstoreRanges:
         except _errors() as error:
             self._raise_if_transient(error, name)
             return None
-        found = _object(client, name, result.meta)
-        if found is None or len(content) != min(stop, found.size_bytes) - start:
+        info = _object(client, name, result.meta)
+        if info is None or len(content) != min(stop, info.size_bytes) - start:
             return None
         self._refusals = 0
-        if tag not in (None, found.tag):  # some stores ignore If-Match
+        if tag not in (None, info.tag):  # some stores ignore If-Match
             raise replaced(self.url, name)
-        return FetchedRange(content, found)
+        return FetchedRange(content, info)
 
     def open_quick(
         self, name: str, start: int, stop: int, *, tag: str | None, chunk_bytes: int
@@ -131,29 +132,31 @@ class ObstoreRanges:
             OverdueError: if it does not arrive in time, here or as its chunks are read: `open` must read the
                 rest.
         """
-        client, begun = self._client(), time.monotonic()
-        if client.store is None or begun < self._slow_until:
+        client, started_s = self._client(), time.monotonic()
+        if client.store is None or started_s < self._slow_until:
             return None
         try:
             result = _get(client, client.quick_store, name, start, stop, tag)
         except _errors() as error:
-            self._raise_if_overdue(error, name, begun)
+            self._raise_if_overdue(error, name, started_s)
             self._raise_if_transient(error, name)
             return None
-        found = _object(client, name, result.meta)
-        return None if found is None else Body(found, self._quick_chunks(result, chunk_bytes, name, begun))
+        info = _object(client, name, result.meta)
+        return None if info is None else Body(info, self._quick_chunks(result, chunk_bytes, name, started_s))
 
-    def _quick_chunks(self, result: Any, chunk_bytes: int, name: str, begun: float) -> Iterator[memoryview]:
+    def _quick_chunks(
+        self, result: Any, chunk_bytes: int, name: str, started_s: float
+    ) -> Iterator[memoryview]:
         try:
             for chunk in result.stream(chunk_bytes):
                 yield memoryview(chunk)
         except _errors() as error:
-            self._raise_if_overdue(error, name, begun)
+            self._raise_if_overdue(error, name, started_s)
             raise self._transient(error, name) from error
 
-    def _raise_if_overdue(self, error: Exception, name: str, begun: float) -> None:
+    def _raise_if_overdue(self, error: Exception, name: str, started_s: float) -> None:
         now = time.monotonic()
-        if now - begun >= 0.9 * short_limit_s(self._patience_s):
+        if now - started_s >= 0.9 * short_limit_s(self._patience_s):
             self._slow_until = now + _SLOW_FOR_S
             raise OverdueError(errno.ETIMEDOUT, f"{self.url}/{name} is slow") from error
 
@@ -163,20 +166,20 @@ class ObstoreRanges:
     ) -> Iterator[Body | None]:
         """Open a range that begins inside its object; its chunks may break off, as for `Store.open`."""
         client = self._client()
-        result = found = None
+        result = info = None
         is_busy = False
         if client.store is not None and stop is not None:
             try:
                 result = _get(client, client.store, name, start, stop, tag)
-                found = _object(client, name, result.meta)
+                info = _object(client, name, result.meta)
             except _errors() as error:
                 try:
                     self._raise_if_transient(error, name)
                 except BusyError:
                     is_busy = True
-        if result is not None and found is not None:
+        if result is not None and info is not None:
             self._refusals = 0
-            yield Body(found, self._chunks(result.stream(chunk_bytes), name))
+            yield Body(info, self._chunks(result.stream(chunk_bytes), name))
             return
         with self.sdk.open(name, start, stop, tag=tag, chunk_bytes=chunk_bytes) as body:
             if body is not None and not is_busy:
@@ -190,7 +193,7 @@ class ObstoreRanges:
         except _errors() as error:
             raise self._transient(error, name) from error
 
-    def _connected(self) -> _Client:
+    def _connected(self) -> _ObstoreClient:
         try:
             if _forked_beside_obstore():
                 raise NotCarriedOverError("a fork of a process that has loaded it, where it would hang")
@@ -200,28 +203,28 @@ class ObstoreRanges:
         except ImportError:
             reason = "obstore is not installed (pip install obstore)"
         except NotCarriedOverError as error:
-            reason = f"obstore can't do with {error}"
+            reason = f"obstore can't be used with {error}"
         except _errors() as error:
             reason = f"obstore can't be set up: {_short_text(error)}"
         self._log_why_not(reason)
-        return _Client(None)
+        return _ObstoreClient(None)
 
-    def _note_refusal(self, client: _Client) -> None:
-        """Count a request that failed only through obstore; reconnect with new credentials, or give it up."""
+    def _note_refusal(self, client: _ObstoreClient) -> None:
+        """Count a request that only the SDK could do, and reconnect; after the third, use only the SDK."""
         if client.store is None or self._client() is not client:
             return  # another thread has reconnected already
         self._refusals += 1
         if self._refusals < _MOST_REFUSALS:
             self._client = PerProcess(self._connected)
         else:
-            self._log_why_not("the store refuses to obstore what it gives to the SDK")
-            self._client = PerProcess(lambda: _Client(None))
+            self._log_why_not("the store refuses requests of obstore that it accepts from the SDK")
+            self._client = PerProcess(lambda: _ObstoreClient(None))
 
     def _log_why_not(self, reason: str) -> None:
         _log.info("ranges of %s are read by the SDK, which takes more processor time: %s", self.url, reason)
 
     def _raise_if_transient(self, error: Exception, name: str) -> None:
-        """Raise one of obstore's errors, translated, if it is transient; else return: the SDK must decide."""
+        """Raise the translated error of obstore if it is transient; return if the SDK must decide."""
         status = _STATUS.search(_short_text(error))
         if status is not None and int(status[1]) in _BUSY_STATUSES:
             raise BusyError(errno.EAGAIN, _short_text(error)) from error
@@ -240,7 +243,7 @@ def short_limit_s(patience_s: float) -> float:
     return min(1.5, patience_s / 4)
 
 
-def _connected(transport: Transport, patience_s: float) -> _Client:
+def _connected(transport: Transport, patience_s: float) -> _ObstoreClient:
     from obstore import store
 
     options: dict[str, Any] = {
@@ -254,13 +257,13 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
     bypassed_proxy = getproxies().get(url.scheme) or getproxies().get("all")
     if transport.proxy_url is not None:
         options["proxy_url"] = transport.proxy_url
-    elif bypassed_proxy:  # the SDK uses no proxy; by the environment alone, obstore might use this one
+    elif bypassed_proxy:  # the SDK does not use this proxy, but obstore might take it from the environment
         options |= {"proxy_url": bypassed_proxy, "proxy_excludes": url.hostname}
     if isinstance(transport.verify, str):
         with open(transport.verify, "rb") as file:
             options["root_certificate"] = file.read()
     options["allow_invalid_certificates"] = transport.verify is False
-    made, patience_store, quick_store = (
+    unlimited_store, patience_store, quick_store = (
         getattr(store, transport.kind)(
             config=dict(transport.config),
             client_options={**options, "timeout": limit},
@@ -274,14 +277,16 @@ def _connected(transport: Transport, patience_s: float) -> _Client:
             timedelta(seconds=short_limit_s(patience_s)),
         )
     )
-    return _Client(made, "version" if transport.kind == "GCSStore" else "e_tag", patience_store, quick_store)
+    return _ObstoreClient(
+        unlimited_store, "version" if transport.kind == "GCSStore" else "e_tag", patience_store, quick_store
+    )
 
 
 def _credentials(find: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     return {**find(), "expires_at": datetime.now(UTC) + _CREDENTIALS_LIFE}
 
 
-def _get(client: _Client, store: Any, name: str, start: int, stop: int, tag: str | None) -> Any:
+def _get(client: _ObstoreClient, store: Any, name: str, start: int, stop: int, tag: str | None) -> Any:
     import obstore
 
     options: Any = {"range": (start, stop)}
@@ -292,7 +297,7 @@ def _get(client: _Client, store: Any, name: str, start: int, stop: int, tag: str
     return obstore.get(store, name, options=options)
 
 
-def _object(client: _Client, name: str, meta: Mapping[str, Any]) -> Object | None:
+def _object(client: _ObstoreClient, name: str, meta: Mapping[str, Any]) -> Object | None:
     """Return the object that an answer describes, or ``None`` if the answer has no tag."""
     tag = meta[client.tag]
     if tag is None:
@@ -316,7 +321,7 @@ def _short_text(error: Exception) -> str:
 def _forked_beside_obstore() -> list[int]:
     """Return a list that is empty except in a process forked from one that had loaded obstore.
 
-    In such a process a request would wait for ever, because obstore's threads do not survive a fork. The
+    In such a process a request would wait forever, because obstore's threads do not survive a fork. The
     first call registers a hook that adds to the list after a fork; the list is the same in all calls.
     """
     forked: list[int] = []

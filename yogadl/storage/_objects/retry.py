@@ -20,7 +20,7 @@ from yogadl.errors import ConfigurationError, StorageError
 _log: Final = logging.getLogger("yogadl")
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 10.0
-# Failures that pass sooner are not logged.
+# If an operation succeeds within this time, its failures are not logged.
 _LOG_AFTER_S: Final = 5.0
 # Until the store has answered once, a refused port or an unknown host is most likely a mistyped endpoint.
 _MISTAKEN_S: Final = 4.0
@@ -56,8 +56,8 @@ class RetryPolicy:
 
     Args:
         silence_s: A connection on which nothing arrives for this time is closed, and the request repeated.
-        total_s: One operation continues for this time without progress, which is 64 KiB of it; only for some
-            seconds if no connection to this store was ever made.
+        total_s: One operation continues for this time without progress, which is 64 KiB sent or received. If
+            no connection to this store was ever made, the operation fails after a few seconds.
 
     Raises:
         ConfigurationError: if either is not above 0.
@@ -67,8 +67,8 @@ class RetryPolicy:
     total_s: float = 120.0
 
     def __post_init__(self) -> None:
-        given: dict[str, object] = {"silence_s": self.silence_s, "patience_s": self.total_s}
-        for name, value in given.items():  # values from the user, of any type
+        times: dict[str, object] = {"silence_s": self.silence_s, "patience_s": self.total_s}
+        for name, value in times.items():  # values from the user, of any type
             if isinstance(value, bool) or not (isinstance(value, int | float) and value > 0):
                 raise ConfigurationError(
                     f"a store needs some time to answer: {name} must be a number of seconds above 0, not "
@@ -82,9 +82,9 @@ HURRIED_RETRY: Final = RetryPolicy(silence_s=3.0, total_s=3.0)
 
 
 class Presence:
-    """Whether a store answers, as known to all its users in this process. Safe for threads.
+    """Whether a store answers, shared by all its users in this process. Safe for threads.
 
-    A store that is away fails many operations; its absence is logged once, and its return once.
+    While a store does not answer, many operations fail: one warning is logged then, and one when it answers.
 
     Attributes:
         answered: Set once the store has answered anything.
@@ -96,7 +96,7 @@ class Presence:
         self._away_since_s: float | None = None  # the time of the first failure, if it was logged
         self._logged_s = -math.inf
 
-    def is_away(self, since_s: float, error: TransientError, total_s: float) -> None:
+    def note_failures(self, since_s: float, error: TransientError, total_s: float) -> None:
         """Note that an operation has failed since `since_s`, and is repeated for up to `total_s`."""
         now = time.monotonic()
         with self._lock:
@@ -105,7 +105,7 @@ class Presence:
             self._away_since_s, self._logged_s = since_s, now
         _log.warning("%s; trying again for up to %.0f s", error.strerror, total_s)
 
-    def is_here(self) -> None:
+    def note_success(self) -> None:
         """Note that an operation has succeeded."""
         self.answered.set()
         if self._away_since_s is None:
@@ -147,7 +147,7 @@ class Attempts:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the failures so far, since the operation has made progress."""
+        """Start the policy's time and the count of failures again, since the operation has made progress."""
         self._failures = 0
         self._last: TransientError | None = None
         self._bytes = 0
@@ -161,7 +161,7 @@ class Attempts:
 
     def answered(self) -> None:
         """Note that the store has done the operation."""
-        self._retrier.presence.is_here()
+        self._retrier.presence.note_success()
 
     def call(self, attempt: Callable[[], Result]) -> Result:
         """Return the result of `attempt`, called again while it raises `TransientError`.
@@ -210,7 +210,7 @@ class Attempts:
             try:
                 raise errors[0]
             finally:
-                errors.clear()  # or the traceback would be in a cycle with this list
+                errors.clear()  # otherwise the traceback and this list would form a reference cycle
         return results[0]
 
     def failed(self, error: TransientError) -> None:
@@ -239,7 +239,7 @@ class Attempts:
         if is_mistaken or delay > left_s:
             raise self._unavailable() from error
         if waited > _LOG_AFTER_S:
-            self._retrier.presence.is_away(self._begun, error, self._policy.total_s)
+            self._retrier.presence.note_failures(self._begun, error, self._policy.total_s)
         time.sleep(delay)
 
     def _unavailable(self) -> UnavailableError:
@@ -250,9 +250,9 @@ class Attempts:
                 f"{advice}"
             )
         if self._last is not None:
-            number, said = self._last.errno, self._last.strerror
+            number, problem = self._last.errno, self._last.strerror
         else:
             least = f"{PROGRESS_BYTES // 1024} KiB were sent or received"
             limit = f"{self._policy.total_s:g} s (patience_s)"
-            number, said = errno.EAGAIN, f"can't {self._what}: fewer than {least} in {limit}"
-        return UnavailableError(number, f"{said} (tried {max(1, self._failures)} times; {advice})")
+            number, problem = errno.EAGAIN, f"can't {self._what}: fewer than {least} in {limit}"
+        return UnavailableError(number, f"{problem} (tried {max(1, self._failures)} times; {advice})")

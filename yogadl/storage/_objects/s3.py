@@ -37,11 +37,10 @@ from yogadl.storage._objects.store import (
 )
 from yogadl.storage._objects.store_bucket import StoreBucket
 
-# Find out how boto3 sends a get, so that obstore can send it in the same way.
+# How boto3 sends a get, so that obstore can send it in the same way.
 
-
-_KEY: Final = "key"
-# Headers and options that are carried over. Any other one may have no equal in obstore.
+_ANY_KEY: Final = "key"
+# Headers and options of boto3 that obstore gets, too. Any other one may have no equal in obstore.
 _HEADERS: Final = {"user-agent", "x-amz-checksum-mode", "x-amz-request-payer"}
 _OPTIONS: Final = {
     "addressing_style",
@@ -66,7 +65,7 @@ def prepared_get(client: Any, **arguments: Any) -> Mapping[str, Any]:
 
     client.meta.events.register_first("before-call.s3.GetObject", stop)
     try:
-        client.get_object(Key=_KEY, **arguments)
+        client.get_object(Key=_ANY_KEY, **arguments)
     finally:
         client.meta.events.unregister("before-call.s3.GetObject", stop)
     return prepared
@@ -93,8 +92,8 @@ def _transport_of(client: Any, get: Mapping[str, Any]) -> Transport:
     timeouts = config.connect_timeout, config.read_timeout
     refusals = {
         f"the headers {', '.join(headers.keys() - _HEADERS)}": headers.keys() - _HEADERS,
-        f"the options {', '.join(_set(config.s3) - _OPTIONS)}": _set(config.s3) - _OPTIONS,
-        "arguments in a get's address": not url.endswith(f"/{_KEY}"),
+        f"the options {', '.join(_names_of_set(config.s3) - _OPTIONS)}": _names_of_set(config.s3) - _OPTIONS,
+        "arguments in a get's address": not url.endswith(f"/{_ANY_KEY}"),
         f"signatures {kind} for {signing.get('signing_name')}": kind not in (_SIGNED, _UNSIGNED)
         or signing.get("signing_name", "s3") != "s3",
         "a client certificate": session._cert_file,
@@ -108,7 +107,7 @@ def _transport_of(client: Any, get: Mapping[str, Any]) -> Transport:
     credentials = client._request_signer._credentials
     if kind == _SIGNED and credentials is None:
         raise NotCarriedOverError("no credentials")
-    endpoint = url.removesuffix(f"/{_KEY}")  # contains the bucket, in the SDK's style of addresses
+    endpoint = url.removesuffix(f"/{_ANY_KEY}")  # contains the bucket, in the SDK's style of addresses
     # All settings that obstore would otherwise take from the environment.
     settings = {
         "bucket": "bucket",
@@ -125,7 +124,7 @@ def _transport_of(client: Any, get: Mapping[str, Any]) -> Transport:
         kind="S3Store",
         config=settings,
         url=url,
-        credentials=partial(_frozen, credentials) if kind == _SIGNED else None,
+        credentials=partial(_current_credentials, credentials) if kind == _SIGNED else None,
         headers={},
         user_agent=headers["user-agent"],
         verify=session._verify,
@@ -134,16 +133,17 @@ def _transport_of(client: Any, get: Mapping[str, Any]) -> Transport:
     )
 
 
-def _frozen(credentials: Any) -> Mapping[str, Any]:
-    found = credentials.get_frozen_credentials()  # renews them
-    return {"access_key_id": found.access_key, "secret_access_key": found.secret_key, "token": found.token}
+def _current_credentials(credentials: Any) -> Mapping[str, Any]:
+    current = credentials.get_frozen_credentials()  # renews them if they are about to expire
+    return {
+        "access_key_id": current.access_key,
+        "secret_access_key": current.secret_key,
+        "token": current.token,
+    }
 
 
-def _set(options: Mapping[str, Any] | None) -> set[str]:
+def _names_of_set(options: Mapping[str, Any] | None) -> set[str]:
     return {name for name, value in (options or {}).items() if value}
-
-
-# Reach S3 through boto3, which only this file imports.
 
 
 # The SDK retries each part of a file by itself; everything else is retried in `StoreBucket`.
@@ -245,9 +245,9 @@ def _client(
         response_checksum_validation="when_required",
         **({"signature_version": UNSIGNED} if anonymous else {}),
     )
-    given = options.get("config")
-    if given is not None:
-        config = config.merge(given)
+    users_config = options.get("config")
+    if users_config is not None:
+        config = config.merge(users_config)
     try:
         session = boto3.session.Session(profile_name=profile)
         client = session.client("s3", **{**options, "config": config})
@@ -257,28 +257,28 @@ def _client(
         ) from error
     checked_endpoint(client.meta.endpoint_url)  # it may come from the environment
     if attempts > 1:
-        client.meta.events.register_first(
-            "needs-retry.s3", partial(_wanted_pause, attempts, patience.total_s)
-        )
+        client.meta.events.register_first("needs-retry.s3", partial(_retry_after, attempts, patience.total_s))
     return client
 
 
-def _wanted_pause(most: int, most_s: float, response: Any, attempts: int, **_: Any) -> float | None:
+def _retry_after(most: int, most_s: float, response: Any, attempts: int, **_: Any) -> float | None:
     """Return the store's Retry-After for the SDK's next attempt, or ``None`` if there is none."""
     if response is None or response[0].status_code < 400 or attempts >= most:
         return None
     return min(retry_after_s(response[0].headers.get("retry-after")), most_s) or None
 
 
-class _Client(NamedTuple):
+class _PreparedClient(NamedTuple):
     """A client, and the get that it would send."""
 
     sdk: Any
     get: Mapping[str, Any]
 
 
-def _checked(connect: Callable[[], Any], bucket: str, extra_args: Mapping[str, Any]) -> _Client:
-    """Return a client, if each argument is one of at least one method that is called here."""
+def _checked_client(
+    connect: Callable[[], Any], bucket: str, extra_args: Mapping[str, Any]
+) -> _PreparedClient:
+    """Return a client, after checking that each of `extra_args` is an argument of a method that is called."""
     client = connect()
     known = {name for method in _METHODS for name in _arguments_of(client, method)}
     unknown = sorted(set(extra_args) - known)
@@ -286,8 +286,8 @@ def _checked(connect: Callable[[], Any], bucket: str, extra_args: Mapping[str, A
         raise ConfigurationError(f"no request to S3 takes {', '.join(unknown)}: correct extra_args")
     accepted = _accepted(client, "get_object", extra_args)
     with contextlib.suppress(*_errors()):  # the first request raises the error
-        return _Client(client, prepared_get(client, Bucket=bucket, **accepted))
-    return _Client(client, {})
+        return _PreparedClient(client, prepared_get(client, Bucket=bucket, **accepted))
+    return _PreparedClient(client, {})
 
 
 def _accepted(client: Any, method: str, extra_args: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,7 +307,7 @@ class _S3:
     def __init__(self, bucket: str, connect: Callable[[int], Any], extra_args: Mapping[str, Any]) -> None:
         self._bucket = bucket
         self._extra_args = extra_args
-        self._client = PerProcess(partial(_checked, partial(connect, 1), bucket, extra_args))
+        self._client = PerProcess(partial(_checked_client, partial(connect, 1), bucket, extra_args))
         self._uploader = PerProcess(partial(connect, _ATTEMPTS_PER_PART))
 
     @property
@@ -316,7 +316,7 @@ class _S3:
 
     @property
     def endpoint(self) -> str:
-        with _SDK.translated(Verb.READ, self._what("")):
+        with _SDK.translated(Verb.READ, self._url_of("")):
             endpoint: str = self._client().sdk.meta.endpoint_url
             return endpoint
 
@@ -329,55 +329,55 @@ class _S3:
             yield None
             return
         with contextlib.closing(answer["Body"]):
-            with _SDK.translated(Verb.READ, self._what(name)):
+            with _SDK.translated(Verb.READ, self._url_of(name)):
                 size = size_of_whole(answer.get("ContentRange"), answer["ContentLength"], start, stop)
                 found = Object(name, size, _tag(answer), answer["LastModified"].timestamp())
-            yield Body(found, _SDK.chunks(self._what(name), partial(answer["Body"].read, chunk_bytes)))
+            yield Body(found, _SDK.chunks(self._url_of(name), partial(answer["Body"].read, chunk_bytes)))
 
     def put(self, name: str, content: bytes | Path, sent: Callable[[int], None]) -> Object:
         if isinstance(content, Path):
             return self._put_file(name, content, sent)
-        with _SDK.translated(Verb.WRITE, self._what(name)):
+        with _SDK.translated(Verb.WRITE, self._url_of(name)):
             body = CountedBytes(content, sent)
             answer = self._call("put_object", Key=name, Body=body, ContentMD5=_md5(content))
             written = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
             return Object(name, len(content), _tag(answer), written.timestamp())
 
     def create(self, name: str, content: bytes) -> bool:
-        with _SDK.translated(Verb.WRITE, self._what(name), (412,)) as answer:
+        with _SDK.translated(Verb.WRITE, self._url_of(name), (412,)) as answer:
             self._call("put_object", Key=name, Body=content, ContentMD5=_md5(content), IfNoneMatch="*")
         return answer.status != 412
 
     def head(self, name: str) -> Object | None:
         found: Object | None = None
-        with _SDK.translated(Verb.READ, self._what(name), (404,)):
+        with _SDK.translated(Verb.READ, self._url_of(name), (404,)):
             answer = self._call("head_object", Key=name)
             found = Object(name, answer["ContentLength"], _tag(answer), answer["LastModified"].timestamp())
         return found
 
     def page(self, prefix: str, mark: str | None) -> Page:
-        going_on = {} if mark is None else {"ContinuationToken": mark}
-        with _SDK.translated(Verb.LIST, self._what(prefix)):
-            answer = self._call("list_objects_v2", Prefix=prefix, **going_on)
-            found = [
+        continuation = {} if mark is None else {"ContinuationToken": mark}
+        with _SDK.translated(Verb.LIST, self._url_of(prefix)):
+            answer = self._call("list_objects_v2", Prefix=prefix, **continuation)
+            objects = [
                 Object(each["Key"], each["Size"], _tag(each), each["LastModified"].timestamp())
                 for each in answer.get("Contents", [])
             ]
-            return Page(found, answer.get("NextContinuationToken"))
+            return Page(objects, answer.get("NextContinuationToken"))
 
     def delete(self, name: str) -> None:
-        with _SDK.translated(Verb.DELETE, self._what(name), (404,)):
+        with _SDK.translated(Verb.DELETE, self._url_of(name), (404,)):
             self._call("delete_object", Key=name)
 
     def transport(self) -> Transport:
-        with _SDK.translated(Verb.READ, self._what("")):
+        with _SDK.translated(Verb.READ, self._url_of("")):
             client = self._client()
         return transport_of(client.sdk, client.get)
 
     def _get(self, name: str, start: int, stop: int | None, tag: str | None) -> Any:
-        wanted = range_header(start, stop) | ({} if tag is None else {"IfMatch": tag})
-        with _SDK.translated(Verb.READ, self._what(name), (404, 412, 416)) as answer:
-            answer.content = self._call("get_object", Key=name, **wanted)
+        arguments = range_header(start, stop) | ({} if tag is None else {"IfMatch": tag})
+        with _SDK.translated(Verb.READ, self._url_of(name), (404, 412, 416)) as answer:
+            answer.content = self._call("get_object", Key=name, **arguments)
         refuse_range(answer.status, self.url, name, start)
         return answer.content
 
@@ -387,11 +387,13 @@ class _S3:
         extra = {
             key: value for key, value in self._extra_args.items() if key in S3Transfer.ALLOWED_UPLOAD_ARGS
         }
-        with _SDK.translated(Verb.WRITE, self._what(name)):
+        with _SDK.translated(Verb.WRITE, self._url_of(name)):
             self._uploader().upload_file(str(path), self._bucket, name, ExtraArgs=extra, Callback=sent)
         found = self.head(name)
         if found is None:
-            raise transient(Verb.WRITE, f"{self.url}/{name}", "the store accepted it, but it is not there")
+            raise transient(
+                Verb.WRITE, f"{self.url}/{name}", "the store accepted the file, but has no such object"
+            )
         return found
 
     def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
@@ -400,7 +402,7 @@ class _S3:
         answer: dict[str, Any] = getattr(client, method)(Bucket=self._bucket, **arguments)
         return answer
 
-    def _what(self, name: str) -> str:
+    def _url_of(self, name: str) -> str:
         return f"{self.url}/{name}"
 
 
@@ -412,7 +414,7 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the error behind that of a file's upload, of which boto3 keeps only the text."""
+    """Return the error of botocore that made a file's upload fail: boto3's own error has only its text."""
     from boto3.exceptions import Boto3Error
 
     return error.__context__ if isinstance(error, Boto3Error) and error.__context__ else error
@@ -425,7 +427,7 @@ def _status_of(error: BaseException) -> int:
     return _status(cause) if isinstance(cause, ClientError) and _code(cause) != "NoSuchBucket" else 0
 
 
-def _translation(error: BaseException, verb: Verb, what: str) -> StorageError | ConfigurationError:
+def _translation(error: BaseException, verb: Verb, url: str) -> StorageError | ConfigurationError:
     """Translate one of boto3's errors."""
     from botocore import exceptions
     from botocore.parsers import ResponseParserError
@@ -433,15 +435,15 @@ def _translation(error: BaseException, verb: Verb, what: str) -> StorageError | 
     error = _cause(error)
     match error:
         case exceptions.ClientError():
-            return _refused(error, verb, what)
+            return _refused(error, verb, url)
         case exceptions.NoCredentialsError() | exceptions.PartialCredentialsError():
-            return refused(Refusal.NO_CREDENTIALS, verb, what, _GIVE_CREDENTIALS, str(error))
+            return refused(Refusal.NO_CREDENTIALS, verb, url, _GIVE_CREDENTIALS, str(error))
         case exceptions.TokenRetrievalError() | exceptions.SSOError():
-            return refused(Refusal.EXPIRED, verb, what, "", str(error))
+            return refused(Refusal.EXPIRED, verb, url, "", str(error))
         case exceptions.SSLError() if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return refused(Refusal.NOT_TRUSTED, verb, what, "", str(error))
+            return refused(Refusal.NOT_TRUSTED, verb, url, "", str(error))
         case exceptions.EndpointConnectionError() | exceptions.ProxyConnectionError() | exceptions.SSLError():
-            return transient(verb, what, str(error), UnreachableError)
+            return transient(verb, url, str(error), UnreachableError)
         case (
             exceptions.HTTPClientError()
             | exceptions.ConnectionError()
@@ -449,10 +451,10 @@ def _translation(error: BaseException, verb: Verb, what: str) -> StorageError | 
             | exceptions.CredentialRetrievalError()
             | ResponseParserError()
         ):
-            return transient(verb, what, str(error))
+            return transient(verb, url, str(error))
         case exceptions.ParamValidationError():
-            return ConfigurationError(f"can't {verb.value} {what}: {error}")
-    return refused(Refusal.OTHER, verb, what, "", str(error))
+            return ConfigurationError(f"can't {verb.value} {url}: {error}")
+    return refused(Refusal.OTHER, verb, url, "", str(error))
 
 
 _SDK: Final = Sdk(
@@ -460,19 +462,19 @@ _SDK: Final = Sdk(
 )
 
 
-def _refused(error: Any, verb: Verb, what: str) -> StorageError:
+def _refused(error: Any, verb: Verb, url: str) -> StorageError:
     status, code = _status(error), _code(error)
     detail = f"{status} {code}: {error.response.get('Error', {}).get('Message', '')}"
     if code in _TRANSIENT or is_transient(status):
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        return transient(verb, what, detail, retry_after=headers.get("retry-after"))
+        return transient(verb, url, detail, retry_after=headers.get("retry-after"))
     if code in _REFUSALS:
-        return refused(_REFUSALS[code], verb, what, "", detail)
+        return refused(_REFUSALS[code], verb, url, "", detail)
     if status in (401, 403):
-        return refused(Refusal.FORBIDDEN, verb, what, _PERMISSIONS[verb], detail)
+        return refused(Refusal.FORBIDDEN, verb, url, _PERMISSIONS[verb], detail)
     # The answer to a HEAD has no body, and so no code.
-    mend = "the credentials may be wrong or have expired" if code == "400" else ""
-    return refused(Refusal.OTHER, verb, what, mend, detail)
+    remedy = "the credentials may be wrong or have expired" if code == "400" else ""
+    return refused(Refusal.OTHER, verb, url, remedy, detail)
 
 
 def _status(error: Any) -> int:

@@ -1,4 +1,4 @@
-"""Declare a store, which makes one attempt at each verb, with code and errors that all SDKs share."""
+"""Declare a store, which makes one attempt at each operation, and the errors and code that SDKs share."""
 
 import enum
 import errno
@@ -22,7 +22,7 @@ from yogadl.errors import ConfigurationError, MissingDependencyError, StorageErr
 from yogadl.storage._objects.bucket import Body, Object, replaced
 from yogadl.storage._objects.retry import TransientError
 
-# Make the errors of stores, in the same words for every SDK: the refusal and the remedy.
+# The errors of stores have the same words for every SDK: what was refused, why, and the remedy.
 
 
 class Verb(enum.Enum):
@@ -60,39 +60,39 @@ class CredentialsError(StorageError):
     """The store accepts no request with these credentials, or there are none."""
 
 
-_OF_CREDENTIALS: Final = (Refusal.NO_CREDENTIALS, Refusal.WRONG_SECRET, Refusal.EXPIRED)
-# Longer answers are a proxy's web page.
-_MOST_DETAIL: Final = 300
-_MOST_DIGITS: Final = 9
+_CREDENTIAL_REFUSALS: Final = (Refusal.NO_CREDENTIALS, Refusal.WRONG_SECRET, Refusal.EXPIRED)
+# A store's message is cut after this length: longer ones are the web page of a proxy.
+_MOST_DETAIL_CHARACTERS: Final = 300
+_MOST_RETRY_AFTER_DIGITS: Final = 9
 
 
-def refused(refusal: Refusal, verb: Verb, what: str, mend: str, detail: str) -> StorageError:
+def refused(refusal: Refusal, verb: Verb, url: str, remedy: str, detail: str) -> StorageError:
     """Return the error of a refusal.
 
     Args:
         refusal: The reason.
         verb: The operation.
-        what: The URL of its object.
-        mend: The remedy in the SDK's words; may be empty.
+        url: The URL of the object.
+        remedy: The remedy in the SDK's words; may be empty.
         detail: The store's message.
     """
     number, reason = refusal.value
-    if mend:
-        reason += f": {mend}"
-    kind = CredentialsError if refusal in _OF_CREDENTIALS else StorageError
-    return kind(number, f"can't {verb.value} {what}: {reason} ({_short(detail)})")
+    if remedy:
+        reason += f": {remedy}"
+    kind = CredentialsError if refusal in _CREDENTIAL_REFUSALS else StorageError
+    return kind(number, f"can't {verb.value} {url}: {reason} ({_shortened(detail)})")
 
 
 def transient(
     verb: Verb,
-    what: str,
+    url: str,
     detail: str,
     kind: type[TransientError] = TransientError,
     *,
     retry_after: str | None = None,
 ) -> TransientError:
     """Return the error of a failure after which the next attempt may succeed, no earlier than Retry-After."""
-    error = kind(errno.EAGAIN, f"can't {verb.value} {what}: {_short(detail)}")
+    error = kind(errno.EAGAIN, f"can't {verb.value} {url}: {_shortened(detail)}")
     error.after_s = retry_after_s(retry_after)
     return error
 
@@ -106,19 +106,16 @@ def retry_after_s(retry_after: str | None) -> float:
     """Return the seconds of a Retry-After header, which is a number of seconds or a date."""
     text = (retry_after or "").strip()
     if text.isascii() and text.isdigit():
-        return float(text[:_MOST_DIGITS])
+        return float(text[:_MOST_RETRY_AFTER_DIGITS])
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, TypeError, OverflowError):
         return 0.0
 
 
-def _short(detail: str) -> str:
+def _shortened(detail: str) -> str:
     line = printable(without_secrets(" ".join(detail.split())))
-    return line if len(line) <= _MOST_DETAIL else line[: _MOST_DETAIL - 3] + "..."
-
-
-# Declare a store, which makes one attempt at each verb, with code that the SDKs of all stores share.
+    return line if len(line) <= _MOST_DETAIL_CHARACTERS else line[: _MOST_DETAIL_CHARACTERS - 3] + "..."
 
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -147,7 +144,7 @@ class Transport:
     """How an SDK's client sends its gets, so that obstore can send them in the same way.
 
     Args:
-        kind: The class of obstore's for such a store.
+        kind: The name of obstore's class for such a store.
         config: The arguments for that class.
         url: The URL that requests go to.
         credentials: Returns the credentials that sign requests, in obstore's form, or ``None`` to sign none.
@@ -178,7 +175,7 @@ class Page:
 
 
 class Store(Protocol):
-    """One attempt at each verb, by a store's SDK. Names are whole: checked, with the root in front.
+    """One attempt at each operation, by a store's SDK. Names are checked already, and begin with the root.
 
     Every error of the SDK becomes a `StorageError` here: `TransientError` if another attempt may succeed,
     `ReplacedError`, `PastEndError`, or one that names a remedy. Safe to use from several threads, fork-safe
@@ -248,7 +245,7 @@ class Sdk:
     translate: Callable[[Any, Verb, str], StorageError | ConfigurationError]
 
     @contextmanager
-    def translated(self, verb: Verb, what: str, expected: tuple[int, ...] = ()) -> Iterator[Answer]:
+    def translated(self, verb: Verb, url: str, expected: tuple[int, ...] = ()) -> Iterator[Answer]:
         """Translate the SDK's errors; record an expected HTTP status in the answer instead of raising."""
         try:
             import_module(self.package)
@@ -258,22 +255,22 @@ class Sdk:
         try:
             yield answer
         except (KeyError, json.JSONDecodeError, BadResponseError) as error:
-            raise refused(Refusal.BAD_RESPONSE, verb, what, "", f"missing or wrong: {error}") from error
+            raise refused(Refusal.BAD_RESPONSE, verb, url, "", f"missing or wrong: {error}") from error
         except self.errors() as error:
             status = self.status_of(error)
             if status not in expected:
-                raise self.translate(error, verb, what) from error
+                raise self.translate(error, verb, url) from error
             answer.status = status
 
-    def chunks(self, what: str, read: Callable[[], bytes]) -> Iterator[bytes]:
+    def chunks(self, url: str, read: Callable[[], bytes]) -> Iterator[bytes]:
         """Yield the results of `read` until one is empty."""
-        with self.translated(Verb.READ, what):
+        with self.translated(Verb.READ, url):
             while chunk := read():
                 yield chunk
 
 
 class CountedBytes(io.BytesIO):
-    """Bytes to be sent that report how many were read of them."""
+    """Bytes to send, which call `sent` with the number of bytes at each read."""
 
     def __init__(self, content: bytes, sent: Callable[[int], None]) -> None:
         super().__init__(content)
@@ -281,13 +278,13 @@ class CountedBytes(io.BytesIO):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return the next bytes."""
-        found = super().read(size)
-        self._sent(len(found))
-        return found
+        content = super().read(size)
+        self._sent(len(content))
+        return content
 
 
 class CountedFile(io.FileIO):
-    """A file to be sent that reports how many bytes were read of it."""
+    """A file to send, which calls `sent` with the number of bytes at each read."""
 
     def __init__(self, path: Path, sent: Callable[[int], None]) -> None:
         super().__init__(path)
@@ -295,9 +292,9 @@ class CountedFile(io.FileIO):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return the next bytes."""
-        found = super().read(size) or b""
-        self._sent(len(found))
-        return found
+        content = super().read(size) or b""
+        self._sent(len(content))
+        return content
 
 
 class PerProcess(Generic[Value]):
@@ -314,15 +311,15 @@ class PerProcess(Generic[Value]):
 
     def __call__(self) -> Value:
         """Return this process's value."""
-        found = self._values.get(os.getpid())
-        if found is not None:
-            return found
+        value = self._values.get(os.getpid())
+        if value is not None:
+            return value
         with self._lock:
-            found = self._values.get(os.getpid())
-            if found is None:
+            value = self._values.get(os.getpid())
+            if value is None:
                 # A parent's value stays in the dict: dropping it here could end the parent's connections.
-                found = self._values[os.getpid()] = self._make()
-        return found
+                value = self._values[os.getpid()] = self._make()
+        return value
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PerProcess, (self._make,)
@@ -345,19 +342,20 @@ def checked_endpoint(url: Any) -> str | None:  # a value from the user, of any t
         is_url = False
     if is_url and ("@" in parts.netloc or parts.query or parts.fragment):
         raise ConfigurationError(
-            f"endpoint_url is not just where a store answers: {shown}; a password or a key in it would come "
-            "into logs and checkpoints. Give scheme, host and port alone, and credentials as the store takes "
-            "them: in the environment, by a profile, or in client_options"
+            f"endpoint_url has more than the address of a store: {shown}; a password or a key in it would "
+            "get into logs and checkpoints. Pass only scheme, host and port, and pass credentials in the "
+            "environment, by a profile, or in client_options"
         )
     if is_url and not re.search(r"\s", text):
         return text
-    near = (
+    proposal = (
         f"http://{shown} or https://{shown}"
         if text and shown == text and "://" not in text
         else "http://minio:9000"
     )
     raise ConfigurationError(
-        f"endpoint_url is not where a store answers: {shown!r}; give scheme, host and port, such as {near}"
+        f"endpoint_url is not the address of a store: {shown!r}; pass scheme, host and port, such as "
+        f"{proposal}"
     )
 
 
@@ -369,7 +367,7 @@ def range_header(start: int, stop: int | None) -> dict[str, str]:
 
 
 def refuse_range(status: int, url: str, name: str, start: int) -> None:
-    """Raise the error of an HTTP status about a range: the tag differs, or the range is beyond the end."""
+    """Raise the error of an HTTP status: 412 if the tag differs, 416 if the range is beyond the end."""
     if status == 412:
         raise replaced(url, name)
     if status == 416:
@@ -391,7 +389,7 @@ def size_of_whole(content_range: str | None, content_length: int, start: int, st
     """
     if content_range is None and start == 0 and (stop is None or content_length <= stop):
         return content_length
-    found = _CONTENT_RANGE.fullmatch(content_range or "")
-    if found is None or int(found[1]) != start:
-        raise BadResponseError(f"the range, {content_range}, where it was asked from {start} up to {stop}")
-    return int(found[2])
+    match = _CONTENT_RANGE.fullmatch(content_range or "")
+    if match is None or int(match[1]) != start:
+        raise BadResponseError(f"the range {content_range}, but {start} up to {stop} was requested")
+    return int(match[2])

@@ -1,4 +1,4 @@
-"""Make a bucket of a store: retries, resumed reads, names and pickling are written here, once."""
+"""Make a bucket of a store. Retries, resumed reads, names and pickling are the same for all stores."""
 
 import errno
 import threading
@@ -98,8 +98,8 @@ class StoreBucket(Bucket):
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
     ) -> Iterator[Body | None]:
         check_range(name, start, stop)
-        # Whole objects are small, and machines coordinate by them: the SDKs are the better-known way to read
-        # them.
+        # Whole objects are small, and builders coordinate by them, so they are read through the SDK, which
+        # more users have tried than obstore.
         source = self._store if stop is None else self._ranges
         attempts = Attempts(self._retrier, f"read {self.url}/{name}")
         with self._read(ResumedRead(source, self._key(name), tag, attempts), name, start, stop, tag) as body:
@@ -117,35 +117,35 @@ class StoreBucket(Bucket):
     ) -> Iterator[Body | None]:
         try:
             if start == stop:
-                found = None
+                opened = None
             elif stop is not None and stop - start <= _QUICK_BYTES and is_whole:
-                found = reading.open_quick(start, stop)
+                opened = reading.open_quick(start, stop)
             else:
-                found = reading.open(start, stop)
+                opened = reading.open(start, stop)
         except PastEndError:
-            found, stop = None, start
+            opened, stop = None, start
         try:
             if start == stop:  # an empty range can't be requested
                 known = self.head(name)
                 if known is not None and tag not in (None, known.tag):
                     raise replaced(self.url, name)
                 yield None if known is None else Body(known, iter(()))
-            elif found is None:
+            elif opened is None:
                 self._check_bucket(self._key(name))
                 yield None
             else:
-                yield Body(self._below_root(found), reading.chunks())
+                yield Body(self._below_root(opened), reading.chunks())
         finally:
             reading.close()
 
     def fetch_range(self, name: str, start: int, stop: int, *, tag: str | None = None) -> FetchedRange | None:
         check_range(name, start, stop)
         key = self._key(name)
-        # A larger range may take longer than the patience, and is read chunk by chunk.
+        # A larger range may take longer than the patience, so it is read chunk by chunk.
         if 0 < stop - start <= PROGRESS_BYTES:
             attempts = Attempts(self._retrier, f"read {self.url}/{name}")
             try:
-                found = self._ranges.fetch(key, start, stop, tag)
+                fetched = self._ranges.fetch(key, start, stop, tag)
             except TransientError as error:
                 source: Store | ObstoreRanges = self._store
                 if not isinstance(error, BusyError):
@@ -155,9 +155,9 @@ class StoreBucket(Bucket):
                 with self._read(reading, name, start, stop, tag) as body:
                     return None if body is None else whole(body)
             else:
-                if found is not None:
-                    self._retrier.presence.is_here()
-                    return FetchedRange(found.content, self._below_root(found.object))
+                if fetched is not None:
+                    self._retrier.presence.note_success()
+                    return FetchedRange(fetched.content, self._below_root(fetched.object))
         reading = ResumedRead(self._ranges, key, tag, Attempts(self._retrier, f"read {self.url}/{name}"))
         with self._read(reading, name, start, stop, tag, is_whole=True) as body:
             return None if body is None else whole(body)
@@ -187,7 +187,8 @@ class StoreBucket(Bucket):
         mark: str | None = None
         while True:
             page = self._page(start, mark)
-            # Consoles put empty objects for folders; no name of an object of ours ends in a slash.
+            # A store's console makes empty objects for folders, whose names end in a slash; yogadl makes
+            # none.
             yield from (self._below_root(found) for found in page.objects if not found.name.endswith("/"))
             mark = page.mark
             if mark is None:
@@ -215,8 +216,8 @@ class StoreBucket(Bucket):
     def _key(self, name: str) -> str:
         return checked_name(self._root + checked_name(name))
 
-    def _below_root(self, found: Object) -> Object:
-        return Object(found.name[len(self._root) :], found.size_bytes, found.tag, found.modified)
+    def _below_root(self, stored: Object) -> Object:
+        return Object(stored.name[len(self._root) :], stored.size_bytes, stored.tag, stored.modified)
 
 
 def _reopened(
@@ -230,7 +231,7 @@ def _reopened(
 
 
 class ResumedRead:
-    """One read of an object or a range, over as many connections as it takes. Not for several threads.
+    """One read of an object or a range, continued on another connection if one breaks. Not thread-safe.
 
     Args:
         store: The store that opens it.
@@ -245,22 +246,22 @@ class ResumedRead:
         self._tag = tag
         self._attempts = attempts
         self._connection = ExitStack()
-        self._at = self._stop = 0
+        self._position = self._stop = 0
         self._is_quick = False
 
     def open(self, start: int, stop: int | None) -> Object | None:
         """Begin to read; return the object, ``None`` if it does not exist."""
-        self._at = start
+        self._position = start
         body = self._open_again(stop)
-        return None if body is None else self._begun(body, stop)
+        return None if body is None else self._started(body, stop)
 
     def open_quick(self, start: int, stop: int) -> Object | None:
         """Begin to read a range that usually arrives within `short_limit_s`, at first in this thread.
 
         A thread for each piece takes several times the processor time of the read itself
-        (benchmarks/transfer.py). A slower range is read on in threads, with the whole patience.
+        (benchmarks/transfer.py). The rest of a slower range is read in threads, with the whole patience.
         """
-        self._at = start
+        self._position = start
         body = None
         if isinstance(self._store, ObstoreRanges):
             try:
@@ -275,9 +276,9 @@ class ResumedRead:
             return self.open(start, stop)
         self._is_quick = True
         self._attempts.answered()
-        return self._begun(body, stop)
+        return self._started(body, stop)
 
-    def _begun(self, body: Body, stop: int | None) -> Object:
+    def _started(self, body: Body, stop: int | None) -> Object:
         self._check_tag(body)
         self._body = body
         self._tag = body.object.tag
@@ -292,25 +293,25 @@ class ResumedRead:
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         """Yield the bytes."""
-        while self._at < self._stop:
+        while self._position < self._stop:
             arrived: list[bytes | memoryview] = []
-            error = self._run(partial(self._more, self._body.chunks, arrived))
+            error = self._run(partial(self._read_some, self._body.chunks, arrived))
             for chunk in arrived:
-                self._at += len(chunk)
+                self._position += len(chunk)
                 yield chunk
             try:
                 if error is not None:
                     raise error
-                if not arrived or self._at > self._stop:
+                if not arrived or self._position > self._stop:
                     self._check_end()
             except TransientError as failed:
                 self._failed(failed)
                 self._body = self._reopened()
 
-    def _more(
+    def _read_some(
         self, chunks: Iterator[bytes | memoryview], arrived: list[bytes | memoryview]
     ) -> TransientError | None:
-        """Append the next chunks, and return the error after them, if there was one."""
+        """Append the next chunks to `arrived`; return the error that followed them, if there was one."""
         size_bytes = 0
         try:
             while size_bytes < _AT_ONCE_BYTES and (chunk := next(chunks, None)) is not None:
@@ -328,8 +329,8 @@ class ResumedRead:
             return self._attempts.run(work)
         except UnavailableError:
             # A thread may still read from the connection, and closing it would wait for that thread.
-            left, self._connection = self._connection, ExitStack()
-            threading.Thread(target=left.close, name="yogadl-request", daemon=True).start()
+            abandoned, self._connection = self._connection, ExitStack()
+            threading.Thread(target=abandoned.close, name="yogadl-request", daemon=True).start()
             raise
 
     def close(self) -> None:
@@ -348,7 +349,9 @@ class ResumedRead:
     def _open_again(self, stop: int | None) -> Body | None:
         self._connection.close()
         while True:
-            opened = self._store.open(self._name, self._at, stop, tag=self._tag, chunk_bytes=_CHUNK_BYTES)
+            opened = self._store.open(
+                self._name, self._position, stop, tag=self._tag, chunk_bytes=_CHUNK_BYTES
+            )
             try:
                 body = self._attempts.run(opened.__enter__)
             except TransientError as error:
@@ -367,10 +370,10 @@ class ResumedRead:
 
     def _check_end(self) -> None:
         where = f"{self._store.url}/{self._name}"
-        if self._at < self._stop:
-            raise TransientError(errno.EIO, f"{where} broke off at byte {self._at} of {self._stop}")
-        if self._at > self._stop:
+        if self._position < self._stop:
+            raise TransientError(errno.EIO, f"{where} broke off at byte {self._position} of {self._stop}")
+        if self._position > self._stop:
             raise StorageError(
                 errno.EIO,
-                f"the store sent {self._at - self._stop} bytes more of {where} than were requested",
+                f"the store sent {self._position - self._stop} bytes more of {where} than were requested",
             )

@@ -21,7 +21,7 @@ def open_bucket(url: str, others: Sequence[str] = (), **options: Any) -> Bucket:
 
     Args:
         url: ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``file:///folder``.
-        others: Options that the caller takes besides; listed in messages.
+        others: Further options that the caller takes, which the message about an unknown option lists, too.
         options: The options of the bucket's class, by name.
 
     Raises:
@@ -31,19 +31,21 @@ def open_bucket(url: str, others: Sequence[str] = (), **options: Any) -> Bucket:
     name, _, prefix = rest.partition("/")
     if separator and scheme in _STORES and ("@" in name or set("?#") & set(name + prefix)):
         raise ConfigurationError(
-            f"a bucket's URL has no user, password or query: {without_secrets(url)!r}; give credentials as "
-            "the store takes them: in the environment, by a profile, or in client_options"
+            f"a bucket's URL has no user, password or query: {without_secrets(url)!r}; pass credentials in "
+            "the environment, by a profile, or in client_options"
         )
     folder = folder_at(url)
     if separator and folder is not None:
-        return _opened(LocalBucket, url, (folder,), options, others)
+        return _checked_bucket(LocalBucket, url, (folder,), options, others)
     if separator and scheme in _STORES and name:
-        return _opened(_STORES[scheme], url, (name, prefix), options, others)
+        return _checked_bucket(_STORES[scheme], url, (name, prefix), options, others)
     known = ", ".join(f"{store}://bucket/prefix" for store in _STORES)
-    raise ConfigurationError(f"no bucket's URL: {without_secrets(url)!r}; give {known} or file:///folder")
+    raise ConfigurationError(
+        f"{without_secrets(url)!r} is not the URL of a bucket; pass {known} or file:///folder"
+    )
 
 
-def _opened(
+def _checked_bucket(
     kind: Callable[..., Bucket],
     url: str,
     location: tuple[Any, ...],
@@ -53,7 +55,7 @@ def _opened(
     known = list(inspect.signature(kind).parameters)[len(location) :]
     unknown = sorted(options.keys() - set(known))
     if unknown:
-        # The name that `open_storage` has for the option.
+        # In `open_storage`, the option `patience` is called `patience_s`.
         named = {"patience_s" if name == "patience" else name: None for name in (*others, *known)}
         raise ConfigurationError(
             f"{', '.join(unknown)}: no option of {url}; it takes {', '.join(named) or 'no options'}"

@@ -24,16 +24,16 @@ _AT_ONCE_BYTES: Final = 32 * 2**20
 AHEAD_BYTES: Final = 32 * 2**20
 # Blocks announced one after the other are requested together, up to this size.
 TOGETHER_BYTES: Final = 8 * 2**20
-# The number of announced blocks that are remembered; the oldest are forgotten first.
+# The most announced blocks that are kept; the oldest are dropped first.
 _MOST_ANNOUNCED: Final = 2**16
-_MOST_TIMES: Final = 8  # the announcements that are remembered of each block
+_MOST_ANNOUNCEMENTS: Final = 8  # the announcements that are kept of each block; the oldest are dropped first
 
 
 class _Block:
     """A block that is being read, or was read and compared.
 
     Attributes:
-        content: The bytes of the block; ``None`` until they were compared, and for ever if reading failed.
+        content: The bytes of the block; ``None`` until they were compared, and if reading failed.
         done: Set once the block was read and compared, or reading failed.
     """
 
@@ -68,7 +68,7 @@ class _Chunk:
 
 
 class Announced:
-    """Group announced blocks of one field into chunks, leaving out blocks announced a little before.
+    """Group announced blocks of one field into chunks, without blocks that were announced shortly before.
 
     Attributes:
         last: The chunk that was announced last.
@@ -79,13 +79,13 @@ class Announced:
         self._recent: dict[int, int] = {}  # sizes by block, in order of the last announcement
         self._recent_bytes = 0
 
-    def together(self, blocks: Int64s, lengths: Int64s, fields: int) -> Iterator[tuple[list[int], int]]:
+    def grouped(self, blocks: Int64s, lengths: Int64s, fields: int) -> Iterator[tuple[list[int], int]]:
         """Yield groups of blocks to request together, in the same order, each with its size.
 
         `fields` is the number of fields that share the room for kept blocks.
         """
         changes = np.flatnonzero(np.diff(blocks, prepend=-1))  # rows of one block mostly follow each other
-        some, size_bytes = list[int](), 0
+        group, size_bytes = list[int](), 0
         for block, length in zip(blocks[changes].tolist(), lengths[changes].tolist(), strict=True):
             known = block in self._recent
             self._recent_bytes -= self._recent.pop(block, 0)
@@ -95,13 +95,13 @@ class Announced:
                 self._recent_bytes -= self._recent.pop(next(iter(self._recent)))
             if known:
                 continue
-            if some and size_bytes + length > TOGETHER_BYTES:
-                yield some, size_bytes
-                some, size_bytes = [], 0
-            some.append(block)
+            if group and size_bytes + length > TOGETHER_BYTES:
+                yield group, size_bytes
+                group, size_bytes = [], 0
+            group.append(block)
             size_bytes += length
-        if some:
-            yield some, size_bytes
+        if group:
+            yield group, size_bytes
 
 
 class BlockPlaces:
@@ -127,8 +127,8 @@ class BlockPlaces:
         """
         sums, blocks = self._sums, self.before(parts, positions)
         ends = sums.position[blocks] + sums.length[blocks]
-        lies = (sums.part[blocks] == parts) & (sums.position[blocks] <= positions)
-        if not (lies & (positions + lengths <= ends)).all():
+        is_inside = (sums.part[blocks] == parts) & (sums.position[blocks] <= positions)
+        if not (is_inside & (positions + lengths <= ends)).all():
             raise CacheFormatError("a range is not within one block; build the dataset again")
         return blocks
 
@@ -155,10 +155,10 @@ class CheckedRanges:
         self._sums = sums
         self._places = BlockPlaces(sums)
         self._lock = ProcessLock()
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
-        """Reset the state: at the start, and after a fork, which leaves the threads of requests behind."""
+    def _reset(self) -> None:
+        """Reset the state: at the start, and after a fork, since the child has no threads of requests."""
         self._pid = os.getpid()
         self._kept: dict[int, _Block] = {}  # blocks of small fields
         self._held: dict[int, _Block] = {}  # other blocks, the most recently used at the end
@@ -176,22 +176,22 @@ class CheckedRanges:
         if not len(blocks):
             return
         with self._lock:
-            self._see_fork()
+            self._reset_after_fork()
             if keeps_pages:
                 self._request(np.unique(blocks).tolist())
                 return
             announced = self._announced.setdefault(self._sums.group_of(int(blocks[0])), Announced())
             is_first = True
-            for some, size_bytes in announced.together(
+            for group, size_bytes in announced.grouped(
                 blocks, self._sums.length[blocks], len(self._announced)
             ):
-                chunk = _Chunk(some, size_bytes, triggers_requests=is_first)
+                chunk = _Chunk(group, size_bytes, triggers_requests=is_first)
                 is_first = False
                 if announced.last is not None:
                     announced.last.next = chunk
                 announced.last = chunk
-                for block in some:
-                    self._chunks.setdefault(block, deque(maxlen=_MOST_TIMES)).append(chunk)
+                for block in group:
+                    self._chunks.setdefault(block, deque(maxlen=_MOST_ANNOUNCEMENTS)).append(chunk)
             while len(self._chunks) > _MOST_ANNOUNCED:
                 del self._chunks[next(iter(self._chunks))]
 
@@ -206,70 +206,74 @@ class CheckedRanges:
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of these ranges, waiting for those that are not here; see `AwayParts`.
 
-        Blocks stay held whatever `is_announced` is.
+        `is_announced` has no effect: blocks stay held in any case.
 
         Raises:
             CacheFormatError: if a block has other bytes than were written, or the store has no such object.
             StorageError: if the store does not answer.
             SpendingError: if a limit on spending is reached.
         """
-        found: list[bytes | memoryview] = [b""] * len(parts)
+        contents: list[bytes | memoryview] = [b""] * len(parts)
         full = np.flatnonzero(lengths)
         blocks = self._places.find(parts[full], positions[full], lengths[full])
         members: dict[int, list[int]] = {}
         for number, block in zip(full.tolist(), blocks.tolist(), strict=True):
             members.setdefault(block, []).append(number)
-        for some in self._at_once(members):
-            for block, content in self._checked(some, keeps_pages=keeps_pages):
+        for group in self._at_once(members):
+            for block, content in self._checked(group, keeps_pages=keeps_pages):
                 base = int(self._sums.position[block])
                 for number in members[block]:
                     start = int(positions[number]) - base
                     # A copy, because a view of one row would keep the whole block in memory.
-                    found[number] = content[start : start + int(lengths[number])]
-        return found
+                    contents[number] = content[start : start + int(lengths[number])]
+        return contents
 
     def _at_once(self, blocks: Iterable[int]) -> Iterator[list[int]]:
         """Yield these blocks in groups of a bounded size."""
-        some, size_bytes = list[int](), 0
+        group, size_bytes = list[int](), 0
         for block in blocks:
             size_bytes += int(self._sums.length[block])
-            if some and size_bytes > _AT_ONCE_BYTES:
-                yield some
-                some, size_bytes = [], int(self._sums.length[block])
-            some.append(block)
-        if some:
-            yield some
+            if group and size_bytes > _AT_ONCE_BYTES:
+                yield group
+                group, size_bytes = [], int(self._sums.length[block])
+            group.append(block)
+        if group:
+            yield group
 
     def _checked(self, blocks: list[int], *, keeps_pages: bool) -> list[tuple[int, bytes]]:
         """Return these blocks and their bytes, which were compared."""
-        mine: dict[int, _Block] = {}
+        new_blocks: dict[int, _Block] = {}
         try:
             with self._lock:
-                self._see_fork()
+                self._reset_after_fork()
                 self._request_ahead(blocks)
-                found = {block: self._kept.get(block) or self._held.get(block) for block in blocks}
+                entries = {block: self._kept.get(block) or self._held.get(block) for block in blocks}
                 for block in blocks:
-                    if found[block] is None:
-                        found[block] = mine[block] = _Block()
-                        self._keep(block, mine[block], keeps_pages=keeps_pages)
+                    if entries[block] is None:
+                        entries[block] = new_blocks[block] = _Block()
+                        self._keep(block, new_blocks[block], keeps_pages=keeps_pages)
                 self._renew(blocks)
-            if mine:
-                self._fill(mine)
+            if new_blocks:
+                self._fill(new_blocks)
         finally:
-            failed = [block for block, one in mine.items() if one.content is None]
+            failed = [block for block, entry in new_blocks.items() if entry.content is None]
             if failed:
                 with self._lock:
                     for block in failed:
-                        self._drop(block, mine[block])
-            for one in mine.values():
-                one.done.set()
-        return [(block, self._waited(block, one, keeps_pages=keeps_pages)) for block, one in found.items()]
+                        self._drop(block, new_blocks[block])
+            for entry in new_blocks.values():
+                entry.done.set()
+        return [
+            (block, self._content_of(block, entry, keeps_pages=keeps_pages))
+            for block, entry in entries.items()
+        ]
 
-    def _waited(self, block: int, one: _Block | None, *, keeps_pages: bool) -> bytes:
-        assert one is not None
-        one.done.wait()
-        if one.content is not None:
-            return one.content
+    def _content_of(self, block: int, entry: _Block | None, *, keeps_pages: bool) -> bytes:
+        """Wait for the content of a block, and return it."""
+        assert entry is not None
+        entry.done.wait()
+        if entry.content is not None:
+            return entry.content
         [(_, content)] = self._checked(
             [block], keeps_pages=keeps_pages
         )  # another reader's request failed; try it here
@@ -281,27 +285,27 @@ class CheckedRanges:
         self._ranges.in_threads(sums.load, sums.missing(numbers))
         where = sums.part[numbers], sums.position[numbers], sums.length[numbers]
         received = self._ranges.read(*where, keeps_pages=False)
-        for (block, one), content in zip(blocks.items(), received, strict=True):
+        for (block, entry), content in zip(blocks.items(), received, strict=True):
             whole = bytes(content)  # a copy: the buffer received may be larger than this block
             sums.compare(block, whole)
-            one.content = whole
+            entry.content = whole
 
-    def _keep(self, block: int, one: _Block, *, keeps_pages: bool) -> None:
+    def _keep(self, block: int, entry: _Block, *, keeps_pages: bool) -> None:
         if keeps_pages:
-            self._kept[block] = one
+            self._kept[block] = entry
         else:
-            self._held[block] = one
+            self._held[block] = entry
             self._held_bytes += int(self._sums.length[block])
 
-    def _drop(self, block: int, one: _Block) -> None:
-        if self._kept.get(block) is one:
+    def _drop(self, block: int, entry: _Block) -> None:
+        if self._kept.get(block) is entry:
             del self._kept[block]
-        if self._held.get(block) is one:
+        if self._held.get(block) is entry:
             del self._held[block]
             self._held_bytes -= int(self._sums.length[block])
 
     def _renew(self, blocks: list[int]) -> None:
-        """Mark these blocks as used last, and drop the least recently used ones beyond the room."""
+        """Mark these blocks as most recently used; drop the least recently used ones that exceed the room."""
         for block in blocks:
             if block in self._held:
                 self._held[block] = self._held.pop(block)
@@ -337,6 +341,6 @@ class CheckedRanges:
                 sums.part[numbers], sums.position[numbers], sums.length[numbers], keeps_pages=False
             )
 
-    def _see_fork(self) -> None:
+    def _reset_after_fork(self) -> None:
         if os.getpid() != self._pid:
-            self._begin_anew()
+            self._reset()

@@ -23,7 +23,7 @@ from yogadl.storage._remote.partial_file import PartialFile, open_partial
 # Download one object into an open file, by ranges in parallel, and hash it meanwhile.
 #
 # Chunks are written at once, and hashed from the page cache while the next ranges arrive. So the memory
-# needed is that of the chunks, however large the object is.
+# needed does not depend on the size of the object.
 
 
 # A get costs about a millisecond of processor time; ranges that are too large leave few in parallel, and the
@@ -32,7 +32,7 @@ _LEAST_RANGE_BYTES: Final = 8 * 2**20
 _MOST_RANGE_BYTES: Final = 16 * 2**20
 # The size of ranges for a download in few requests, such as that of a part table by each machine.
 _FEW_RANGE_BYTES: Final = 32 * 2**20
-_RANGES: Final = 16
+_WANTED_RANGES: Final = 16
 _HASH_BYTES: Final = 2**20
 # Writes of this size at multiples of it get large pages in the page cache, from which small records are read
 # a sixth faster, epoch after epoch (benchmarks/transfer.py). Smaller writes would be faster, but only once.
@@ -44,7 +44,7 @@ Report = Callable[[int], None]
 
 
 class StoppedError(Exception):
-    """The download of another object has failed, so this one stops."""
+    """This download stops, since the download of another object has failed."""
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,16 @@ class Receiver:
                     received.append(self.ranges.submit(fill, stop))
             sha256, tags = hashlib.sha256(), set()
             buffer = memoryview(bytearray(_HASH_BYTES))
-            for (start, stop), one in zip(spans, received, strict=True):
-                tags.add(one.result())
+            for (start, stop), future in zip(spans, received, strict=True):
+                tags.add(future.result())
                 if len(tags) > 1:
                     raise replaced(self.bucket.url, name)
                 partial.hash(sha256, start, stop, buffer)
             return sha256.hexdigest()
         finally:
             # No thread may write to this descriptor after the caller has closed it.
-            for one in received:
-                one.cancel()
+            for future in received:
+                future.cancel()
             wait(received)
 
     def _size_of(self, name: str, size_bytes: int | None) -> int:
@@ -153,7 +153,7 @@ def has_ranges(size_bytes: int | None, in_few: bool = False) -> bool:
 
 def ranges_of(size_bytes: int, in_few: bool = False) -> list[tuple[int, int]]:
     """Return the ranges in which an object of this size is downloaded, as (start, stop)."""
-    length = max(_LEAST_RANGE_BYTES, min(_MOST_RANGE_BYTES, size_bytes // _RANGES))
+    length = max(_LEAST_RANGE_BYTES, min(_MOST_RANGE_BYTES, size_bytes // _WANTED_RANGES))
     length = _FEW_RANGE_BYTES if in_few else -(-length // _WRITE_BYTES) * _WRITE_BYTES
     return [(start, min(start + length, size_bytes)) for start in range(0, size_bytes, length)]
 
@@ -179,13 +179,13 @@ def _gathered(chunks: Iterator[bytes | memoryview], report: Report) -> Iterator[
         yield gathered
 
 
-# Download objects of a bucket to files and upload files: in parallel, resumed, and checked.
+# Download objects of a bucket to files, and upload files.
 #
-# A download has a temporary name beside its file's until all bytes are on the disk and their sha256 is right.
-# A download that a killed process began is resumed.
+# A file has a temporary name in the same folder until all bytes are on the disk and their sha256 is right. A
+# download that a killed process began is resumed.
 
 
-# How long to wait for a process that downloads a file and receives nothing.
+# How long to wait for another process that downloads a file, if that process receives nothing.
 _STALL_S: Final = 60.0
 # Called with bytes done and bytes in all.
 Received = Callable[[int, int], None]
@@ -196,7 +196,7 @@ Touch = Callable[[], None]
 # more than two for each processor compete for it (benchmarks/transfer.py).
 _LEAST_CONNECTIONS: Final = 4
 _MOST_CONNECTIONS: Final = 32
-# The number of times that an object is requested again which was replaced meanwhile, or has a wrong sha256.
+# The number of attempts at an object that was replaced meanwhile, or whose bytes have a wrong sha256.
 _MOST_REPLACED: Final = 5
 _MOST_WRONG: Final = 2
 _PROGRESS_EVERY_S: Final = 0.2
@@ -213,7 +213,7 @@ class Download:
         sha256: The hash of its bytes.
         size_bytes: Its size, or ``None`` if unknown.
         path: The file that it becomes; any other of that name is replaced.
-        in_few: Whether it is requested in few ranges, which takes longer.
+        in_few: Whether it is requested in few ranges: that takes fewer requests, and more time.
     """
 
     name: str
@@ -223,7 +223,7 @@ class Download:
     in_few: bool = False
 
 
-# Returns whether a file need not be downloaded any more.
+# Returns whether a file is complete already, so that no download is needed.
 IsMade = Callable[[Download], bool]
 # Held during a file's download; gives None if the download is not needed any more.
 Guard = Callable[[Download], contextlib.AbstractContextManager[Touch | None]]
@@ -253,7 +253,7 @@ def download_all(
         CacheFormatError: if an object is missing, or its bytes do not have the right sha256.
         StorageError: if the network or the disk fails, or the disk is full.
     """
-    total = Total(sum(one.size_bytes or 0 for one in wanted), progress)
+    total = Total(sum(download.size_bytes or 0 for download in wanted), progress)
     connections = connections or connection_count()
     with ThreadPoolExecutor(connections, "yogadl-ranges") as ranges:
         receiver = Receiver(bucket, ranges, total.stopped.is_set)
@@ -278,7 +278,7 @@ def fetch(
         bucket: The bucket of the objects.
         wanted: The downloads.
         progress: Called with bytes downloaded and bytes in all.
-        is_made: Returns whether a file need not be downloaded any more.
+        is_made: Returns whether a file is complete already, so that no download is needed.
 
     Raises:
         CacheFormatError: if an object is missing, or its bytes do not have the right sha256.
@@ -354,8 +354,8 @@ def in_parallel(work: Callable[[T], None], items: Sequence[T], count: int, total
             while pending:
                 total.report()
                 done, pending = wait(pending, _PROGRESS_EVERY_S, FIRST_EXCEPTION)
-                for one in done:
-                    one.result()
+                for future in done:
+                    future.result()
             total.report()
         except BaseException:
             total.stopped.set()
@@ -372,7 +372,7 @@ class _Downloader:
     guard: Guard
 
     def download(self, wanted: Download) -> None:
-        """Download one object, unless the guard gives None because the download is not needed any more."""
+        """Download one object, unless the guard gives None, because the download is no longer needed."""
         if self.total.stopped.is_set():
             return
         try:
@@ -389,7 +389,7 @@ class _Downloader:
             raise storage_error(error, f"can't write {error.filename or wanted.path}") from error
 
     def _download(self, wanted: Download, touch: Touch) -> None:
-        replaced = wrong = 0
+        replaced_count = wrong_count = 0
         received: list[int] = []  # by the current attempt, which may fail
 
         def count(size_bytes: int) -> None:
@@ -401,15 +401,15 @@ class _Downloader:
             try:
                 if self._try(wanted, count):
                     return
-                wrong += 1
+                wrong_count += 1
             except ReplacedError:
-                # Most likely it was replaced by the same bytes, by a second builder of the part.
-                replaced += 1
-                if replaced == _MOST_REPLACED:
+                # Most likely a second builder of the part has put the same bytes there.
+                replaced_count += 1
+                if replaced_count == _MOST_REPLACED:
                     raise
             self.total.add(-sum(received))
             received.clear()
-            if wrong == _MOST_WRONG:
+            if wrong_count == _MOST_WRONG:
                 raise CacheFormatError(
                     f"{wanted.name} in {self.receiver.bucket!r} has other bytes than its name says: it was "
                     "altered or damaged there; build the dataset again, or restore the object"

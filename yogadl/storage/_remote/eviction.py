@@ -31,9 +31,6 @@ from yogadl.storage._files.locks import is_free, locked
 from yogadl.storage._files.mounts import file_system, network_file_system
 from yogadl.storage._remote.partial_file import names_of, remove_abandoned
 
-# Choose the folder of a mirror, and keep the settings that all processes share.
-
-
 _log = logging.getLogger("yogadl")
 
 # The file that distinguishes a mirror from any other folder, and holds its limit.
@@ -59,7 +56,7 @@ class MirrorLocation:
 
     Args:
         root: Its path; everything else is below.
-        given_bytes: The limit that this process was given; used if the file with the limit was removed.
+        given_bytes: The limit that this process has as an argument; used if the settings' file was removed.
     """
 
     root: Path
@@ -93,7 +90,7 @@ class MirrorLocation:
         return self.reader_lock(table_name).with_suffix(".whole")
 
     def fill_lock(self, table_name: str) -> Path:
-        """Return the lock of the one process that fills the mirror with that cache, part by part.
+        """Return the lock of the process that fills the mirror with the cache of this part table, by parts.
 
         The file contains the name of the part being downloaded.
         """
@@ -140,10 +137,10 @@ class MirrorLocation:
             raise ConfigurationError(f"the mirror {self.root} is a file, not a folder") from error
         except OSError as error:
             raise storage_error(error, f"can't make the mirror {self.root}") from error
-        if others and not self.is_made():  # another process may just have made it one
+        if others and not self.is_made():  # another process may have made it a mirror meanwhile
             raise ConfigurationError(
-                f"the folder {self.root} is no mirror, and not empty (it has {sorted(others)[0]!r}); files "
-                f"in a mirror may be removed, so give another folder: {self.root / 'yogadl-mirror'}"
+                f"the folder {self.root} is no mirror, and not empty (it has {sorted(others)[0]!r}); a "
+                f"mirror removes files, so pass another folder: {self.root / 'yogadl-mirror'}"
             )
         with self.gate(exclusive=True):
             if not self.is_made():
@@ -166,7 +163,7 @@ def chosen_location(folder: Path) -> MirrorLocation:
     network = network_file_system(folder)
     if network is None:
         return MirrorLocation(folder)
-    location = MirrorLocation(folder / "hosts" / _host())
+    location = MirrorLocation(folder / "hosts" / _host_folder())
     _log.warning(
         "yogadl: the mirror %s is on a network file system (%s): no faster than the network; "
         "this host uses its own subfolder, %s. A local disk is better", folder, network, location.root
@@ -192,23 +189,24 @@ def default_location(*, makes: bool = True) -> MirrorLocation:
             return location
     refused: list[str] = []
     for location in locations:
-        problem = _problem_with(location.root, makes)
+        problem = _problem_with_default(location.root, makes)
         if problem is None:
             if makes:
                 _log.warning(
-                    "yogadl: what is read from buckets is kept in %s (mirror= names another folder)",
+                    "yogadl: copies of what is read from buckets are kept in %s (mirror= names another "
+                    "folder)",
                     location.root,
                 )
             return location
         refused.append(f"{location.root.parent} {problem}")
     raise StorageError(
         errno.ENOSPC,
-        f"there is no local place for copies of what is read from a bucket: {'; '.join(refused)}; "
-        "give a folder on a local disk with mirror=FOLDER",
+        f"there is no local folder for copies of what is read from a bucket: {'; '.join(refused)}; "
+        "pass mirror=FOLDER, a folder on a local disk",
     )
 
 
-def _problem_with(root: Path, makes: bool) -> str | None:
+def _problem_with_default(root: Path, makes: bool) -> str | None:
     """Return why the default mirror can't be in this folder, ``None`` if it can."""
     parent = root.parent
     try:
@@ -241,7 +239,7 @@ def _is_own_folder(root: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & others_write
 
 
-def _host() -> str:
+def _host_folder() -> str:
     name = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
     try:
         return f"{name}-{Path('/etc/machine-id').read_text().strip()[:12]}"
@@ -251,16 +249,16 @@ def _host() -> str:
 
 # Evict files from a mirror to make room: files that no process reads, least recently used first.
 #
-# A reader holds a shared lock on the lock file of its cache's part table for as long as it lives, whatever
-# the number of parts. So the tables whose locks are held name the parts that must stay. Another lock is held
-# while parts are downloaded; it reserves the bytes of all missing parts, or of the one part that it names.
-# Eviction holds the mirror's gate exclusively, and readers register while they share it, so neither
-# interferes with the other.
+# As long as a reader lives, it holds a shared lock on one lock file, that of its cache's part table. So the
+# tables whose locks are held name the parts that must stay. Another lock is held while parts are downloaded;
+# it reserves the bytes of all missing parts, or of the one part that it names. Eviction holds the mirror's
+# gate exclusively, and readers register while they share it, so neither interferes with the other.
 
 
 # The bytes of the disk that stay free, or a hundredth of the disk if that is less.
 _SPARE_BYTES: Final = 2**30
-# Temporary files younger than this may not be locked yet; temporary names of adopted files never are.
+# Temporary files younger than this are not removed: their writers may not have locked them yet, and never
+# lock the temporary files of `Mirror.adopt`.
 _ABANDONED_S: Final = 600.0
 # The unit of `st_blocks` on any file system; unlike `st_size`, the blocks exclude holes.
 _STAT_BLOCK_BYTES: Final = 512
@@ -313,7 +311,7 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
         name: size for name, size in wanted.items() if name not in contents.present
     }
     here_bytes = sum(file.st_size for file in contents.present.values())
-    most_bytes, because, mend = _most_bytes(location, here_bytes + contents.unfinished_bytes, limit_bytes)
+    most_bytes, reason, remedy = _most_bytes(location, here_bytes + contents.unfinished_bytes, limit_bytes)
     excess_bytes = here_bytes + sum(reserved.values()) - most_bytes
     evictable = contents.present.keys() - contents.in_use - wanted.keys()
     missing_bytes = excess_bytes - sum(contents.present[name].st_size for name in evictable)
@@ -324,8 +322,8 @@ def evict_for(location: MirrorLocation, wanted: dict[str, int], limit_bytes: int
         raise StorageError(
             errno.ENOSPC,
             f"{what} does not fit into the mirror {location.root}: {in_words(sum(wanted.values()))} are to "
-            f"be downloaded, {because}, and {in_words(in_use_bytes)} are in use: it is "
-            f"{in_words(missing_bytes)} short. {mend}",
+            f"be downloaded, {reason}, and {in_words(in_use_bytes)} are in use: it is "
+            f"{in_words(missing_bytes)} short. {remedy}",
         )
     _evict(location, contents, evictable, excess_bytes)
     return max(0, -excess_bytes)
@@ -377,16 +375,16 @@ def _most_bytes(location: MirrorLocation, here_bytes: int, limit_bytes: int | No
     if limit_bytes is not None and limit_bytes < on_disk_bytes:
         limit = f"its limit is {in_words(limit_bytes)}"
         return limit_bytes, limit, "Raise mirror_limit, or end other readers"
-    mend = "Make room on the disk, end other readers, or give mirror= a folder on a larger one"
-    return on_disk_bytes, f"the disk has {in_words(free_bytes)} free", mend
+    remedy = "Make room on the disk, end other readers, or give mirror= a folder on a larger one"
+    return on_disk_bytes, f"the disk has {in_words(free_bytes)} free", remedy
 
 
 def _contents(location: MirrorLocation, wanted: Iterable[str]) -> _Contents:
     """List every file of the mirror; remove leftovers of killed processes, except those of wanted files."""
     resumable = {name for path in map(location.caches.path, wanted) for name in names_of(path)}
     contents = _Contents()
-    # Before the files are listed: a part whose download ends in between is then counted, as reserved or as
-    # present.
+    # The locks are read before the files are listed, so that a part whose download ends in between is
+    # counted.
     downloads = _held_download_locks(location)
     for name, path in _files(location.caches.root):
         try:
@@ -456,15 +454,15 @@ def _add_table(
     # Only files that exist are added: these may be few of the many that the table names.
     named = itertools.chain([name], () if table is None else part_files(dataset_id, table))
     if not is_free(lock):
-        contents.in_use.update(one for one in named if one in present)
+        contents.in_use.update(file for file in named if file in present)
         return
     try:
         last_used_ns = lock.stat().st_mtime_ns
     except OSError:
         return
-    for one in named:
-        if one in present:
-            contents.last_used_ns[one] = max(contents.last_used_ns.get(one, 0), last_used_ns)
+    for file in named:
+        if file in present:
+            contents.last_used_ns[file] = max(contents.last_used_ns.get(file, 0), last_used_ns)
 
 
 def _is_table(name: str) -> bool:
@@ -472,7 +470,7 @@ def _is_table(name: str) -> bool:
 
 
 def _table_of(location: MirrorLocation, name: str, size_bytes: int) -> PartTable | None:
-    """Return a part table, ``None`` if it is damaged: its next reader downloads it again."""
+    """Return a part table, or ``None`` if it is damaged; the next reader of its cache downloads it again."""
     try:
         content = location.caches.view(name, size_bytes)
         return PartTable.from_file(ArrayFile.from_buffer(content or b"", name), name)

@@ -1,4 +1,9 @@
-"""Hold whole ranges of a cache for as long as a stream reads from them: in files, or in memory."""
+"""Hold whole ranges of a cache for as long as a stream reads from them: in files, or in memory.
+
+A window is a `HeldRanges`: the ranges that a stream reads from during one part of its order. The bytes of a
+window are kept until the window is deleted. The files lie in the mirror, where the processes of a machine
+share them.
+"""
 
 import contextlib
 import fcntl
@@ -23,17 +28,14 @@ from yogadl.storage._remote.partial_file import boot
 from yogadl.storage._remote.ranges import Ranges, merged, spans_of
 from yogadl.storage._remote.requests import DaemonThreads, RequestedRange
 
-# Hold whole ranges of a cache for as long as a stream reads from them: in files, or in memory.
-
-
-# The gap between two of the format's blocks: a block's header may take a page of its own.
+# Ranges with a gap up to this are requested together: between two blocks of the format there may be a header.
 HELD_GAP_BYTES: Final = 2 * 4096
 # The bytes held in memory, if there is no mirror.
 MOST_IN_MEMORY_BYTES: Final = 256 * 2**20
 
 
 class NotHeldError(Exception):
-    """The bytes are not held any more, and must be read by range."""
+    """The bytes are no longer in a file or in memory, and must be requested again."""
 
 
 class HeldFiles(Protocol):
@@ -42,7 +44,7 @@ class HeldFiles(Protocol):
     most_bytes: int
     is_lost: bool
 
-    def bring(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
+    def write_once(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
         """Write the result of `fetch` to a file, unless the file exists.
 
         Raises:
@@ -66,7 +68,7 @@ class HeldTally:
     Attributes:
         names: The names of its files.
         size_bytes: The size of its ranges.
-        is_over: Whether the `HeldRanges` is gone; ranges that arrive later are not kept.
+        is_over: Whether the `HeldRanges` was deleted; ranges that arrive later are not kept.
     """
 
     def __init__(self) -> None:
@@ -96,7 +98,7 @@ class HeldRange(RequestedRange):
         """Return the bytes to keep in memory: the result of `fetch`, or no bytes if they go to a file."""
         if self._files is None:
             return fetch()
-        self._files.bring(self.name, fetch)
+        self._files.write_once(self.name, fetch)
         if self._tally.is_over:  # the range was released before it arrived
             self._files.remove(self.name)
         return b""
@@ -120,9 +122,9 @@ class HeldRanges:
         self._label = label
         self._holder = store.holder
         self._files = store.files
-        self._found: list[HeldRange] = []
+        self._ranges_held: list[HeldRange] = []
         self._starts: list[int] = []  # the start of each range, if all parts were joined
-        self._coming: list[HeldRange] = []
+        self._requested: list[HeldRange] = []
         self._tally = HeldTally()
         store.tallies.add(self._tally)
         weakref.finalize(self, _release_ranges, os.getpid(), self._files, store.tallies, self._tally)
@@ -132,49 +134,55 @@ class HeldRanges:
         self._holder.add(self, parts, positions, lengths)
 
     def make(self, part: int, start: int, stop: int, key: int) -> HeldRange:
-        """Return a new range, which `find` finds from now on; the caller has the holder's lock."""
-        one = HeldRange(part, start, stop, self._files, self._label, self._tally)
+        """Return a new range, and add it to those that `find` returns; the caller has the holder's lock."""
+        held_range = HeldRange(part, start, stop, self._files, self._label, self._tally)
         place = bisect_right(self._starts, key)
         self._starts.insert(place, key)
-        self._found.insert(place, one)
-        self._coming.append(one)
-        self._tally.names.append(one.name)
-        self._tally.size_bytes += one.size_bytes
-        return one
+        self._ranges_held.insert(place, held_range)
+        self._requested.append(held_range)
+        self._tally.names.append(held_range.name)
+        self._tally.size_bytes += held_range.size_bytes
+        return held_range
 
     def coming_bytes(self) -> int:
         """Return the number of bytes that were requested and have not arrived."""
-        self._coming = coming = [one for one in self._coming if not one.is_done]
-        return sum(one.size_bytes for one in coming)
+        self._requested = coming = [held_range for held_range in self._requested if not held_range.is_done]
+        return sum(held_range.size_bytes for held_range in coming)
 
     def find(self, key: int, part: int, stop: int) -> HeldRange | None:
         """Return the range that has the bytes from `key` to `stop` of a part; the caller has the lock."""
         place = bisect_right(self._starts, key) - 1
-        one = self._found[place] if place >= 0 else None
-        is_whole = one is not None and one.part == part and stop <= one.stop and not one.has_failed
-        return one if is_whole else None
+        held_range = self._ranges_held[place] if place >= 0 else None
+        is_whole = (
+            held_range is not None
+            and held_range.part == part
+            and stop <= held_range.stop
+            and not held_range.has_failed
+        )
+        return held_range if is_whole else None
 
 
 class HeldReader:
-    """Read ranges of a cache's parts, from held ranges if possible. Thread-safe; fork-safe."""
+    """Read ranges of a cache's parts, from windows if these have them. Thread-safe; fork-safe."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
         self._lock = ProcessLock()
         self._pid = os.getpid()
-        self._all: list[weakref.ref[HeldRanges]] = []
+        self._windows: list[weakref.ref[HeldRanges]] = []
 
-    def add(self, held: HeldRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
-        """Begin to read these ranges; see `HeldRanges`."""
+    def add(self, window: HeldRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Begin to read these ranges for a window."""
         some = np.flatnonzero(lengths)
         keys = self._ranges.keys(parts[some], positions[some])
         with self._lock:
-            self._all = [known for known in self._all if known() not in (None, held)] + [weakref.ref(held)]
+            others = [known for known in self._windows if known() not in (None, window)]
+            self._windows = [*others, weakref.ref(window)]
             spans = spans_of(parts, positions, lengths, some)
             missing = [number for number, (part, _, stop) in enumerate(spans)
-                       if held.find(keys[number], part, stop) is None]  # fmt: skip
+                       if window.find(keys[number], part, stop) is None]  # fmt: skip
             found = [
-                held.make(part, start, stop, keys[missing[members[0]]])
+                window.make(part, start, stop, keys[missing[members[0]]])
                 for (part, start, stop), members in merged(
                     [spans[number] for number in missing], HELD_GAP_BYTES
                 )
@@ -186,8 +194,8 @@ class HeldReader:
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of these ranges; see `AwayParts`."""
         if os.getpid() != self._pid:
-            self._pid, self._all = os.getpid(), []  # a fork leaves the threads that read them behind
-        windows = [held for known in self._all if (held := known()) is not None]
+            self._pid, self._windows = os.getpid(), []  # a forked child has no threads that would read them
+        windows = [held for window in self._windows if (held := window()) is not None]
         if not windows:
             return self._ranges.read(parts, positions, lengths, keeps_pages=False, is_announced=is_announced)
         self._ranges.raise_if_damaged(parts)
@@ -210,13 +218,13 @@ class HeldReader:
             for number, some in zip(numbers, found, strict=True):
                 content[number] = some
 
-        read([number for number, one in enumerate(where) if one is None])
+        read([number for number, held_range in enumerate(where) if held_range is None])
         gone = []
         each = zip(where, positions.tolist(), lengths.tolist(), strict=True)
-        for number, (one, position, length) in enumerate(each):
-            if one is not None:
+        for number, (held_range, position, length) in enumerate(each):
+            if held_range is not None:
                 try:
-                    content[number] = one.slice(position, length)
+                    content[number] = held_range.slice(position, length)
                 except NotHeldError:
                     gone.append(number)
         read(gone)
@@ -260,7 +268,7 @@ class BlockStore:
 
 
 def _release_ranges(pid: int, files: HeldFiles | None, tallies: set[HeldTally], tally: HeldTally) -> None:
-    """Release the ranges of a `HeldRanges`. Takes no lock: it may run in any thread, as a finalizer."""
+    """Release the ranges of a `HeldRanges`. Takes no lock, since a finalizer may run in any thread."""
     if os.getpid() == pid:  # in a forked child, they belong to the parent
         tallies.discard(tally)
         tally.is_over = True
@@ -269,8 +277,7 @@ def _release_ranges(pid: int, files: HeldFiles | None, tallies: set[HeldTally], 
                 files.remove(name)
 
 
-# Keep blocks in a mirror while a stream reads from them, a file each, shared by the machine's processes.
-
+# Files of blocks in a mirror.
 
 _log = logging.getLogger("yogadl")
 
@@ -299,7 +306,7 @@ class BlockFiles:
     """
 
     def __init__(self, location: MirrorLocation, table_name: str, key: str, most_bytes: int) -> None:
-        # With the boot's id, since files written before a crash of the machine may be incomplete.
+        # The name has the boot's id, since files written before a crash of the machine may be incomplete.
         name = hashlib.sha256(f"{table_name} {key} {boot()}".encode()).hexdigest()[:32]
         self._folder = location.blocks / name
         self._lock_path = lock_path = self._folder / BLOCKS_LOCK
@@ -314,22 +321,22 @@ class BlockFiles:
             evict_for(location, wanted, location.limit_bytes(), "two windows of blocks")
             os.pwrite(descriptor, str(most_bytes).encode(), 0)
         self.most_bytes = most_bytes
-        self.is_lost = self._is_told = False
+        self.is_lost = self._has_warned = False
 
-    def bring(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
+    def write_once(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
         """Write the result of `fetch` to a file, unless the file exists; see `HeldFiles`."""
         path = self._folder / name
         if path.exists():
             return
         if not self._lock_path.exists():
             self.is_lost = True
-            raise NotHeldError("the folder was removed, and with it what keeps the room")
+            raise NotHeldError("the folder was removed, and with it the reservation of its room")
         claim = Claim(path)
         try:
             if not claim.take(path.exists, _STALL_S):
                 return
         except StorageError as error:
-            raise self._gone(error) from error
+            raise self._not_held(error) from error
         try:
             content = fetch()
             temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
@@ -339,7 +346,7 @@ class BlockFiles:
             except OSError as error:
                 with contextlib.suppress(OSError):
                     temporary.unlink(missing_ok=True)
-                raise self._gone(storage_error(error, f"can't write {path}")) from error
+                raise self._not_held(storage_error(error, f"can't write {path}")) from error
         finally:
             with contextlib.suppress(OSError):
                 claim.release()
@@ -375,8 +382,8 @@ class BlockFiles:
                 with contextlib.suppress(OSError):
                     os.unlink(entry.path)
 
-    def _gone(self, error: StorageError) -> NotHeldError:
-        if not self._is_told:
-            self._is_told = True
+    def _not_held(self, error: StorageError) -> NotHeldError:
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning("yogadl: blocks are read by range, record by record: %s", error)
         return NotHeldError(str(error))

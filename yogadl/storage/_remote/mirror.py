@@ -1,8 +1,7 @@
 """Keep copies of a bucket's caches on this machine, for all its processes: downloaded once, and checked.
 
-A mirror lies in a folder of its own, outlives the processes that use it, and needs no server. Its files are
-in the bucket, too: a part is named by the sha256 of its bytes, and was downloaded or uploaded. So any file
-that no process reads may be evicted.
+A mirror is a folder that remains when the processes that use it have ended, and it needs no server. All its
+files are in the bucket, too, so any file that no process reads may be evicted.
 """
 
 import contextlib
@@ -64,17 +63,18 @@ class Mirror:
         self, bucket: Bucket, folder: str | os.PathLike[str] | None = None, limit: int | str | None = None
     ) -> None:
         self._bucket = bucket
-        self._chosen = None if folder is None else Path(folder).expanduser().absolute()
+        self._chosen_folder = None if folder is None else Path(folder).expanduser().absolute()
         self._limit_bytes = None if limit is None else bytes_of(limit)
         self._lock = ProcessLock()
-        self._found: MirrorLocation | None = None
-        self._looked_at_bytes: int | None = None
+        self._made_location: MirrorLocation | None = None
+        # The free bytes after the last eviction that did not help; None if it helped, or there was none.
+        self._free_bytes_after_eviction: int | None = None
 
     def __reduce__(self) -> Any:
-        return Mirror, (self._bucket, self._chosen and str(self._chosen), self._limit_bytes)
+        return Mirror, (self._bucket, self._chosen_folder and str(self._chosen_folder), self._limit_bytes)
 
     def __repr__(self) -> str:
-        return f"Mirror({self._bucket!r}, {str(self._chosen) if self._chosen else None!r})"
+        return f"Mirror({self._bucket!r}, {str(self._chosen_folder) if self._chosen_folder else None!r})"
 
     @property
     def location(self) -> MirrorLocation:
@@ -85,13 +85,17 @@ class Mirror:
             StorageError: if no folder can be used.
         """
         with self._lock:
-            if self._found is None:
-                location = default_location() if self._chosen is None else chosen_location(self._chosen)
+            if self._made_location is None:
+                location = (
+                    default_location()
+                    if self._chosen_folder is None
+                    else chosen_location(self._chosen_folder)
+                )
                 location.prepare()
                 if self._limit_bytes is not None:
                     location.set_limit(self._limit_bytes)
-                self._found = replace(location, given_bytes=self._limit_bytes)
-            return self._found
+                self._made_location = replace(location, given_bytes=self._limit_bytes)
+            return self._made_location
 
     def location_if_made(self) -> MirrorLocation | None:
         """Return the mirror's folder, or ``None`` if there is none yet; makes nothing.
@@ -99,7 +103,11 @@ class Mirror:
         Raises:
             StorageError: if no folder can be used.
         """
-        location = default_location(makes=False) if self._chosen is None else chosen_location(self._chosen)
+        location = (
+            default_location(makes=False)
+            if self._chosen_folder is None
+            else chosen_location(self._chosen_folder)
+        )
         return location if location.is_made() else None
 
     @property
@@ -114,24 +122,24 @@ class Mirror:
     def make_room(self, size_bytes: int) -> None:
         """Evict files that no process reads until the disk has this many bytes free, or no such file is left.
 
-        This lists the mirror. If it did not help, a build repeats it only once half of the free bytes are
-        used.
+        This lists the mirror. If eviction did not free enough, it is repeated only when half of the bytes
+        that were free then are used.
         """
         try:
-            location, looked_at_bytes = self.location, self._looked_at_bytes
+            location, free_bytes_before = self.location, self._free_bytes_after_eviction
             free_bytes = location.free_bytes()
-            if free_bytes < size_bytes and (looked_at_bytes is None or free_bytes < looked_at_bytes // 2):
+            if free_bytes < size_bytes and (free_bytes_before is None or free_bytes < free_bytes_before // 2):
                 with location.gate(exclusive=True):
                     evict_to_free(location, size_bytes)
                 free_bytes = location.free_bytes()
-                self._looked_at_bytes = None if free_bytes >= size_bytes else free_bytes
+                self._free_bytes_after_eviction = None if free_bytes >= size_bytes else free_bytes
         except OSError as error:
             _log.info("yogadl: no room is made in the mirror: %s", error)
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Make room for a build to begin; on a full disk, add the size of the mirror to the error."""
-        self._looked_at_bytes = None
+        self._free_bytes_after_eviction = None
         self.make_room(CHUNK_BYTES)
         try:
             yield
@@ -247,7 +255,7 @@ class Mirror:
         key, table_sha256 = published.manifest.key, published.manifest.table_sha256
         stem = _names.table(key.id, table_sha256).removesuffix(_names.TABLE_SUFFIX)
         name = f"{stem}.{published.digest}{_names.MANIFEST_SUFFIX}"
-        with _unless_it_fails(key):
+        with _errors_logged(key):
             found = self.folder.view(name)
             if found != published.content:
                 self.folder.write(name, published.content)
@@ -272,7 +280,7 @@ class Mirror:
     def keep_newest(self, published: Published) -> None:
         """Note that this is the newest manifest of its version, unless a newest one is noted."""
         key = published.manifest.key
-        with _unless_it_fails(key):
+        with _errors_logged(key):
             if self._newest(self.folder, key) is None:
                 self.folder.write(self._newest_name(key), published.digest.encode())
 
@@ -286,7 +294,7 @@ class Mirror:
         location = self._location_if_any()
         if location is None:
             return
-        with _unless_it_fails(key):
+        with _errors_logged(key):
             if self._newest(location.caches, key) in (None, digest):
                 return
             if digest is None:
@@ -295,14 +303,14 @@ class Mirror:
                 location.caches.write(self._newest_name(key), digest.encode())
 
     def tagged(self, key: DatasetKey) -> str | None:
-        """Return the version that a tag named when the store last answered."""
+        """Return the version that a tag named when the store answered last."""
         location = self._location_if_any()
         content = None if location is None else location.caches.read(self._tag_name(key))
         return content.decode(errors="replace") if content else None
 
     def note_tag(self, key: DatasetKey, version: str | None) -> None:
         """Note the version that a tag names, or ``None`` if it names none."""
-        with _unless_it_fails(key):
+        with _errors_logged(key):
             if self.tagged(key) == version:
                 return
             if version is None:
@@ -311,24 +319,24 @@ class Mirror:
                 self.folder.write(self._tag_name(key), version.encode())
 
     def _newest(self, caches: Folder, key: DatasetKey) -> str | None:
-        """Return the digest of a version's manifest when the store last answered."""
+        """Return the digest that a version's manifest had when the store answered last."""
         content = caches.read(self._newest_name(key))
         return None if content is None else content.decode(errors="replace")
 
     def _newest_name(self, key: DatasetKey) -> str:
-        return self._note(key.id, key.version)
+        return self._note_name(key.id, key.version)
 
     def _tag_name(self, key: DatasetKey) -> str:
-        return self._note(key.id, f"@{key.version}")
+        return self._note_name(key.id, f"@{key.version}")
 
-    def _note(self, dataset_id: str, what: str) -> str:
-        # With the bucket's origin, since two stores may have buckets of one name.
+    def _note_name(self, dataset_id: str, what: str) -> str:
+        # The name has a hash of the bucket's origin, since two stores may have buckets of one name.
         digest = hashlib.sha256(f"{what} {self._bucket.origin}".encode()).hexdigest()
         return f"{dataset_id}/newest/{digest[:32]}"
 
     def _location_if_any(self) -> MirrorLocation | None:
         try:
-            return self._found or self.location_if_made()
+            return self._made_location or self.location_if_made()
         except StorageError:
             return None
 
@@ -370,8 +378,8 @@ def _is_whole(folder: Folder, manifest: Manifest) -> bool:
 
 
 @contextlib.contextmanager
-def _unless_it_fails(key: DatasetKey) -> Iterator[None]:
-    """Log an error and continue: without the mirror's note, the bucket is used."""
+def _errors_logged(key: DatasetKey) -> Iterator[None]:
+    """Log an error instead of raising it: without the mirror's manifest or note, the bucket is used."""
     try:
         yield
     except StorageError as error:
@@ -396,9 +404,6 @@ def _copy(path: Path, target: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-# Read a bucket without a mirror: keep no files of it on a disk of this machine.
-
-
 class NoMirror(Mirror):
     """A mirror that keeps nothing, for ``mirror=None``.
 
@@ -412,12 +417,12 @@ class NoMirror(Mirror):
         return NoMirror, (self._bucket,)
 
     def hold(self, manifest: Manifest) -> NoReturn:
-        """Refuse to hold files."""
-        raise self._none(f"hold {manifest.key}")
+        """Raise a `ConfigurationError`, since there is no mirror."""
+        raise self._refusal(f"hold {manifest.key}")
 
     def fill(self, manifest: Manifest, *, progress: Received | None = None) -> NoReturn:
-        """Refuse to download anything."""
-        raise self._none(f"download {manifest.key}")
+        """Raise a `ConfigurationError`, since there is no mirror."""
+        raise self._refusal(f"download {manifest.key}")
 
     def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
         """Return that no files are here."""
@@ -456,14 +461,13 @@ class NoMirror(Mirror):
         """Note nothing."""
 
     def adopt(self, files: Mapping[str, Path]) -> bool:
-        """Take nothing."""
+        """Copy nothing."""
         return False
 
-    def _none(self, what: str) -> ConfigurationError:
-        return ConfigurationError(f"can't {what}: this storage has no mirror (mirror=None); name a folder")
-
-
-# Open the mirror that the arguments of `open_storage` describe.
+    def _refusal(self, what: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"can't {what}: this storage has no mirror (mirror=None); pass mirror=FOLDER"
+        )
 
 
 def open_mirror(
@@ -475,10 +479,10 @@ def open_mirror(
     """Return a mirror of a bucket; the other arguments are those of `open_storage`.
 
     Raises:
-        ConfigurationError: if the arguments make no sense, or not together.
+        ConfigurationError: if an argument is invalid, or contradicts another one.
     """
     if fill not in ("auto", "always", "never"):
-        raise ConfigurationError(f"mirror_fill is 'auto', 'always' or 'never', not {fill!r}")
+        raise ConfigurationError(f"mirror_fill must be 'auto', 'always' or 'never', not {fill!r}")
     if folder is not None:
         return Mirror(bucket, None if folder == "auto" else folder, limit)
     if limit is not None or fill == "always":

@@ -40,17 +40,14 @@ from yogadl.storage._remote.eviction import MirrorLocation, evict_for
 from yogadl.storage._remote.extents import BlockFiles
 from yogadl.storage._remote.requests import DaemonThreads
 
-# Hold the files of one cache in a mirror: download missing and damaged ones, protect all from eviction.
-
-
 _log = logging.getLogger("yogadl")
 
 # Only eviction holds this lock exclusively, for a moment.
 _LOCK_LIMIT_S: Final = 60.0
 # For more indexes than this, sizes are listed instead of requested one by one.
 _FEW_INDEXES: Final = 16
-# Looking for room lists the mirror, a second for 100,000 parts. Filling, part by part, uses one of this many
-# equal shares of the room it has found before it looks again, since others may use the rest.
+# To look for room, the mirror is listed, which takes a second for 100,000 parts. So the room that was found
+# is used for several parts, but only this fraction of it, since other processes may use the rest.
 _ROOM_SHARE: Final = 16
 # The number of files compared at once, and the bytes of each read at a time.
 _HASHED_AT_ONCE: Final = 4
@@ -69,7 +66,7 @@ class MirroredCache:
         manifest: The cache. Its part table is downloaded now, its parts by `complete`.
 
     Attributes:
-        mended: The names of the files that were damaged, and were downloaded again.
+        mended: The names of the files that were damaged and downloaded again.
     """
 
     away = None  # a missing part is downloaded when its path is requested
@@ -83,9 +80,9 @@ class MirroredCache:
         self._table_name = _names.table(manifest.key.id, manifest.table_sha256)
         self._lock_path = location.reader_lock(self._table_name)
         self._lock = ProcessLock()
-        self._room_bytes = 0  # the room to fill before looking again, found under this limit
-        self._room_limit_bytes: int | None = None
-        self._release = self._hold()
+        self._room_bytes = 0  # the room that may be filled before the mirror is listed again
+        self._room_limit_bytes: int | None = None  # the mirror's limit when that room was found
+        self._release = self._register_reader()
         try:
             self.table = self._open_table()
         except BaseException:
@@ -94,7 +91,7 @@ class MirroredCache:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "what a mirror holds for this process can't be pickled; fetch it again in the other process"
+            "an open cache of a mirror can't be pickled; fetch the dataset again in the other process"
         )
 
     def close(self) -> None:
@@ -102,11 +99,11 @@ class MirroredCache:
         self._release()
 
     def path(self, part: int) -> str:
-        """Return the path of a part's file, downloaded again if it was removed."""
+        """Return the path of a part's file; a file that was removed is downloaded again."""
         if not self.is_here(part):
             with self._lock:
                 self.close()
-                self._release = self._hold()  # the lock's file may have been removed as well
+                self._release = self._register_reader()  # the lock's file may have been removed as well
                 self._open_table()
                 self.complete([part])
         return str(self.folder.path(_names.part(self._manifest.key.id, self.table.sha256[part])))
@@ -127,16 +124,16 @@ class MirroredCache:
             return read_index(self.folder, self._manifest.key, self.table, number)
 
     def complete(self, numbers: Sequence[int], progress: Received | None = None) -> None:
-        """Download the missing ones of these parts, in this order."""
+        """Download those of these parts that are missing, in this order."""
         with self._location.gate(exclusive=False):
             missing = self._missing(numbers)
         if not missing:
             return
         key = str(self._manifest.key)
-        with self._reserved():
+        with self._reserved_room():
             with self._location.gate(exclusive=True):
                 missing = self._missing(numbers)
-                sizes = {one.name: one.size_bytes or 0 for one in missing}
+                sizes = {download.name: download.size_bytes or 0 for download in missing}
                 evict_for(self._location, sizes, self._location.limit_bytes(), key)
             _log.info("yogadl: downloading %d bytes of %s", sum(sizes.values()), key)
             with shown_bytes(progress, f"fetching {key}", sum(sizes.values())) as show:
@@ -155,8 +152,8 @@ class MirroredCache:
             CacheFormatError: if the part is missing in the bucket or altered.
             StorageError: if the network or the disk fails, or there is no room.
         """
-        one = self._part(number)
-        size_bytes = one.size_bytes or 0
+        download = self._part(number)
+        size_bytes = download.size_bytes or 0
         limit_bytes = self._location.limit_bytes()  # it may have been lowered
         is_room_known = size_bytes <= self._room_bytes and limit_bytes == self._room_limit_bytes
         with self._location.gate(exclusive=not is_room_known):
@@ -164,15 +161,15 @@ class MirroredCache:
                 self._room_bytes -= size_bytes
             else:
                 what = str(self._manifest.key)
-                room_bytes = evict_for(self._location, {one.name: size_bytes}, limit_bytes, what)
+                room_bytes = evict_for(self._location, {download.name: size_bytes}, limit_bytes, what)
                 self._room_bytes, self._room_limit_bytes = room_bytes // _ROOM_SHARE, limit_bytes
             os.ftruncate(lock, 0)
-            os.pwrite(lock, one.name.encode(), 0)
-        fetch_one(self._bucket, one, ranges, total)
+            os.pwrite(lock, download.name.encode(), 0)
+        fetch_one(self._bucket, download, ranges, total)
         return self.is_here(number)
 
     def try_to_fill(self) -> int | None:
-        """Take the lock on filling, which the caller closes; return None if another process has it."""
+        """Take the lock on filling, which the caller must close; return None if another process has it."""
         path = self._location.fill_lock(self._table_name)
         descriptor = open_lock(path)
         if try_lock(descriptor, path, exclusive=True):
@@ -199,7 +196,7 @@ class MirroredCache:
         return np.fromiter(self.folder.exist(below, files), bool, len(self.table))
 
     def complete_indexes(self, numbers: Sequence[int]) -> None:
-        """Download the missing ones of these parts' indexes, which checked reads need."""
+        """Download those of these parts' indexes that are missing; checked reads need them."""
         key = self._manifest.key
         missing = [number for number in numbers if not self._has_index(number)]
         if not missing:
@@ -209,7 +206,7 @@ class MirroredCache:
             sizes = {found.name: found.size_bytes for found in self._bucket.list(f"{key.id}/parts/")}
         wanted = {self._index_names(number)[0]: self._index(number, sizes) for number in missing}
         with self._location.gate(exclusive=True):
-            room = {name: one.size_bytes or 0 for name, one in wanted.items()}
+            room = {name: download.size_bytes or 0 for name, download in wanted.items()}
             evict_for(self._location, room, self._location.limit_bytes(), str(key))
         fetch(self._bucket, list(wanted.values()))
 
@@ -225,14 +222,14 @@ class MirroredCache:
         numbers = range(len(self.table))
         parts = {part: self.folder.size(part.name) for part in map(self._part, numbers)}
         held = {part: size_bytes for part, size_bytes in parts.items() if size_bytes is not None}
-        self.mended += _mended(self._bucket, held, progress)
+        self.mended += _repair(self._bucket, held, progress)
         indexes = [number for number in numbers if self._has_index(number)]
         damaged = [number for number in indexes if self._drop_if_damaged(number)]
         self.complete_indexes(damaged)
         self.mended += [self._index_names(number)[0] for number in damaged]
         return len(held) + len({self._index_names(number) for number in indexes}) + 1  # and the table
 
-    def _hold(self) -> Callable[[], object]:
+    def _register_reader(self) -> Callable[[], object]:
         """Register as a reader; return the function that ends the registration."""
         with self._location.gate(exclusive=False):
             descriptor = open_lock(self._lock_path, reads=True)
@@ -251,7 +248,7 @@ class MirroredCache:
         try:
             return table_to_read(self.folder, manifest)
         except CacheFormatError:
-            # Damaged here; a copy from the bucket is checked when it is downloaded.
+            # The mirror's copy is damaged; a new download is checked when it arrives.
             _warn_of_damage(path)
             self.folder.remove(self._table_name)
             fetch(self._bucket, [wanted])
@@ -259,7 +256,7 @@ class MirroredCache:
             return table_to_read(self.folder, manifest)
 
     @contextlib.contextmanager
-    def _reserved(self) -> Iterator[None]:
+    def _reserved_room(self) -> Iterator[None]:
         """Reserve room for all missing parts, so that other processes do not use it."""
         path = self._location.download_lock(self._table_name)
         descriptor = open_lock(path)
@@ -275,7 +272,7 @@ class MirroredCache:
         return self.folder.size(name) == int(self.table.size_bytes[number])
 
     def _missing(self, numbers: Sequence[int]) -> list[Download]:
-        """Return the downloads of missing parts; one for two that are equal."""
+        """Return the downloads of missing parts; equal parts have one file, so they get one download."""
         missing = {self.table.sha256[number]: number for number in numbers if not self.is_here(number)}
         return [self._part(number) for number in missing.values()]
 
@@ -312,7 +309,7 @@ class MirroredCache:
         return True
 
 
-def _mended(bucket: Bucket, files: Mapping[Download, int], progress: Received | None = None) -> list[str]:
+def _repair(bucket: Bucket, files: Mapping[Download, int], progress: Received | None = None) -> list[str]:
     """Compare files with their sha256, and download damaged ones again.
 
     A process that has a damaged file open or mapped keeps it: the new file only takes its name. A damaged
@@ -334,9 +331,9 @@ def _mended(bucket: Bucket, files: Mapping[Download, int], progress: Received | 
     damaged: dict[Download, os.stat_result] = {}
 
     def compare(wanted: Download) -> None:
-        found = _damaged(wanted, total)
-        if found is not None:
-            damaged[wanted] = found
+        status = _status_if_damaged(wanted, total)
+        if status is not None:
+            damaged[wanted] = status
 
     in_parallel(compare, list(files), _HASHED_AT_ONCE, total)
     for wanted in damaged:
@@ -344,8 +341,8 @@ def _mended(bucket: Bucket, files: Mapping[Download, int], progress: Received | 
     try:
         fetch(bucket, list(damaged), is_made=lambda wanted: not _is_unchanged(damaged[wanted], wanted.path))
     except BaseException:
-        for wanted, found in damaged.items():
-            if _is_unchanged(found, wanted.path):
+        for wanted, status in damaged.items():
+            if _is_unchanged(status, wanted.path):
                 wanted.path.unlink(missing_ok=True)
         raise
     return [wanted.name for wanted in damaged]
@@ -360,7 +357,7 @@ def _warn_of_damage(path: Path) -> None:
     )
 
 
-def _damaged(wanted: Download, total: Total) -> os.stat_result | None:
+def _status_if_damaged(wanted: Download, total: Total) -> os.stat_result | None:
     """Return the status of a file if its bytes do not have its sha256, or ``None`` if they do."""
     sha256, buffer = hashlib.sha256(), bytearray(_HASH_BYTES)
     try:
@@ -376,25 +373,25 @@ def _damaged(wanted: Download, total: Total) -> os.stat_result | None:
         raise storage_error(error, f"can't read {wanted.path}") from error
 
 
-def _is_unchanged(found: os.stat_result, path: Path) -> bool:
+def _is_unchanged(status: os.stat_result, path: Path) -> bool:
     """Return whether a path still names the same file."""
     try:
         now = path.stat()
     except FileNotFoundError:
         return False
-    return os.path.samestat(now, found) and now.st_mtime_ns == found.st_mtime_ns
+    return os.path.samestat(now, status) and now.st_mtime_ns == status.st_mtime_ns
 
 
 # Fill a mirror with a cache while the cache is read: part by part, by one process of the machine.
 
-
-# The interval at which a process looks for parts that others have downloaded, and whether it must download
-# them itself; and the number of parts that it looks for at a time, each with a call to the file system.
+# The interval at which a process looks for parts that another process has downloaded, and tries to take over
+# the filling; and the number of parts that it looks for at a time, each with a call to the file system.
 _LOOK_INTERVAL_S: Final = 0.5
 PARTS_AT_ONCE: Final = 256
-# The pause after a failure of the network, in which reading by range retries as well.
-_REST_S: Final = 10.0
-# The least share of a cache that processes of this machine must read for it to be worth filling.
+# The pause in filling after a failure of the network.
+_FAILURE_PAUSE_S: Final = 10.0
+# With mirror_fill="auto", a mirror is filled if the processes of this machine read at least this share of a
+# cache.
 _LEAST_SHARE: Final = 0.5
 
 
@@ -403,12 +400,13 @@ class FillPolicy:
     """Decide whether to fill a mirror.
 
     Args:
-        fill: Fill it if it is worth it, always, or never.
-        tell_full: Called if the mirror has no room for some parts, with a phrase about them and the error.
+        fill: ``"auto"`` fills it if processes of this machine read enough of the cache, ``"always"`` always,
+            ``"never"`` never.
+        warn_full: Called if the mirror has no room for some parts, with a phrase about them and the error.
     """
 
     fill: Literal["auto", "always", "never"]
-    tell_full: Callable[[str, StorageError], None] = lambda *_: None
+    warn_full: Callable[[str, StorageError], None] = lambda *_: None
 
     def fills(self, share: float) -> bool:
         """Return whether to fill the mirror for a process that reads this share of the records an epoch."""
@@ -416,16 +414,16 @@ class FillPolicy:
             return share * _processes_here() >= _LEAST_SHARE
         return self.fill == "always"
 
-    def why(self, share: float) -> str:
-        """Return a phrase with the values that decide this."""
+    def reason(self, share: float) -> str:
+        """Return a phrase with the values that `fills` depends on."""
         of = f", and this process reads {share:.0%} of it an epoch" if self.fill == "auto" else ""
         return f"mirror_fill={self.fill!r}{of}"
 
 
 def _processes_here() -> int:
-    """Return the number of processes of a job on this machine, if its launcher sets it."""
-    found = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return int(found) if found.isascii() and found.isdigit() else 1
+    """Return the number of processes of the job on this machine, as its launcher sets it; otherwise 1."""
+    count = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(count) if count.isascii() and count.isdigit() else 1
 
 
 class Filler:
@@ -437,7 +435,7 @@ class Filler:
         cache: The mirror's files of the cache; downloads the parts.
         are_away: Whether each part is away; set to false as parts arrive.
         mark_damaged: Called with a part whose object has other bytes than its name says, and the error.
-        tell_full: See `FillPolicy`.
+        warn_full: See `FillPolicy`.
     """
 
     def __init__(
@@ -445,17 +443,17 @@ class Filler:
         cache: MirroredCache,
         are_away: NDArray[np.bool_],
         mark_damaged: Callable[[int, CacheFormatError], None],
-        tell_full: Callable[[str, StorageError], None],
+        warn_full: Callable[[str, StorageError], None],
     ) -> None:
         self._cache = cache
         self._are_away = are_away
         self._mark_damaged = mark_damaged
-        self._tell_full = tell_full
+        self._warn_full = warn_full
         self._damaged_parts: set[int] = set()
-        self._soon: NDArray[np.int64] = np.empty(0, np.int64)
-        self._is_resting = False  # after a failure of the network
-        self._looked_s = time.monotonic()
-        self._next = 0
+        self._next_parts: NDArray[np.int64] = np.empty(0, np.int64)
+        self._has_failed = False  # after a failure of the network
+        self._last_look_s = time.monotonic()
+        self._look_from = 0
         self._starting = ProcessLock()
         self._pid = 0  # of the process that has the threads and the lock
         self._threads: DaemonThreads | None = None
@@ -464,17 +462,19 @@ class Filler:
     def look(self) -> None:
         """Update from time to time which parts are away, as this process or others download them."""
         now = time.monotonic()
-        if now - self._looked_s < _LOOK_INTERVAL_S:
+        if now - self._last_look_s < _LOOK_INTERVAL_S:
             return
-        self._looked_s = now
+        self._last_look_s = now
         away = np.flatnonzero(self._are_away)
-        for part in away[self._next : self._next + PARTS_AT_ONCE].tolist():
+        for part in away[self._look_from : self._look_from + PARTS_AT_ONCE].tolist():
             self._are_away[part] = not self._cache.is_here(part)
-        self._next = 0 if self._next + PARTS_AT_ONCE >= len(away) else self._next + PARTS_AT_ONCE
+        self._look_from = (
+            0 if self._look_from + PARTS_AT_ONCE >= len(away) else self._look_from + PARTS_AT_ONCE
+        )
 
-    def soon(self, parts: NDArray[np.int64]) -> None:
-        """Note the parts that are read next."""
-        self._soon = parts
+    def note_next_parts(self, parts: NDArray[np.int64]) -> None:
+        """Note the parts that are read next, which `step` downloads first."""
+        self._next_parts = parts
 
     def start(self) -> None:
         """Begin to fill, unless this process does already."""
@@ -497,9 +497,9 @@ class Filler:
             if self._lock is None:
                 self.look()
                 return _LOOK_INTERVAL_S if self._are_away.any() else None
-            close = weakref.finalize(self, _close, self._lock, self._pid)
+            close = weakref.finalize(self, _close_if_own, self._lock, self._pid)
             close.atexit = False  # threads still write to it at exit; the end of the process closes it
-        part = self._first()
+        part = self._part_to_download()
         if part is None:
             return None
         try:
@@ -514,19 +514,19 @@ class Filler:
             self._mark_damaged(part, error)
         except StorageError as error:
             if error.errno in FULL:
-                left = int(self._are_away.sum())
-                self._tell_full(f"{left} of {len(self._are_away)} parts are", error)
+                away_count = int(self._are_away.sum())
+                self._warn_full(f"{away_count} of {len(self._are_away)} parts are", error)
                 return None
-            if not self._is_resting:
+            if not self._has_failed:
                 _log.info("yogadl: the mirror is filled later: %s", error)
-            self._is_resting = True
-            return _REST_S
-        self._is_resting = False
+            self._has_failed = True
+            return _FAILURE_PAUSE_S
+        self._has_failed = False
         return 0.0
 
-    def _first(self) -> int | None:
-        """Return the part to download next: one that is needed soon, or else the first."""
-        for parts in (self._soon, np.flatnonzero(self._are_away)):
+    def _part_to_download(self) -> int | None:
+        """Return the part to download next: one that is read next, or else the first that is away."""
+        for parts in (self._next_parts, np.flatnonzero(self._are_away)):
             for part in map(int, parts):
                 if self._are_away[part] and part not in self._damaged_parts:
                     return part
@@ -534,17 +534,17 @@ class Filler:
 
 
 def _fill(filler: "weakref.ref[Filler]", wait: Callable[[float], bool]) -> None:
-    while (found := filler()) is not None:
+    while (living := filler()) is not None:
         try:
-            pause_s = found.step()
+            pause_s = living.step()
         except OSError as error:  # for example a file in place of a folder
             _log.warning("yogadl: the mirror is filled no further: %s", error)
             return
-        del found
+        del living  # while this thread waits, the filler may be deleted
         if pause_s is None or wait(pause_s):
             return
 
 
-def _close(descriptor: int, pid: int) -> None:
+def _close_if_own(descriptor: int, pid: int) -> None:
     if os.getpid() == pid:
         os.close(descriptor)

@@ -41,16 +41,13 @@ if TYPE_CHECKING:
     from yogadl._format.rows import Parts
     from yogadl.storage._remote.planning import Planner
 
-# Keep small files and parts in a bucket, for any number of machines, with a mirror on this one.
-
-
 _log = logging.getLogger("yogadl")
 
 # The advice about a damaged block.
 _REMEDY: Final = "storage.verify, or `yogadl verify`, downloads it again from the bucket; then fetch it again"
 # The name of the object that is written to read the store's clock; no dataset has such an id.
 _CLOCK: Final = ".yogadl/clock"
-_CLOCK_IS_GOOD_FOR_S: Final = 600.0
+_CLOCK_VALID_S: Final = 600.0
 _DAY_S: Final = 86_400.0
 
 
@@ -85,13 +82,13 @@ class BucketRoot:
         with self._bucket.get(name) as body:
             if body is None:
                 return None
-            found, size_bytes = [], 0
+            chunks, size_bytes = [], 0
             for chunk in body.chunks:
-                found.append(chunk)
+                chunks.append(chunk)
                 size_bytes += len(chunk)
                 if size_bytes >= most_bytes:
                     break
-            return b"".join(found)[:most_bytes]
+            return b"".join(chunks)[:most_bytes]
 
     def size(self, name: str) -> int | None:
         found = self._bucket.head(name)
@@ -128,32 +125,34 @@ class BucketRoot:
     def folders_with(
         self, *names: str, most_files: int | None = None, below: str = ""
     ) -> tuple[list[str], bool]:
-        found, count = set(), 0
-        every = itertools.chain(self._bucket.list(f"{below}/" if below else ""), self._unfinished(below))
-        for entry in itertools.islice(every, most_files):
+        folders, count = set(), 0
+        entries_listed = itertools.chain(
+            self._bucket.list(f"{below}/" if below else ""), self._unfinished(below)
+        )
+        for entry in itertools.islice(entries_listed, most_files):
             count += 1
             segments = entry.name.split("/")[:-1]
             for number, segment in enumerate(segments):
                 if number and segment in names:
-                    found.add("/".join(segments[:number]))
-        return sorted(found), count != most_files
+                    folders.add("/".join(segments[:number]))
+        return sorted(folders), count != most_files
 
     def now(self) -> float:
         """Return the time by the store's clock, read from the date of a small object that this writes.
 
         The clock of this machine is not used, since it may be hours off.
         """
-        if self._clock is None or time.monotonic() - self._clock[1] > _CLOCK_IS_GOOD_FOR_S:
+        if self._clock is None or time.monotonic() - self._clock[1] > _CLOCK_VALID_S:
             written = self._bucket.put(_CLOCK, secrets.token_bytes(8))
-            # Plus a second: HTTP dates are whole seconds, and no object may seem to be from the future.
+            # A second is added, since HTTP dates are whole seconds: no object may seem to be from the future.
             self._clock = written.modified + 1.0, time.monotonic()
-        then, at = self._clock
-        return then + time.monotonic() - at
+        store_s, monotonic_s = self._clock
+        return store_s + time.monotonic() - monotonic_s
 
     def age_s(self, name: str, now: float) -> float:
         if _names.is_unfinished(name):
-            those = (one for one in self._unfinished(name.rpartition("/")[0]) if one.name == name)
-            found = next(those, None)
+            unfinished = self._unfinished(name.rpartition("/")[0])
+            found = next((entry for entry in unfinished if entry.name == name), None)
         else:
             found = self._bucket.head(name)
         return 0.0 if found is None else now - found.modified
@@ -231,7 +230,6 @@ class MirroredRoot(BucketRoot):
 # The largest size of a part in a bucket unless a build gives one.
 PART_BYTES: Final = 256 * 2**20
 
-# The advice about a damaged block.
 # Up to this size, downloading all that is missing takes less time than reading by range would save.
 AT_ONCE_BYTES: Final = 64 * 2**20
 
@@ -271,7 +269,7 @@ class MirrorOpener:
         self._fill = fill
         self._spending = spending or Spending()
         self._verify: Verify = verify
-        self._is_told = self._is_full_told = False
+        self._has_warned_of_store = self._has_warned_of_full_mirror = False
 
     def __reduce__(self) -> Any:
         options = self._is_mapped, self._fill, self._spending, self._verify
@@ -289,14 +287,14 @@ class MirrorOpener:
         except UnavailableError as error:
             if not is_known:
                 raise
-            here = self.mirror.published_if_whole(key, digest)  # looks for every part
+            here = self.mirror.published_if_whole(key, digest)  # a call to the file system for each part
             if here is None:
                 return self._root.read(_names.manifest(key))
-            if not (self._is_told or isinstance(error, OfflineError)):
-                self._is_told = True
+            if not (self._has_warned_of_store or isinstance(error, OfflineError)):
+                self._has_warned_of_store = True
                 _log.warning(
                     "yogadl: the store can't be asked whether %s was replaced; this dataset and others are "
-                    "served as the mirror has them: %s", key, error
+                    "read from the mirror, as it has them: %s", key, error
                 )  # fmt: skip
             return here.content
         except CredentialsError as error:
@@ -305,7 +303,7 @@ class MirrorOpener:
             raise CredentialsError(
                 error.errno,
                 f"{error.strerror}; this machine's mirror has all of {key}, and "
-                "open_storage(..., offline=True) serves that without asking the store",
+                "open_storage(..., offline=True) reads it without a request to the store",
             ) from error
         self.mirror.renew(key, None if content is None else digest_of(content))
         return content
@@ -320,26 +318,27 @@ class MirrorOpener:
         """
         manifest = published.manifest
         if isinstance(self.mirror, NoMirror):
-            return self._afar(manifest, check=check)
+            return self._ranged_reader(manifest, check=check)
         try:
-            cache = self._held(manifest)
+            cache = self._hold(manifest)
         except StorageError as error:
             if error.errno not in FULL:
                 raise
-            self._tell_full("what is not here is", error)
-            return self._afar(manifest, check=check)
+            self._warn_full("files that are not here are", error)
+            return self._ranged_reader(manifest, check=check)
         try:
             are_here = cache.are_here()
             missing_bytes = int(cache.table.size_bytes[~are_here].sum())
             limit_bytes = cache.limit_bytes
             has_room = limit_bytes is None or cache.table.total_bytes <= limit_bytes
             if missing_bytes and self._fill != "never" and missing_bytes <= AT_ONCE_BYTES and has_room:
-                missing_bytes = (
-                    0 if self._has_room("what is not here is", cache.complete, cache) else missing_bytes
-                )
+                if self._complete_if_room("files that are not here are", cache.complete, cache):
+                    missing_bytes = 0
                 are_here = cache.are_here()
             has_indexes = (
-                check and not missing_bytes and self._has_room("indexes are", cache.complete_indexes, cache)
+                check
+                and not missing_bytes
+                and self._complete_if_room("indexes are", cache.complete_indexes, cache)
             )
             self.mirror.keep(published)
         except BaseException:
@@ -348,13 +347,13 @@ class MirrorOpener:
         maps = self._is_mapped and can_map(cache.folder)
         if not missing_bytes and has_indexes == check:
             return self._reader(manifest, cache, maps=maps, check=check)
-        sums, policy = self._sums(manifest, cache.table, check=check), FillPolicy(self._fill, self._tell_full)
+        sums, policy = self._sums(manifest, cache.table, check=check), FillPolicy(self._fill, self._warn_full)
         files = RangedCache(
             self._bucket, manifest, cache.table, self._spending, sums, (cache, are_here), policy
         )
         return self._reader(manifest, files, maps=maps, check=check)
 
-    def _held(self, manifest: Manifest) -> MirroredCache:
+    def _hold(self, manifest: Manifest) -> MirroredCache:
         """Hold the mirror's files of a cache; on a full disk, first evict files that no process reads."""
         try:
             return self.mirror.hold(manifest)
@@ -364,7 +363,7 @@ class MirrorOpener:
         self.mirror.make_room(manifest.table_bytes)
         return self.mirror.hold(manifest)
 
-    def _afar(self, manifest: Manifest, *, check: bool) -> AnyReader:
+    def _ranged_reader(self, manifest: Manifest, *, check: bool) -> AnyReader:
         """Return a reader by range of a cache that has no files on this machine, without a mirror."""
         root = MirroredRoot(self._bucket, self.mirror)
         table = table_to_read(root, manifest)
@@ -373,10 +372,10 @@ class MirrorOpener:
         )
         return self._reader(manifest, files, maps=False, check=check)
 
-    def _tell_full(self, what: str, error: StorageError) -> None:
+    def _warn_full(self, what: str, error: StorageError) -> None:
         """Log once that the mirror has no room."""
-        if not self._is_full_told:
-            self._is_full_told = True
+        if not self._has_warned_of_full_mirror:
+            self._has_warned_of_full_mirror = True
             _log.warning("yogadl: %s read by range: %s", what, error)
 
     def _reader(
@@ -395,16 +394,17 @@ class MirrorOpener:
         if not check and self._verify is None:
             return None
         index_of = partial(read_index, MirroredRoot(self._bucket, self.mirror), manifest.key, table)
-        return checksums(manifest, table, index_of, REMEDY)  # a range has no second copy
+        # `REMEDY` advises to build again, since blocks that are read by range have no second copy.
+        return checksums(manifest, table, index_of, REMEDY)
 
-    def _has_room(self, what: str, bring: Callable[[range], None], cache: MirroredCache) -> bool:
+    def _complete_if_room(self, what: str, complete: Callable[[range], None], cache: MirroredCache) -> bool:
         """Download all files of a kind to the mirror; return whether there was room."""
         try:
-            bring(range(len(cache.table)))
+            complete(range(len(cache.table)))
         except StorageError as error:
             if error.errno not in FULL:
                 raise
-            self._tell_full(what, error)
+            self._warn_full(what, error)
             return False
         return True
 
@@ -486,7 +486,7 @@ def remote_backend(
         ConfigurationError: if `verify` has another value.
     """
     if verify not in (None, "block"):
-        raise ConfigurationError(f"verify is None or 'block', not {verify!r}")
+        raise ConfigurationError(f"verify must be None or 'block', not {verify!r}")
     root = MirroredRoot(bucket, mirror)
     opener = MirrorOpener(bucket, mirror, mapped, fill, spending, verify)
     make_coordinator = partial(_leases, root, bucket, mirror, policy, exclusive)

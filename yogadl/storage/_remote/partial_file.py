@@ -1,9 +1,9 @@
 """Write a file whose download another process can resume if this one is killed.
 
-The file lies beside its final name, with notes of the ranges that it has. A range is noted when it is
-written, not when it is synced: the writes of a killed process are in the page cache, but may be lost when the
-machine crashes. So notes are used only until the next boot. In any case the whole file is compared with its
-sha256 before it gets its name.
+The file is in the folder of its final path, under a temporary name. A second file beside it has notes: the
+ranges that were written. A range is noted when it is written, not when it is synced: the writes of a killed
+process are in the page cache, but may be lost when the machine crashes. So notes are used only until the next
+boot. In any case the whole file is compared with its sha256 before it gets its final name.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from yogadl._format.rows import NO_FILE
 from yogadl.errors import StorageError
 from yogadl.storage._files.locks import is_at, try_lock
 
-_BYTES: Final = ".tmp"
-_NOTES: Final = ".ranges.tmp"
+_BYTES_SUFFIX: Final = ".tmp"
+_NOTES_SUFFIX: Final = ".ranges.tmp"
 # Linux only; elsewhere only the sha256 detects lost writes.
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _MOST_NOTED_BYTES: Final = 2**20
 # The file is synced each time that this many bytes were written, so that little is left to sync at the end.
 _SYNC_BYTES: Final = 16 * 2**20
-# Links are not followed, and a pipe in place of a file is not waited for.
+# Links are not followed, and opening a pipe does not wait.
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -58,7 +58,7 @@ class PartialFile:
         self._unsynced_bytes = 0  # approximate: several threads change it without a lock
         if notes is not None:
             size_bytes = os.fstat(descriptor).st_size
-            self.found = {span: tag for span, tag in _noted(notes).items() if span[1] <= size_bytes}
+            self.found = {span: tag for span, tag in _read_notes(notes).items() if span[1] <= size_bytes}
         if not self.found:
             self._drop_notes()
             os.ftruncate(descriptor, 0)
@@ -69,8 +69,8 @@ class PartialFile:
         with self._writing:
             written = os.pwritev(self.descriptor, chunks, position)
         while written < size_bytes:
-            left = memoryview(b"".join(chunks))[written:]
-            written += os.pwrite(self.descriptor, left, position + written)
+            rest = memoryview(b"".join(chunks))[written:]
+            written += os.pwrite(self.descriptor, rest, position + written)
         self._unsynced_bytes += size_bytes
         return size_bytes
 
@@ -99,8 +99,8 @@ class PartialFile:
         """Note a range that was written, with the tag of its object; from any thread."""
         if self._notes is not None:
             with self._lock, self._notes.open("ab", buffering=0) as file:
-                first = b"" if file.tell() else _line(boot())
-                file.write(first + _line([*span, tag]))
+                first = b"" if file.tell() else _json_line(boot())
+                file.write(first + _json_line([*span, tag]))
 
     def finish(self, path: Path) -> None:
         """Give the file its name; the caller has synced its bytes."""
@@ -132,7 +132,7 @@ def open_partial(path: Path, *, is_noted: bool) -> Iterator[PartialFile]:
         is_noted: Whether to note its ranges.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = _taken(path, is_noted) or _own(path)
+    partial = _resumed(path, is_noted) or _separate(path)
     try:
         yield partial
     finally:
@@ -141,15 +141,15 @@ def open_partial(path: Path, *, is_noted: bool) -> Iterator[PartialFile]:
 
 def names_of(path: Path) -> tuple[Path, Path]:
     """Return the paths of an unfinished file: its bytes, and the notes of its ranges."""
-    return path.with_name(f".{path.name}{_BYTES}"), path.with_name(f".{path.name}{_NOTES}")
+    return path.with_name(f".{path.name}{_BYTES_SUFFIX}"), path.with_name(f".{path.name}{_NOTES_SUFFIX}")
 
 
 def remove_abandoned(path: Path) -> bool:
     """Remove an unfinished file or its notes, unless a process writes it; return whether it is removed."""
-    stem = path.name.removesuffix(_NOTES).removesuffix(_BYTES)
-    notes = path.with_name(stem + _NOTES)
+    stem = path.name.removesuffix(_NOTES_SUFFIX).removesuffix(_BYTES_SUFFIX)
+    notes = path.with_name(stem + _NOTES_SUFFIX)
     if path == notes:
-        if path.with_name(stem + _BYTES).exists():
+        if path.with_name(stem + _BYTES_SUFFIX).exists():
             return False  # the notes are removed together with the bytes
         path.unlink(missing_ok=True)
         return True
@@ -169,7 +169,7 @@ def remove_abandoned(path: Path) -> bool:
         os.close(descriptor)
 
 
-def _taken(path: Path, is_noted: bool) -> PartialFile | None:
+def _resumed(path: Path, is_noted: bool) -> PartialFile | None:
     """Resume the file of a killed process, or begin one; return ``None`` if a live process writes it."""
     name, notes = names_of(path)
     while True:
@@ -196,8 +196,9 @@ def _taken(path: Path, is_noted: bool) -> PartialFile | None:
     return None
 
 
-def _own(path: Path) -> PartialFile:
-    name = path.with_name(f".{secrets.token_hex(8)}{_BYTES}")
+def _separate(path: Path) -> PartialFile:
+    """Begin a file under a random name, which no other process resumes."""
+    name = path.with_name(f".{secrets.token_hex(8)}{_BYTES_SUFFIX}")
     descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     _locked(descriptor, name)
     return PartialFile(name, descriptor, None)
@@ -211,17 +212,17 @@ def _locked(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _noted(notes: Path) -> dict[tuple[int, int], str]:
+def _read_notes(notes: Path) -> dict[tuple[int, int], str]:
     """Return the ranges noted since the last boot, without a truncated last line."""
-    found = {}
+    noted = {}
     with contextlib.suppress(OSError, ValueError, TypeError):
         with open(os.open(notes, _FLAGS | os.O_RDONLY), "rb") as file:
             lines = file.read(_MOST_NOTED_BYTES).split(b"\n")[:-1]  # the last one may be cut off
         if lines and parse_json(lines[0]) == boot():
             for line in lines[1:]:
                 start, stop, tag = parse_json(line)
-                found[operator.index(start), operator.index(stop)] = str(tag)
-    return found
+                noted[operator.index(start), operator.index(stop)] = str(tag)
+    return noted
 
 
 def boot() -> str:
@@ -232,5 +233,5 @@ def boot() -> str:
         return ""
 
 
-def _line(document: Any) -> bytes:  # any JSON value
+def _json_line(document: Any) -> bytes:  # any JSON value
     return json.dumps(document).encode() + b"\n"

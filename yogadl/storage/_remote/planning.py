@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
 
 
-class _Counted(Ranges):
+class _RangeCounter(Ranges):
     """Merge announced ranges as `Ranges` does, and count the requests; request nothing.
 
     Attributes:
@@ -39,19 +39,19 @@ class _Counted(Ranges):
         self._is_of_pages = keeps_pages
         super().announce(parts, positions, lengths, keeps_pages=keeps_pages)
         self._rows.clear()  # a stream uses each range once, so a repeated range is requested again
-        self._left.clear()
-        self._left_bytes = 0
+        self._untaken.clear()
+        self._untaken_bytes = 0
 
     def _requested(
         self, spans: Sequence[ByteSpan], *, is_urgent: bool
     ) -> list[tuple[RequestedRange, list[int]]]:
-        found = [(RequestedRange(*span), members) for span, members in merged(spans, self.gap_bytes)]
-        cost = np.array([len(found), sum(one.size_bytes for one, _ in found)])
+        requested = [(RequestedRange(*span), members) for span, members in merged(spans, self.gap_bytes)]
+        cost = np.array([len(requested), sum(requested_range.size_bytes for requested_range, _ in requested)])
         if self._is_of_pages:
             self.pages = self.pages + cost
         else:
             self.rows = self.rows + cost
-        return found
+        return requested
 
     @property
     def page_count(self) -> int:
@@ -73,7 +73,7 @@ class _Counted(Ranges):
         return len(pages)
 
 
-class _CountedBlocks:
+class _BlockCounter:
     """Count requests for whole blocks; each block is requested once as long as there is room to hold it.
 
     Args:
@@ -83,22 +83,23 @@ class _CountedBlocks:
     def __init__(self, sums: "Checksums") -> None:
         self._sums = sums
         self._places = BlockPlaces(sums)
-        self._for_a_while = self._for_good = np.zeros(2, np.int64)
+        self._held_cost = self._kept_cost = np.zeros(2, np.int64)
         self._kept: set[int] = set()
         self._held: dict[int, int] = {}
         self._held_bytes = 0
         self.gap_bytes: int | None = None  # has no effect here
-        self._has_room = True  # for all blocks so far: then they are kept, too
+        # Whether all blocks so far fit into memory; then held blocks are never dropped, as kept ones.
+        self._has_room = True
 
     @property
     def rows(self) -> Int64s:
-        """The number of requests for blocks that are held for a while, and their bytes."""
-        return np.zeros(2, np.int64) if self._has_room else self._for_a_while
+        """The number of requests for blocks that may be dropped and requested again, and their bytes."""
+        return np.zeros(2, np.int64) if self._has_room else self._held_cost
 
     @property
     def pages(self) -> Int64s:
-        """The same for blocks that are kept."""
-        return self._for_good + self._for_a_while if self._has_room else self._for_good
+        """The same for blocks that are requested once, and kept."""
+        return self._kept_cost + self._held_cost if self._has_room else self._kept_cost
 
     @property
     def page_count(self) -> int:
@@ -106,7 +107,7 @@ class _CountedBlocks:
         return len(self._kept) + len(self._held) * self._has_room
 
     def all_pages(self, fields: set[int], kept: frozenset[int]) -> int:
-        """Return the number of blocks of these fields that there are to keep."""
+        """Return the number of blocks of these fields that would be kept."""
         blocks = np.diff(self._sums.first).reshape(-1, 2)
         return int(sum(blocks[number].sum() for number in (fields if self._has_room else fields & kept)))
 
@@ -117,24 +118,24 @@ class _CountedBlocks:
         if keeps_pages:
             new = [block for block in np.unique(blocks).tolist() if block not in self._kept]
             self._kept.update(new)
-            self._for_good = self._for_good + self._cost(new)
+            self._kept_cost = self._kept_cost + self._cost(new)
             return
-        some, some_bytes = list[int](), 0
+        group, group_bytes = list[int](), 0
         blocks = blocks[np.flatnonzero(np.diff(blocks, prepend=-1))]
         for block, size_bytes in zip(blocks.tolist(), self._sums.length[blocks].tolist(), strict=True):
             if block not in self._held and block not in self._kept:
-                if some_bytes + size_bytes > TOGETHER_BYTES:
-                    self._for_a_while = self._for_a_while + self._cost(some)
-                    some, some_bytes = [], 0
-                some.append(block)
-                some_bytes += size_bytes
+                if group_bytes + size_bytes > TOGETHER_BYTES:
+                    self._held_cost = self._held_cost + self._cost(group)
+                    group, group_bytes = [], 0
+                group.append(block)
+                group_bytes += size_bytes
                 self._held_bytes += size_bytes
             self._held[block] = self._held.pop(block, size_bytes)
             self._has_room = self._has_room and self._held_bytes <= MOST_CHECKED_BYTES
-            # Blocks on their way count as held: half of the most, on average.
+            # Blocks that were requested ahead also take room: on average half of the largest size.
             while self._held_bytes > MOST_CHECKED_BYTES + AHEAD_BYTES // 2:
                 self._held_bytes -= self._held.pop(next(iter(self._held)))
-        self._for_a_while = self._for_a_while + self._cost(some)
+        self._held_cost = self._held_cost + self._cost(group)
 
     def _cost(self, blocks: Sequence[int]) -> Int64s:
         numbers = np.array(blocks, np.int64)
@@ -148,8 +149,8 @@ class _CountedBlocks:
 class Planner:
     """Count the requests that reading one cache takes. Call it with the announced records; see `Planned`.
 
-    The part table has the size of each block of values of varying length, but not of each value; the planner
-    takes the values of a block for equally long.
+    The part table has the size of each block of values of varying length, but not of each value. The planner
+    counts as if all values of a block were equally long.
 
     Args:
         parts: The parts of the cache.
@@ -161,14 +162,14 @@ class Planner:
         self._table = parts.table
         self._opener = opener
         sums = getattr(parts.away, "sums", None)  # set if whole blocks are compared
-        self._counted = _Counted(parts.table) if sums is None else _CountedBlocks(sums)
+        self._counter = _RangeCounter(parts.table) if sums is None else _BlockCounter(sums)
         self._heaps: dict[int, tuple[Int64s, Int64s]] = {}
         self._records = 0
         self._fields: set[int] = set()
 
     def add(self, indices: Int64s, fields: Sequence[int] | None, *, is_block: bool = False) -> None:
         """Count the requests for these records, which are announced together, or held as a block."""
-        self._counted.gap_bytes = HELD_GAP_BYTES if is_block else None
+        self._counter.gap_bytes = HELD_GAP_BYTES if is_block else None
         self._records += len(indices)
         numbers = range(len(self._table.fields)) if fields is None else fields
         self._fields.update(numbers)
@@ -188,11 +189,11 @@ class Planner:
                 keeps_pages = number in self._parts.kept and size <= KEPT_ROW_BYTES
                 positions = field.rows_position[blocks[chosen]] + within[chosen] * size
                 lengths = np.full(len(chosen), size)
-                self._counted.announce(parts[chosen], positions, lengths, keeps_pages=keeps_pages)
+                self._counter.announce(parts[chosen], positions, lengths, keeps_pages=keeps_pages)
             varying = np.flatnonzero(field.varying[parts])
             if len(varying):
                 positions, lengths = self._values(number, indices[varying])
-                self._counted.announce(parts[varying], positions, lengths, keeps_pages=False)
+                self._counter.announce(parts[varying], positions, lengths, keeps_pages=False)
 
     def _values(self, number: int, indices: Int64s) -> tuple[Int64s, Int64s]:
         """Return estimates of the positions of these values in their parts, and of their lengths."""
@@ -218,17 +219,17 @@ class Planner:
 
     def by_range(self, share: float, epochs: int) -> tuple[int, int]:
         """Return requests and bytes of this many epochs, if a share of each epoch was counted."""
-        rows, pages = self._counted.rows / share * epochs, self._counted.pages.astype(float)
-        count = self._counted.page_count
+        rows, pages = self._counter.rows / share * epochs, self._counter.pages.astype(float)
+        count = self._counter.page_count
         if count:  # kept pages are requested once, and there are no more than `all_pages`
             pages *= (
-                min(count / share, max(count, self._counted.all_pages(self._fields, self._parts.kept)))
+                min(count / share, max(count, self._counter.all_pages(self._fields, self._parts.kept)))
                 / count
             )
         return round(float(rows[0] + pages[0])), round(float(rows[1] + pages[1]))
 
     def by_blocks(self, share: float, epochs: int) -> tuple[int, int]:
-        """Return the same, if one reader reads each block once an epoch."""
+        """Return requests and bytes of this many epochs, if one reader reads each block once an epoch."""
         records = np.diff(self._table.first_record)
         count = size_bytes = 0
         for number in self._fields:

@@ -70,7 +70,7 @@ class RangedCache:
             lambda part: _names.part(dataset_id, sha256[part]),
             table.size_bytes,
             spending,
-            # If blocks are compared, it does not matter which object they are from.
+            # If blocks are compared with their checksums, objects need no check of their pins.
             Pins(bucket, dataset_id, table, manifest.table_sha256) if sums is None else None,
         )
         self._reading = _comparing(self._ranges, sums)
@@ -79,12 +79,12 @@ class RangedCache:
         self._filler = (
             None
             if self._mirrored is None
-            else Filler(self._mirrored, self.are_away, self._ranges.mark_damaged, self._policy.tell_full)
+            else Filler(self._mirrored, self.are_away, self._ranges.mark_damaged, self._policy.warn_full)
         )
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "what is read by range in this process can't be pickled; fetch it again in the other process"
+            "a cache that is read by range can't be pickled; fetch the dataset again in the other process"
         )
 
     @property
@@ -96,7 +96,7 @@ class RangedCache:
         """Return the path of the file of a part that is here; a file that was removed is downloaded again.
 
         Raises:
-            PartRemovedError: if there is no room for it any more; the part is away then.
+            PartRemovedError: if the mirror has no room for it now; the part is then read by range.
         """
         assert self._mirrored is not None
         try:
@@ -119,7 +119,7 @@ class RangedCache:
         limit_bytes = None if self._mirrored is None else self._mirrored.limit_bytes
         has_disk = self._mirrored is not None and self._policy.fill != "never"
         otherwise = "ranges"
-        # Compared ranges are whole blocks of the format already, and are kept as such.
+        # Ranges that are compared are read as whole blocks already, so no window of blocks is needed.
         if held_bytes is not None and self.sums is None:
             has_room = has_disk and (limit_bytes is None or held_bytes <= limit_bytes)
             if not has_room and held_bytes > MOST_IN_MEMORY_BYTES:
@@ -131,19 +131,19 @@ class RangedCache:
         if is_filled and limit_bytes is not None and limit_bytes < self.table.total_bytes:
             room = in_words(limit_bytes)
             return otherwise, f"the mirror's limit is {room}: only the parts that are there are read from it"
-        return "mirror" if is_filled else otherwise, self._policy.why(share)
+        return "mirror" if is_filled else otherwise, self._policy.reason(share)
 
     def block_store(self, key: str, share: float, held_bytes: int, *, is_shared: bool) -> BlockStore | None:
         """Return the store in which a stream is to hold blocks; see `AwayParts`."""
         if self.choice(share, held_bytes=held_bytes)[0] != "blocks":
             return None
-        found = self._stores.get((os.getpid(), key))
-        if found is None:
+        store = self._stores.get((os.getpid(), key))
+        if store is None:
             files = self._block_files(key, held_bytes)
             if files is None and (is_shared or held_bytes > MOST_IN_MEMORY_BYTES):
                 return None
-            found = self._stores[os.getpid(), key] = BlockStore(self._holder, files)
-        return found
+            store = self._stores[os.getpid(), key] = BlockStore(self._holder, files)
+        return store
 
     def _block_files(self, key: str, held_bytes: int) -> BlockFiles | None:
         """Return a folder on disk for blocks, or None if there is no room."""
@@ -165,7 +165,7 @@ class RangedCache:
         is_announced: bool = True,
     ) -> Sequence[bytes | memoryview]:
         """Read ranges of parts; see `AwayParts`."""
-        self._look()
+        self._look_for_parts()
         if keeps_pages or self.sums is not None:
             return self._reading.read(
                 parts, positions, lengths, keeps_pages=keeps_pages, is_announced=is_announced
@@ -174,9 +174,9 @@ class RangedCache:
 
     def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         """Begin to read ranges of parts; see `AwayParts`."""
-        self._look()
+        self._look_for_parts()
         if self._filler is not None:
-            self._filler.soon(parts)
+            self._filler.note_next_parts(parts)
         self._reading.announce(parts, positions, lengths, keeps_pages=keeps_pages)
 
     @property
@@ -184,7 +184,7 @@ class RangedCache:
         """The number of requests that this process made for ranges, and the number of bytes received."""
         return self._ranges.requests, self._ranges.received_bytes
 
-    def _look(self) -> None:
+    def _look_for_parts(self) -> None:
         """Update from time to time which parts other processes have downloaded."""
         if self._filler is not None:
             self._filler.look()

@@ -22,8 +22,8 @@ GAP_BYTES: Final = 512
 MOST_RANGE_BYTES: Final = 8 * 2**20
 # The size of the pages in which small fields are read and kept.
 PAGE_BYTES: Final = 2**16
-# The bytes that were read ahead and not taken yet are bounded by this; the oldest are dropped first. The
-# bound is several times the announcement of one stream.
+# The most bytes that were read ahead and not taken yet; the oldest are dropped first. This is several times
+# the size of one stream's announcement.
 MOST_HELD_BYTES: Final = 128 * 2**20
 
 # A request mostly waits: for 5,000 a second from a store that takes 10 ms, this many threads are needed.
@@ -61,30 +61,32 @@ class Ranges:
         self._sizes = sizes
         self._spending = spending
         self._pins = pins
-        self._finding_out = ProcessLock()
+        self._comparing_lock = ProcessLock()
         self._lock = ProcessLock()
-        self._counting = ProcessLock()
+        self._count_lock = ProcessLock()
         self._damage: dict[int, CacheFormatError] = {}
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
-        """Reset the state: at the start, and after a fork, which leaves the threads of requests behind."""
+    def _reset(self) -> None:
+        """Reset the state: at the start, and after a fork, since the child has no threads of requests."""
         self._pid = os.getpid()
         self.requests = self.received_bytes = 0
         self._rows: dict[int, RequestedRange] = {}  # by position: the ranges announced and not taken yet
-        self._left: dict[
-            RequestedRange, int
-        ] = {}  # how many of those each request has left, the oldest first
-        self._left_bytes = 0
+        # How many of those each request has that are not taken yet, the oldest request first.
+        self._untaken: dict[RequestedRange, int] = {}
+        self._untaken_bytes = 0
         self._pages: dict[int, RequestedRange] = {}  # the pages that are kept, by number
         self._tags: dict[int, str] = {}  # the tags of the parts' objects
         self._threads = DaemonThreads(_THREADS, "yogadl-ranges")
 
+    def _reset_after_fork(self) -> None:
+        if os.getpid() != self._pid:
+            self._reset()
+
     def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         """Begin to read these ranges, in this order; see `AwayParts`."""
         with self._lock:
-            if os.getpid() != self._pid:
-                self._begin_anew()
+            self._reset_after_fork()
             parts, positions, lengths = _not_empty(parts, positions, lengths)
             if keeps_pages:
                 self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=False)
@@ -96,16 +98,18 @@ class Ranges:
         new = [
             number
             for number, (key, stop) in enumerate(zip(keys, stops, strict=True))
-            if self._known(key, stop) is None
+            if self._announced_range(key, stop) is None
         ]
-        for found, members in self._requested(spans_of(parts, positions, lengths, new), is_urgent=is_urgent):
-            mine = {keys[new[member]] for member in members}
-            self._rows.update(dict.fromkeys(mine, found))
-            found.keys = tuple(mine)
-            self._left[found] = len(mine)
-            self._left_bytes += found.size_bytes
-        while self._left_bytes > MOST_HELD_BYTES and len(self._left) > 1:
-            oldest = next(iter(self._left))
+        for requested_range, members in self._requested(
+            spans_of(parts, positions, lengths, new), is_urgent=is_urgent
+        ):
+            range_keys = {keys[new[member]] for member in members}
+            self._rows.update(dict.fromkeys(range_keys, requested_range))
+            requested_range.keys = tuple(range_keys)
+            self._untaken[requested_range] = len(range_keys)
+            self._untaken_bytes += requested_range.size_bytes
+        while self._untaken_bytes > MOST_HELD_BYTES and len(self._untaken) > 1:
+            oldest = next(iter(self._untaken))
             for key in oldest.keys:
                 if self._rows.get(key) is oldest:
                     del self._rows[key]
@@ -140,17 +144,19 @@ class Ranges:
             full = dict(zip(some.tolist(), found, strict=True))
             return [full.get(number, b"") for number in range(len(lengths))]
         with self._lock:
-            if os.getpid() != self._pid:
-                self._begin_anew()
+            self._reset_after_fork()
             if keeps_pages:
                 kept = self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=True)
             else:
                 if not is_announced:
                     self._announce_rows(parts, positions, lengths, is_urgent=True)
-                taken = self._taken(parts, positions, lengths, is_announced=is_announced)
+                taken = self._take_rows(parts, positions, lengths, is_announced=is_announced)
         each = zip(positions.tolist(), lengths.tolist(), strict=True)
         if not keeps_pages:
-            return [one.slice(position, length) for one, (position, length) in zip(taken, each, strict=True)]
+            return [
+                taken_range.slice(position, length)
+                for taken_range, (position, length) in zip(taken, each, strict=True)
+            ]
         try:
             for page in kept.values():
                 page.wait()
@@ -169,8 +175,7 @@ class Ranges:
     def in_threads(self, work: Callable[[int], None], items: Sequence[int]) -> None:
         """Call a function with each of these items, in the threads that make requests."""
         with self._lock:
-            if os.getpid() != self._pid:
-                self._begin_anew()
+            self._reset_after_fork()
         if len(items) > 1:
             list(self._threads.map(work, items))
         else:
@@ -191,7 +196,7 @@ class Ranges:
         return before(-(-self._sizes // PAGE_BYTES))
 
     def raise_if_damaged(self, parts: Int64s) -> None:
-        """Raise the error of one of these parts, if it was condemned."""
+        """Raise the error of one of these parts, if a part was marked as damaged."""
         for part in self._damage.keys() & set(parts.tolist()) if self._damage else ():
             raise self._damage[part]
 
@@ -200,31 +205,31 @@ class Ranges:
         keys: list[int] = (self._first[parts] + positions).tolist()
         return keys
 
-    def _taken(
+    def _take_rows(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
     ) -> list[RequestedRange]:
         """Return the range that has each of these, and request those that were not announced."""
         taken: dict[int, RequestedRange] = {}
-        found: list[Any] = []  # every None becomes a RequestedRange below
+        ranges: list[Any] = []  # every None becomes a RequestedRange below
         new = []
         stops = (positions + lengths).tolist()
         for number, (key, stop) in enumerate(zip(self.keys(parts, positions), stops, strict=True)):
-            one = taken.get(key)
-            if one is None or one.stop < stop:
-                one = self._known(key, stop)
-                if one is not None and is_announced:
-                    self._forget(key, one)
-                if one is None:
+            announced = taken.get(key)
+            if announced is None or announced.stop < stop:
+                announced = self._announced_range(key, stop)
+                if announced is not None and is_announced:
+                    self._remove_announced(key, announced)
+                if announced is None:
                     new.append(number)
                 else:
-                    taken[key] = one
-            found.append(one)
-        for one, members in self._requested(spans_of(parts, positions, lengths, new), is_urgent=True):
+                    taken[key] = announced
+            ranges.append(announced)
+        for announced, members in self._requested(spans_of(parts, positions, lengths, new), is_urgent=True):
             for member in members:
-                found[new[member]] = one
-        return found
+                ranges[new[member]] = announced
+        return ranges
 
-    def _known(self, key: int, stop: int) -> RequestedRange | None:
+    def _announced_range(self, key: int, stop: int) -> RequestedRange | None:
         """Return the range announced there, if it is long enough and its request has not failed.
 
         A range whose request failed is requested again. So an error is raised for the readers that wait for
@@ -232,20 +237,20 @@ class Ranges:
         """
         found = self._rows.get(key)
         if found is not None and found.has_failed:
-            self._forget(key, found)
+            self._remove_announced(key, found)
             return None
         return None if found is None or found.stop < stop else found
 
-    def _forget(self, key: int, found: RequestedRange) -> None:
-        """Remove a range announced there from the announcements, because each is given once."""
+    def _remove_announced(self, key: int, found: RequestedRange) -> None:
+        """Remove a range from the announced ones, because each announcement is taken once."""
         del self._rows[key]
-        self._left[found] -= 1
-        if not self._left[found]:
+        self._untaken[found] -= 1
+        if not self._untaken[found]:
             self._drop(found)
 
     def _drop(self, found: RequestedRange) -> None:
-        del self._left[found]
-        self._left_bytes -= found.size_bytes
+        del self._untaken[found]
+        self._untaken_bytes -= found.size_bytes
 
     def _pages_of(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[int]:
         """Return the numbers of the pages that these ranges lie in, each once."""
@@ -262,32 +267,35 @@ class Ranges:
         starts = (new - self._first_page[parts]) * PAGE_BYTES
         stops = np.minimum(starts + PAGE_BYTES, self._sizes[parts])
         spans = list(zip(parts.tolist(), starts.tolist(), stops.tolist(), strict=True))
-        for found, members in self._requested(spans, is_urgent=is_urgent):
-            self._pages.update((int(new[member]), found) for member in members)
+        for requested_range, members in self._requested(spans, is_urgent=is_urgent):
+            self._pages.update((int(new[member]), requested_range) for member in members)
         return {number: self._pages[number] for number in numbers}
 
     def _requested(
         self, spans: Sequence[ByteSpan], *, is_urgent: bool
     ) -> list[tuple[RequestedRange, list[int]]]:
         """Request these spans; return each range, and the numbers of the spans in it."""
-        found = []
+        requested = []
         for (part, start, stop), members in merged(spans):
-            found.append((RequestedRange(part, start, stop), members))
-        for one, _ in reversed(found) if is_urgent else found:
-            self._put(one, is_urgent=is_urgent)
-        return found
+            requested.append((RequestedRange(part, start, stop), members))
+        for requested_range, _ in reversed(requested) if is_urgent else requested:
+            self._put(requested_range, is_urgent=is_urgent)
+        return requested
 
     def request(self, ranges: Iterable[RequestedRange]) -> None:
         """Begin to read these ranges, in this order."""
         with self._lock:
-            if os.getpid() != self._pid:
-                self._begin_anew()
-            for one in ranges:
-                self._put(one, is_urgent=False)
+            self._reset_after_fork()
+            for requested_range in ranges:
+                self._put(requested_range, is_urgent=False)
 
-    def _put(self, one: RequestedRange, *, is_urgent: bool) -> None:
+    def _put(self, requested_range: RequestedRange, *, is_urgent: bool) -> None:
         given_up = RuntimeError("the interpreter is shutting down: nothing is read any more")
-        self._threads.put(partial(self._get, one), partial(one.end, error=given_up), is_urgent=is_urgent)
+        self._threads.put(
+            partial(self._get, requested_range),
+            partial(requested_range.end, error=given_up),
+            is_urgent=is_urgent,
+        )
 
     def _get(self, wanted: RequestedRange) -> None:
         try:
@@ -322,7 +330,7 @@ class Ranges:
             )
         if tag is None:
             self._check_published(part, name, piece.object.tag)
-        # Requests made before the first answer name no tag: all of them must get the same one.
+        # Requests that were made before the first answer have no tag, so their answers are compared here.
         if self._tags.setdefault(part, piece.object.tag) != piece.object.tag:
             raise replaced(self._bucket.url, name)
         self._count(len(piece.content))
@@ -332,11 +340,11 @@ class Ranges:
         """Raise `ReplacedError` unless the part's object with this tag has the bytes of the part."""
         if self._pins is None or self._pins.is_published(part, tag):
             return
-        with self._finding_out:
+        with self._comparing_lock:
             is_right = self._pins.is_published(part, tag)  # another thread may have compared it
             if is_right is None:
                 self._spending.take_request()
-                is_right = self._pins.find_out(part, tag)
+                is_right = self._pins.compare_object(part, tag)
                 self._count(int(self._sizes[part]))
         if not is_right:
             raise ReplacedError(
@@ -348,15 +356,15 @@ class Ranges:
     def _count(self, size_bytes: int) -> None:
         """Count a request that was answered."""
         self._spending.add_bytes(size_bytes)
-        with self._counting:
+        with self._count_lock:
             self.requests += 1
             self.received_bytes += size_bytes
 
 
 def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tuple[ByteSpan, list[int]]]:
-    """Merge spans into ranges to request; return each, and its spans' numbers, in the order of the first."""
+    """Merge spans into ranges to request; return each with the numbers of its spans, in the spans' order."""
     gap_bytes = GAP_BYTES if gap_bytes is None else gap_bytes
-    found: list[tuple[ByteSpan, list[int]]] = []
+    ranges: list[tuple[ByteSpan, list[int]]] = []
     part, start, stop, members = -1, 0, 0, list[int]()
     for number in sorted(range(len(spans)), key=spans.__getitem__):
         its_part, its_start, its_stop = spans[number]
@@ -366,14 +374,15 @@ def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tupl
             members.append(number)
             continue
         if members:
-            found.append(((part, start, stop), members))
+            ranges.append(((part, start, stop), members))
         part, start, stop, members = its_part, its_start, its_stop, [number]
     if members:
-        found.append(((part, start, stop), members))
-    return sorted(found, key=lambda one: min(one[1]))
+        ranges.append(((part, start, stop), members))
+    return sorted(ranges, key=lambda one: min(one[1]))
 
 
 def _not_empty(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Return those of these ranges that have bytes."""
     return (
         (parts, positions, lengths)
         if lengths.all()
@@ -382,6 +391,7 @@ def _not_empty(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64
 
 
 def spans_of(parts: Int64s, positions: Int64s, lengths: Int64s, chosen: Iterable[int]) -> list[ByteSpan]:
+    """Return the chosen ones of these ranges, by their numbers, as spans."""
     numbers = np.fromiter(chosen, np.int64)
     starts = positions[numbers]
     stops = starts + lengths[numbers]

@@ -1,4 +1,4 @@
-"""Requests for ranges of parts: their threads, their cost and limits, and what an answer must be."""
+"""Request ranges of parts: the threads of requests, their cost and its limits, and checks of the answers."""
 
 import atexit
 import errno
@@ -27,8 +27,6 @@ from yogadl.errors import CacheFormatError, ConfigurationError, SpendingError, S
 from yogadl.storage import _names
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._objects.store import CredentialsError
-
-# Wait for bytes of a part that were requested, and read from them.
 
 
 class RequestedRange:
@@ -95,7 +93,7 @@ class RequestedRange:
         return memoryview(self._content)[first : first + length]
 
 
-# Run jobs in daemon threads, which end with their executor and delay the exit by seconds at most.
+# Daemon threads, which end with their executor and delay the exit by seconds at most.
 
 
 _EXIT_TIMEOUT_S: Final = 5.0
@@ -134,15 +132,15 @@ class DaemonThreads(Executor):
     def put(
         self, work: Callable[[], None], instead: Callable[[], object], *, is_urgent: bool = False
     ) -> None:
-        """Let a thread call `work`, which must not raise; call `instead` if the threads have ended."""
+        """Let a thread call `work`, which must not raise; if the threads have ended, call `instead` now."""
         if self.ended.is_set():
             instead()
             return
         (self._jobs.appendleft if is_urgent else self._jobs.append)((work, instead))
         self._tokens.put(True)
         if len(self._threads) < self._most:
-            work_off = partial(_work_off, self._jobs, self._tokens)
-            thread = threading.Thread(target=work_off, name=self._name, daemon=True)
+            run_jobs = partial(_run_jobs, self._jobs, self._tokens)
+            thread = threading.Thread(target=run_jobs, name=self._name, daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # the system has no more threads
@@ -154,30 +152,30 @@ class DaemonThreads(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         """Let a thread call a function; see `Executor.submit`."""
         future: Future[Any] = Future()
-        self.put(partial(call_into, future, partial(fn, *args, **kwargs)), partial(_give_up, future))
+        self.put(partial(call_into, future, partial(fn, *args, **kwargs)), partial(_cancel, future))
         return future
 
-    def end(self, limit_s: float) -> None:
-        """Begin no further job, and wait for those that run."""
+    def end(self, end_s: float) -> None:
+        """Begin no further job, and wait for running ones until `end_s` of the monotonic clock."""
         if os.getpid() == self._pid:
             self._end()
             for thread in self._threads:
-                thread.join(max(0.0, limit_s - time.monotonic()))
+                thread.join(max(0.0, end_s - time.monotonic()))
 
 
 _living: "weakref.WeakSet[DaemonThreads]" = weakref.WeakSet()
 
 
-def _give_up(future: "Future[Any]") -> None:
+def _cancel(future: "Future[Any]") -> None:
     if future.cancel():
-        future.set_running_or_notify_cancel()  # wakes those that wait for several futures
+        future.set_running_or_notify_cancel()  # wakes threads that wait for several futures
 
 
-def _work_off(jobs: deque[_Job], tokens: "queue.SimpleQueue[bool]") -> None:
+def _run_jobs(jobs: deque[_Job], tokens: "queue.SimpleQueue[bool]") -> None:
     while tokens.get():
         try:
             work = jobs.popleft()[0]
-        except IndexError:  # `_end` took the job meanwhile
+        except IndexError:  # `_end` has removed the job meanwhile
             continue
         work()
         del work
@@ -201,12 +199,9 @@ def _end(
 
 @atexit.register
 def _end_all() -> None:
-    limit_s = time.monotonic() + _EXIT_TIMEOUT_S
+    end_s = time.monotonic() + _EXIT_TIMEOUT_S
     for threads in list(_living):
-        threads.end(limit_s)
-
-
-# Count the cost of reading by range, and enforce limits.
+        threads.end(end_s)
 
 
 class Spending:
@@ -232,19 +227,19 @@ class Spending:
         max_price: float | None = None,
         prices: Prices | None = None,
     ) -> None:
-        given = {
+        limits = {
             "max_requests": max_requests,
             "max_requests_per_s": max_requests_per_s,
             "max_price": max_price,
         }
-        for name, value in given.items():
+        for name, value in limits.items():
             above_zero(name, value)
         if not isinstance(prices, Prices | None):
             raise ConfigurationError(f"prices must be yogadl.Prices(...), not {prices!r}")
         self.prices = prices or Prices()
         if max_price is not None and not self.prices.of(1, 1):
             raise ConfigurationError(
-                "max_price: no price is known of this store; give prices=yogadl.Prices(...)"
+                "max_price: no price is known of this store; pass prices=yogadl.Prices(...)"
             )
         self._max_requests, self._max_price = max_requests, max_price
         self._per_s = max_requests_per_s
@@ -264,7 +259,7 @@ class Spending:
             SpendingError: if the request would exceed a limit.
         """
         with self._lock:
-            limit = self._reached()
+            limit = self._exceeded_limit()
             if limit is not None:
                 which = "which is max_requests, " if limit == "max_requests" else ""
                 received = f"{in_words(self._bytes)} received{'' if which else ', which is max_price'}"
@@ -280,7 +275,7 @@ class Spending:
         if begins > now:
             time.sleep(begins - now)
 
-    def _reached(self) -> str | None:
+    def _exceeded_limit(self) -> str | None:
         """Return the name of the limit that one more request would exceed."""
         if self._max_requests is not None and self._requests >= self._max_requests:
             return "max_requests"
@@ -323,7 +318,7 @@ _MOST_HEADER_BYTES: Final = 4096
 
 
 class Pins:
-    """The pins of a cache's parts, which tell whether these are the objects that were published.
+    """The pins of a cache's parts: they show whether an object is the one that was published.
 
     Safe to use from threads and after a fork; not picklable.
 
@@ -340,11 +335,11 @@ class Pins:
         self._table = table
         self._table_sha256 = table_sha256
         self._lock = ProcessLock()
-        self._known: Uint64s | None = None
-        self._found_out: dict[tuple[int, str], bool] = {}
+        self._pins: Uint64s | None = None
+        self._results: dict[tuple[int, str], bool] = {}
 
     def is_published(self, part: int, tag: str) -> bool | None:
-        """Return whether a part's object with this tag is right, or ``None`` if its bytes must be compared.
+        """Return whether a part's object with this tag has the right bytes; ``None`` if that is unknown.
 
         The first call makes a request.
 
@@ -352,15 +347,15 @@ class Pins:
             CacheFormatError: if the pins are damaged.
             StorageError: if the pins can't be read.
         """
-        if self._known is None:
+        if self._pins is None:
             with self._lock:
-                if self._known is None:
-                    self._known = read_pins(self._bucket, self._id, self._table, self._table_sha256)
-        if int(self._known[part]) in (UNKNOWN, hash_of(tag)):
+                if self._pins is None:
+                    self._pins = read_pins(self._bucket, self._id, self._table, self._table_sha256)
+        if int(self._pins[part]) in (UNKNOWN, hash_of(tag)):
             return True
-        return self._found_out.get((part, tag))
+        return self._results.get((part, tag))
 
-    def find_out(self, part: int, tag: str) -> bool:
+    def compare_object(self, part: int, tag: str) -> bool:
         """Read the whole object of a part; return whether its bytes are right.
 
         Raises:
@@ -369,13 +364,13 @@ class Pins:
         """
         name = _names.part(self._id, self._table.sha256[part])
         is_right = has_bytes(self._bucket, name, self._table.sha256[part], tag)
-        if is_right and True not in self._found_out.values():
+        if is_right and True not in self._results.values():
             _log.warning(
                 "yogadl: %s in %r is not the object that was published, but has the same bytes: it was put "
                 "there again. Each process reads such parts as a whole first, until the dataset is published "
                 "anew or %s is removed", name, self._bucket, _names.pins(self._id, self._table_sha256),
             )  # fmt: skip
-        self._found_out[part, tag] = is_right
+        self._results[part, tag] = is_right
         return is_right
 
 
@@ -391,10 +386,10 @@ def has_bytes(bucket: Bucket, name: str, sha256: str, tag: str) -> bool:
     with bucket.get(name, tag=tag) as body:
         if body is None:
             return False
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for chunk in body.chunks:
-            found.update(chunk)
-        return found.hexdigest() == sha256
+            digest.update(chunk)
+        return digest.hexdigest() == sha256
 
 
 def read_pins(bucket: Bucket, dataset_id: str, table: PartTable, table_sha256: str) -> Uint64s:
@@ -421,10 +416,10 @@ def read_pins(bucket: Bucket, dataset_id: str, table: PartTable, table_sha256: s
     if content is None:
         return nothing
     file = ArrayFile.from_buffer(content, what)
-    found = file.arrays.get("pins")
-    if found is None or found.dtype != nothing.dtype or found.shape != nothing.shape:
-        raise CacheFormatError(f"{what} is not about the {len(table)} parts of its part table")
-    return found if file.document.get("location") == _hash_of_location(bucket) else nothing
+    pins = file.arrays.get("pins")
+    if pins is None or pins.dtype != nothing.dtype or pins.shape != nothing.shape:
+        raise CacheFormatError(f"{what} does not have a pin for each of the {len(table)} parts")
+    return pins if file.document.get("location") == _hash_of_location(bucket) else nothing
 
 
 def _content(bucket: Bucket, name: str, what: str, most_bytes: int) -> bytes | None:
@@ -432,7 +427,7 @@ def _content(bucket: Bucket, name: str, what: str, most_bytes: int) -> bytes | N
         if body is None:
             return None
         if body.object.size_bytes > most_bytes:
-            raise CacheFormatError(f"{what} is larger than it can be")
+            raise CacheFormatError(f"{what} is larger than a file of pins can be")
         return b"".join(body.chunks)
 
 

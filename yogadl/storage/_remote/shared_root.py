@@ -18,19 +18,20 @@ from yogadl.storage._remote.opener import BucketRoot
 
 # Freeing a full disk needs room for small files: a lease, its end, the copy of a manifest. The reserve holds
 # that room as separate files, since a disk may run out of files, too. No dataset has such an id.
-_FOLDER: Final = ".yogadl/reserve"
-_PROBE: Final = ".yogadl/room"
-_FILES: Final = 32
-_FILE_BYTES: Final = 2**14
-# The files that one `delete` or `prune` removes from the reserve; others may fill the disk before the next
-# one.
-_AT_ONCE: Final = 16
-# The files that a dry run removes: it writes one file, and a temporary file before that is in its place.
-_FILES_FOR_CLOCK: Final = 2
-# A build makes the reserve only if there is room for this many further files; a call that removed files of
-# the reserve needs room for fewer.
+_RESERVE_FOLDER: Final = ".yogadl/reserve"
+_PROBE_FILE: Final = ".yogadl/room"
+_RESERVE_FILES: Final = 32
+_RESERVE_FILE_BYTES: Final = 2**14
+# The files that one `delete` or `prune` removes from the reserve. The rest is for the next one, since other
+# programs may fill the disk in between.
+_RELEASED_FILES: Final = 16
+# The files that a dry run removes: it reads the store's clock, for which it writes a temporary file and
+# renames it over another one.
+_RELEASED_FILES_OF_DRY_RUN: Final = 2
+# A build makes the reserve only if there is room for this many further files; to restore the reserve
+# after files of it were removed, room for fewer is enough.
 _SPARE_FILES: Final = 64
-_SPARE_AFTERWARDS: Final = 8
+_SPARE_FILES_AFTER_RELEASE: Final = 8
 
 
 class SharedRoot(BucketRoot, Root):
@@ -95,11 +96,15 @@ def _make_reserve(folder: Folder, spare: int = _SPARE_FILES) -> None:
         spare: The number of further files that there must be room for.
     """
     with contextlib.suppress(OSError):  # the call that needs the space reports the error
-        there = {entry.name for entry in folder.entries(_FOLDER)}
-        for name in sorted({f"{_FOLDER}/{number:02d}" for number in range(_FILES)} - there):
+        existing = {entry.name for entry in folder.entries(_RESERVE_FOLDER)}
+        for name in sorted(
+            {f"{_RESERVE_FOLDER}/{number:02d}" for number in range(_RESERVE_FILES)} - existing
+        ):
             if not _has_room(folder, spare + 1):
                 return
-            folder.write(name, secrets.token_bytes(_FILE_BYTES))  # random bytes, which can't be compressed
+            folder.write(
+                name, secrets.token_bytes(_RESERVE_FILE_BYTES)
+            )  # random bytes, which can't be compressed
 
 
 @contextlib.contextmanager
@@ -108,33 +113,36 @@ def _reserve_released_if_full(folder: Folder, *, dry_run: bool) -> Iterator[None
 
     Args:
         folder: The folder.
-        dry_run: Whether only the clock is read: then fewer files are removed, and only removed ones restored.
+        dry_run: Whether the caller only reads the clock. Then fewer files are removed, and the reserve is
+            restored only if files of it were removed.
     """
     is_made = not dry_run
     with contextlib.suppress(OSError):  # the calls in the block report the error
-        if not _has_room(folder, _AT_ONCE) or not _can_write(folder):
-            for entry in list(folder.entries(_FOLDER))[: _FILES_FOR_CLOCK if dry_run else _AT_ONCE]:
+        if not _has_room(folder, _RELEASED_FILES) or not _can_write(folder):
+            for entry in list(folder.entries(_RESERVE_FOLDER))[
+                : _RELEASED_FILES_OF_DRY_RUN if dry_run else _RELEASED_FILES
+            ]:
                 folder.remove(entry.name)
                 is_made = True
     try:
         yield
     finally:
         if is_made:
-            _make_reserve(folder, _SPARE_AFTERWARDS)
+            _make_reserve(folder, _SPARE_FILES_AFTER_RELEASE)
 
 
 def _has_room(folder: Folder, files: int) -> bool:
     """Return whether the disk reports room for this many files of the reserve."""
     found = os.statvfs(folder.root)
     has_files = found.f_files == 0 or found.f_favail >= files  # some file systems have no limit, and report 0
-    return has_files and found.f_bavail * found.f_frsize >= files * _FILE_BYTES
+    return has_files and found.f_bavail * found.f_frsize >= files * _RESERVE_FILE_BYTES
 
 
 def _can_write(folder: Folder) -> bool:
-    """Return whether this user can write as much as `_AT_ONCE` files; only a write shows a quota."""
+    """Return whether this user can write as much as the released files have; only a write shows a quota."""
     try:
-        folder.write(_PROBE, secrets.token_bytes(_AT_ONCE * _FILE_BYTES))
-        folder.remove(_PROBE)
+        folder.write(_PROBE_FILE, secrets.token_bytes(_RELEASED_FILES * _RESERVE_FILE_BYTES))
+        folder.remove(_PROBE_FILE)
     except StorageError as error:
         return error.errno not in (errno.ENOSPC, errno.EDQUOT)
     return True

@@ -680,7 +680,7 @@ def test_a_transform_of_the_users_own_is_applied(tmp_path):
 
 def test_several_splits_are_refused_by_name():
     splits = datasets.DatasetDict(test=datasets.Dataset.from_dict({"x": [1]}))
-    with pytest.raises(UnsupportedDataError, match=r"several datasets, \['test'\]: give one"):
+    with pytest.raises(UnsupportedDataError, match=r"several datasets, \['test'\]: pass one"):
         open_source(splits)
 
 
@@ -711,7 +711,7 @@ def test_parquet_columns_come_in_the_order_asked_for(files, tmp_path):
 @pytest.mark.parametrize("columns", [["i64", "none"], []])
 def test_parquet_columns_that_are_not_there_are_named(files, columns):
     with pytest.raises(
-        ConfigurationError, match=f"has the columns .*, and not {'none' if not columns else ''}"
+        ConfigurationError, match="lacks the columns \\['none'\\]" if columns else "without columns"
     ):
         arrays.parquet(files, columns=columns)
 
@@ -728,7 +728,8 @@ def test_parquet_without_files_or_records_is_refused(files):
 def test_parquet_files_of_another_schema_are_named(files, tmp_path):
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
     with pytest.raises(
-        UnsupportedDataError, match=r"other\.parquet has the columns 'x' int64, not 'i64' int64"
+        UnsupportedDataError,
+        match=r"other\.parquet has the columns 'x' int64, but the first file has 'i64' int64",
     ):
         arrays.parquet([files[0], tmp_path / "other.parquet"])
 
