@@ -130,7 +130,7 @@ def test_an_error_of_ours_is_one_line_and_exit_code_1(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert run_demo(tmp_path / "file") == 1
     err = capsys.readouterr().err
-    assert err == f"yogadl: {tmp_path / 'file'} is a file, not a folder for caches\n"
+    assert err == f"yogadl: {tmp_path / 'file'} is a file; give the path of a folder for caches\n"
 
 
 def test_an_error_of_the_disk_is_told_without_its_number(capsys, monkeypatch):

@@ -189,7 +189,7 @@ class StorageContract:
         assert storage.tags("data") == {"stable": "2"}
         with pytest.raises(ConfigurationError, match="is a tag of 'data'"):
             storage.submit([3], "data", "stable")
-        with pytest.raises(ConfigurationError, match="is what the tags"):
+        with pytest.raises(ConfigurationError, match="has the tags"):
             storage.delete("data", "2")
         storage.untag("data", "stable")
         with pytest.raises(DatasetNotFoundError):

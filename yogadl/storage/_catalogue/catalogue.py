@@ -66,7 +66,7 @@ class Catalogue:
             if content is not None and digest_of(content) == digest:
                 return Published(read_manifest(content, key, self.root.where(name)), digest, content)
         raise DatasetNotFoundError(
-            f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again"
+            f"{key} was replaced or deleted, and its manifest with digest {digest} was pruned; fetch it again"
         )
 
     def named(self, key: DatasetKey, digest: str | None = None) -> tuple[DatasetKey, Published]:
@@ -96,7 +96,7 @@ class Catalogue:
         if published is None:
             raise DatasetNotFoundError(
                 f"the tag {key.version!r} of {key.id!r} names the version {version!r}, which was deleted: "
-                "tag another one, or undelete it"
+                "move the tag to another version, or undelete that one"
             )
         return target, published
 
@@ -118,7 +118,8 @@ class Catalogue:
         found = digest_of(content)
         if digest is not None and found != digest:
             raise CacheFormatError(
-                f"{key} has digest {found}, not {digest}: it was built or changed by others"
+                f"{key} has digest {found}, not {digest}: it was built again or changed; fetch it without "
+                "a digest, or with the new one"
             )
         where = self.root.where(_names.manifest(key))
         return Published(read_manifest(content, key, where), found, content)
@@ -128,7 +129,7 @@ class Catalogue:
         what = f"there is no {key} in {self.root.location}"
         if not self.is_there():
             return DatasetNotFoundError(f"{what}: that folder does not exist; check the path")
-        # A part of the storage that can't be listed or read must not suppress the rest of the message.
+        # If a part of the storage can't be listed or read, the message ends without that information.
         with contextlib.suppress(StorageError, CacheFormatError):
             versions = self.versions(key.id)
             what += f"; there are the versions {versions}" if versions else f"; {self.described_datasets()}"
@@ -159,7 +160,7 @@ class Catalogue:
         if is_all and len(ids) <= _MOST_NAMED:
             return f"it has the datasets {named}"
         if not named:
-            return f"none of the first {_MOST_FILES_LISTED:,} files is of a dataset; `yogadl ls` reads all"
+            return f"none of the first {_MOST_FILES_LISTED:,} files is of a dataset; `yogadl ls` looks at all"
         return f"it has, among others, the datasets {named}; `yogadl ls` lists all"
 
     def datasets(self, below: str = "") -> list[str]:

@@ -1,4 +1,8 @@
-"""Find and remove files that no manifest names any more, among them those of unfinished builds."""
+"""Find and remove files that no manifest names any more, among them those of unfinished builds.
+
+Each *attempt* to build a version has a folder of its own below ``builds/``, whose name tells the kind of
+attempt: see `yogadl.storage._names`. The *notes* in it name parts that no manifest names yet.
+"""
 
 import contextlib
 import errno
@@ -20,12 +24,6 @@ from yogadl.storage._files.folder import Folder, checked_path
 from yogadl.storage._files.locks import remove_free_lock
 from yogadl.storage._files.mounts import network_file_system
 from yogadl.storage._files.root import Entry, Root, trashed
-
-# Find the files of unfinished builds: their notes name parts that no manifest names yet.
-#
-# Each attempt to build a version has a folder of its own below `builds/`, whose name tells the kind of
-# attempt: see `yogadl.storage._names`.
-
 
 _MOST_VERSION_BYTES: Final = 2**12
 
@@ -69,7 +67,7 @@ class Attempt:
         return max(entry.modified for entry in self.entries)
 
 
-def attempts(root: Root, dataset_id: str) -> list[Attempt]:
+def attempts_of(root: Root, dataset_id: str) -> list[Attempt]:
     """Return all attempts to build a version of a dataset."""
     found: dict[tuple[str, str], Attempt] = {}
     for entry in root.entries(f"{dataset_id}/builds"):
@@ -78,7 +76,7 @@ def attempts(root: Root, dataset_id: str) -> list[Attempt]:
             attempt = found.setdefault((builds, name), Attempt(builds, name))
             attempt.entries.append(entry)
             if name and entry.name.endswith(".json"):
-                attempt.named |= _named(root, dataset_id, entry.name)
+                attempt.named |= _files_in_note(root, dataset_id, entry.name)
     return list(found.values())
 
 
@@ -88,14 +86,14 @@ def has_unresumable(root: Root, dataset_id: str, published: DatasetKey | None) -
     for file in root.names(f"{dataset_id}/builds"):
         builds, name = _names.split_attempt(dataset_id, file)
         names.setdefault(builds, set()).add(name)
-    mine = published and _names.builds(published)
+    published_builds = published and _names.builds(published)
     return any(
-        builds == mine or those == {""} or any(map(_names.is_unresumable, those))
+        builds == published_builds or those == {""} or any(map(_names.is_unresumable, those))
         for builds, those in names.items()
     )
 
 
-def _named(root: Root, dataset_id: str, name: str) -> set[str]:
+def _files_in_note(root: Root, dataset_id: str, name: str) -> set[str]:
     """Return the files that a note names: the files of a part, or of all parts of a partition."""
     found: set[str] = set()
     # A truncated or foreign note names no files that a build could use.
@@ -108,7 +106,9 @@ def _named(root: Root, dataset_id: str, name: str) -> set[str]:
     return found
 
 
-def held(root: Root, dataset_id: str, found: Iterable[Attempt], kept: set[str]) -> list[Unfinished]:
+def unfinished_builds(
+    root: Root, dataset_id: str, found: Iterable[Attempt], kept: set[str]
+) -> list[Unfinished]:
     """Return the files of attempts by version; files in `kept` are not counted, since manifests name them."""
     by_version: dict[str, list[Attempt]] = {}
     for attempt in found:
@@ -127,9 +127,6 @@ def held(root: Root, dataset_id: str, found: Iterable[Attempt], kept: set[str]) 
         written = max(attempt.written for attempt in those)
         result.append(Unfinished(dataset_id, version or None, size_bytes, written))
     return result
-
-
-# Find and remove files that no manifest names any more.
 
 
 # The least grace of leases: a builder that waits for the end of a prune has put its lease already.
@@ -165,7 +162,7 @@ class Pruning:
         self._id = dataset_id
         self._grace_s = grace_s
         self._now = now
-        self._named: dict[bytes, set[str]] = {}  # by manifest: the files that it names never change
+        self._files_in_note: dict[bytes, set[str]] = {}  # by manifest: the files that it names never change
 
     def removable(self, versions: Sequence[str]) -> list[Entry]:
         """Return the files that can be removed, manifests first.
@@ -189,7 +186,7 @@ class Pruning:
             else:
                 kept |= self._named_files(key, name)
         locks = self._locks(versions, found)
-        return removable + [e for e in found if e.name not in locks and self._can_go(e, kept)]
+        return removable + [e for e in found if e.name not in locks and self._is_removable(e, kept)]
 
     def _locks(self, versions: Sequence[str], found: Sequence[Entry]) -> set[str]:
         """Return the locks that stay: locks of versions that exist, are in the trash, or are being built.
@@ -210,7 +207,7 @@ class Pruning:
     def _written_by_tasks(self) -> set[str]:
         """Return the files that tasks may be writing now, whatever the grace, and the parts they name."""
         # Twice: a task's notes may be replaced by a receipt between the listing and the reading.
-        found = attempts(self._root, self._id) + attempts(self._root, self._id)
+        found = attempts_of(self._root, self._id) + attempts_of(self._root, self._id)
         at_work = [a for a in found if _names.is_partitioned(a.name) and self._may_be_at_work(a)]
         notes = {entry.name for attempt in at_work for entry in attempt.entries}
         notes |= {_names.version_note(attempt.builds) for attempt in at_work}
@@ -222,8 +219,8 @@ class Pruning:
         Raises:
             CacheFormatError: if a manifest can't be read.
         """
-        thrown_away = (self._named_files(key, name) for key, _, name in trashed(self._root, self._id))
-        return self._named_by_versions(versions).union(*thrown_away)
+        trashed_files = (self._named_files(key, name) for key, _, name in trashed(self._root, self._id))
+        return self._named_by_versions(versions).union(*trashed_files)
 
     def unresumable(
         self, versions: Iterable[str], own: str | None, published: DatasetKey | None, age_s: float
@@ -239,7 +236,7 @@ class Pruning:
             age_s: How long files of other attempts are kept, whose builders are considered dead but may wake
                 up.
         """
-        mine = published and _names.builds(published)
+        published_builds = published and _names.builds(published)
 
         def is_dead(attempt: Attempt) -> bool:
             if f"{attempt.builds}/{attempt.name}" == own:
@@ -247,9 +244,9 @@ class Pruning:
             if _names.is_partitioned(attempt.name) and self._may_be_at_work(attempt):
                 return False  # its `commit` replaces the published version
             is_old = self._now - attempt.written >= age_s
-            return is_old and (_names.is_unresumable(attempt.name) or attempt.builds == mine)
+            return is_old and (_names.is_unresumable(attempt.name) or attempt.builds == published_builds)
 
-        return self._held(versions, is_dead)
+        return self._files_of(versions, is_dead)
 
     def unfinished(self, versions: Iterable[str]) -> list[Entry]:
         """Return all files of attempts, parts first, except those that tasks may be writing now.
@@ -260,17 +257,17 @@ class Pruning:
         def is_dead(attempt: Attempt) -> bool:
             return not (_names.is_partitioned(attempt.name) and self._may_be_at_work(attempt))
 
-        return self._held(versions, is_dead)
+        return self._files_of(versions, is_dead)
 
     def _may_be_at_work(self, attempt: Attempt) -> bool:
         """Return whether tasks may be writing partitions now; tasks hold no right to build."""
         return self._now - attempt.written < _TASK_FILES_GRACE_S
 
-    def _held(self, versions: Iterable[str], is_dead: Callable[[Attempt], bool]) -> list[Entry]:
-        found = attempts(self._root, self._id)
+    def _files_of(self, versions: Iterable[str], is_dead: Callable[[Attempt], bool]) -> list[Entry]:
+        found = attempts_of(self._root, self._id)
         living = [attempt for attempt in found if attempt.name and not is_dead(attempt)]
-        still = {attempt.builds for attempt in living}
-        dead = [a for a in found if (is_dead(a) if a.name else a.builds not in still)]
+        living_builds = {attempt.builds for attempt in living}
+        dead = [a for a in found if (is_dead(a) if a.name else a.builds not in living_builds)]
         named = set().union(*(attempt.named for attempt in dead))
         parts: list[Entry] = []
         if named:
@@ -285,7 +282,7 @@ class Pruning:
         keys = (DatasetKey(self._id, version) for version in versions)
         return set().union(*(self._named_files(key, _names.manifest(key)) for key in keys))
 
-    def _can_go(self, entry: Entry, kept: set[str]) -> bool:
+    def _is_removable(self, entry: Entry, kept: set[str]) -> bool:
         least_age_s = max(self._grace_s, _LEAST_LEASE_GRACE_S if "/leases/" in entry.name else 0.0)
         if _names.is_unfinished(entry.name) and not isinstance(self._root, Folder):
             # Tasks and tags are written without a lease; only a local folder has no such writers during a
@@ -302,7 +299,7 @@ class Pruning:
         content = self._root.read(name)
         if content is None:
             return set()
-        if content not in self._named:
+        if content not in self._files_in_note:
             manifest = read_manifest(content, key, self._root.where(name))
             try:
                 table = open_table(self._root, manifest)
@@ -313,8 +310,8 @@ class Pruning:
             named = {_names.table(key.id, manifest.table_sha256), *part_files(key.id, table)}
             named.add(_names.pins(key.id, manifest.table_sha256))
             named.add(_names.selections(key.id, manifest.fingerprint))  # stands for the files in that folder
-            self._named[content] = named
-        return self._named[content]
+            self._files_in_note[content] = named
+        return self._files_in_note[content]
 
     def remove(self, removable: Iterable[Entry], exclusion: BuildExclusion) -> Iterator[Entry]:
         """Remove these files, except files that were written again meanwhile; yield each removed file.
@@ -336,7 +333,7 @@ class Pruning:
                 yield entry
 
 
-def count(removable: Iterable[Entry]) -> Pruned:
+def pruned_files(removable: Iterable[Entry]) -> Pruned:
     """Return the names and the total size of these files."""
     found = list(removable)
     return Pruned(tuple(entry.name for entry in found), sum(entry.size_bytes for entry in found))
