@@ -57,7 +57,7 @@ def _lines(one: LoggedVersion) -> Iterator[str]:
 
 
 def _line_of(move: TagMove) -> str:
-    what = "taken away" if move.version is None else f"-> version {move.version}"
+    what = "removed" if move.version is None else f"-> version {move.version}"
     return f"{day_and_time(move.moved)}  tag {move.tag} {what}"
 
 

@@ -168,25 +168,27 @@ def run_ls(arguments: argparse.Namespace) -> int:
     if arguments.id is not None and not found and not unfinished:
         raise storage._backend.catalogue.no_dataset(arguments.id)
     if arguments.json:
-        held = [asdict(one) | {"written": moment(one.written)} for one in unfinished]
-        say_json(storage=storage.location, versions=[_to_json(one) for one in found], unfinished=held)
+        unfinished_builds = [asdict(one) | {"written": moment(one.written)} for one in unfinished]
+        say_json(
+            storage=storage.location, versions=[_to_json(one) for one in found], unfinished=unfinished_builds
+        )
     elif found:
         header = ("dataset", "version", "records", "size", "files", "built (UTC)", "tags")
         columns = 7 if any(one.tags for one in found) else 6
         say_table(table(header[:columns], [_row(one)[:columns] for one in found], right=(2, 3, 4)))
         for one in found:
             if one.shared_bytes:
-                those = ", ".join(one.shared_with)
+                others = ", ".join(one.shared_with)
                 note(
-                    f"{one.id} {one.version} has {size(one.shared_bytes)} more, which it shares with {those}"
+                    f"{one.id} {one.version} has {size(one.shared_bytes)} more, which it shares with {others}"
                 )
     else:
         note(f"there are no datasets in {storage.location}")
-    there = {(one.id, one.version) for one in found}
+    listed = {(one.id, one.version) for one in found}
     for build in unfinished:
         version = build.version or "(of a version that is not known)"
         what = f"use {size(build.size_bytes)}, last written {day_and_time(build.written)} UTC"
-        if (build.id, build.version) in there:
+        if (build.id, build.version) in listed:
             note(f"{build.id} {version} is there; builds of it that were not published {what}")
         else:
             note(f"{build.id} {version} is not finished: its builds {what}")
@@ -219,7 +221,7 @@ def _find(storage: CacheStorage, dataset_id: str | None, problems: list[str]) ->
         except CacheFormatError as error:
             problems.append(error_line(error))
         for version in storage.versions(name):
-            tags = [tag for tag, its in named.items() if its == version]
+            tags = [tag for tag, tagged_version in named.items() if tagged_version == version]
             try:
                 # The description of the builder is not shown, and may be long.
                 found.append(_Version(name, version, replace(storage.info(name, version), builder={}), tags))
@@ -228,11 +230,11 @@ def _find(storage: CacheStorage, dataset_id: str | None, problems: list[str]) ->
                 found.append(_Version(name, version, None, tags, problems[-1]))
             except DatasetNotFoundError:
                 pass  # deleted just now
-    return _counted_once(storage, found, problems)
+    return _with_shared_bytes(storage, found, problems)
 
 
-def _counted_once(storage: CacheStorage, found: list[_Version], problems: list[str]) -> list[_Version]:
-    """Note for each version how many bytes belong to earlier versions of its dataset, too."""
+def _with_shared_bytes(storage: CacheStorage, found: list[_Version], problems: list[str]) -> list[_Version]:
+    """Add to each version the number of bytes that it shares with earlier versions of its dataset."""
     continued = {one.id for one in found if one.info is not None and one.info.earlier}
     catalogue = storage._backend.catalogue
     holders: dict[tuple[str, str], str] = {}  # (id, sha256 of a part) -> the first version that has the part
@@ -246,13 +248,13 @@ def _counted_once(storage: CacheStorage, found: list[_Version], problems: list[s
         except (CacheFormatError, DatasetNotFoundError) as error:
             problems.append(error_line(error))
             continue
-        size_bytes, those = 0, set()
+        size_bytes, others = 0, set()
         for sha256, part_bytes in zip(parts.sha256, parts.size_bytes.tolist(), strict=True):
             holder = holders.setdefault((one.id, sha256), one.version)
             if holder != one.version:
                 size_bytes += part_bytes
-                those.add(holder)
-        shared[one.id, one.version] = replace(one, shared_bytes=size_bytes, shared_with=tuple(sorted(those)))
+                others.add(holder)
+        shared[one.id, one.version] = replace(one, shared_bytes=size_bytes, shared_with=tuple(sorted(others)))
     return [shared.get((one.id, one.version), one) for one in found]
 
 

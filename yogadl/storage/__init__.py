@@ -181,25 +181,21 @@ def open_storage(
         from yogadl.storage._remote.requests import Spending
 
         bucket = _bucket_at(text, options, patience_s, offline=offline)
-        opened_mirror = open_mirror(bucket, mirror, mirror_limit, mirror_fill)
+        copies = open_mirror(bucket, mirror, mirror_limit, mirror_fill)
         prices = usual_prices(text) if prices is None else prices
         spending = Spending(max_requests, max_requests_per_s, max_price, prices)
-        make_backend = partial(
-            remote_backend, bucket, opened_mirror, policy, spending=spending, verify=verify
-        )
-        return CacheStorage(make_backend(exclusive=exclusive, mapped=mapped, fill=mirror_fill))
-    bucket_options = {"mirror_limit": mirror_limit, "patience_s": patience_s, **options}
-    bucket_options |= {"max_requests": max_requests, "max_requests_per_s": max_requests_per_s}
-    bucket_options |= {"max_price": max_price, "prices": prices, "verify": verify}
-    bucket_options |= {"exclusive": None if exclusive else False, "offline": offline or None}
-    bucket_options |= {"mirror": None if mirror in ("auto", None) else mirror}
-    bucket_options |= {"mirror_fill": None if mirror_fill == "auto" else mirror_fill}
+        backend_of = partial(remote_backend, bucket, copies, policy, spending=spending, verify=verify)
+        return CacheStorage(backend_of(exclusive=exclusive, mapped=mapped, fill=mirror_fill))
+    bucket_only = {"mirror_limit": mirror_limit, "patience_s": patience_s, **options}
+    bucket_only |= {"max_requests": max_requests, "max_requests_per_s": max_requests_per_s}
+    bucket_only |= {"max_price": max_price, "prices": prices, "verify": verify}
+    bucket_only |= {"exclusive": None if exclusive else False, "offline": offline or None}
+    bucket_only |= {"mirror": None if mirror in ("auto", None) else mirror}
+    bucket_only |= {"mirror_fill": None if mirror_fill == "auto" else mirror_fill}
     if not shared:
-        bucket_options |= {
-            "wait_s": wait_s,
-            "lease_ttl_s": None if lease_ttl_s == DEFAULT_TTL_S else lease_ttl_s,
-        }
-    refused = [name for name, value in bucket_options.items() if value is not None]
+        bucket_only |= {"wait_s": wait_s}
+        bucket_only |= {"lease_ttl_s": None if lease_ttl_s == DEFAULT_TTL_S else lease_ttl_s}
+    refused = [name for name, value in bucket_only.items() if value is not None]
     if refused:
         takes = f"shared, mapped{', ' if shared else '; with shared=True: '}lease_ttl_s, wait_s"
         raise ConfigurationError(f"{', '.join(refused)}: no option of the folder {text}; it takes {takes}")

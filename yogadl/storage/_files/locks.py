@@ -1,4 +1,8 @@
-"""Locks on files and temporary folders, which end with their process, for whatever reason it ends."""
+"""Locks on files, and temporary folders; the end of their process releases or removes them in any case.
+
+The locks are those of flock, since forked children share them, unlike POSIX locks: a lock is free once the
+last process that inherited it has closed its descriptor. Descriptors are closed on exec.
+"""
 
 import contextlib
 import errno
@@ -13,12 +17,6 @@ from typing import Final
 
 from yogadl.errors import StorageError
 from yogadl.storage._files.folder import translated
-
-# Hold locks on files; a lock is released when the process that holds it ends, for whatever reason.
-#
-# The locks are those of flock, since forked children share them, unlike POSIX locks: a lock is free once the
-# last process that inherited it has closed its descriptor. Descriptors are closed on exec.
-
 
 _FIRST_POLL_S: Final = 0.002
 _LAST_POLL_S: Final = 0.1
