@@ -61,7 +61,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "untag": "Remove a tag; the version that it names stays.",
         "rm": "Move a version to the trash.",
         "undelete": "Restore a version that was deleted or replaced.",
-        "prune": "Free the disk space of versions that have been in the trash for a while.",
+        "prune": "Erase the versions that have been in the trash for a while.",
         "completion": "Print the code that lets your shell complete commands and names.",
     },
 }

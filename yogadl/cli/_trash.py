@@ -86,7 +86,7 @@ def add_prune_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_prune(arguments: argparse.Namespace) -> int:
-    """Free the disk space of versions that have been in the trash for a while.
+    """Erase the versions that have been in the trash for a while.
 
     The command removes versions that were deleted or replaced more than --grace days ago, and files of that
     age that no version uses, such as those of a killed build. With a grace of 0 days the trash is emptied
