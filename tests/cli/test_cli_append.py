@@ -74,7 +74,7 @@ def test_a_job_that_is_repeated_after_its_tag_was_moved_finds_the_version_there(
     assert (ended.code, ended.err) == (0, "yogadl: nothing was built; --replace builds it anew\n")
     ended = append("items", "--replace", base="latest")
     assert ended.code == 1
-    assert "can't be appended to version '2' (the tag 'latest'), which is that" in ended.err
+    assert "can't be appended to version '2' (the tag 'latest'), which is the same version" in ended.err
     assert storage.info("d", "2").digest == before
     assert append("items", "--replace").code == 0
 

@@ -405,5 +405,5 @@ def test_a_killed_build_goes_on_and_says_so(build, file, storage):
     file.write_text(dedent(code).replace("FAILS", "None"))
     ended = build("Make", "--part-bytes", "100kB")
     assert ended.code == 0
-    assert "yogadl: 'd' version '1': going on at record " in ended.err
+    assert "yogadl: 'd' version '1': continuing at record " in ended.err
     assert np.array_equal(storage.fetch("d", "1")[999], np.full(100, 999))

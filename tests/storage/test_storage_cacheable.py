@@ -340,7 +340,7 @@ def test_changed_code_is_served_with_one_warning_that_names_the_line_and_the_nex
     assert "return list(range(count))" in text
     assert "return list(range(count, 0, -1))" in text
     assert "use the version '2'" in text
-    assert "served as it is" in text
+    assert "returned as it is" in text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from yogadl._provenance.builder import Call
 from yogadl._sources.sources import open_source
 from yogadl.cli._output import counted, note, say, say_json
 from yogadl.storage import CacheStorage
-from yogadl.storage._builds.building import begun
+from yogadl.storage._builds.building import begin_build
 from yogadl.storage._builds.cacheable import warn_if_stale
 from yogadl.storage._builds.partitions import Partitions
 
@@ -123,7 +123,7 @@ def run_task(
             return False
     origin = call.sha256()
     data = open_source(function(**values), allow_pickle=arguments.allow_pickle)
-    build = begun(
+    build = begin_build(
         storage._backend,
         key,
         None,

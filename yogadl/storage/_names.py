@@ -157,7 +157,7 @@ def partitioned(key: DatasetKey, run: str, partitions: int) -> str:
     return f"{builds(key)}/run-{run}-{partitions}"
 
 
-def shared_out(key: DatasetKey, run: str) -> str:
+def parallel(key: DatasetKey, run: str) -> str:
     """Return the folder of an attempt whose partitions are written in parallel for one builder.
 
     The builder holds the right to build the version. If it dies, the next builder may continue the attempt.
@@ -165,8 +165,8 @@ def shared_out(key: DatasetKey, run: str) -> str:
     return f"{builds(key)}/many-{run}"
 
 
-def is_shared_out(attempt: str) -> bool:
-    """Return whether an attempt of that name is one of `shared_out`."""
+def is_parallel(attempt: str) -> bool:
+    """Return whether an attempt of that name is one of `parallel`."""
     return attempt.startswith("many-")
 
 

@@ -498,10 +498,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 `yogadl.partitioned`.
             allow_pickle: Whether objects of the source without a stored form may be pickled.
         """
-        from yogadl.storage._builds.building import begun
+        from yogadl.storage._builds.building import begin_build
 
         key = new_key(dataset_id, dataset_version)
-        return begun(self._backend, key, partitions, run, source, allow_pickle=allow_pickle)
+        return begin_build(self._backend, key, partitions, run, source, allow_pickle=allow_pickle)
 
     @explains_names()
     def cacheable(
