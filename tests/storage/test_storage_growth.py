@@ -189,7 +189,7 @@ def test_a_version_without_records_is_appended_to(storage):
             r"fields are \['a', 'b'\], .* \['b', 'a'\]: give them in",
         ),
         ([{"a": {"b": 1}}], [{"a": {"b": "1"}}], "field 'a/b' is int64 in it, and str"),
-        ([(1, 2)], [[1, 2]], "records are each a tuple, the new ones a list"),
+        ([(1, 2)], [[1, 2]], "each of its records is a tuple, each new one a list"),
         ([1], [1.0], "the record is int64 in it, and float64"),
         ([1], [{"x": 1}], "the record .int64. is missing in the new records, which have the fields"),
     ],

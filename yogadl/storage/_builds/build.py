@@ -226,8 +226,8 @@ class _SizeReporter:
         )  # fmt: skip
         if rest_bytes > free_bytes and self._build.root.bucket is None:
             _log.warning(
-                "yogadl: %s may not fit on the disk: if the other records are as large as those so far, %s are"
-                " still to be written to %s, and %s are free",
+                "yogadl: %s may not fit on the disk: if the other records are as large as those so far, %s "
+                "are still to be written to %s, and %s are free",
                 self._build.key, in_words(rest_bytes), self._work, in_words(free_bytes),
             )  # fmt: skip
 
