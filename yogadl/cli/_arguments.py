@@ -57,21 +57,21 @@ def open_version(arguments: argparse.Namespace, *names: str, others: Sequence[st
         others: Further locations whose options the command accepts.
     """
     required = ("version", *names)
-    given = [value for name in required if (value := getattr(arguments, name)) is not None]
+    values = [value for name in required if (value := getattr(arguments, name)) is not None]
     head, _, tag = arguments.id.rpartition("@")
     storage = None
-    if len(given) == len(required) - 1 and head and tag:
+    if len(values) == len(required) - 1 and head and tag:
         storage = open_existing(arguments, *others)
         if not storage.versions(arguments.id):
-            arguments.id, given = head, [tag, *given]
-    elif len(given) == len(required) and head and tag:
+            arguments.id, values = head, [tag, *values]
+    elif len(values) == len(required) and head and tag:
         storage = open_existing(arguments, *others)
         if not storage.versions(arguments.id) and storage.versions(head):
-            arguments.refuse(f"{arguments.id} stands for both ID and VERSION: leave {given[0]!r} out")
-    if len(given) != len(required):
+            arguments.refuse(f"{arguments.id} stands for both ID and VERSION: leave {values[0]!r} out")
+    if len(values) != len(required):
         rest = "".join(f" {name.upper()}" for name in names)
         arguments.refuse(f"give ID VERSION{rest}, or ID@TAG{rest}")
-    for name, value in zip(required, given, strict=True):
+    for name, value in zip(required, values, strict=True):
         setattr(arguments, name, value)
     return storage or open_existing(arguments, *others)
 
@@ -99,16 +99,16 @@ def open_or_make(arguments: argparse.Namespace, *others: str) -> CacheStorage:
     refuse_unused_options(arguments, location or str(current), *others)
     if location is not None:
         return open_at(location, arguments)
-    found = storage_below(current)
-    if found is None:
+    root = storage_below(current)
+    if root is None:
         raise ConfigurationError(
             f"there are no caches in the current folder, {current}: say where they are with -s STORAGE "
             "(-s . to begin here)"
         )
-    if found != current:
+    if root != current:
         raise ConfigurationError(
             f"the current folder, {current}, is not a storage; say which one with -s STORAGE, e.g. -s "
-            f"{shlex.quote(str(found.relative_to(current)))}"
+            f"{shlex.quote(str(root.relative_to(current)))}"
         )
     return open_at(str(current), arguments)
 

@@ -242,7 +242,7 @@ class _CopiedFiles:
         progress: Received | None,
     ) -> None:
         names = {work / Path(file.name).name: file.name for file in files}
-        wanted = [
+        downloads = [
             Download(file.source_name, file.sha256, file.size_bytes, path)
             for path, file in zip(names, files, strict=True)
         ]
@@ -255,7 +255,7 @@ class _CopiedFiles:
             self._move_to_target(names[download.path], download.path)
             download.path.unlink(missing_ok=True)
 
-        download_all(bucket, wanted, progress=progress, guard=move_after_download)
+        download_all(bucket, downloads, progress=progress, guard=move_after_download)
 
     def _from_folder(
         self, files: list[_File], work: Path, exclusion: BuildExclusion, progress: Received | None

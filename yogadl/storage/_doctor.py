@@ -170,7 +170,7 @@ def _compare_clocks(modified: float, before: float, after: float) -> Finding:
 
 def _examine_conditions(bucket: Bucket, name: str) -> Finding:
     """Check put-if-absent: only one write succeeds, of two in turn and of several at once to `name`."""
-    what = "put-if-absent"
+    subject = "put-if-absent"
     mend = "use another store, or let only one machine build, with exclusive=False"
     try:
         check_conditions(bucket)
@@ -178,26 +178,26 @@ def _examine_conditions(bucket: Bucket, name: str) -> Finding:
             contents = [secrets.token_hex(16).encode() for _ in range(_WRITERS)]
             won = sum(writers.map(lambda content: bucket.put_if_absent(name, content), contents))
     except ConfigurationError as error:
-        return Finding(what, Outcome.PROBLEM, str(error), mend)
+        return Finding(subject, Outcome.PROBLEM, str(error), mend)
     except StorageError as error:
-        return _problem(what, error, "allow to write on a condition: a policy may forbid it")
+        return _problem(subject, error, "allow to write on a condition: a policy may forbid it")
     if won != 1:
         return Finding(
-            what,
+            subject,
             Outcome.PROBLEM,
             f"{won} of {_WRITERS} concurrent conditional writes succeeded, not one",
             mend,
         )
-    return Finding(what, Outcome.OK, f"one of {_WRITERS} concurrent conditional writes succeeded")
+    return Finding(subject, Outcome.OK, f"one of {_WRITERS} concurrent conditional writes succeeded")
 
 
-def _problem(what: str, error: StorageError, mend: str) -> Finding:
+def _problem(subject: str, error: StorageError, mend: str) -> Finding:
     """Return the finding of a store's error; `mend` is the advice if the store denies access."""
     if isinstance(error, CredentialsError):
         mend = "give other credentials, by --profile or the environment; --anonymous for a public bucket"
     elif error.errno == errno.EACCES:
         mend = f"if the credentials are right, {mend}"
-    return Finding(what, Outcome.PROBLEM, _message_of(error), _REMEDIES.get(error.errno or 0, mend))
+    return Finding(subject, Outcome.PROBLEM, _message_of(error), _REMEDIES.get(error.errno or 0, mend))
 
 
 def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
@@ -222,11 +222,11 @@ def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
     yield from examine_folder("mirror", location.root, f"{location.root}: {limit}", writes=writes)
 
 
-def examine_folder(what: str, folder: Path, description: str, *, writes: bool = True) -> Iterator[Finding]:
+def examine_folder(subject: str, folder: Path, description: str, *, writes: bool = True) -> Iterator[Finding]:
     """Check the file system that a folder is on, its room, and whether locks work there.
 
     Args:
-        what: The name of the folder in the findings.
+        subject: The name of the folder in the findings.
         folder: The folder.
         description: The beginning of the finding about its file system.
         writes: Whether to try locks in it.
@@ -234,32 +234,32 @@ def examine_folder(what: str, folder: Path, description: str, *, writes: bool = 
     kind = file_system(folder)
     if is_network(kind):
         text = f"{description}. It is on a network file system ({kind}): reads are as fast as that"
-        yield Finding(what, Outcome.NOTE, text, "a folder on a local disk is better")
+        yield Finding(subject, Outcome.NOTE, text, "a folder on a local disk is better")
     elif kind in MEMORY_FILE_SYSTEMS:
         yield Finding(
-            what,
+            subject,
             Outcome.NOTE,
             f"{description}. It is in memory ({kind})",
             "a folder on a disk takes no memory",
         )
     else:
-        yield Finding(what, Outcome.OK, f"{description}, on {kind or 'a file system of unknown kind'}")
-    found = os.statvfs(folder)
-    free_bytes = found.f_bavail * found.f_frsize
+        yield Finding(subject, Outcome.OK, f"{description}, on {kind or 'a file system of unknown kind'}")
+    status = os.statvfs(folder)
+    free_bytes = status.f_bavail * status.f_frsize
     text = f"{in_words(free_bytes)} are free"
     if free_bytes < _LITTLE_ROOM_BYTES:
         yield Finding(
-            f"{what}: room", Outcome.PROBLEM, text, "make room, or choose a folder on a larger disk"
+            f"{subject}: room", Outcome.PROBLEM, text, "make room, or choose a folder on a larger disk"
         )
     else:
-        yield Finding(f"{what}: room", Outcome.OK, text)
+        yield Finding(f"{subject}: room", Outcome.OK, text)
     if writes:
-        yield _examine_locks(what, folder)
+        yield _examine_locks(subject, folder)
 
 
-def _examine_locks(what: str, folder: Path) -> Finding:
+def _examine_locks(subject: str, folder: Path) -> Finding:
     """Lock a file, and check that it can't be locked again."""
-    what, path = f"{what}: locks", folder / f".yogadl-doctor-{secrets.token_hex(8)}"
+    subject, path = f"{subject}: locks", folder / f".yogadl-doctor-{secrets.token_hex(8)}"
     mend = "choose a folder on a local disk"
     opened: list[int] = []
     try:
@@ -268,7 +268,7 @@ def _examine_locks(what: str, folder: Path) -> Finding:
     except StorageError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             mend = "to build, make it writable. To read, this is not needed: --read-only leaves it out"
-        return Finding(what, Outcome.PROBLEM, _message_of(error), mend)
+        return Finding(subject, Outcome.PROBLEM, _message_of(error), mend)
     finally:
         for descriptor in opened:
             os.close(descriptor)
@@ -276,9 +276,9 @@ def _examine_locks(what: str, folder: Path) -> Finding:
             path.unlink()
     if not first or second:
         return Finding(
-            what, Outcome.PROBLEM, f"a file in {folder} could be locked twice at the same time", mend
+            subject, Outcome.PROBLEM, f"a file in {folder} could be locked twice at the same time", mend
         )
-    return Finding(what, Outcome.OK, "locks work")
+    return Finding(subject, Outcome.OK, "locks work")
 
 
 def examine_process() -> Iterator[Finding]:
@@ -296,13 +296,13 @@ def examine_process() -> Iterator[Finding]:
         yield Finding("mappings", Outcome.NOTE, f"vm.max_map_count is {mappings}", mend)
 
 
-def _limit(what: str, kind: int, enough: int, state: Outcome, mend: str) -> Finding:
+def _limit(subject: str, kind: int, enough: int, state: Outcome, mend: str) -> Finding:
     most = resource.getrlimit(kind)[0]
     if most == resource.RLIM_INFINITY:
-        return Finding(what, Outcome.OK, "no limit")
+        return Finding(subject, Outcome.OK, "no limit")
     if most >= enough:
-        return Finding(what, Outcome.OK, f"the limit is {most:,}")
-    return Finding(what, state, f"the limit is {most:,}", mend)
+        return Finding(subject, Outcome.OK, f"the limit is {most:,}")
+    return Finding(subject, state, f"the limit is {most:,}", mend)
 
 
 def _message_of(error: StorageError | ConfigurationError) -> str:

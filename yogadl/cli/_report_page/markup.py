@@ -239,11 +239,11 @@ def table(
     """
 
     def row(cells: Sequence[str], names: Sequence[str], scopes: Iterable[str]) -> str:
-        found = ""
+        content = ""
         for number, (cell, name, scope) in enumerate(zip(cells, names, scopes, strict=False)):
             aligned = {"class_": "number"} if number in right else {}
-            found += element(name, cell, **aligned, **({"scope": scope} if scope else {}))
-        return element("tr", found)
+            content += element(name, cell, **aligned, **({"scope": scope} if scope else {}))
+        return element("tr", content)
 
     head = row(header, ["th"] * len(header), itertools.repeat("col"))
     body = "\n".join(
@@ -251,8 +251,8 @@ def table(
         for cells in rows
     )
     content = element("caption", text(title)) + element("thead", head) + element("tbody", body)
-    found = element("table", content)
-    return element("div", found, class_="wide", role="region", tabindex=0, aria_label=title)
+    content = element("table", content)
+    return element("div", content, class_="wide", role="region", tabindex=0, aria_label=title)
 
 
 def folded(title: str, content: str) -> str:

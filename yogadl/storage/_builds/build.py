@@ -71,11 +71,11 @@ class Build:
     log_level: int = logging.INFO
     on_receipt_written: Callable[[], None] = lambda: None
 
-    def run(self, source: Source, where: str) -> list[Receipt]:
+    def run(self, source: Source, folder: str) -> list[Receipt]:
         """Read `source` to its end and return the receipts of all parts, in order."""
         note_version(self.root, self.key)
         folder_receipts = Receipts(
-            self.root, self.key, where, source, self._terms(source), self._origin(source)
+            self.root, self.key, folder, source, self._terms(source), self._origin(source)
         )
         receipts = folder_receipts.read()
         first = receipts[-1].first_record + receipts[-1].part.index.records if receipts else 0
@@ -98,7 +98,7 @@ class Build:
 
         from yogadl._format.writer import CacheWriter  # imports lmdb, which reading does not need
 
-        with self.root.workplace(where) as work:
+        with self.root.workplace(folder) as work:
             writer = CacheWriter(
                 work, spec, part_bytes=self.part_bytes, on_sealed=on_sealed, first_record=first
             )
@@ -291,8 +291,8 @@ def _describe_fields(spec: Spec) -> str:
     return f"a {spec.tree.kind} of ({', '.join(names)})"
 
 
-def _union(ours: Any, theirs: Any) -> Any:
+def _union(first: Any, second: Any) -> Any:
     """Return the leaf that admits the shapes of both leaves."""
-    if ours.shape is None or theirs.shape is None:
-        return ours if ours.shape is None else theirs
-    return widen(ours, theirs.shape)
+    if first.shape is None or second.shape is None:
+        return first if first.shape is None else second
+    return widen(first, second.shape)

@@ -229,22 +229,24 @@ def _check_like(base: Manifest, source: Source) -> None:
     raise UnsupportedDataError(f"can't append to {base.key}: {problem}")
 
 
-def _difference(theirs: Spec, ours: Spec) -> str:
-    before, now = ({field.name: field.leaf.dtype for field in spec.fields} for spec in (theirs, ours))
+def _difference(base: Spec, new: Spec) -> str:
+    before, after = ({field.name: field.leaf.dtype for field in spec.fields} for spec in (base, new))
     for name, dtype in before.items():
         field = f"the field {name!r}" if name else "the record"
-        if name not in now:
-            return f"{field} ({dtype}) is missing in the new records, which have {_describe_fields(ours)}"
-        if now[name] != dtype:
-            return f"{field} is {dtype} in it, and {now[name]} in the new records; make it {dtype}"
-    for name, dtype in now.items():
+        if name not in after:
+            return f"{field} ({dtype}) is missing in the new records, which have {_describe_fields(new)}"
+        if after[name] != dtype:
+            return f"{field} is {dtype} in it, and {after[name]} in the new records; make it {dtype}"
+    for name, dtype in after.items():
         if name not in before:
             return (
-                f"it lacks the field {name!r} ({dtype}) of the new records: it has {_describe_fields(theirs)}"
+                f"it lacks the field {name!r} ({dtype}) of the new records: it has {_describe_fields(base)}"
             )
-    if list(before) != list(now):
-        return f"its fields are {list(before)}, those of the new records {list(now)}: give them in that order"
-    trees = [getattr(spec.tree, "kind", "value") for spec in (theirs, ours)]
+    if list(before) != list(after):
+        return (
+            f"its fields are {list(before)}, those of the new records {list(after)}: give them in that order"
+        )
+    trees = [getattr(spec.tree, "kind", "value") for spec in (base, new)]
     return f"each of its records is a {trees[0]}, each new one a {trees[1]}, or nested fields differ this way"
 
 

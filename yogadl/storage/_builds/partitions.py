@@ -114,7 +114,7 @@ def missing_and_foreign(
 
 
 def incomplete_message(
-    count: int, missing: Sequence[int], foreign: Sequence[int], named: str, others: str
+    count: int, missing: Sequence[int], foreign: Sequence[int], named: str, other_runs: str
 ) -> str:
     """Return the message about partitions that are missing or foreign.
 
@@ -123,24 +123,26 @@ def incomplete_message(
         missing: The partitions that are not written.
         foreign: The partitions that were written by other code, arguments or values.
         named: A phrase that names the partitions or tasks to run again.
-        others: The names of other runs of the version.
+        other_runs: The names of other runs of the version.
     """
     reasons = {
         "are not written yet": missing,
         "were written by other code, arguments or values than the commit has": foreign,
     }
     sentence = ", and ".join(
-        f"{len(which)} of {count} partitions {what}" for what, which in reasons.items() if which
+        f"{len(numbers)} of {count} partitions {reason}" for reason, numbers in reasons.items() if numbers
     )
-    what = f"none of {count} partitions is written yet" if len(missing) == count else f"{sentence}: {named}"
+    message = (
+        f"none of {count} partitions is written yet" if len(missing) == count else f"{sentence}: {named}"
+    )
     if foreign:
-        what += ", then commit again"
-    if others:
-        what += (
+        message += ", then commit again"
+    if other_runs:
+        message += (
             "; other partitions of this version were written by tasks of other code, arguments or source, or "
-            f"another run: {others}"
+            f"another run: {other_runs}"
         )
-    return what
+    return message
 
 
 _log = logging.getLogger("yogadl")
@@ -199,17 +201,17 @@ class Partitions:
         """
         assert self.shares is not None
         share = self.shares[partition]
-        found = self._read(partition)
-        is_other = found is not None and found.made_by != self._made_by
-        if found is not None and is_other:
+        written = self._read(partition)
+        is_other = written is not None and written.made_by != self._made_by
+        if written is not None and is_other:
             _log.warning(
                 "yogadl: %s: %s was written by other code, arguments or values: it is written again",
                 self.key, self.described(partition),
             )  # fmt: skip
-        elif found is not None:
-            is_like = not share.can_compare or self._has_same_records(found.receipts, share.source())
-            if found.stamp == share.stamp and is_like:
-                return found.receipts
+        elif written is not None:
+            is_like = not share.can_compare or self._has_same_records(written.receipts, share.source())
+            if written.stamp == share.stamp and is_like:
+                return written.receipts
             if not self.is_parallel:
                 raise ConfigurationError(
                     f"{self.key}: {self.described(partition)} was written from other records than this task "

@@ -173,23 +173,23 @@ def check_parts(root: Root, key: DatasetKey, table: PartTable) -> dict[str, Entr
     return entries
 
 
-def put_aside(root: Root, where: str, aside: str, depth: int = 0) -> None:
+def put_aside(root: Root, folder: str, aside: str, depth: int = 0) -> None:
     """Move the notes of an attempt to another folder, where no build uses them, and prune finds them.
 
     Args:
         root: The storage's root.
-        where: The attempt's folder.
+        folder: The attempt's folder.
         aside: The folder of an attempt that no build can continue.
         depth: Move only notes that lie in at least this many folders below the attempt's.
     """
-    for name in root.names(where, ".json"):
-        rest = name[len(where) + 1 :]
+    for name in root.names(folder, ".json"):
+        rest = name[len(folder) + 1 :]
         if rest.count("/") >= depth:
             root.rename(name, f"{aside}/{rest.replace('/', '-')}")
 
 
-def clear_attempt(root: Root, key: DatasetKey, where: str) -> None:
+def clear_attempt(root: Root, key: DatasetKey, folder: str) -> None:
     """Remove the folder of an attempt that was published; of the last attempt, the folder of all attempts."""
     others = {_names.split_attempt(key.id, name)[1] for name in root.names(_names.builds(key))}
-    is_last = others <= {"", where.rpartition("/")[2]}
-    root.remove_folder(_names.builds(key) if is_last else where)
+    is_last = others <= {"", folder.rpartition("/")[2]}
+    root.remove_folder(_names.builds(key) if is_last else folder)

@@ -115,34 +115,36 @@ class Catalogue:
         content = self.opener.manifest(key, digest)
         if content is None:
             return None
-        found = digest_of(content)
-        if digest is not None and found != digest:
+        found_digest = digest_of(content)
+        if digest is not None and found_digest != digest:
             raise CacheFormatError(
-                f"{key} has digest {found}, not {digest}: it was built again or changed; fetch it without "
-                "a digest, or with the new one"
+                f"{key} has digest {found_digest}, not {digest}: it was built again or changed; fetch it "
+                "without a digest, or with the new one"
             )
         where = self.root.where(_names.manifest(key))
-        return Published(read_manifest(content, key, where), found, content)
+        return Published(read_manifest(content, key, where), found_digest, content)
 
     def not_found(self, key: DatasetKey) -> DatasetNotFoundError:
         """Return the error for a version that does not exist; its message lists versions that do."""
-        what = f"there is no {key} in {self.root.location}"
+        message = f"there is no {key} in {self.root.location}"
         if not self.is_there():
-            return DatasetNotFoundError(f"{what}: that folder does not exist; check the path")
+            return DatasetNotFoundError(f"{message}: that folder does not exist; check the path")
         # If a part of the storage can't be listed or read, the message ends without that information.
         with contextlib.suppress(StorageError, CacheFormatError):
             versions = self.versions(key.id)
-            what += f"; there are the versions {versions}" if versions else f"; {self.described_datasets()}"
+            message += (
+                f"; there are the versions {versions}" if versions else f"; {self.described_datasets()}"
+            )
             tags = self.tags(key.id) if versions else {}
-            what += f", and the tags {sorted(tags)}" if tags else ""
-        return DatasetNotFoundError(what)
+            message += f", and the tags {sorted(tags)}" if tags else ""
+        return DatasetNotFoundError(message)
 
     def no_dataset(self, dataset_id: str) -> DatasetNotFoundError:
         """Return the error for a dataset that does not exist; its message lists datasets that do."""
-        what = f"there is no dataset {dataset_id!r} in {self.root.location}"
+        message = f"there is no dataset {dataset_id!r} in {self.root.location}"
         if not self.is_there():
-            return DatasetNotFoundError(f"{what}: that folder does not exist; check the path")
-        return DatasetNotFoundError(f"{what}; {self.described_datasets()}")
+            return DatasetNotFoundError(f"{message}: that folder does not exist; check the path")
+        return DatasetNotFoundError(f"{message}; {self.described_datasets()}")
 
     def is_there(self) -> bool:
         """Return whether the folder exists; true for a bucket, since finding out would need a request."""

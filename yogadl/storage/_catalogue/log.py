@@ -59,8 +59,8 @@ def explain(first: Manifest, second: Manifest) -> Explanation:
         for manifest, ingredients in ((first, old), (second, new))
         if ingredients is None
     ]
-    found = [] if old is None or new is None else differences(old, new)
-    if not notes and not found:
+    reasons = [] if old is None or new is None else differences(old, new)
+    if not notes and not reasons:
         notes.append("both were built by the same code with the same arguments")
     notes.append(_records_note(first, second))
     # Automatic names of versions do not depend on these, but the records may.
@@ -72,7 +72,7 @@ def explain(first: Manifest, second: Manifest) -> Explanation:
     for name in sorted((libraries.keys() | others.keys()) - {"numpy", "yogadl"}):
         if libraries.get(name) != others.get(name):
             notes.append(f"{name:.200}: {libraries.get(name, 'not used')} -> {others.get(name, 'not used')}")
-    return Explanation(first.key.id, first.key.version, second.key.version, tuple(found), tuple(notes))
+    return Explanation(first.key.id, first.key.version, second.key.version, tuple(reasons), tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -169,11 +169,11 @@ def _logged(
         )
 
 
-def _compared_with(manifest: Manifest, older: list[Manifest], every: list[Manifest]) -> Manifest | None:
+def _compared_with(manifest: Manifest, older: list[Manifest], manifests: list[Manifest]) -> Manifest | None:
     """Return the version that `manifest` continues, if unchanged since, or else the one built before it."""
-    by_version = {one.key.version: one for one in every}
+    by_version = {one.key.version: one for one in manifests}
     for earlier in reversed(manifest.earlier):
-        found = by_version.get(earlier.version)
-        if found is not None and found.fingerprint == earlier.fingerprint:
-            return found
+        continued = by_version.get(earlier.version)
+        if continued is not None and continued.fingerprint == earlier.fingerprint:
+            return continued
     return older[-1] if older else None

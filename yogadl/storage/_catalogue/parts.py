@@ -57,15 +57,15 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
             f"{what} was truncated or changed; build the dataset again, or restore the file"
         )
     table = PartTable.from_file(ArrayFile.from_buffer(content, what), what)
-    for noun, found, stated in (
+    for noun, counted, stated in (
         ("records", table.records, manifest.records),
         ("parts", len(table), manifest.parts),
         ("bytes in its parts", table.total_bytes, manifest.size_bytes),
         ("fields", len(table.fields), len(manifest.spec.fields) if len(table) else 0),
     ):
-        if found != stated:
+        if counted != stated:
             raise CacheFormatError(
-                f"{what} has {found} {noun}, but the manifest says {stated}: one of them was changed; "
+                f"{what} has {counted} {noun}, but the manifest says {stated}: one of them was changed; "
                 "build the dataset again, or restore the files"
             )
     return table

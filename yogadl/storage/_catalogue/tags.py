@@ -102,17 +102,17 @@ def current_tags(root: Root, dataset_id: str) -> dict[str, str]:
     Raises:
         CacheFormatError: if the file of a last move is damaged.
     """
-    found = {}
+    versions = {}
     for tag, numbers in _tags(root, dataset_id):
         version = _read(root, dataset_id, tag, max(numbers)).version
         if version is not None:
-            found[tag] = version
-    return found
+            versions[tag] = version
+    return versions
 
 
 def moves_of_tags(root: Root, dataset_id: str) -> list[TagMove]:
     """Return all moves of all tags of a dataset, the oldest first; damaged moves are logged as warnings."""
-    found: list[tuple[float, TagMove]] = []
+    moves: list[tuple[float, TagMove]] = []
     for tag, numbers in _tags(root, dataset_id):
         when = 0.0
         for number in sorted(numbers):
@@ -122,8 +122,8 @@ def moves_of_tags(root: Root, dataset_id: str) -> list[TagMove]:
                 _log.warning("yogadl: skipped a damaged move of a tag: %s", error)
                 continue
             when = max(when, move.moved)  # a clock may have been set back; numbers only grow
-            found.append((when, move))
-    return [move for _, move in sorted(found, key=lambda each: each[0])]
+            moves.append((when, move))
+    return [move for _, move in sorted(moves, key=lambda each: each[0])]
 
 
 def refuse_tag(root: Root, key: DatasetKey) -> None:

@@ -69,9 +69,9 @@ def open_file(root: Path, name: str) -> BinaryIO:
 
 def stat_file(root: Path, name: str) -> os.stat_result:
     """Return the status of a file, under the same conditions as `open_file`."""
-    found = stat_any(root, name)
-    _refuse_irregular(f"{root}/{name}", found)
-    return found
+    status = stat_any(root, name)
+    _refuse_irregular(f"{root}/{name}", status)
+    return status
 
 
 def stat_any(root: Path, name: str) -> os.stat_result:
@@ -109,12 +109,12 @@ def _link_error(path: str) -> CacheFormatError:
     )
 
 
-def _refuse_irregular(path: str, found: os.stat_result) -> None:
-    if stat.S_ISLNK(found.st_mode):
+def _refuse_irregular(path: str, status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode):
         raise _link_error(path)
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise _not_regular_error(path)
 
 
@@ -317,15 +317,15 @@ class Folder(Root):
 
         Folders that this user may not list are left out: these may belong to other users.
         """
-        found, count = [], 0
+        result, count = [], 0
         top = checked_path(self.root, f"{below}/") if below else self.root
         for folder, folders, files in os.walk(top, onerror=_refuse_unless_forbidden):
             if not set(names).isdisjoint(folders):
-                found.append(os.path.relpath(folder, self.root))
+                result.append(os.path.relpath(folder, self.root))
             count += len(folders) + len(files)
             if most_files is not None and count >= most_files:
-                return sorted(found), False
-        return sorted(found), True
+                return sorted(result), False
+        return sorted(result), True
 
     def now(self) -> float:
         """Return the time by this machine's clock, which the disk's file times follow."""
@@ -394,13 +394,13 @@ def made_folder(path: Path) -> Path:
     return path
 
 
-def changed(found: os.stat_result) -> float:
+def changed(status: os.stat_result) -> float:
     """Return the time when a file got its current content or place in this folder.
 
     The modification time may be that of an original that was copied; the time of the inode is this folder's
     own.
     """
-    return max(found.st_mtime, found.st_ctime)
+    return max(status.st_mtime, status.st_ctime)
 
 
 def sync_folder(path: Path) -> None:

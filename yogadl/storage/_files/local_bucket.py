@@ -195,6 +195,6 @@ def _stamp(path: Path) -> None:
     os.utime(path, ns=(modified, modified - modified % _MILLISECOND_NS + secrets.randbelow(_MILLISECOND_NS)))
 
 
-def _object(name: str, found: os.stat_result) -> Object:
-    tag = f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
-    return Object(name, found.st_size, tag, changed(found))
+def _object(name: str, status: os.stat_result) -> Object:
+    tag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+    return Object(name, status.st_size, tag, changed(status))

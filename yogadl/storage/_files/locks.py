@@ -157,7 +157,7 @@ class Claim:
         After `stall_s` without progress of the holder, the wait ends, and the file is downloaded twice, which
         does no harm.
         """
-        seen, since = -1, time.monotonic()
+        last_touch, touch_seen_s = -1, time.monotonic()
         for _ in polls(None):
             if self._try():
                 if is_made():
@@ -168,9 +168,9 @@ class Claim:
                 return False
             touch = self._holder_touched_ns()
             now = time.monotonic()
-            if touch != seen:
-                seen, since = touch, now
-            elif now - since > stall_s:
+            if touch != last_touch:
+                last_touch, touch_seen_s = touch, now
+            elif now - touch_seen_s > stall_s:
                 return True
         raise AssertionError("unreachable")
 

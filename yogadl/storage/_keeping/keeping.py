@@ -135,13 +135,13 @@ def remove_tag(backend: Backend, dataset_id: str, tag: str) -> None:
 def unfinished(backend: Backend, dataset_id: str | None) -> list[Unfinished]:
     """Return the unfinished builds and the sizes of their files: see `CacheStorage.unfinished`."""
     catalogue, root = backend.catalogue, backend.root
-    found: list[Unfinished] = []
+    builds: list[Unfinished] = []
     for name in catalogue.ids_with("builds") if dataset_id is None else [dataset_id]:
         attempts = attempts_of(root, name)
         if attempts:
-            kept: set[str] = set()
+            named: set[str] = set()
             try:
-                kept = Pruning(root, name, 0.0, 0.0).named(catalogue.versions(name))
+                named = Pruning(root, name, 0.0, 0.0).named(catalogue.versions(name))
             except (CacheFormatError, StorageError) as error:  # builds are listed despite a bad manifest
                 _log.warning(
                     "yogadl: the sizes of unfinished builds of %r may include files that its versions use: "
@@ -149,8 +149,8 @@ def unfinished(backend: Backend, dataset_id: str | None) -> list[Unfinished]:
                     name,
                     error,
                 )
-            found += unfinished_builds(root, name, attempts, kept)
-    return found
+            builds += unfinished_builds(root, name, attempts, named)
+    return builds
 
 
 def prune(
@@ -162,9 +162,9 @@ def prune(
     progress: Callable[[int, int], None] | None,
 ) -> Pruned:
     """Remove files that no manifest names: see `CacheStorage.prune`."""
-    given: object = grace_s  # a value from the user may have any type
-    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
-        raise ConfigurationError(f"grace_s must be a number of seconds, at least 0, not {given!r:.100}")
+    unchecked: object = grace_s  # a value from the user may have any type
+    if isinstance(unchecked, bool) or not isinstance(unchecked, int | float) or not unchecked >= 0:
+        raise ConfigurationError(f"grace_s must be a number of seconds, at least 0, not {unchecked!r:.100}")
     root, catalogue = backend.root, backend.catalogue
     if not catalogue.is_there():
         return Pruned((), 0)
@@ -173,16 +173,16 @@ def prune(
     with root.with_room(dry_run):
         now = root.now()
         ids = catalogue.ids_with("versions", "trash", "parts", "tables", "builds", "tags")
-        for seen, dataset_id in enumerate(ids):
+        for datasets_seen, dataset_id in enumerate(ids):
             if progress is not None:
-                progress(seen, len(removed))
+                progress(datasets_seen, len(removed))
             pruning = Pruning(root, dataset_id, grace_s, now)
             removable = pruning.unfinished if unfinished else pruning.removable
             try:
                 for entry in _pruned(backend, pruning, removable, dataset_id, dry_run):
                     removed.append(entry)
                     if progress is not None:
-                        progress(seen, len(removed))
+                        progress(datasets_seen, len(removed))
             except CacheFormatError as error:
                 _log.warning("yogadl: skipped %r: %s", dataset_id, error)
             except (StorageError, LeaseError) as error:

@@ -69,15 +69,15 @@ class Attempt:
 
 def attempts_of(root: Root, dataset_id: str) -> list[Attempt]:
     """Return all attempts to build a version of a dataset."""
-    found: dict[tuple[str, str], Attempt] = {}
+    attempts: dict[tuple[str, str], Attempt] = {}
     for entry in root.entries(f"{dataset_id}/builds"):
         if _names.is_cache_file(dataset_id, entry.name):
             builds, name = _names.split_attempt(dataset_id, entry.name)
-            attempt = found.setdefault((builds, name), Attempt(builds, name))
+            attempt = attempts.setdefault((builds, name), Attempt(builds, name))
             attempt.entries.append(entry)
             if name and entry.name.endswith(".json"):
                 attempt.named |= _files_in_note(root, dataset_id, entry.name)
-    return list(found.values())
+    return list(attempts.values())
 
 
 def has_unresumable(root: Root, dataset_id: str, published: DatasetKey | None) -> bool:
@@ -95,30 +95,30 @@ def has_unresumable(root: Root, dataset_id: str, published: DatasetKey | None) -
 
 def _files_in_note(root: Root, dataset_id: str, name: str) -> set[str]:
     """Return the files that a note names: those of one part, or of all parts of a partition."""
-    found: set[str] = set()
+    files: set[str] = set()
     # A truncated or foreign note names no files that a build could use.
     with contextlib.suppress(ValueError, KeyError, TypeError, CacheFormatError):
         document: Any = parse_json(root.read(name) or b"[]", most_digits=MANY_DIGITS)
         if isinstance(document, dict):
             document = document.get("parts", [[document.get("sha256"), document.get("index_sha256")]])
         for sha256, index_sha256, *_ in document:
-            found |= {_names.part(dataset_id, sha256), *_names.indexes(dataset_id, sha256, index_sha256)}
-    return found
+            files |= {_names.part(dataset_id, sha256), *_names.indexes(dataset_id, sha256, index_sha256)}
+    return files
 
 
 def unfinished_builds(
-    root: Root, dataset_id: str, found: Iterable[Attempt], kept: set[str]
+    root: Root, dataset_id: str, attempts_found: Iterable[Attempt], named: set[str]
 ) -> list[Unfinished]:
-    """Return the unfinished builds that these attempts belong to; files in `kept` are not counted."""
+    """Return the unfinished builds that these attempts belong to; files in `named` are not counted."""
     by_version: dict[str, list[Attempt]] = {}
-    for attempt in found:
+    for attempt in attempts_found:
         by_version.setdefault(attempt.builds, []).append(attempt)
     sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{dataset_id}/parts")}
     result = []
     for builds, attempts in sorted(by_version.items()):
         if not any(attempt.name for attempt in attempts):
             continue
-        names = set().union(*(attempt.named for attempt in attempts)) - kept
+        names = set().union(*(attempt.named for attempt in attempts)) - named
         own_bytes = sum(entry.size_bytes for attempt in attempts for entry in attempt.entries)
         size_bytes = own_bytes + sum(sizes.get(name, 0) for name in names)
         version = (root.view(_names.version_note(builds), _MOST_VERSION_BYTES) or b"").decode(
@@ -176,7 +176,7 @@ class Pruning:
             CacheFormatError: if a manifest can't be read; then nothing may be removed.
             StorageError: if a file or folder can't be listed or read; then nothing may be removed, either.
         """
-        found = [
+        entries = [
             entry for below in sorted(RESERVED_NAMES) for entry in self._root.entries(f"{self._id}/{below}")
         ]
         # This is read after the parts are listed: a task that notes a part from now on waits for this prune
@@ -187,21 +187,21 @@ class Pruning:
                 removable.append(Entry(name, self._root.size(name) or 0, stamp / 1e9))
             else:
                 kept |= self._named_files(key, name)
-        locks = self._locks(versions, found)
-        return removable + [e for e in found if e.name not in locks and self._is_removable(e, kept)]
+        locks = self._locks(versions, entries)
+        return removable + [e for e in entries if e.name not in locks and self._is_removable(e, kept)]
 
-    def _locks(self, versions: Sequence[str], found: Sequence[Entry]) -> set[str]:
+    def _locks(self, versions: Sequence[str], entries: Sequence[Entry]) -> set[str]:
         """Return the locks that stay: locks of versions that exist, are in the trash, or are being built.
 
         A bucket has no locks. On a network file system all locks stay: a process that waits for a lock there
         might not notice that its file was removed.
         """
-        locks = {entry.name for entry in found if _names.is_lock(self._id, entry.name)}
+        locks = {entry.name for entry in entries if _names.is_lock(self._id, entry.name)}
         if not locks or self._root.bucket is not None or network_file_system(Path(self._root.location)):
             return locks
         keys = [DatasetKey(self._id, version) for version in versions]
         keys += [key for key, _, _ in trashed(self._root, self._id)]
-        begun = (entry.name for entry in found if entry.name.startswith(f"{self._id}/builds/"))
+        begun = (entry.name for entry in entries if entry.name.startswith(f"{self._id}/builds/"))
         builds = {_names.split_attempt(self._id, name)[0] for name in begun}
         used = {_names.version_hash_in(name) for name in builds.union(map(_names.builds, keys))}
         return {name for name in locks if _names.version_hash_in(name) in used}

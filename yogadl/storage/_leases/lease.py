@@ -97,15 +97,15 @@ class Leases:
     def _live_folders(self, dataset_id: str, now: float) -> set[str]:
         """Return the folders of leases whose holders may be alive."""
         newest: dict[str, tuple[int, bool, float]] = {}
-        for found, term, ending in self._objects(f"{dataset_id}/leases"):
+        for entry, term, ending in self._objects(f"{dataset_id}/leases"):
             if ending == _names.WAIT_SUFFIX:
                 continue  # written by a waiting process
-            version = found.name.rpartition("/")[0]
-            before = newest.get(version, (0, False, 0.0))
-            if term >= before[0]:
-                is_same = term == before[0]
-                has_ended = ending == _names.END_SUFFIX or (is_same and before[1])
-                newest[version] = term, has_ended, max(found.modified, before[2] if is_same else 0.0)
+            version = entry.name.rpartition("/")[0]
+            earlier = newest.get(version, (0, False, 0.0))
+            if term >= earlier[0]:
+                is_same_term = term == earlier[0]
+                has_ended = ending == _names.END_SUFFIX or (is_same_term and earlier[1])
+                newest[version] = term, has_ended, max(entry.modified, earlier[2] if is_same_term else 0.0)
         live = set()
         for version, (term, has_ended, modified) in newest.items():
             if not has_ended:
@@ -165,23 +165,23 @@ class Leases:
     def _state(self, key: DatasetKey | _names.WholeDataset) -> LeaseState:
         """Return the state of the newest lease of a key, from a list of the objects of its leases."""
         state, waited_for = LeaseState(), set()
-        for found, term, ending in self._objects(_names.leases(key)):
+        for entry, term, ending in self._objects(_names.leases(key)):
             if ending == _names.WAIT_SUFFIX:  # a mark alone is no lease
                 waited_for.add(term)
                 continue
             if term > state.term:
                 state = LeaseState(term, "", False)
             if term == state.term:
-                heartbeat = found.tag if ending == _names.HEARTBEAT_SUFFIX else state.heartbeat
+                heartbeat = entry.tag if ending == _names.HEARTBEAT_SUFFIX else state.heartbeat
                 state = LeaseState(term, heartbeat, state.has_ended or ending == _names.END_SUFFIX)
         return replace(state, has_waiter=state.term in waited_for)
 
     def _objects(self, below: str) -> Iterator[tuple[Object, int, str]]:
         """Yield the objects of leases below a folder, each with its term and the ending of its name."""
-        for found in self.bucket.list(f"{below}/"):
-            split = _names.split_lease(found.name)
+        for entry in self.bucket.list(f"{below}/"):
+            split = _names.split_lease(entry.name)
             if split is not None:
-                yield found, *split
+                yield entry, *split
 
     def _try_acquire(self, key: DatasetKey | _names.WholeDataset, state: LeaseState) -> "BuildLease | None":
         """Put the lease of the term after `state`, unless another process puts it first."""
@@ -222,9 +222,9 @@ class Leases:
                 lease.stop_heartbeat()
                 self.bucket.delete(name)
                 return None
-            for found, old_term, _ in list(self._objects(_names.leases(key))):
+            for entry, old_term, _ in list(self._objects(_names.leases(key))):
                 if old_term < term:
-                    self.bucket.delete(found.name)
+                    self.bucket.delete(entry.name)
         except BaseException as error:
             lease.end(f"{type(error).__name__}: {error}")
             raise
