@@ -92,7 +92,7 @@ def test_a_version_that_is_there_is_served(build, storage):
     ended = build("squares")
     assert ended.code == 0
     assert ended.out.startswith("d 1 is there already, built just now: 11 records, ")
-    assert ended.err == "yogadl: nothing was built; --replace builds it anew\n"
+    assert ended.err == "yogadl: nothing was built; --replace builds it again\n"
     assert storage.info("d", "1") == before
 
 

@@ -177,7 +177,7 @@ def test_the_version_is_the_librarys():
 
 def test_without_a_command_the_help_is_named(capsys):
     assert main([]) == 2
-    assert capsys.readouterr().err.endswith("COMMAND; `yogadl -h` says more\n")
+    assert capsys.readouterr().err.endswith("COMMAND; see `yogadl -h`\n")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

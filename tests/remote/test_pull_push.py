@@ -339,7 +339,7 @@ def test_pull_from_a_folder_needs_a_place_to_copy_to(
 ) -> None:
     ended = yoga("pull", "a", "1", "-s", tmp_path / "caches")
     assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "say with --to where to copy it" in ended.err
+    assert "give --to, the storage to copy it to" in ended.err
 
 
 @pytest.mark.parametrize("words", [[], ["x", "--to", "y"]])

@@ -180,17 +180,21 @@ def test_a_version_without_records_is_appended_to(storage):
     ("before", "new", "problem"),
     [
         ({"x": [1], "y": [2.0]}, {"x": [1]}, r"field 'y' \(float64\) is missing in the new records"),
-        ({"x": [1]}, {"x": [1], "y": [2]}, r"it lacks the field 'y' \(int64\) of the new records"),
-        ({"x": [1]}, {"x": [1.5]}, "field 'x' is int64 in it, and float64 in the new records; make it int64"),
-        ({"x": ["a"]}, {"x": [b"a"]}, "field 'x' is str in it, and bytes"),
+        ({"x": [1]}, {"x": [1], "y": [2]}, r"that version lacks the field 'y' \(int64\) of the new records"),
+        (
+            {"x": [1]},
+            {"x": [1.5]},
+            "field 'x' is int64 in that version, and float64 in the new records; make it int64",
+        ),
+        ({"x": ["a"]}, {"x": [b"a"]}, "field 'x' is str in that version, and bytes"),
         (
             {"a": [1], "b": [1]},
             {"b": [1], "a": [1]},
             r"fields are \['a', 'b'\], .* \['b', 'a'\]: give them in",
         ),
-        ([{"a": {"b": 1}}], [{"a": {"b": "1"}}], "field 'a/b' is int64 in it, and str"),
+        ([{"a": {"b": 1}}], [{"a": {"b": "1"}}], "field 'a/b' is int64 in that version, and str"),
         ([(1, 2)], [[1, 2]], "each of its records is a tuple, each new one a list"),
-        ([1], [1.0], "the record is int64 in it, and float64"),
+        ([1], [1.0], "the record is int64 in that version, and float64"),
         ([1], [{"x": 1}], "the record .int64. is missing in the new records, which have the fields"),
     ],
 )

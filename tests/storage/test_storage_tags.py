@@ -198,7 +198,7 @@ def test_no_copy_is_made_under_the_name_of_a_tag(tagged, tmp_path):
     ("name", "why"),
     [
         ("", "is empty"),
-        ("a@b", "has an '@', which marks a tag"),
+        ("a@b", "has an '@', which separates a dataset's id from a tag"),
         ("../x", "has a path segment that starts with a dot"),
         ("/a", "has an empty path segment"),
         ("a//b", "has an empty path segment"),

@@ -91,7 +91,7 @@ Example, with a file data.py that has a function `squares`:
   yogadl build data.py:squares squares 1 -s /data/caches
   yogadl head squares 1 -s /data/caches
 
-`yogadl COMMAND -h` says more. Exit codes: 0 done, 1 failed or damage found,
+`yogadl COMMAND -h` describes a command. Exit codes: 0 done, 1 failed or damage found,
 2 invalid arguments, 130 interrupted.
 """
 
@@ -177,7 +177,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that raises `_UsageError` where argparse would print the usage and exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise _UsageError(f"{message}; `{self.prog} -h` says more", _positionals(self))
+        raise _UsageError(f"{message}; see `{self.prog} -h`", _positionals(self))
 
 
 def _positionals(parser: argparse.ArgumentParser) -> list[str]:

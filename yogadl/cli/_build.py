@@ -196,9 +196,9 @@ def _say_result(info: DatasetInfo, was_built: bool, elapsed_s: float, run_name: 
     else:
         say(f"{info.id} {info.version} is there already, built {ago(info.created)}: {contents(info)}.")
         if run_name is None:
-            note("nothing was built; --replace builds it anew")
+            note("nothing was built; --replace builds it again")
         else:
-            note(f"it is what the run {run_name} has built; --replace with another --run builds it anew")
+            note(f"it is what the run {run_name} has built; --replace with another --run builds it again")
     say(f"Fingerprint, the same on every machine: {info.fingerprint}")
 
 

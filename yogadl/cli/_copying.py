@@ -104,7 +104,9 @@ def run_pull(arguments: argparse.Namespace) -> int:
         arguments.refuse("--replace is for --to: a mirror has no versions of its own")
     opener = storage._backend.catalogue.opener
     if not isinstance(opener, MirrorOpener):
-        raise ConfigurationError(f"{storage.location} is on this machine: say with --to where to copy it")
+        raise ConfigurationError(
+            f"{storage.location} is on this machine: give --to, the storage to copy it to"
+        )
     key, published = storage._backend.catalogue.named(DatasetKey(arguments.id, arguments.version))
     manifest = published.manifest
     with Bar("pulling", manifest.size_bytes) as bar:

@@ -142,7 +142,7 @@ def _load_module(path: Path) -> ModuleType:
     if has_other_module:
         name = f"_yogadl_build_{name}"
     if path.suffix != ".py":
-        raise ConfigurationError(f"{path} is no Python file; its name must end in .py")
+        raise ConfigurationError(f"{path} is not a Python file; its name must end in .py")
     loader = _FreshLoader(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None  # because the loader is given

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the page, and return 1 if other versions or the tags of the dataset can't be read."""
     if arguments.json and arguments.output == _STDOUT:
-        arguments.refuse("--json says on stdout what was written: give -o a file")
+        arguments.refuse("--json writes to stdout, so the page can't be written there: give -o a file")
     path = None if arguments.output == _STDOUT else Path(arguments.output).expanduser().absolute()
     if path is not None and os.path.lexists(path):
         raise _exists_error(path)

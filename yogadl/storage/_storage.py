@@ -533,7 +533,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         Args:
             dataset_id: The dataset's id.
             dataset_version: The version's name; change it when the function changes, or give ``"auto"``.
-            workers: As for `submit`. The version does not depend on it, nor on the arguments that follow.
+            workers: As for `submit`. The version does not depend on this argument or on any that follows.
             engine: As for `submit`.
             part_bytes: As for `submit`.
             allow_pickle: As for `submit`; also allows reading pickled fields.

@@ -90,7 +90,8 @@ class Build:
                 samples = samples_of(path, part, spec)
             except CacheFormatError as error:
                 raise StorageError(
-                    errno.EIO, f"a part that was just written can't be read: {error}"
+                    errno.EIO,
+                    f"a part that was just written can't be read, so the disk may be failing: {error}",
                 ) from error
             receipt = Receipt(first_record, part, spec, samples, folder_receipts.origin)
             folder_receipts.keep(path, receipt, self.on_receipt_written)

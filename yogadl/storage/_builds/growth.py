@@ -236,12 +236,12 @@ def _difference(base: Spec, new: Spec) -> str:
         if name not in after:
             return f"{field} ({dtype}) is missing in the new records, which have {_describe_fields(new)}"
         if after[name] != dtype:
-            return f"{field} is {dtype} in it, and {after[name]} in the new records; make it {dtype}"
+            return (
+                f"{field} is {dtype} in that version, and {after[name]} in the new records; make it {dtype}"
+            )
     for name, dtype in after.items():
         if name not in before:
-            return (
-                f"it lacks the field {name!r} ({dtype}) of the new records: it has {_describe_fields(base)}"
-            )
+            return f"that version lacks the field {name!r} ({dtype}) of the new records: it has {_describe_fields(base)}"
     if list(before) != list(after):
         return (
             f"its fields are {list(before)}, those of the new records {list(after)}: give them in that order"

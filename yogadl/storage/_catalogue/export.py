@@ -132,7 +132,7 @@ def _refuse_nonempty(target: Path) -> None:
     except FileNotFoundError:
         pass
     except NotADirectoryError as error:
-        raise ConfigurationError(f"{target} is a file, or below one; give a folder") from error
+        raise ConfigurationError(f"{target} is a file, or inside a file; give a folder") from error
     except OSError as error:
         raise storage_error(error, f"can't export to {target}") from error
 

@@ -54,7 +54,8 @@ def check_tag(dataset_id: str, tag: str) -> None:
     check_name("tag", tag)
     if "@" in tag:
         raise ConfigurationError(
-            f"the tag {tag!r:.100} has an '@', which marks a tag in a dataset's name: leave it out"
+            f"the tag {tag!r:.100} has an '@', which separates a dataset's id from a tag (ID@TAG): "
+            "leave it out"
         )
     new_key(dataset_id, tag)
 

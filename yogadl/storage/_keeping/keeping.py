@@ -61,7 +61,9 @@ def undelete(backend: Backend, key: DatasetKey) -> None:
         names = trashed_names(root, key)
         content = root.read(names[-1]) if names else None
         if content is None:
-            raise DatasetNotFoundError(f"the trash of {root.location} has no {key} any more")
+            raise DatasetNotFoundError(
+                f"the trash of {root.location} has no {key} any more: another process restored or pruned it"
+            )
         if root.size(_names.manifest(key)) is None:
             exclusion.check()
             root.rename(names[-1], _names.manifest(key))  # a rename takes no room on a local disk

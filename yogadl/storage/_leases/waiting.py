@@ -77,8 +77,8 @@ class LeaseWaiter:
         bucket: The bucket of the leases.
         policy: How long to wait.
         key: The version that is built, or the dataset that is pruned.
-        takes_turns: Whether the caller will build even if the version exists by then, in turn with others
-            that replace it.
+        takes_turns: Whether the caller will build even if another process has built the version during the
+            wait. Such callers take turns.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ def note_if_this_process(holder: dict[str, Any]) -> str:
     """Return an addition to a message about a builder if the builder is this very process, else "".
 
     A thread may wait for another thread's build. But a thread that a builder starts and joins would wait for
-    ever. These can't be distinguished: before Python 3.14, nothing tells which thread started a thread.
+    ever. The two can't be distinguished: before Python 3.14, nothing records which thread started a thread.
     """
     if (holder.get("pid"), holder.get("host")) != (os.getpid(), socket.gethostname()):
         return ""
