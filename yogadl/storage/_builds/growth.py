@@ -241,7 +241,10 @@ def _difference(base: Spec, new: Spec) -> str:
             )
     for name, dtype in after.items():
         if name not in before:
-            return f"that version lacks the field {name!r} ({dtype}) of the new records: it has {_describe_fields(base)}"
+            return (
+                f"that version lacks the field {name!r} ({dtype}) of the new records: it has "
+                f"{_describe_fields(base)}"
+            )
     if list(before) != list(after):
         return (
             f"its fields are {list(before)}, those of the new records {list(after)}: give them in that order"
