@@ -91,8 +91,8 @@ Example, with a file data.py that has a function `squares`:
   yogadl build data.py:squares squares 1 -s /data/caches
   yogadl head squares 1 -s /data/caches
 
-`yogadl COMMAND -h` describes a command. Exit codes: 0 done, 1 failed or damage found,
-2 invalid arguments, 130 interrupted.
+`yogadl COMMAND -h` describes a command. Exit codes: 0 done, 1 failed or
+damage found, 2 invalid arguments, 130 interrupted.
 """
 
 
