@@ -78,7 +78,7 @@ def publish(
     table_sha256 = hashlib.sha256(table).hexdigest()
     root.write(_names.table(key.id, table_sha256), table)
     pin_parts(root, key, content.table, table_sha256, content.earlier)
-    unfitted = Manifest(
+    made = Manifest(
         key=key,
         spec=content.spec,
         records=content.run.records,
@@ -92,7 +92,7 @@ def publish(
         token=secrets.token_hex(8),
         earlier=content.earlier,
     )
-    manifest = fitting(unfitted)
+    manifest = fitting(made)
     if replaces:
         replace(root, key, manifest.to_bytes(), exclusion)
         return True
