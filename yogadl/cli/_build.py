@@ -57,7 +57,7 @@ def run_build(arguments: argparse.Namespace) -> int:
       yogadl build data.py:squares squares 1 --arg count=1000 -s /data/caches
       yogadl build data.py:squares squares 1 --task 3/100 -s /data/caches
     """
-    is_task = _tasks.check(arguments)
+    is_task = _tasks.check_options(arguments)
     return build_from_function(arguments, open_or_make(arguments), _tasks.run_task if is_task else _build)
 
 

@@ -172,14 +172,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + "s" * (count != 1)
 
 
-def contents(found: Any) -> str:  # as in `stored`
+def contents(version_info: Any) -> str:  # as in `stored`
     """Return a version's number of records, its size and its number of files."""
-    return f"{counted(found.records, 'record')}, {stored(found)}"
+    return f"{counted(version_info.records, 'record')}, {stored(version_info)}"
 
 
-def stored(found: Any) -> str:  # a DatasetInfo or a Manifest: the help must not import their modules
+def stored(version_info: Any) -> str:  # a DatasetInfo or a Manifest: the help must not import their modules
     """Return a version's size and its number of files."""
-    return f"{size(found.size_bytes)} in {counted(found.parts, 'file')}"
+    return f"{size(version_info.size_bytes)} in {counted(version_info.parts, 'file')}"
 
 
 def repair_result(names: Sequence[str]) -> str:

@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check(arguments: argparse.Namespace) -> bool:
+def check_options(arguments: argparse.Namespace) -> bool:
     """Return whether the options are those of a task, after refusing invalid combinations."""
     is_task = arguments.task is not None or arguments.commit
     if arguments.run_name is not None and not is_task:
