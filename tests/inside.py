@@ -115,7 +115,7 @@ yogadl.storage._catalogue.parts PartPaths open_table read_index table_to_read
 yogadl.storage._remote.ranges GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES Ranges merged
 yogadl.storage._remote.opener BucketRoot
 yogadl.storage._remote.opener MirrorOpener remote_backend
-yogadl.storage._builds.receipts cut
+yogadl.storage._builds.receipts cut=records_per_share
 yogadl.storage._remote.requests Spending
 yogadl.storage._remote.requests DaemonThreads
 """

@@ -78,7 +78,7 @@ class StreamedRef(DataRef[Item_co]):
         return f"<{type(self).__name__} of {what}>"
 
     def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | Mixture:
-        """Return the order of this reference's streams, for the order that the caller gave."""
+        """Return the order of this reference's streams for the argument `shuffle` of `stream`."""
         return shuffle
 
 
@@ -109,13 +109,12 @@ class RecordsRef(StreamedRef[Item_co]):
         Raises:
             IndexError: if an index is out of range.
         """
-        found = checked_indices(indices, len(self))
-        return self.spec.assemble(self._read(found))
+        return self.spec.assemble(self._read(checked_indices(indices, len(self))))
 
     def __getitems__(self, indices: Any) -> list[Item_co]:
         """Return a list of records, read at once; PyTorch's fetcher calls this."""
-        found = checked_indices(indices, len(self))
-        return self.spec.records(self._read(found), len(found))
+        checked = checked_indices(indices, len(self))
+        return self.spec.records(self._read(checked), len(checked))
 
     def _read(self, indices: Indices) -> Sequence[Column]:
         try:
@@ -144,7 +143,7 @@ class RecordsRef(StreamedRef[Item_co]):
         return self.__getitems__([number])[0]
 
     def __iter__(self) -> Iterator[Item_co]:
-        """Yield every record in source order; claims no epoch."""
+        """Yield every record in source order; this does not count as an epoch of a stream."""
         count = max(1, min(1024, _ITERATION_BYTES // max(1, self.record_bytes)))
         for start in range(0, len(self), count):
             yield from self.__getitems__(range(start, min(start + count, len(self))))
@@ -344,23 +343,23 @@ class RecordsRef(StreamedRef[Item_co]):
         return RecordsRef(ProjectedRecords(self._records, spec, numbers))
 
 
-# Decorates functions that take a stream: reading options belong to `ref.stream`.
+# Decorates functions that take a stream: an error about a reading option says that `ref.stream` takes it.
 takes_a_stream = explains_names({"ref.stream": RecordsRef.stream})
 
 
-def as_ref(given: Any) -> RecordsRef:  # Any: the value is checked here
+def as_ref(value: Any) -> RecordsRef:  # Any: the value is checked here
     """Return the argument of an adapter as a `DataRef`, if its records can be read at random.
 
     Raises:
         ConfigurationError: if it is anything else; the error tells what to pass instead.
     """
-    if not hasattr(given, "__getitems__") or not hasattr(given, "columns"):
+    if not hasattr(value, "__getitems__") or not hasattr(value, "columns"):
         raise ConfigurationError(
-            f"a {type(given).__name__} has no random access: pass what storage.fetch(...) or "
+            f"a {type(value).__name__} has no random access: pass what storage.fetch(...) or "
             "yogadl.from_source(...) returned, and yogadl.concat of its parents instead of a mix"
         )
-    found: RecordsRef = given  # or an object with the same reading methods
-    return found
+    ref: RecordsRef = value  # or an object with the same reading methods
+    return ref
 
 
 @takes_a_stream

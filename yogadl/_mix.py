@@ -46,7 +46,7 @@ class MixedRef(StreamedRef[Item_co]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __iter__(self) -> Iterator[Item_co]:
-        """Yield the records of the first epoch, each parent's in source order; claims no epoch."""
+        """Yield the records of the first epoch, each parent's in source order; this counts as no epoch."""
         return self.stream().at(0)
 
     stream = RecordsRef.stream
@@ -114,62 +114,64 @@ def mix(
         >>> len(mixed), sum(int(record) >= 1000 for record in mixed.stream(shuffle=True))
         (1000, 300)
     """
-    given: Any = parents  # from the user: any object is possible
-    pairs = given.values() if isinstance(given, Mapping) else ()
+    unchecked: Any = parents  # from the user: any object is possible
+    pairs = unchecked.values() if isinstance(unchecked, Mapping) else ()
     if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise ConfigurationError(
             'mix takes references and weights by name: yogadl.mix({"web": (web, 0.7), "code": (code, 0.3)})'
         )
     if at_end not in _AT_ENDS:
         raise ConfigurationError(f'at_end must be "stop" or "repeat", not {at_end!r}')
-    found = {name: _records_of(ref) for name, (ref, _) in parents.items()}
-    for name, records in found.items():
+    records_of = {name: _records_of(ref) for name, (ref, _) in parents.items()}
+    for name, records in records_of.items():
         if not len(records):
             raise ConfigurationError(f"{name!r} has no records to mix: leave it out")
     mixture = Mixture(
-        lengths=tuple(map(len, found.values())),
+        lengths=tuple(map(len, records_of.values())),
         weights=_whole_weights({name: weight for name, (_, weight) in parents.items()}),
         at_end=at_end,
         seed=whole("seed", seed, None),
     )
-    return MixedRef(JoinedRecords(list(found.values())), mixture)
+    return MixedRef(JoinedRecords(list(records_of.values())), mixture)
 
 
-def _whole_weights(given: Mapping[str, Any]) -> tuple[int, ...]:
+def _whole_weights(weights_by_name: Mapping[str, Any]) -> tuple[int, ...]:
     """Return weights as the least whole numbers of their proportions.
 
     Raises:
         ConfigurationError: if a value is no weight, or too small beside the others.
     """
-    exactly = [exact(f"the weight of {name!r}", weight) for name, weight in given.items()]
-    scale = lcm(*(weight.denominator for weight in exactly))
-    weights = [int(weight * scale) for weight in exactly]
+    fractions = [exact(f"the weight of {name!r}", weight) for name, weight in weights_by_name.items()]
+    scale = lcm(*(weight.denominator for weight in fractions))
+    weights = [int(weight * scale) for weight in fractions]
     least = gcd(*weights)
     weights = [weight // least for weight in weights]
-    for name, weight in zip(given, weights, strict=True):
+    for name, weight in zip(weights_by_name, weights, strict=True):
         if weight * RUN < sum(weights):
             raise ConfigurationError(
                 f"the weight of {name!r} is less than 1 in {RUN} of all: make it larger, or join {name!r} "
                 "with another one by yogadl.concat"
             )
         if weight.bit_length() > MOST_BITS:
-            raise ConfigurationError("the weights have no simple proportion: round them, to 0.333 or such")
+            raise ConfigurationError(
+                "the proportions of the weights have too many digits: round them, for example to 0.333"
+            )
     return tuple(weights)
 
 
-def _records_of(given: Any) -> RandomAccess:  # Any: the value is checked here
+def _records_of(value: Any) -> RandomAccess:  # Any: the value is checked here
     """Return the records below a reference.
 
     Raises:
         ConfigurationError: if it is not a reference that can be read at random.
     """
-    if isinstance(given, MixedRef):
+    if isinstance(value, MixedRef):
         raise ConfigurationError(
             "a mix can't be mixed or joined again: pass all its parents to one yogadl.mix, with their weights"
         )
-    if not isinstance(given, RecordsRef):
+    if not isinstance(value, RecordsRef):
         raise ConfigurationError(
-            f"a {type(given).__name__} can't be put together with others: pass what storage.fetch(...), "
+            f"a {type(value).__name__} can't be joined or mixed with others: pass what storage.fetch(...), "
             "yogadl.from_source(...) or a view of such returned"
         )
-    return given._records
+    return value._records

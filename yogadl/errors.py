@@ -90,7 +90,7 @@ class StageError(YogaError, RuntimeError):
 
 
 class WorkerDiedError(YogaError, RuntimeError):
-    """A worker process died; the text tells how, and what the worker was doing."""
+    """A worker process died; the text gives the cause, and the work that it was doing."""
 
 
 class WorkerTimeoutError(WorkerDiedError, TimeoutError):

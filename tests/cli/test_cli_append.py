@@ -49,7 +49,7 @@ def test_a_version_that_is_there_is_served_unless_it_is_to_be_replaced(append, s
     append("squares", "--arg", "first=10")
     before = storage.info("d", "2").digest
     ended = append("squares", "--arg", "first=10")
-    assert (ended.code, ended.err) == (0, "yogadl: nothing was built; --replace builds it anew\n")
+    assert (ended.code, ended.err) == (0, "yogadl: nothing was built; --replace builds it again\n")
     assert ended.out.startswith("d 2 is there already")
     ended = append("squares", "--arg", "first=20")
     assert "argument 'first': 10 -> 20" in ended.err
@@ -71,10 +71,10 @@ def test_a_job_that_is_repeated_after_its_tag_was_moved_finds_the_version_there(
     storage.tag("d", "latest", "2")
     before = storage.info("d", "2").digest
     ended = append("items", base="latest")
-    assert (ended.code, ended.err) == (0, "yogadl: nothing was built; --replace builds it anew\n")
+    assert (ended.code, ended.err) == (0, "yogadl: nothing was built; --replace builds it again\n")
     ended = append("items", "--replace", base="latest")
     assert ended.code == 1
-    assert "can't be appended to version '2' (the tag 'latest'), which is that" in ended.err
+    assert "can't be appended to version '2' (the tag 'latest'), which is the same version" in ended.err
     assert storage.info("d", "2").digest == before
     assert append("items", "--replace").code == 0
 

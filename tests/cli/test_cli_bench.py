@@ -93,13 +93,13 @@ def test_what_came_from_the_disk_makes_it_cold(bench, squares, monkeypatch):
     monkeypatch.setattr(_bench.sys, "platform", "linux")
     out = bench("squares", "2").out
     assert "512 MB\n" in out
-    assert out.splitlines()[-1].startswith("Cold, in part: ")
+    assert out.splitlines()[-1].startswith("Partly cold: ")
 
 
 def test_where_the_disk_can_not_be_watched_it_says_so(bench, squares, monkeypatch):
     monkeypatch.setattr(_bench.sys, "platform", "darwin")
     out = bench("squares", "2").out
-    assert out.splitlines()[-1].startswith("Whether it came from the disk")
+    assert out.splitlines()[-1].startswith("This system does not report whether")
     assert json.loads(bench("squares", "2", "--json").out)["shuffled"]["disk_bytes"] is None
 
 

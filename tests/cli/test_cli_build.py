@@ -92,7 +92,7 @@ def test_a_version_that_is_there_is_served(build, storage):
     ended = build("squares")
     assert ended.code == 0
     assert ended.out.startswith("d 1 is there already, built just now: 11 records, ")
-    assert ended.err == "yogadl: nothing was built; --replace builds it anew\n"
+    assert ended.err == "yogadl: nothing was built; --replace builds it again\n"
     assert storage.info("d", "1") == before
 
 
@@ -303,7 +303,7 @@ def test_what_is_no_function_in_a_file_is_refused(text, yoga, root):
     [
         ("square", "has no function square; there are squares, table, needs,"),
         ("Items.many", "has no function Items.many; there are"),
-        ("NOT_A_FUNCTION", "NOT_A_FUNCTION of {file} is no function, but a list"),
+        ("NOT_A_FUNCTION", "NOT_A_FUNCTION of {file} is not a function, but a list"),
         ("needs", "needs(count, split): missing a required argument: 'count'; arguments are given as --arg"),
         ("unsuitable", "record 1: field 'x' is None"),
         ("leaves", "data.py, line 23: SystemExit: enough"),
@@ -328,7 +328,7 @@ def test_an_error_of_the_function_names_line_and_record(build, storage):
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == (
         "yogadl: data.py, line 20: KeyError: 'no image\\nhere' (while reading record 40 of the source); "
-        "--traceback shows it all\n"
+        "--traceback shows the whole traceback\n"
     )
     assert storage.datasets() == []
 
@@ -405,5 +405,5 @@ def test_a_killed_build_goes_on_and_says_so(build, file, storage):
     file.write_text(dedent(code).replace("FAILS", "None"))
     ended = build("Make", "--part-bytes", "100kB")
     assert ended.code == 0
-    assert "yogadl: 'd' version '1': going on at record " in ended.err
+    assert "yogadl: 'd' version '1': continuing at record " in ended.err
     assert np.array_equal(storage.fetch("d", "1")[999], np.full(100, 999))

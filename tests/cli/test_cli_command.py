@@ -85,7 +85,7 @@ def test_a_word_too_many_or_too_few_is_one_line_that_names_the_help(yoga, words)
     ended = yoga(*words)
     assert ended.code == 2
     assert ended.err.startswith("yogadl: ")
-    assert ended.err.endswith("; `yogadl head -h` says more\n")
+    assert ended.err.endswith("; see `yogadl head -h`\n")
     assert ended.err.count("\n") == 1
 
 

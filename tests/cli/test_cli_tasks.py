@@ -129,7 +129,7 @@ def test_a_version_of_other_code_is_served_with_a_warning(build, file, words):
     assert ended.code == 0
     assert "warning: 'd' version '1' was built by other code or arguments" in ended.err
     assert "argument 'count': 7 -> 8" in ended.err
-    assert "--replace builds it anew" in ended.err
+    assert "--replace builds it again" in ended.err
 
 
 @pytest.mark.parametrize("other", ["code", "arguments"])
@@ -162,7 +162,7 @@ def test_a_version_is_replaced_by_the_tasks_of_a_run(build, storage):
     for words in (["--commit"], ["--task", "1/1"]):
         ended = build("numbers", *words, *again)
         assert ended.code == 0
-        assert "what the run job-7 has built; --replace with another --run builds it anew" in ended.err
+        assert "what the run job-7 has built; --replace with another --run builds it again" in ended.err
     assert numbers(storage) == list(range(70))
     assert storage.unfinished() == []
 

@@ -121,7 +121,7 @@ def test_the_url_of_a_storage_is_answered_without_asking_it(yoga, location):
     ended = yoga("ls", location)
     assert ended.code == 2
     shown = f"'{location}'" if " " in location else location
-    assert f"{location} is the place of a storage" in ended.err
+    assert f"{location} is the location of a storage" in ended.err
     assert ended.err.endswith(f"`yogadl ls -s {shown}` lists the datasets there\n")
 
 

@@ -130,7 +130,7 @@ def test_an_error_of_ours_is_one_line_and_exit_code_1(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert run_demo(tmp_path / "file") == 1
     err = capsys.readouterr().err
-    assert err == f"yogadl: {tmp_path / 'file'} is a file, not a folder for caches\n"
+    assert err == f"yogadl: {tmp_path / 'file'} is a file; give the path of a folder for caches\n"
 
 
 def test_an_error_of_the_disk_is_told_without_its_number(capsys, monkeypatch):
@@ -177,7 +177,7 @@ def test_the_version_is_the_librarys():
 
 def test_without_a_command_the_help_is_named(capsys):
     assert main([]) == 2
-    assert capsys.readouterr().err.endswith("COMMAND; `yogadl -h` says more\n")
+    assert capsys.readouterr().err.endswith("COMMAND; see `yogadl -h`\n")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -241,7 +241,7 @@ def test_of_no_records_it_says_so(squares):
     assert [one.text for one in page.all("p", "form")] == ["int64; 0 records"] * 2
     assert facts_of(page)["a record"] == "-"
     said = {one.text for one in page.all("p", "note")}
-    assert {"no records", "There are none.", "There is nothing to shuffle."} <= said
+    assert {"no records", "There are no records.", "There is nothing to shuffle."} <= said
 
 
 def test_pickled_values_are_not_opened(report, tmp_path):
@@ -423,7 +423,7 @@ def test_a_long_table_of_fields_is_folded(report, count):
 def test_it_says_how_each_field_is_stored(report, storage):
     page = report([{"x": n, "text": "a" * n} for n in range(1000)])
     header, number, text = page.rows("How each field is stored")
-    assert header[:5] == ["field", "kept as", "blocks", "bytes", "a record"]
+    assert header[:5] == ["field", "stored as", "blocks", "bytes", "a record"]
     assert number[:5] == ["x", "fixed", "1", "8.0 kB", "8 B"]
     assert text[1] == "varying"
     assert facts_of(page)["files"].startswith("1 file, ")
@@ -457,7 +457,7 @@ def test_it_says_what_built_it(yoga, squares, root):
     assert page.rows("Arguments")[1:] == [["count", "11"]]
     assert "def make(count=11)" in page.all("pre")[0].text
     other = read_page(yoga("report", "more/texts", "2024-05", "-o", "-", "-s", root).out.encode())
-    assert "Of the code that built it nothing is recorded." in [one.text for one in other.all("p", "note")]
+    assert "The code that built it is not recorded." in [one.text for one in other.all("p", "note")]
 
 
 def test_of_the_source_code_it_says_what_is_left_out(report, storage):
@@ -472,7 +472,7 @@ def test_of_the_source_code_it_says_what_is_left_out(report, storage):
     page = report()
     assert page.all("pre")[0].text == "def make(count=3):\n    return {'x': np.arange(count)}"
     assert page.all("summary")[0].text == (
-        "Its source code, laid out anew, without decorators, annotations, docstrings and comments"
+        "Its source code, reformatted, without decorators, annotations, docstrings and comments"
     )
 
 
@@ -488,9 +488,9 @@ def test_it_has_the_versions_and_tags_and_what_differs(yoga, squares, root):
         ("3 (this one)", "1,003", "best"), ("2", "1,000", ""), ("1", "11", "")
     ]  # fmt: skip
     assert facts_of(page)["continues"] == "version 2, with 3 records more"
-    moves = page.rows("What tags were made to name, the newest first")
+    moves = page.rows("The moves of tags, the newest first")
     assert [row[:2] for row in moves[1:]] == [
-        ["best", "version 3"], ["stable", "taken away"], ["stable", "version 3"], ["stable", "version 1"]
+        ["best", "version 3"], ["stable", "removed"], ["stable", "version 3"], ["stable", "version 1"]
     ]  # fmt: skip
     assert "version '3' has the records of '2', and 3 more" in page.all("details")[0].text
 

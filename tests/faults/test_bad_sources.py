@@ -285,7 +285,9 @@ class LiarInBatches(Liar):
 @pytest.mark.parametrize("said", [99, 101, 3000])
 def test_an_iterable_that_lies_about_its_length_is_refused(tmp_path: Path, said: int) -> None:
     storage = yogadl.open_storage(tmp_path)
-    with pytest.raises(UnsupportedDataError, match=rf"said that it has {said} records, but gave 100"):
+    with pytest.raises(
+        UnsupportedDataError, match=rf"length of the source is {said}, but it returned 100 records"
+    ):
         storage.submit(LiarInOrder(said, 100), "data", "1", part_bytes=1000)
     check_nothing_was_left(storage, tmp_path)
 

@@ -141,7 +141,7 @@ def test_one_that_asks_for_its_own_result_is_told_so(storage):
     def build():
         return build()
 
-    with pytest.raises(ConfigurationError, match="a builder can't ask for its own result"):
+    with pytest.raises(ConfigurationError, match="a function that builds a version can't read"):
         build()
 
 

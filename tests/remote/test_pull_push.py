@@ -133,13 +133,13 @@ def test_parts_that_an_earlier_version_has_there_are_not_copied_again(
     now = BucketRoot.now
     monkeypatch.setattr(BucketRoot, "now", lambda root: now(root) + 3 * 86_400)
     names: list[str] = []
-    take = _copy._CopiedFiles._take
+    take = _copy._CopiedFiles._move_to_target
 
     def taking(files: _copy._CopiedFiles, name: str, path: Path) -> None:
         names.append(name)
         take(files, name, path)
 
-    monkeypatch.setattr(_copy._CopiedFiles, "_take", taking)
+    monkeypatch.setattr(_copy._CopiedFiles, "_move_to_target", taking)
     assert copy(source, target, "a", "3")
     assert sorted(name[-4:] for name in names) == [".idx", ".idx", ".mdb", ".mdb"]
     target.verify("a", "3")
@@ -339,7 +339,7 @@ def test_pull_from_a_folder_needs_a_place_to_copy_to(
 ) -> None:
     ended = yoga("pull", "a", "1", "-s", tmp_path / "caches")
     assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "say with --to where to copy it" in ended.err
+    assert "give --to, the storage to copy it to" in ended.err
 
 
 @pytest.mark.parametrize("words", [[], ["x", "--to", "y"]])

@@ -43,7 +43,7 @@ def test_the_classes_of_0_1_4_compare_what_is_read_by_range_if_told(tmp_path: Pa
 def test_a_program_for_0_1_4_runs_on_s3(s3_place: Place, tmp_path: Path) -> None:
     bucket, prefix = bucket_and_prefix(s3_place)
     keys = s3_place.options["client_options"]
-    with pytest.warns(DeprecationWarning, match="url of the lock server"):
+    with pytest.warns(DeprecationWarning, match="url: an option of the lock server"):
         configurations = S3Configurations(
             bucket,
             prefix,

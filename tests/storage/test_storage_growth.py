@@ -180,17 +180,21 @@ def test_a_version_without_records_is_appended_to(storage):
     ("before", "new", "problem"),
     [
         ({"x": [1], "y": [2.0]}, {"x": [1]}, r"field 'y' \(float64\) is missing in the new records"),
-        ({"x": [1]}, {"x": [1], "y": [2]}, r"field 'y' \(int64\) of the new records is not there"),
-        ({"x": [1]}, {"x": [1.5]}, "field 'x' is int64 there, and float64 in the new records; make it int64"),
-        ({"x": ["a"]}, {"x": [b"a"]}, "field 'x' is str there, and bytes"),
+        ({"x": [1]}, {"x": [1], "y": [2]}, r"that version lacks the field 'y' \(int64\) of the new records"),
+        (
+            {"x": [1]},
+            {"x": [1.5]},
+            "field 'x' is int64 in that version, and float64 in the new records; make it int64",
+        ),
+        ({"x": ["a"]}, {"x": [b"a"]}, "field 'x' is str in that version, and bytes"),
         (
             {"a": [1], "b": [1]},
             {"b": [1], "a": [1]},
             r"fields are \['a', 'b'\], .* \['b', 'a'\]: give them in",
         ),
-        ([{"a": {"b": 1}}], [{"a": {"b": "1"}}], "field 'a/b' is int64 there, and str"),
-        ([(1, 2)], [[1, 2]], "records are each a tuple, the new ones a list"),
-        ([1], [1.0], "the record is int64 there, and float64"),
+        ([{"a": {"b": 1}}], [{"a": {"b": "1"}}], "field 'a/b' is int64 in that version, and str"),
+        ([(1, 2)], [[1, 2]], "each of its records is a tuple, each new one a list"),
+        ([1], [1.0], "the record is int64 in that version, and float64"),
         ([1], [{"x": 1}], "the record .int64. is missing in the new records, which have the fields"),
     ],
 )
@@ -213,7 +217,7 @@ def test_another_structure_is_refused_by_the_name_of_the_field(storage, before, 
 
 @pytest.mark.parametrize("source", [[], iter(()), np.empty((0, 3)), {"x": []}])
 def test_a_source_without_records_is_refused_and_says_so(base, source):
-    with pytest.raises(UnsupportedDataError, match="nothing to append: 'd' version '1' is all there is"):
+    with pytest.raises(UnsupportedDataError, match="nothing to append to 'd' version '1': fetch"):
         base.append(source, "d", "2", base_version="1")
     assert base.versions("d") == ["1"]
 
@@ -235,8 +239,8 @@ def grown(base):
 @pytest.mark.parametrize(
     ("named", "says"),
     [
-        ("2", r"version '2' \(the tag 'latest'\), which is that"),
-        ("3", r"version '3' \(the tag 'latest'\), which has all of that"),
+        ("2", r"version '2' \(the tag 'latest'\), which is the same version"),
+        ("3", r"version '3' \(the tag 'latest'\), which has all its records"),
     ],
 )
 @pytest.mark.parametrize("is_there", [True, False])
@@ -257,7 +261,7 @@ def test_what_was_compacted_since_under_another_name_is_not_appended_to_once_mor
     grown.compact("d", "2 compact", base_version="2")
     if goes_on:
         grown.append(records(99, 101), "d", "3", base_version="2 compact")
-    with pytest.raises(ConfigurationError, match="has all of that: the new records would be in it twice"):
+    with pytest.raises(ConfigurationError, match="has all its records: it would have the new records twice"):
         grown.append(records(97, 99), "d", "2", base_version="3" if goes_on else "2 compact")
     check_whole(grown, "2", 99)
 

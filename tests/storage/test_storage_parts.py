@@ -263,6 +263,6 @@ def test_a_source_that_lies_about_its_length_publishes_nothing(storage):
         def __iter__(self):
             return iter([1, 2, 3])
 
-    with pytest.raises(UnsupportedDataError, match="said that it has 5 records, but gave 3"):
+    with pytest.raises(UnsupportedDataError, match="length of the source is 5, but it returned 3 records"):
         storage.submit(Liar(), "d", "1")
     assert storage.versions("d") == []

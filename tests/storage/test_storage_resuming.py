@@ -217,7 +217,7 @@ def test_after_ctrl_c_the_same_data_in_memory_goes_on(storage, make, caplog):
     interrupted(build, Path(storage.location))
     with caplog.at_level("INFO", "yogadl"):
         build(None)
-    assert "going on at record" in caplog.text
+    assert "continuing at record" in caplog.text
     assert labels_of(storage) == list(range(RECORDS))
 
 

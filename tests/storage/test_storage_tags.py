@@ -198,7 +198,7 @@ def test_no_copy_is_made_under_the_name_of_a_tag(tagged, tmp_path):
     ("name", "why"),
     [
         ("", "is empty"),
-        ("a@b", "has an '@', which stands before a tag"),
+        ("a@b", "has an '@', which separates a dataset's id from a tag"),
         ("../x", "has a path segment that starts with a dot"),
         ("/a", "has an empty path segment"),
         ("a//b", "has an empty path segment"),
@@ -259,9 +259,7 @@ def test_what_cannot_be_read_is_not_tagged_and_says_what_to_do(tagged, content, 
 
 def test_what_a_tag_names_is_not_deleted(tagged):
     tagged.tag("d", "good", "1")
-    with pytest.raises(
-        ConfigurationError, match=r"'d' version '1' is what the tags \['good', 'stable'\] name"
-    ):
+    with pytest.raises(ConfigurationError, match=r"'d' version '1' has the tags \['good', 'stable'\]"):
         tagged.delete("d", "1")
     tagged.tag("d", "stable", "2")
     tagged.untag("d", "good")
@@ -404,7 +402,10 @@ def test_a_damaged_tag_is_told_and_mended_by_tagging(tagged, content):
 def test_a_tag_of_a_newer_kind_is_refused_by_name(tagged):
     path = folder_of(tagged) / "0000000002.tag"
     path.write_text(json.dumps({"format": 2, "version": "1", "moved": 0}))
-    with pytest.raises(CacheFormatError, match=r"0000000002\.tag is of a newer kind of tags: upgrade yogadl"):
+    with pytest.raises(
+        CacheFormatError,
+        match=r"0000000002\.tag has a newer format than this yogadl can read: upgrade yogadl",
+    ):
         tagged.fetch("d", "stable")
 
 

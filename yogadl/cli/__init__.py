@@ -61,7 +61,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "untag": "Remove a tag; the version that it names stays.",
         "rm": "Move a version to the trash.",
         "undelete": "Restore a version that was deleted or replaced.",
-        "prune": "Remove for good what has been in the trash for a while.",
+        "prune": "Erase the versions that have been in the trash for a while.",
         "completion": "Print the code that lets your shell complete commands and names.",
     },
 }
@@ -91,8 +91,8 @@ Example, with a file data.py that has a function `squares`:
   yogadl build data.py:squares squares 1 -s /data/caches
   yogadl head squares 1 -s /data/caches
 
-`yogadl COMMAND -h` says more. Exit codes: 0 done, 1 failed or damage found,
-2 invalid arguments, 130 interrupted.
+`yogadl COMMAND -h` describes a command. Exit codes: 0 done, 1 failed or
+damage found, 2 invalid arguments, 130 interrupted.
 """
 
 
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if "_ARGCOMPLETE" in os.environ:  # argcomplete of the shell calls the command to complete a line
             _complete()
-        arguments = _parsed(words)
+        arguments = _parse(words)
         if arguments.command in _WITHOUT_PROGRESS_BAR:
             wait(f"yogadl {arguments.command}")
         with _warnings_in_one_line():
@@ -155,13 +155,13 @@ class Command(NamedTuple):
 
 def command_named(name: str) -> Command:
     """Return a sub-command, whose module is loaded."""
-    own = name.replace("-", "_")
-    module = import_module(f"yogadl.cli.{_MODULES.get(name, f'_{own}')}")
+    suffix = name.replace("-", "_")
+    module = import_module(f"yogadl.cli.{_MODULES.get(name, f'_{suffix}')}")
     if name not in _MODULES:
         return Command(module.__doc__ or COMMANDS[name], module.add_arguments, module.run)
-    run = getattr(module, f"run_{own}")
+    run = getattr(module, f"run_{suffix}")
     return Command(
-        inspect.cleandoc(run.__doc__ or COMMANDS[name]), getattr(module, f"add_{own}_arguments"), run
+        inspect.cleandoc(run.__doc__ or COMMANDS[name]), getattr(module, f"add_{suffix}_arguments"), run
     )
 
 
@@ -177,14 +177,14 @@ class _Parser(argparse.ArgumentParser):
     """A parser that raises `_UsageError` where argparse would print the usage and exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise _UsageError(f"{message}; `{self.prog} -h` says more", _positionals(self))
+        raise _UsageError(f"{message}; see `{self.prog} -h`", _positionals(self))
 
 
 def _positionals(parser: argparse.ArgumentParser) -> list[str]:
     return [action.dest for action in parser._actions if not action.option_strings]
 
 
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
+def _parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the parsed arguments.
 
     Raises:
@@ -196,7 +196,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     except _UsageError as error:
         command = _command_of(words)
         if command is not None and command not in COMMANDS:
-            raise _UsageError(_unknown(command)) from None
+            raise _UsageError(_unknown_message(command)) from None
         # `rm caches/squares/1` lacks VERSION, for example
         _refuse_path(_partly_parsed(words, error.positionals))
         raise
@@ -210,10 +210,10 @@ def _command_of(words: Sequence[str]) -> str | None:
     return next((word for word in words if not word.startswith("-")), None)
 
 
-def _unknown(command: str) -> str:
-    near = difflib.get_close_matches(command, COMMANDS, 1)
-    meant = f"you want `yogadl {near[0]}`; " if near else ""
-    return f"there is no command {command!r}; {meant}`yogadl -h` lists all"
+def _unknown_message(command: str) -> str:
+    similar = difflib.get_close_matches(command, COMMANDS, 1)
+    suggestion = f"you want `yogadl {similar[0]}`; " if similar else ""
+    return f"there is no command {command!r}; {suggestion}`yogadl -h` lists all"
 
 
 def _partly_parsed(words: Sequence[str], positionals: Sequence[str]) -> argparse.Namespace:
@@ -229,8 +229,8 @@ def _partly_parsed(words: Sequence[str], positionals: Sequence[str]) -> argparse
 
 def _refuse_path(arguments: argparse.Namespace) -> None:
     """Raise a `_UsageError` where a path stands in the place of an id."""
-    if (said := mistaken_path(arguments)) is not None:
-        raise _UsageError(said)
+    if (message := mistaken_path(arguments)) is not None:
+        raise _UsageError(message)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
@@ -238,7 +238,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="yogadl",
         usage="yogadl COMMAND ...",
-        description="\n\n".join(["Build, read and look after caches of datasets.", *_listed()]),
+        description="\n\n".join(["Build, read and look after caches of datasets.", *_group_lines()]),
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
@@ -266,17 +266,17 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 def _add_command(commands: Any, name: str) -> None:  # argparse names no type for what add_subparsers returns
     command = command_named(name)
-    one = commands.add_parser(
+    subparser = commands.add_parser(
         name,
         description=command.help.rstrip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    command.add_arguments(one)
-    one.set_defaults(run=command.run, refuse=one.error, positionals=_positionals(one))
+    command.add_arguments(subparser)
+    subparser.set_defaults(run=command.run, refuse=subparser.error, positionals=_positionals(subparser))
 
 
-def _listed() -> Iterator[str]:
+def _group_lines() -> Iterator[str]:
     for title, group in _GROUPS.items():
         lines = [f"    {name:<10} {line[:1].lower()}{line[1:].rstrip('.')}" for name, line in group.items()]
         yield "\n".join([f"{title}:", *lines])
@@ -285,12 +285,12 @@ def _listed() -> Iterator[str]:
 @contextlib.contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
     """Show warnings of this library in one line, as its errors; warnings of other code keep their form."""
-    here = str(Path(__file__).parents[1])
+    package = str(Path(__file__).parents[1])
 
     def show(
         message: Warning | str, category: type[Warning], filename: str, *rest: Any, **named: Any
     ) -> None:
-        if filename.startswith(here):
+        if filename.startswith(package):
             note(f"warning: {' '.join(str(message).split())}", "yellow")
         else:
             before(message, category, filename, *rest, **named)

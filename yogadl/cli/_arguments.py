@@ -21,15 +21,12 @@ from yogadl.storage._files.folder import Folder, folder_at
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.buckets import open_bucket
 
-# Find the storage that a command works on, and open it.
-
-
 # A search of a home folder without a limit would take minutes.
 _MOST_FOLDERS: Final = 2_000
 _MOST_MANIFESTS: Final = 10
-_OF_MIRROR: Final = ("mirror", "mirror_limit", "mirror_fill", "verify")
-_OF_BUCKET: Final = ("endpoint_url", "region", "profile", "anonymous")
-_OF_FOLDER: Final = ("shared",)
+_MIRROR_OPTIONS: Final = ("mirror", "mirror_limit", "mirror_fill", "verify")
+_BUCKET_OPTIONS: Final = ("endpoint_url", "region", "profile", "anonymous")
+_FOLDER_OPTIONS: Final = ("shared",)
 
 
 def open_existing(arguments: argparse.Namespace, *others: str) -> CacheStorage:
@@ -59,22 +56,22 @@ def open_version(arguments: argparse.Namespace, *names: str, others: Sequence[st
         names: The names of the command's further arguments, all of which are required.
         others: Further locations whose options the command accepts.
     """
-    wanted = ("version", *names)
-    given = [value for name in wanted if (value := getattr(arguments, name)) is not None]
+    required = ("version", *names)
+    values = [value for name in required if (value := getattr(arguments, name)) is not None]
     head, _, tag = arguments.id.rpartition("@")
     storage = None
-    if len(given) == len(wanted) - 1 and head and tag:
+    if len(values) == len(required) - 1 and head and tag:
         storage = open_existing(arguments, *others)
         if not storage.versions(arguments.id):
-            arguments.id, given = head, [tag, *given]
-    elif len(given) == len(wanted) and head and tag:
+            arguments.id, values = head, [tag, *values]
+    elif len(values) == len(required) and head and tag:
         storage = open_existing(arguments, *others)
         if not storage.versions(arguments.id) and storage.versions(head):
-            arguments.refuse(f"{arguments.id} stands for both ID and VERSION: leave {given[0]!r} out")
-    if len(given) != len(wanted):
+            arguments.refuse(f"{arguments.id} stands for both ID and VERSION: leave {values[0]!r} out")
+    if len(values) != len(required):
         rest = "".join(f" {name.upper()}" for name in names)
         arguments.refuse(f"give ID VERSION{rest}, or ID@TAG{rest}")
-    for name, value in zip(wanted, given, strict=True):
+    for name, value in zip(required, values, strict=True):
         setattr(arguments, name, value)
     return storage or open_existing(arguments, *others)
 
@@ -98,42 +95,46 @@ def open_or_make(arguments: argparse.Namespace, *others: str) -> CacheStorage:
         ConfigurationError: if --storage is not given and the current folder has no caches.
     """
     location: str | None = arguments.storage
-    here = Path.cwd()
-    refuse_unused_options(arguments, location or str(here), *others)
+    current = Path.cwd()
+    refuse_unused_options(arguments, location or str(current), *others)
     if location is not None:
         return open_at(location, arguments)
-    found = storage_below(here)
-    if found is None:
+    root = storage_below(current)
+    if root is None:
         raise ConfigurationError(
-            f"there are no caches in the current folder, {here}: say where they are with -s STORAGE "
+            f"there are no caches in the current folder, {current}: say where they are with -s STORAGE "
             "(-s . to begin here)"
         )
-    if found != here:
+    if root != current:
         raise ConfigurationError(
-            f"the current folder, {here}, is no storage; say which one with -s STORAGE, e.g. -s "
-            f"{shlex.quote(str(found.relative_to(here)))}"
+            f"the current folder, {current}, is not a storage; say which one with -s STORAGE, e.g. -s "
+            f"{shlex.quote(str(root.relative_to(current)))}"
         )
-    return open_at(str(here), arguments)
+    return open_at(str(current), arguments)
 
 
 def open_at(location: str, arguments: argparse.Namespace) -> CacheStorage:
     """Open the storage at a location with the given options that apply to its kind."""
-    return open_storage(location, **_options(location, arguments))
+    return open_storage(location, **_given_options(location, arguments))
 
 
 def bucket_at(url: str, arguments: argparse.Namespace, **more: Any) -> Bucket:
     """Open a bucket without a storage, with the given options that apply to buckets."""
-    options = _options(url, arguments)
-    return open_bucket(url, **{name: options[name] for name in options if name not in _OF_MIRROR}, **more)
+    options = _given_options(url, arguments)
+    return open_bucket(
+        url, **{name: options[name] for name in options if name not in _MIRROR_OPTIONS}, **more
+    )
 
 
 def refuse_unused_options(arguments: argparse.Namespace, *locations: str) -> None:
     """Print the usage and exit if an option is given that applies to none of these locations."""
-    known = set().union(*map(_names_for, locations))
-    given = {name for name in (*_OF_FOLDER, *_OF_MIRROR, *_OF_BUCKET) if getattr(arguments, name)}
-    needless = ", ".join(option_of(name) for name in sorted(given - known))
-    if needless:
-        arguments.refuse(f"{needless}: no option of {' or '.join(map(without_secrets, locations))}")
+    known = set().union(*map(_options_for, locations))
+    given = {
+        name for name in (*_FOLDER_OPTIONS, *_MIRROR_OPTIONS, *_BUCKET_OPTIONS) if getattr(arguments, name)
+    }
+    unused = ", ".join(option_of(name) for name in sorted(given - known))
+    if unused:
+        arguments.refuse(f"{unused}: no option of {' or '.join(map(without_secrets, locations))}")
 
 
 def option_of(name: str) -> str:
@@ -141,16 +142,16 @@ def option_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _names_for(location: str) -> tuple[str, ...]:
+def _options_for(location: str) -> tuple[str, ...]:
     """Return the names of the options that apply to a storage at this location."""
     if "://" not in location:
-        return _OF_FOLDER
-    return _OF_MIRROR if location.startswith("file://") else (*_OF_MIRROR, *_OF_BUCKET)
+        return _FOLDER_OPTIONS
+    return _MIRROR_OPTIONS if location.startswith("file://") else (*_MIRROR_OPTIONS, *_BUCKET_OPTIONS)
 
 
-def _options(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def _given_options(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the given options that apply to a storage at this location."""
-    found = {name: value for name in _names_for(location) if (value := getattr(arguments, name))}
+    found = {name: value for name in _options_for(location) if (value := getattr(arguments, name))}
     if found.get("mirror") == "none":
         found["mirror"] = None
     region = found.pop("region", None)
@@ -168,11 +169,11 @@ def storage_option(storage: CacheStorage, arguments: argparse.Namespace) -> str:
 
 def storage_below(start: Path) -> Path | None:
     """Return the root of the first storage found at or below this folder, or None."""
-    waiting = deque([start])
+    unsearched = deque([start])
     for _ in range(_MOST_FOLDERS):
-        if not waiting:
+        if not unsearched:
             break
-        folder = waiting.popleft()
+        folder = unsearched.popleft()
         try:
             with os.scandir(folder) as entries:
                 inside = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -182,7 +183,7 @@ def storage_below(start: Path) -> Path | None:
             root = _root_of(folder)
             if root is not None and root.is_relative_to(start):
                 return root
-        waiting.extend(path for path in inside if path.name not in RESERVED_NAMES)
+        unsearched.extend(path for path in inside if path.name not in RESERVED_NAMES)
     return None
 
 
@@ -198,9 +199,6 @@ def _root_of(folder: Path) -> Path | None:
         if parts and folder.parts[-len(parts) :] == parts:
             return Path(*folder.parts[: -len(parts)])
     return None
-
-
-# Arguments that several sub-commands share, and their parsers.
 
 
 _BATCH: Final = 256

@@ -43,7 +43,7 @@ Column = NDArray[Any] | list[Any]
 
 @dataclass(frozen=True)
 class _Measured:
-    """The measurement of one way of reading."""
+    """The records read in one way, the time that this took, and the bytes that came from the disk."""
 
     records: int
     elapsed_s: float
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name}",
             metavar="K",
             type=number_of(name),
-            help=f"read shuffled with so many {what} as well, {_AHEAD} batches ahead for each",
+            help=f"also measure shuffled reading by this many {what}, each {_AHEAD} batches ahead",
         )
     parser.add_argument(
         "--allow-pickle",
@@ -105,21 +105,23 @@ def run(arguments: argparse.Namespace) -> int:
     ref = fetch(storage, arguments, allow_pickle=arguments.allow_pickle)
     batch, seconds = arguments.batch, arguments.seconds
     # Measure the cache before the sample is taken: taking the sample brings records into memory.
-    ways = _ways(ref, batch, arguments.threads, arguments.workers)
-    with Bar("measuring", (len(ways) + 1) * seconds, "s") as bar:
-        found = {}
-        for name, batches in ways.items():
-            found[name] = _measure(batches, len(ref), batch, seconds, bar)
+    measured_batches = _batches_to_measure(ref, batch, arguments.threads, arguments.workers)
+    with Bar("measuring", (len(measured_batches) + 1) * seconds, "s") as bar:
+        results = {}
+        for name, batches in measured_batches.items():
+            results[name] = _measure(batches, len(ref), batch, seconds, bar)
             batches.close()
         sample = _take_sample(ref)
-        memory = _measure(sample.batches(batch), sample.records, batch, seconds, bar)
-    read = list(found.values())
-    found["ram"] = memory
+        in_ram = _measure(sample.batches(batch), sample.records, batch, seconds, bar)
+    from_cache = list(results.values())
+    results["ram"] = in_ram
     if arguments.json:
         key = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
-        of = {"records": len(ref), "record_bytes": sample.record_bytes, "batch": batch}
-        each = {name: _to_json(one, memory, sample.record_bytes) for name, one in found.items()}
-        say_json(**key, **of, sample_records=sample.records, **each)
+        dataset = {"records": len(ref), "record_bytes": sample.record_bytes, "batch": batch}
+        results_to_json = {
+            name: _to_json(measured, in_ram, sample.record_bytes) for name, measured in results.items()
+        }
+        say_json(**key, **dataset, sample_records=sample.records, **results_to_json)
         return 0
     record = f"{size(sample.record_bytes)} each in memory"
     say(f"{arguments.id} {arguments.version}: {counted(len(ref), 'record')}, {record}; batches of {batch}.")
@@ -127,26 +129,28 @@ def run(arguments: argparse.Namespace) -> int:
     titles = {
         name: title.format(getattr(arguments, name.rpartition("_")[2], "")) for name, title in _TITLES.items()
     }
-    rows = [_row(titles[name], one, memory, sample.record_bytes) for name, one in found.items()]
+    rows = [_row(titles[name], measured, in_ram, sample.record_bytes) for name, measured in results.items()]
     rows[-1][-1] = ""
     say_table(table(("", "records/s", "GB/s", "of RAM", "from disk"), rows, right=(1, 2, 3, 4)))
     say()
     held = size(sample.record_bytes * sample.records)
     say(f"For comparison, in RAM: {counted(sample.records, 'record')}, {held}.")
-    say(_verdict(read, sample.record_bytes))
+    say(_verdict(from_cache, sample.record_bytes))
     return 0
 
 
-def _ways(ref: RecordsRef, batch: int, threads: int | None, workers: int | None) -> dict[str, Any]:
-    """Return an endless iterator over the cache's batches for each way that is measured."""
+def _batches_to_measure(
+    ref: RecordsRef, batch: int, threads: int | None, workers: int | None
+) -> dict[str, Any]:
+    """Return an endless iterator over the cache's batches for each way of reading that is measured."""
     shuffled = ref.stream(shuffle=True).batch(batch, epochs=None)
-    found = {"shuffled": shuffled}
+    loaders = {"shuffled": shuffled}
     if threads is not None:
-        found["shuffled_threads"] = shuffled.prefetch(_AHEAD * threads, threads=threads)
+        loaders["shuffled_threads"] = shuffled.prefetch(_AHEAD * threads, threads=threads)
     if workers is not None:
-        found["shuffled_workers"] = shuffled.prefetch(_AHEAD * workers, workers=workers)
-    found["in_order"] = ref.stream().batch(batch, epochs=None)
-    return {name: iter(loader) for name, loader in found.items()}
+        loaders["shuffled_workers"] = shuffled.prefetch(_AHEAD * workers, workers=workers)
+    loaders["in_order"] = ref.stream().batch(batch, epochs=None)
+    return {name: iter(loader) for name, loader in loaders.items()}
 
 
 def _measure(batches: Iterator[Any], records: int, batch: int, seconds: float, bar: Bar) -> _Measured:
@@ -192,8 +196,8 @@ def _take_sample(ref: RecordsRef) -> _Sample:
 
 def _gathered(column: Column, chosen: NDArray[np.int64]) -> Column:
     if isinstance(column, np.ndarray):
-        found: NDArray[Any] = column[chosen]
-        return found
+        results: NDArray[Any] = column[chosen]
+        return results
     return [_copied(column[number]) for number in chosen.tolist()]
 
 
@@ -217,26 +221,26 @@ def _size_of(column: Column) -> int:
     )
 
 
-def _row(title: str, one: _Measured, memory: _Measured, record_bytes: float) -> list[str]:
-    per_s = one.records_per_s
-    disk = "?" if one.disk_bytes is None else size(one.disk_bytes)
-    share = f"{per_s / memory.records_per_s:.0%}"
+def _row(title: str, measured: _Measured, in_ram: _Measured, record_bytes: float) -> list[str]:
+    per_s = measured.records_per_s
+    disk = "?" if measured.disk_bytes is None else size(measured.disk_bytes)
+    share = f"{per_s / in_ram.records_per_s:.0%}"
     return [title, f"{per_s:,.0f}", f"{per_s * record_bytes / 1e9:.3g}", share, disk]
 
 
-def _verdict(read: Sequence[_Measured], record_bytes: float) -> str:
-    disk = [one.disk_bytes for one in read if one.disk_bytes is not None]
-    if not disk:
-        return "Whether it came from the disk or from memory can't be told on this system."
-    if sum(disk) < _COLD_SHARE * record_bytes * sum(one.records for one in read):
+def _verdict(from_cache: Sequence[_Measured], record_bytes: float) -> str:
+    disk_bytes = [measured.disk_bytes for measured in from_cache if measured.disk_bytes is not None]
+    if not disk_bytes:
+        return "This system does not report whether the records came from the disk or from memory."
+    if sum(disk_bytes) < _COLD_SHARE * record_bytes * sum(measured.records for measured in from_cache):
         return "Warm: the cache was in memory. A first read from disk is slower."
-    return "Cold, in part: some had to come from the disk. Run it again to see what stays in memory."
+    return "Partly cold: some records came from the disk. Run it again to see how many stay in memory."
 
 
-def _to_json(one: _Measured, memory: _Measured, record_bytes: float) -> dict[str, Any]:
+def _to_json(measured: _Measured, in_ram: _Measured, record_bytes: float) -> dict[str, Any]:
     return {
-        "records_per_s": one.records_per_s,
-        "bytes_per_s": one.records_per_s * record_bytes,
-        "share_of_ram": one.records_per_s / memory.records_per_s,
-        **asdict(one),
+        "records_per_s": measured.records_per_s,
+        "bytes_per_s": measured.records_per_s * record_bytes,
+        "share_of_ram": measured.records_per_s / in_ram.records_per_s,
+        **asdict(measured),
     }

@@ -57,8 +57,8 @@ def run_build(arguments: argparse.Namespace) -> int:
       yogadl build data.py:squares squares 1 --arg count=1000 -s /data/caches
       yogadl build data.py:squares squares 1 --task 3/100 -s /data/caches
     """
-    is_task = _tasks.check(arguments)
-    return make(arguments, open_or_make(arguments), _tasks.run_task if is_task else _build)
+    is_task = _tasks.check_options(arguments)
+    return build_from_function(arguments, open_or_make(arguments), _tasks.run_task if is_task else _build)
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -110,15 +110,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def make(
-    arguments: argparse.Namespace, storage: CacheStorage, how: Callable[..., bool | _tasks.Written]
+def build_from_function(
+    arguments: argparse.Namespace,
+    storage: CacheStorage,
+    build: Callable[..., bool | _tasks.WrittenPartitions],
 ) -> int:
-    """Make a version from the function that the arguments name, and return the exit code.
+    """Build a version from the function that the arguments name, and return the exit code.
 
     Args:
         arguments: The command's arguments.
         storage: The storage that gets the version.
-        how: Called with storage, key, function, its arguments, a description of that call and `arguments`;
+        build: Called with storage, key, function, its arguments, a description of that call and `arguments`;
             returns whether this call built the version, or what a task has written.
     """
     target: Target = arguments.target
@@ -126,7 +128,7 @@ def make(
     started = time.perf_counter()
     with (
         contextlib.redirect_stdout(sys.stderr),
-        _logged(),
+        _show_log_messages(),
         errors_in_one_line(target.path.absolute(), arguments.traceback),
     ):
         function = load(target)
@@ -134,17 +136,19 @@ def make(
         is_auto = arguments.version == AUTO
         call = Describer(function, thorough=is_auto).call((), values)
         key = DatasetKey(arguments.id, call.builder.version if is_auto else arguments.version)
-        found = how(storage, key, function, values, call, arguments)
-    if isinstance(found, _tasks.Written):
-        found.say(arguments.json)
+        result = build(storage, key, function, values, call, arguments)
+    if isinstance(result, _tasks.WrittenPartitions):
+        result.say(arguments.json)
         return 0
     elapsed_s = time.perf_counter() - started
     info = storage.info(key.id, key.version)
     if arguments.json:
-        document = {"storage": storage.location, "was_built": found, "elapsed_s": elapsed_s}
+        document = {"storage": storage.location, "was_built": result, "elapsed_s": elapsed_s}
         say_json(**document, **info_to_json(info))
     else:
-        _say(info, found, elapsed_s, getattr(arguments, "run_name", None) if arguments.replace else None)
+        _say_result(
+            info, result, elapsed_s, getattr(arguments, "run_name", None) if arguments.replace else None
+        )
     return 0
 
 
@@ -186,20 +190,20 @@ def _build(
     return is_new
 
 
-def _say(info: DatasetInfo, was_built: bool, elapsed_s: float, run_name: str | None) -> None:
+def _say_result(info: DatasetInfo, was_built: bool, elapsed_s: float, run_name: str | None) -> None:
     if was_built:
         say(f"Built {info.id} {info.version} in {duration(elapsed_s)}: {contents(info)}.")
     else:
         say(f"{info.id} {info.version} is there already, built {ago(info.created)}: {contents(info)}.")
         if run_name is None:
-            note("nothing was built; --replace builds it anew")
+            note("nothing was built; --replace builds it again")
         else:
-            note(f"it is what the run {run_name} has built; --replace with another --run builds it anew")
+            note(f"it is what the run {run_name} has built; --replace with another --run builds it again")
     say(f"Fingerprint, the same on every machine: {info.fingerprint}")
 
 
 @contextlib.contextmanager
-def _logged() -> Iterator[None]:
+def _show_log_messages() -> Iterator[None]:
     """Show the library's log messages, such as where a build continues and how large it will be."""
     logger = logging.getLogger("yogadl")
     handler, level = _Handler(), logger.level
@@ -242,7 +246,7 @@ def run_append(arguments: argparse.Namespace) -> int:
     """
     # Refuses `auto`: a name made from code and arguments would not depend on the base.
     new_key(arguments.id, arguments.version)
-    return make(arguments, open_existing(arguments), _append)
+    return build_from_function(arguments, open_existing(arguments), _append)
 
 
 def _append(

@@ -44,7 +44,7 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _names(prefix: str, action: argparse.Action, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """Return ids, or versions and tags of the id; only for a folder, because a bucket answers too slowly."""
+    """Return ids of datasets, or versions and tags; nothing for a bucket, which would answer too slowly."""
     from yogadl.cli._arguments import open_existing
 
     location = getattr(parsed_args, "storage", None)

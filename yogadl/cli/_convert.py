@@ -90,8 +90,8 @@ def run_import_014(arguments: argparse.Namespace) -> int:
         )
     if not arguments.trust_pickle:
         raise ConfigurationError(
-            f"the records in {path} are pickled, and unpickling runs any code that whoever wrote the file "
-            "put there, as this user: if you trust them, add --trust-pickle"
+            f"the records in {path} are pickled, and unpickling can run any code of the file's author with "
+            "your rights: if you trust the author, add --trust-pickle"
         )
     folder = path.absolute().parent
     key = DatasetKey(arguments.id or folder.parent.name, arguments.version or folder.name)

@@ -45,10 +45,10 @@ def refuse_unused_target_options(arguments: argparse.Namespace, target: str | No
     if target is not None and "://" in target and not target.startswith("file://"):
         return
     names = ("to_endpoint_url", "to_region", "to_profile", "to_anonymous")
-    given = ", ".join(option_of(name) for name in names if getattr(arguments, name))
-    if given:
+    unused = ", ".join(option_of(name) for name in names if getattr(arguments, name))
+    if unused:
         where = f"no option of {target}" if target is not None else "for the bucket that --to names"
-        arguments.refuse(f"{given}: {where}")
+        arguments.refuse(f"{unused}: {where}")
 
 
 def _for_target(source: str, target: str, arguments: argparse.Namespace) -> argparse.Namespace:
@@ -57,13 +57,15 @@ def _for_target(source: str, target: str, arguments: argparse.Namespace) -> argp
     If the source is a folder or a bucket of the same kind, an option that is not given with "to-" has the
     source's value.
     """
-    own = {name: getattr(arguments, f"to_{name}") for name in ("endpoint_url", "region", "profile")}
-    others = "://" in source and source.partition("://")[0] != target.partition("://")[0]
-    if not others:
-        own = {name: value or getattr(arguments, name) for name, value in own.items()}
+    target_options = {
+        name: getattr(arguments, f"to_{name}") for name in ("endpoint_url", "region", "profile")
+    }
+    is_other_kind = "://" in source and source.partition("://")[0] != target.partition("://")[0]
+    if not is_other_kind:
+        target_options = {name: value or getattr(arguments, name) for name, value in target_options.items()}
     # Writing to a public bucket mostly needs credentials, even where reading needs none.
     anonymous = arguments.to_anonymous or (arguments.anonymous and "://" not in source)
-    return argparse.Namespace(**(vars(arguments) | own | {"anonymous": anonymous}))
+    return argparse.Namespace(**(vars(arguments) | target_options | {"anonymous": anonymous}))
 
 
 def add_pull_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +104,9 @@ def run_pull(arguments: argparse.Namespace) -> int:
         arguments.refuse("--replace is for --to: a mirror has no versions of its own")
     opener = storage._backend.catalogue.opener
     if not isinstance(opener, MirrorOpener):
-        raise ConfigurationError(f"{storage.location} is on this machine: say with --to where to copy it")
+        raise ConfigurationError(
+            f"{storage.location} is on this machine: give --to, the storage to copy it to"
+        )
     key, published = storage._backend.catalogue.named(DatasetKey(arguments.id, arguments.version))
     manifest = published.manifest
     with Bar("pulling", manifest.size_bytes) as bar:

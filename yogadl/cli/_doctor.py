@@ -52,14 +52,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.where is not None and arguments.storage is not None:
         arguments.refuse("give the storage only once: as an argument, or with -s")
     arguments.storage = arguments.where if arguments.where is not None else arguments.storage
-    found = []
+    findings = []
     for finding in _examine(arguments):
-        found.append(finding)
+        findings.append(finding)
         if not arguments.json:
             _say(finding)
-    problems = sum(finding.state is Outcome.PROBLEM for finding in found)
+    problems = sum(finding.state is Outcome.PROBLEM for finding in findings)
     if arguments.json:
-        checks = [asdict(one) | {"state": one.state.value, "mend": one.mend or None} for one in found]
+        checks = [asdict(one) | {"state": one.state.value, "mend": one.mend or None} for one in findings]
         shown = arguments.storage and without_secrets(arguments.storage)
         say_json(storage=shown, checks=checks, problems=problems)
     else:

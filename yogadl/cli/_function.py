@@ -60,21 +60,21 @@ def load(target: Target) -> Callable[..., Any]:
     path = target.path.absolute()
     if not path.is_file():
         raise ConfigurationError(f"there is no file {target.path}")
-    module = _module(path)
-    found: Any = module
+    module = _load_module(path)
+    attribute: Any = module
     for part in target.name.split("."):
-        found = getattr(found, part, None)
-    if callable(found):
-        function: Callable[..., Any] = found
+        attribute = getattr(attribute, part, None)
+    if callable(attribute):
+        function: Callable[..., Any] = attribute
         return function
-    if found is not None:
+    if attribute is not None:
         raise ConfigurationError(
-            f"{target.name} of {target.path} is no function, but a {type(found).__name__}; "
+            f"{target.name} of {target.path} is not a function, but a {type(attribute).__name__}; "
             "give a function that returns it"
         )
-    names = _functions(module)
-    there = f"there are {', '.join(names)}" if names else "it has none at all"
-    raise ConfigurationError(f"{target.path} has no function {target.name}; {there}")
+    names = _function_names(module)
+    alternatives = f"there are {', '.join(names)}" if names else "it has none at all"
+    raise ConfigurationError(f"{target.path} has no function {target.name}; {alternatives}")
 
 
 def check_arguments(target: Target, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
@@ -105,11 +105,11 @@ def errors_in_one_line(path: Path, shows_traceback: bool = False) -> Iterator[No
             traceback.print_exc()
         if isinstance(error, YogaError):
             raise
-        hint = "" if shows_traceback else "; --traceback shows it all"
-        raise YogaError(_told(error, path) + hint) from error
+        hint = "" if shows_traceback else "; --traceback shows the whole traceback"
+        raise YogaError(_message_of(error, path) + hint) from error
 
 
-def _told(error: BaseException, path: Path) -> str:
+def _message_of(error: BaseException, path: Path) -> str:
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
         return f"{error.filename or path.name}, line {error.lineno}: {kind}: {error.msg}"
@@ -119,8 +119,8 @@ def _told(error: BaseException, path: Path) -> str:
     where = f"{path.name}, line {lines[-1]}: " if lines else ""
     text = error_line(error)
     notes: Sequence[str] = getattr(error, "__notes__", ())
-    told = ", ".join(" ".join(note.split()) for note in notes)
-    return f"{where}{kind}{text and ': '}{text}{told and f' ({told})'}"
+    notes_text = ", ".join(" ".join(note.split()) for note in notes)
+    return f"{where}{kind}{text and ': '}{text}{notes_text and f' ({notes_text})'}"
 
 
 class _FreshLoader(importlib.machinery.SourceFileLoader):
@@ -130,19 +130,19 @@ class _FreshLoader(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def _module(path: Path) -> ModuleType:
+def _load_module(path: Path) -> ModuleType:
     name = path.stem
     other = sys.modules.get(name)
-    is_taken = name in sys.stdlib_module_names or (
+    has_other_module = name in sys.stdlib_module_names or (
         other is not None and getattr(other, "__file__", None) != str(path)
     )
-    # The file can import its neighbours, and workers can import the file. Where another module has the file's
-    # name, the folder comes last, so that it does not hide that module.
-    sys.path.insert(len(sys.path) if is_taken else 0, str(path.parent))
-    if is_taken:
+    # The file's folder is put on the path, so that the file can import its neighbours, and workers can import
+    # the file. If another module has the file's name, the folder comes last, so as not to hide that module.
+    sys.path.insert(len(sys.path) if has_other_module else 0, str(path.parent))
+    if has_other_module:
         name = f"_yogadl_build_{name}"
     if path.suffix != ".py":
-        raise ConfigurationError(f"{path} is no Python file; its name must end in .py")
+        raise ConfigurationError(f"{path} is not a Python file; its name must end in .py")
     loader = _FreshLoader(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None  # because the loader is given
@@ -153,14 +153,14 @@ def _module(path: Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
-    if is_taken:
+    if has_other_module:
         import cloudpickle
 
         cloudpickle.register_pickle_by_value(module)  # workers can't import it
     return module
 
 
-def _functions(module: ModuleType) -> list[str]:
+def _function_names(module: ModuleType) -> list[str]:
     return [
         name
         for name, value in vars(module).items()

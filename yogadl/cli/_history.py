@@ -43,32 +43,33 @@ def run_log(arguments: argparse.Namespace) -> int:
     return int(bool(log.damaged))
 
 
-def _lines(one: LoggedVersion) -> Iterator[str]:
-    tags = f"  ({', '.join(one.tags)})" if one.tags else ""
-    yield f"{day_and_time(one.created)}  version {one.version}{tags}"
-    what = f"{counted(one.records, 'record')} in {counted(one.parts, 'file')}"
-    if one.before is None:
-        yield f"    {what}, {size(one.added_bytes)}"
+def _lines(logged: LoggedVersion) -> Iterator[str]:
+    tags = f"  ({', '.join(logged.tags)})" if logged.tags else ""
+    yield f"{day_and_time(logged.created)}  version {logged.version}{tags}"
+    what = f"{counted(logged.records, 'record')} in {counted(logged.parts, 'file')}"
+    if logged.before is None:
+        yield f"    {what}, {size(logged.added_bytes)}"
         return
-    yield f"    {what}; {size(one.added_bytes)} added, {size(one.shared_bytes)} shared with {one.before}"
-    assert one.explanation is not None  # an entry with a previous version has an explanation
-    for line in str(one.explanation).splitlines()[1:]:
+    added, shared = size(logged.added_bytes), size(logged.shared_bytes)
+    yield f"    {what}; {added} added, {shared} shared with {logged.before}"
+    assert logged.explanation is not None  # an entry with a previous version has an explanation
+    for line in str(logged.explanation).splitlines()[1:]:
         yield f"  {line}"
 
 
 def _line_of(move: TagMove) -> str:
-    what = "taken away" if move.version is None else f"-> version {move.version}"
+    what = "removed" if move.version is None else f"-> version {move.version}"
     return f"{day_and_time(move.moved)}  tag {move.tag} {what}"
 
 
-def _to_json(one: LoggedVersion) -> dict[str, Any]:
-    found = {name: value for name, value in vars(one).items() if name not in ("explanation", "earlier")}
-    found["created"] = moment(one.created)
-    found["earlier"] = [dict(vars(earlier)) for earlier in one.earlier]
-    explanation = one.explanation
-    found["differences"] = [asdict(each) for each in explanation.differences] if explanation else []
-    found["notes"] = list(explanation.notes) if explanation else []
-    return found
+def _to_json(logged: LoggedVersion) -> dict[str, Any]:
+    document = {name: value for name, value in vars(logged).items() if name not in ("explanation", "earlier")}
+    document["created"] = moment(logged.created)
+    document["earlier"] = [dict(vars(earlier)) for earlier in logged.earlier]
+    explanation = logged.explanation
+    document["differences"] = [asdict(each) for each in explanation.differences] if explanation else []
+    document["notes"] = list(explanation.notes) if explanation else []
+    return document
 
 
 def add_explain_arguments(parser: argparse.ArgumentParser) -> None:

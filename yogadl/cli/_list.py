@@ -161,32 +161,37 @@ def run_ls(arguments: argparse.Namespace) -> int:
     """
     storage = open_existing(arguments)
     problems: list[str] = []
-    found = _find(storage, arguments.id, problems)
+    versions = _find(storage, arguments.id, problems)
     for problem in problems:
         note(problem)
     unfinished = _unfinished(storage, arguments.id)
-    if arguments.id is not None and not found and not unfinished:
+    if arguments.id is not None and not versions and not unfinished:
         raise storage._backend.catalogue.no_dataset(arguments.id)
     if arguments.json:
-        held = [asdict(one) | {"written": moment(one.written)} for one in unfinished]
-        say_json(storage=storage.location, versions=[_to_json(one) for one in found], unfinished=held)
-    elif found:
+        unfinished_builds = [asdict(entry) | {"written": moment(entry.written)} for entry in unfinished]
+        say_json(
+            storage=storage.location,
+            versions=[_to_json(entry) for entry in versions],
+            unfinished=unfinished_builds,
+        )
+    elif versions:
         header = ("dataset", "version", "records", "size", "files", "built (UTC)", "tags")
-        columns = 7 if any(one.tags for one in found) else 6
-        say_table(table(header[:columns], [_row(one)[:columns] for one in found], right=(2, 3, 4)))
-        for one in found:
-            if one.shared_bytes:
-                those = ", ".join(one.shared_with)
+        columns = 7 if any(entry.tags for entry in versions) else 6
+        say_table(table(header[:columns], [_row(entry)[:columns] for entry in versions], right=(2, 3, 4)))
+        for entry in versions:
+            if entry.shared_bytes:
+                others = ", ".join(entry.shared_with)
                 note(
-                    f"{one.id} {one.version} has {size(one.shared_bytes)} more, which it shares with {those}"
+                    f"{entry.id} {entry.version} has {size(entry.shared_bytes)} more, which it shares with "
+                    f"{others}"
                 )
     else:
         note(f"there are no datasets in {storage.location}")
-    there = {(one.id, one.version) for one in found}
+    listed = {(entry.id, entry.version) for entry in versions}
     for build in unfinished:
         version = build.version or "(of a version that is not known)"
         what = f"use {size(build.size_bytes)}, last written {day_and_time(build.written)} UTC"
-        if (build.id, build.version) in there:
+        if (build.id, build.version) in listed:
             note(f"{build.id} {version} is there; builds of it that were not published {what}")
         else:
             note(f"{build.id} {version} is not finished: its builds {what}")
@@ -211,70 +216,76 @@ def _find(storage: CacheStorage, dataset_id: str | None, problems: list[str]) ->
     else:
         DatasetKey(dataset_id, "any")
         ids = storage._backend.catalogue.datasets(below=dataset_id) or [dataset_id]
-    found = []
+    versions = []
     for name in ids:
-        named: dict[str, str] = {}
+        tagged: dict[str, str] = {}
         try:
-            named = storage.tags(name)
+            tagged = storage.tags(name)
         except CacheFormatError as error:
             problems.append(error_line(error))
         for version in storage.versions(name):
-            tags = [tag for tag, its in named.items() if its == version]
+            tags = [tag for tag, tagged_version in tagged.items() if tagged_version == version]
             try:
                 # The description of the builder is not shown, and may be long.
-                found.append(_Version(name, version, replace(storage.info(name, version), builder={}), tags))
+                versions.append(
+                    _Version(name, version, replace(storage.info(name, version), builder={}), tags)
+                )
             except CacheFormatError as error:
                 problems.append(error_line(error))
-                found.append(_Version(name, version, None, tags, problems[-1]))
+                versions.append(_Version(name, version, None, tags, problems[-1]))
             except DatasetNotFoundError:
                 pass  # deleted just now
-    return _counted_once(storage, found, problems)
+    return _with_shared_bytes(storage, versions, problems)
 
 
-def _counted_once(storage: CacheStorage, found: list[_Version], problems: list[str]) -> list[_Version]:
-    """Note for each version how many bytes belong to earlier versions of its dataset, too."""
-    continued = {one.id for one in found if one.info is not None and one.info.earlier}
+def _with_shared_bytes(
+    storage: CacheStorage, versions: list[_Version], problems: list[str]
+) -> list[_Version]:
+    """Add to each version the number of bytes that it shares with earlier versions of its dataset."""
+    continued = {entry.id for entry in versions if entry.info is not None and entry.info.earlier}
     catalogue = storage._backend.catalogue
     holders: dict[tuple[str, str], str] = {}  # (id, sha256 of a part) -> the first version that has the part
     shared: dict[tuple[str, str], _Version] = {}
-    for one in sorted(found, key=lambda one: one.info.created if one.info else 0.0):
-        if one.info is None or one.id not in continued:
+    for entry in sorted(versions, key=lambda entry: entry.info.created if entry.info else 0.0):
+        if entry.info is None or entry.id not in continued:
             continue
         try:
-            manifest = catalogue.published(DatasetKey(one.id, one.version), one.info.digest).manifest
+            manifest = catalogue.published(DatasetKey(entry.id, entry.version), entry.info.digest).manifest
             parts = open_table(catalogue.root, manifest)
         except (CacheFormatError, DatasetNotFoundError) as error:
             problems.append(error_line(error))
             continue
-        size_bytes, those = 0, set()
+        size_bytes, others = 0, set()
         for sha256, part_bytes in zip(parts.sha256, parts.size_bytes.tolist(), strict=True):
-            holder = holders.setdefault((one.id, sha256), one.version)
-            if holder != one.version:
+            holder = holders.setdefault((entry.id, sha256), entry.version)
+            if holder != entry.version:
                 size_bytes += part_bytes
-                those.add(holder)
-        shared[one.id, one.version] = replace(one, shared_bytes=size_bytes, shared_with=tuple(sorted(those)))
-    return [shared.get((one.id, one.version), one) for one in found]
+                others.add(holder)
+        shared[entry.id, entry.version] = replace(
+            entry, shared_bytes=size_bytes, shared_with=tuple(sorted(others))
+        )
+    return [shared.get((entry.id, entry.version), entry) for entry in versions]
 
 
-def _row(one: _Version) -> list[str]:
-    info, tags = one.info, ", ".join(one.tags)
+def _row(entry: _Version) -> list[str]:
+    info, tags = entry.info, ", ".join(entry.tags)
     if info is None:
-        return [one.id, one.version, "damaged", "", "", "", tags]
+        return [entry.id, entry.version, "damaged", "", "", "", tags]
     built = day_and_time(info.created)
     return [
-        one.id,
-        one.version,
+        entry.id,
+        entry.version,
         f"{info.records:,}",
-        size(info.size_bytes - one.shared_bytes),
+        size(info.size_bytes - entry.shared_bytes),
         f"{info.parts:,}",
         built,
         tags,
     ]
 
 
-def _to_json(one: _Version) -> dict[str, Any]:
+def _to_json(entry: _Version) -> dict[str, Any]:
     names = ("records", "size_bytes", "parts", "created", "fingerprint", "digest")
-    found = {name: getattr(one.info, name, None) for name in names}
-    found["created"] = moment(found["created"])
-    found |= {"shared_bytes": one.shared_bytes, "shared_with": list(one.shared_with)}
-    return {"id": one.id, "version": one.version, **found, "tags": one.tags, "error": one.error}
+    facts = {name: getattr(entry.info, name, None) for name in names}
+    facts["created"] = moment(facts["created"])
+    facts |= {"shared_bytes": entry.shared_bytes, "shared_with": list(entry.shared_with)}
+    return {"id": entry.id, "version": entry.version, **facts, "tags": entry.tags, "error": entry.error}

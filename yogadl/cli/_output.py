@@ -15,9 +15,6 @@ from typing import Any, Final, TextIO
 from yogadl._core.arguments import in_words
 from yogadl._core.printable import printable
 
-# Show on the terminal that a command is at work, while it has no other output.
-
-
 _DELAY_S: Final = 2.0
 _TICK_S: Final = 1.0
 _CLEAR: Final = "\r\x1b[K"
@@ -33,7 +30,7 @@ class Waiting:
     def __init__(self, title: str) -> None:
         self._title = title
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._has_ended = threading.Event()
         self._is_shown = False
         self._began = time.monotonic()
         self._thread: threading.Thread | None = None
@@ -47,26 +44,23 @@ class Waiting:
     def end(self) -> None:
         """Stop, and clear the line for the next output."""
         with self._lock:
-            self._over.set()
+            self._has_ended.set()
             if self._is_shown:
                 self._write(_CLEAR)
             self._is_shown = False
 
     def _tick(self) -> None:
         wait_s = _DELAY_S
-        while not self._over.wait(wait_s):
+        while not self._has_ended.wait(wait_s):
             wait_s = _TICK_S
             with self._lock:
-                if not self._over.is_set():
+                if not self._has_ended.is_set():
                     self._is_shown = True
                     self._write(f"{_CLEAR}{self._title}: {time.monotonic() - self._began:.0f} s")
 
     def _write(self, text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
-
-
-# Output of the command: tables, sizes, times and messages for people, JSON for scripts, progress bars.
 
 
 _GAP: Final = "  "
@@ -143,8 +137,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Container
     lines = []
     for row in cells:
         padded = []
-        for number, (cell, wide) in enumerate(zip(row, widths, strict=True)):
-            space = " " * (wide - columns_of(cell))
+        for number, (cell, column_width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (column_width - columns_of(cell))
             padded.append(space + cell if number in right else cell + space)
         lines.append(_GAP.join(padded).rstrip())
     return lines
@@ -164,10 +158,10 @@ def cut(text: str, columns: int) -> str:
     if columns_of(text) <= columns:
         return text
     kept: list[str] = []
-    left = columns - 3
+    columns_left = columns - 3
     for character in text:
-        left -= columns_of(character)
-        if left < 0:
+        columns_left -= columns_of(character)
+        if columns_left < 0:
             break
         kept.append(character)
     return "".join(kept) + "..."
@@ -178,14 +172,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + "s" * (count != 1)
 
 
-def contents(found: Any) -> str:  # as in `stored`
+def contents(version_info: Any) -> str:  # as in `stored`
     """Return a version's number of records, its size and its number of files."""
-    return f"{counted(found.records, 'record')}, {stored(found)}"
+    return f"{counted(version_info.records, 'record')}, {stored(version_info)}"
 
 
-def stored(found: Any) -> str:  # a DatasetInfo or a Manifest: the help must not import their modules
+def stored(version_info: Any) -> str:  # a DatasetInfo or a Manifest: the help must not import their modules
     """Return a version's size and its number of files."""
-    return f"{size(found.size_bytes)} in {counted(found.parts, 'file')}"
+    return f"{size(version_info.size_bytes)} in {counted(version_info.parts, 'file')}"
 
 
 def repair_result(names: Sequence[str]) -> str:

@@ -20,14 +20,16 @@ def mistaken_path(arguments: argparse.Namespace) -> str | None:
     if not name:
         return None
     if "://" in name:
-        return _with_storage(arguments.command, name, f"{name} is the place of a storage, not a dataset's id")
+        return _with_storage(
+            arguments.command, name, f"{name} is the location of a storage, not a dataset's id"
+        )
     try:
-        return _mistaken(name, arguments)
+        return _message_about_path(name, arguments)
     except OSError:  # the path is too long, or the folder can't be listed
         return None
 
 
-def _mistaken(name: str, arguments: argparse.Namespace) -> str | None:
+def _message_about_path(name: str, arguments: argparse.Namespace) -> str | None:
     command: str = arguments.command
     path = Path(name).expanduser()
     dataset = _dataset_at(path)
@@ -43,11 +45,13 @@ def _mistaken(name: str, arguments: argparse.Namespace) -> str | None:
             return None  # neither a path nor an id: the code that uses the id reports the error
         what = f"{name} is a path, not a dataset's id"
         return _with_storage(command, name if is_storage else "FOLDER", what)
-    meant = shlex.join(["yogadl", command, *_meant(arguments, *dataset), "-s", str(dataset[0].parent)])
-    return f"{name} is a path, not a dataset's id; you want `{meant}`"
+    suggestion = shlex.join(
+        ["yogadl", command, *_suggested_arguments(arguments, *dataset), "-s", str(dataset[0].parent)]
+    )
+    return f"{name} is a path, not a dataset's id; you want `{suggestion}`"
 
 
-def _meant(arguments: argparse.Namespace, folder: Path, version: str | None) -> Iterator[str]:
+def _suggested_arguments(arguments: argparse.Namespace, folder: Path, version: str | None) -> Iterator[str]:
     """Yield the arguments likely meant where a path replaces the id, and maybe the version."""
     names = [name for name in arguments.positionals if name != "id"]
     given = [str(value) for name in names if (value := getattr(arguments, name, None)) is not None]
@@ -65,8 +69,8 @@ def _meant(arguments: argparse.Namespace, folder: Path, version: str | None) -> 
 
 def _with_storage(command: str, location: str, what: str) -> str:
     where = f"-s {shlex.quote(location)}"
-    said = f"{what}; `yogadl ls {where}` lists the datasets there"
-    return said if command == "ls" else f"{said}, then `yogadl {command} ID ... {where}`"
+    message = f"{what}; `yogadl ls {where}` lists the datasets there"
+    return message if command == "ls" else f"{message}, then `yogadl {command} ID ... {where}`"
 
 
 def _is_storage(folder: Path) -> bool:

@@ -75,15 +75,15 @@ def run(arguments: argparse.Namespace) -> int:
     prices = None
     if (arguments.price, arguments.price_per_gb) != (None, None):
         prices = Prices(arguments.price or 0.0, arguments.price_per_gb or 0.0)
-    found = stream.batch(arguments.batch).plan(
+    plan = stream.batch(arguments.batch).plan(
         epochs=arguments.epochs, records_per_s=arguments.records_per_s, prices=prices
     )
     if arguments.json:
-        say_json(storage=storage.location, id=arguments.id, version=arguments.version, **asdict(found))
+        say_json(storage=storage.location, id=arguments.id, version=arguments.version, **asdict(plan))
         return 0
     share = f", of which a process reads one in {arguments.shards}" if arguments.shards > 1 else ""
     say(f"{arguments.id} {arguments.version}: {len(ref):,} records{share}.")
     say()
-    for line in str(found).splitlines():
+    for line in str(plan).splitlines():
         say(line)
     return 0

@@ -47,10 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the page, and return 1 if other versions or the tags of the dataset can't be read."""
     if arguments.json and arguments.output == _STDOUT:
-        arguments.refuse("--json says on stdout what was written: give -o a file")
+        arguments.refuse("--json writes to stdout, so the page can't be written there: give -o a file")
     path = None if arguments.output == _STDOUT else Path(arguments.output).expanduser().absolute()
     if path is not None and os.path.lexists(path):
-        raise _there(path)
+        raise _exists_error(path)
     storage = open_version(arguments)
     subject = _subject(storage, arguments)
     page = page_of(subject)
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(page.decode("ascii"))
         return code
     if not Folder(path.parent).write_if_absent(path.name, page):
-        raise _there(path)
+        raise _exists_error(path)
     if arguments.json:
         key = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
         say_json(**key, file=str(path), size_bytes=len(page), seed=arguments.seed)
@@ -95,5 +95,5 @@ def _problems(log: Log | str) -> list[str]:
     return [f"{version}: {problem}" for version, problem in log.damaged.items()]
 
 
-def _there(path: Path) -> ConfigurationError:
+def _exists_error(path: Path) -> ConfigurationError:
     return ConfigurationError(f"{path} is there already; give another name, or remove it first")

@@ -34,8 +34,8 @@ def run_tag(arguments: argparse.Namespace) -> int:
         versions = storage.versions(arguments.id)
         if arguments.tag not in versions or arguments.version in (*versions, *storage.tags(arguments.id)):
             raise
-        meant = f"yogadl tag {arguments.id} {arguments.version} {arguments.tag}"
-        arguments.refuse(f"{arguments.tag} is a version; you want `{meant}`")
+        suggestion = f"yogadl tag {arguments.id} {arguments.version} {arguments.tag}"
+        arguments.refuse(f"{arguments.tag} is a version; you want `{suggestion}`")
     version = storage.tags(arguments.id)[arguments.tag]
     if arguments.json:
         say_json(storage=storage.location, id=arguments.id, tag=arguments.tag, version=version)

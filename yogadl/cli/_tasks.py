@@ -12,13 +12,13 @@ from yogadl._provenance.builder import Call
 from yogadl._sources.sources import open_source
 from yogadl.cli._output import counted, note, say, say_json
 from yogadl.storage import CacheStorage
-from yogadl.storage._builds.building import begun
+from yogadl.storage._builds.building import begin_build
 from yogadl.storage._builds.cacheable import warn_if_stale
 from yogadl.storage._builds.partitions import Partitions
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenPartitions:
     """The partitions that a task has written, or has found written already."""
 
     id: str
@@ -87,17 +87,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check(arguments: argparse.Namespace) -> bool:
+def check_options(arguments: argparse.Namespace) -> bool:
     """Return whether the options are those of a task, after refusing invalid combinations."""
-    is_one = arguments.task is not None or arguments.commit
-    if arguments.run_name is not None and not is_one:
+    is_task = arguments.task is not None or arguments.commit
+    if arguments.run_name is not None and not is_task:
         arguments.refuse("--run goes with --task or --commit")
-    if is_one and arguments.workers > 1:
-        arguments.refuse("a task reads in one process: leave out --workers, and have more tasks")
-    if is_one and arguments.replace and arguments.run_name is None:
+    if is_task and arguments.workers > 1:
+        arguments.refuse("a task reads in one process: leave out --workers, and start more tasks")
+    if is_task and arguments.replace and arguments.run_name is None:
         # Without a run's name, a task that is repeated after the commit would start a new build.
-        arguments.refuse("--replace by tasks needs --run, the same for all of them: the job's id, say")
-    return is_one
+        arguments.refuse(
+            "--replace by tasks needs --run with the same name for all tasks, such as the job's id"
+        )
+    return is_task
 
 
 def run_task(
@@ -107,7 +109,7 @@ def run_task(
     values: dict[str, Any],
     call: Call,
     arguments: argparse.Namespace,
-) -> "bool | Written":
+) -> "bool | WrittenPartitions":
     """Write the partitions of one task, or publish the version from the partitions of all tasks.
 
     Returns:
@@ -121,7 +123,7 @@ def run_task(
             return False
     origin = call.sha256()
     data = open_source(function(**values), allow_pickle=arguments.allow_pickle)
-    build = begun(
+    build = begin_build(
         storage._backend,
         key,
         None,
@@ -139,25 +141,32 @@ def run_task(
     return _write(build._all, arguments)
 
 
-def _write(build: Partitions, arguments: argparse.Namespace) -> "Written":
-    """Write the task's partitions: every N-th one, so that tasks share a long stretch of slow partitions."""
+def _write(build: Partitions, arguments: argparse.Namespace) -> "WrittenPartitions":
+    """Write every N-th partition, so that a long stretch of slow partitions is spread over all tasks."""
     task: Task = arguments.task
     others = build.others()
     if others:
         note(f"other tasks of {build.key} have other code, arguments or source, or another run: {others}")
-    mine = range(task.number - 1, build.count, task.count)
+    own_partitions = range(task.number - 1, build.count, task.count)
     part_bytes = arguments.part_bytes or build.backend.part_bytes
     records = 0
     title = f"{build.key}, task {task}"
     build.note_tasks(task.count)
     with shown(None, title) as show:
-        tally = Tally(title, len(mine), None, show, None, note)
-        for partition in mine:
+        tally = Tally(title, len(own_partitions), None, show, None, note)
+        for partition in own_partitions:
             receipts = build.write_share(partition, part_bytes)
             written = sum(receipt.part.index.records for receipt in receipts)
             tally.note(partition, written, sum(r.part.index.size_bytes for r in receipts), is_whole=True)
             tally.report_total()
             records += written
-    return Written(
-        build.key.id, build.key.version, build.run, task.number, task.count, build.count, len(mine), records
+    return WrittenPartitions(
+        build.key.id,
+        build.key.version,
+        build.run,
+        task.number,
+        task.count,
+        build.count,
+        len(own_partitions),
+        records,
     )

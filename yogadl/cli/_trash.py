@@ -74,19 +74,19 @@ def add_prune_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         type=number_of("days", float, 0),
         default=_GRACE_DAYS,
-        help=f"keep what is younger than this (default: {_GRACE_DAYS:.0f})",
+        help=f"keep files that are younger than this (default: {_GRACE_DAYS:.0f})",
     )
     what.add_argument(
         "--unfinished", action="store_true", help="remove only the files of builds that were killed or failed"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be removed, and remove nothing"
+        "--dry-run", action="store_true", help="list the files that would be removed, and remove nothing"
     )
     add_json(parser)
 
 
 def run_prune(arguments: argparse.Namespace) -> int:
-    """Remove for good what has been in the trash for a while.
+    """Erase the versions that have been in the trash for a while.
 
     The command removes versions that were deleted or replaced more than --grace days ago, and files of that
     age that no version uses, such as those of a killed build. With a grace of 0 days the trash is emptied

@@ -68,19 +68,19 @@ def json_of(leaf: Leaf, value: Any) -> dict[str, Any]:  # any value of a batch
     `value` is set for scalars, strings and bytes (in hexadecimal), `min` and `max` for arrays of numbers,
     `length` for strings and bytes, of which `value` may be just the beginning.
     """
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "dtype": leaf.dtype, "shape": [], "value": None, "min": None, "max": None, "length": None
     }  # fmt: skip
     if leaf.dtype == OBJECT:
-        return found | {"shape": None}
+        return facts | {"shape": None}
     if isinstance(value, np.ndarray) and value.ndim:
         low, high = _bounds(value) or (None, None)
-        return found | {"shape": list(value.shape), "min": _json(low), "max": _json(high)}
+        return facts | {"shape": list(value.shape), "min": _json(low), "max": _json(high)}
     if isinstance(value, bytes):
-        return found | {"value": value[:_SHOWN_JSON].hex(), "length": len(value)}
+        return facts | {"value": value[:_SHOWN_JSON].hex(), "length": len(value)}
     if isinstance(value, str):
-        return found | {"value": value[:_SHOWN_JSON], "length": len(value)}
-    return found | {"value": _json(_plain(value))}
+        return facts | {"value": value[:_SHOWN_JSON], "length": len(value)}
+    return facts | {"value": _json(_plain(value))}
 
 
 def _bounds(array: NDArray[Any]) -> tuple[Any, Any] | None:

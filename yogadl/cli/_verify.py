@@ -56,24 +56,24 @@ def run(arguments: argparse.Namespace) -> int:
     with Bar("verifying", sum(sizes)) as bar:
         for number, (dataset_id, version) in enumerate(keys):
             progress = _progress(bar.show, sum(sizes[:number]), sizes[number])
-            one = _Checked(dataset_id, version)
+            result = _Checked(dataset_id, version)
             try:
-                one.verified = storage.verify(dataset_id, version, progress=progress)
+                result.verified = storage.verify(dataset_id, version, progress=progress)
             except DatasetNotFoundError:
                 if arguments.all:
                     continue  # deleted meanwhile
                 raise
             except YogaError as error:
-                one.error = error_line(error)
-            checked.append(one)
+                result.error = error_line(error)
+            checked.append(result)
             bar.clear()
-            if one.verified is None:
-                note(one.error, "red")
+            if result.verified is None:
+                note(result.error, "red")
             elif not arguments.json:
-                _say(one, one.verified)
-    damaged = sum(one.verified is None for one in checked)
+                _say(result, result.verified)
+    damaged = sum(result.verified is None for result in checked)
     if arguments.json:
-        say_json(storage=storage.location, versions=[_to_json(one) for one in checked])
+        say_json(storage=storage.location, versions=[_to_json(result) for result in checked])
     elif arguments.all:
         say(f"{counted(len(checked), 'version')} checked, {damaged} damaged.")
     return int(damaged > 0)
@@ -105,15 +105,21 @@ def _progress(show: Callable[[float], None], before_bytes: int, own_bytes: int) 
     return lambda parts, total: show(before_bytes + own_bytes * parts / max(1, total))
 
 
-def _say(one: _Checked, found: Verified) -> None:
-    say(f"{one.id} {one.version} is sound: {contents(found)}")
-    if found.mirrored:
-        files = counted(found.mirrored, "file")
-        say(f"{files} of it in this machine's mirror: {repair_result(found.mended)}")
+def _say(result: _Checked, verified: Verified) -> None:
+    say(f"{result.id} {result.version} is sound: {contents(verified)}")
+    if verified.mirrored:
+        files = counted(verified.mirrored, "file")
+        say(f"{files} of it in this machine's mirror: {repair_result(verified.mended)}")
 
 
-def _to_json(one: _Checked) -> dict[str, Any]:
+def _to_json(result: _Checked) -> dict[str, Any]:
     names = ("records", "parts", "size_bytes", "mirrored", "mended")
-    found = {name: getattr(one.verified, name, None) for name in names}
-    is_sound = one.verified is not None
-    return {"id": one.id, "version": one.version, "is_sound": is_sound, **found, "error": one.error or None}
+    facts = {name: getattr(result.verified, name, None) for name in names}
+    is_sound = result.verified is not None
+    return {
+        "id": result.id,
+        "version": result.version,
+        "is_sound": is_sound,
+        **facts,
+        "error": result.error or None,
+    }

@@ -1,4 +1,4 @@
-"""Storages: the places where caches are kept. `open_storage` opens one."""
+"""Storages: folders and buckets that keep caches. `open_storage` opens one."""
 
 import os
 import re
@@ -112,7 +112,7 @@ def open_storage(
     offline: bool = False,
     **options: Any,
 ) -> CacheStorage:
-    """Open the storage at a location, with a warning for a folder on a network that is not `shared`.
+    """Open the storage at a location; warn of a folder on a network file system that is not `shared`.
 
     Args:
         location: A folder, made at the first write; a read-only folder can be read. Or a bucket's URL,
@@ -167,16 +167,14 @@ def open_storage(
         raise ConfigurationError(
             f"the location of a storage is a folder's path or a bucket's URL, not {text!r}"
         )
-    near = _NEAR_URL.match(text)
-    if near:
-        meant = f"{'gs' if near[1][0] in 'gG' else 's3'}://{text[near.end() :]}"
-        meant = without_secrets(meant)
-        text = near[0] + meant.partition("//")[2]
-        raise ConfigurationError(f"no storage's location: {text!r}; did you mean {meant!r}?")
+    _refuse_mistyped_url(text)
     policy = LeasePolicy(lease_ttl_s, wait_s)
     if "://" in text:
         if shared:
-            raise ConfigurationError(f"shared=True is only for folders; {without_secrets(text)} is shared")
+            raise ConfigurationError(
+                f"shared=True is only for folders: leave it out for {without_secrets(text)}, since every "
+                "bucket is shared"
+            )
         from yogadl._core.protocols import usual_prices
         from yogadl.storage._remote.mirror import open_mirror
         from yogadl.storage._remote.opener import remote_backend
@@ -186,22 +184,32 @@ def open_storage(
         copies = open_mirror(bucket, mirror, mirror_limit, mirror_fill)
         prices = usual_prices(text) if prices is None else prices
         spending = Spending(max_requests, max_requests_per_s, max_price, prices)
-        opened = partial(remote_backend, bucket, copies, policy, spending=spending, verify=verify)
-        return CacheStorage(opened(exclusive=exclusive, mapped=mapped, fill=mirror_fill))
-    of_buckets = {"mirror_limit": mirror_limit, "patience_s": patience_s, **options}
-    of_buckets |= {"max_requests": max_requests, "max_requests_per_s": max_requests_per_s}
-    of_buckets |= {"max_price": max_price, "prices": prices, "verify": verify}
-    of_buckets |= {"exclusive": None if exclusive else False, "offline": offline or None}
-    of_buckets |= {"mirror": None if mirror in ("auto", None) else mirror}
-    of_buckets |= {"mirror_fill": None if mirror_fill == "auto" else mirror_fill}
+        backend_of = partial(remote_backend, bucket, copies, policy, spending=spending, verify=verify)
+        return CacheStorage(backend_of(exclusive=exclusive, mapped=mapped, fill=mirror_fill))
+    bucket_only = {"mirror_limit": mirror_limit, "patience_s": patience_s, **options}
+    bucket_only |= {"max_requests": max_requests, "max_requests_per_s": max_requests_per_s}
+    bucket_only |= {"max_price": max_price, "prices": prices, "verify": verify}
+    bucket_only |= {"exclusive": None if exclusive else False, "offline": offline or None}
+    bucket_only |= {"mirror": None if mirror in ("auto", None) else mirror}
+    bucket_only |= {"mirror_fill": None if mirror_fill == "auto" else mirror_fill}
     if not shared:
-        of_buckets |= {"wait_s": wait_s, "lease_ttl_s": None if lease_ttl_s == DEFAULT_TTL_S else lease_ttl_s}
-    given = [name for name, value in of_buckets.items() if value is not None]
-    if given:
+        bucket_only |= {"wait_s": wait_s}
+        bucket_only |= {"lease_ttl_s": None if lease_ttl_s == DEFAULT_TTL_S else lease_ttl_s}
+    refused = [name for name, value in bucket_only.items() if value is not None]
+    if refused:
         takes = f"shared, mapped{', ' if shared else '; with shared=True: '}lease_ttl_s, wait_s"
-        raise ConfigurationError(f"{', '.join(given)}: no option of the folder {text}; it takes {takes}")
+        raise ConfigurationError(f"{', '.join(refused)}: no option of the folder {text}; it takes {takes}")
     path = Path(text)
     return CacheStorage(shared_backend(path, policy, mapped) if shared else local_backend(path, mapped))
+
+
+def _refuse_mistyped_url(location: str) -> None:
+    mistyped = _NEAR_URL.match(location)
+    if mistyped:
+        scheme = "gs" if mistyped[1][0] in "gG" else "s3"
+        suggestion = without_secrets(f"{scheme}://{location[mistyped.end() :]}")
+        shown = mistyped[0] + suggestion.partition("//")[2]
+        raise ConfigurationError(f"{shown!r} is not the location of a storage; did you mean {suggestion!r}?")
 
 
 def _bucket_at(url: str, options: dict[str, Any], patience_s: float | None, *, offline: bool) -> "Bucket":
@@ -215,8 +223,8 @@ def _bucket_at(url: str, options: dict[str, Any], patience_s: float | None, *, o
     if patience_s is not None:
         retry = RetryPolicy(total_s=patience_s)
         options |= {} if url.startswith("file://") else {"patience": retry}  # a folder has no retries
-    others = [name for name in names_of(open_storage) if name not in ("location", "shared")]
-    bucket = open_bucket(url, others, **options)
+    known_options = [name for name in names_of(open_storage) if name not in ("location", "shared")]
+    bucket = open_bucket(url, known_options, **options)
     return OfflineBucket(bucket) if offline else bucket
 
 

@@ -36,7 +36,7 @@ class LFSStorage(CacheStorage):
 
     Args:
         configurations: The location.
-        tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+        tensorflow_config: Accepted for compatibility with 0.1.4; has no effect.
         mapped: Whether files may be mapped to be read.
     """
 
@@ -123,7 +123,7 @@ class S3Storage(CacheStorage):
 
     Args:
         configurations: The location.
-        tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+        tensorflow_config: Accepted for compatibility with 0.1.4; has no effect.
         verify: ``"block"`` compares blocks that are read by range with their checksums.
     """
 
@@ -153,7 +153,7 @@ class GCSStorage(CacheStorage):
 
     Args:
         configurations: The location.
-        tensorflow_config: Accepted for 0.1.4's sake; does nothing.
+        tensorflow_config: Accepted for compatibility with 0.1.4; has no effect.
         verify: ``"block"`` compares blocks that are read by range with their checksums.
     """
 
@@ -174,13 +174,13 @@ def _prefix(path: str | os.PathLike[str]) -> str:
 
 
 def _backend(bucket: Bucket, folder: Path, verify: Verify) -> Backend:
-    # A folder of its own within the given one, which may hold other files.
+    # A subfolder, since the given folder may hold other files.
     mirror = Mirror(bucket, None if folder == Path(_OLD_CACHE_DIR) else folder / "yogadl")
     return remote_backend(bucket, mirror, LeasePolicy(), verify=verify)
 
 
 def _warn_of_tensorflow(config: Any) -> None:  # any value that 0.1.4 took
-    """Warn the caller of a storage's class that a TensorFlow configuration does nothing."""
+    """Warn the caller of a storage's class that a TensorFlow configuration has no effect."""
     if config is not None:
         _warn("tensorflow_config does nothing any more: no TensorFlow session is needed; leave it out")
 
@@ -195,8 +195,8 @@ def _warn_of_server(url: str | None, skip_verify: bool, cert_file: str | None, c
     names = [name for name, value in given.items() if value is not None]
     if names:
         _warn(
-            f"{', '.join(names)} of the lock server: does nothing any more, since the bucket itself decides "
-            "who builds; leave it out and end the server"
+            f"{', '.join(names)}: an option of the lock server, which has no effect any more, since builders "
+            "exclude each other through the bucket itself; leave it out and end the server"
         )
 
 

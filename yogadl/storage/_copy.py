@@ -72,7 +72,7 @@ def copy(
         CacheFormatError: if a file of the version is damaged: only sound files are copied.
     """
     root, backend = source._backend.root, target._backend
-    key, content = _content_of(source._backend, DatasetKey(dataset_id, dataset_version))
+    key, content = _manifest_of(source._backend, DatasetKey(dataset_id, dataset_version))
     is_new = _is_new(backend.root, key, content, replaces)  # before waiting for another builder
     manifest = read_manifest(content, key, root.where(_names.manifest(key)))
     name = _names.table(key.id, manifest.table_sha256)
@@ -82,9 +82,9 @@ def copy(
         return _copy_selections(root, backend.root, manifest)
     with exclusive_build(backend, key) as exclusion:
         is_new = _is_new(backend.root, key, content, replaces)  # others may have changed it meanwhile
-        there = _shared_with(backend.root, manifest) if is_new else None
-        files.copy(files.missing(there), exclusion, progress)
-        backend.root.write(name, _checked_bytes(root, name, manifest))
+        named = _shared_with(backend.root, manifest) if is_new else None
+        files.copy(files.missing(named), exclusion, progress)
+        backend.root.write(name, _table_bytes(root, name, manifest))
         pin_parts(backend.root, key, files.table, manifest.table_sha256, manifest.earlier)
         if is_new and replaces:
             replace(backend.root, key, content, exclusion)
@@ -99,7 +99,7 @@ def copy(
 
 
 def _copy_selections(source: Root, target: Root, manifest: Manifest) -> bool:
-    """Copy the selections kept of these records; return whether the target lacked any."""
+    """Copy the selections of these records that the target lacks; return whether there were any."""
     is_any = False
     for name, content in missing_selections(source, target, manifest):
         target.write(name, content)
@@ -107,8 +107,8 @@ def _copy_selections(source: Root, target: Root, manifest: Manifest) -> bool:
     return is_any
 
 
-def _content_of(source: Backend, key: DatasetKey) -> tuple[DatasetKey, bytes]:
-    """Return the version of this name, or that a tag of this name names, and the bytes of its manifest."""
+def _manifest_of(source: Backend, key: DatasetKey) -> tuple[DatasetKey, bytes]:
+    """Return the version that this name or tag stands for, and the bytes of its manifest."""
     content = source.root.read(_names.manifest(key))
     if content is None:
         key, _ = source.catalogue.named(key)  # raises an error that lists versions, if there is no tag either
@@ -120,7 +120,7 @@ def _content_of(source: Backend, key: DatasetKey) -> tuple[DatasetKey, bytes]:
     return key, content
 
 
-def _checked_bytes(root: Root, name: str, manifest: Manifest) -> bytes:
+def _table_bytes(root: Root, name: str, manifest: Manifest) -> bytes:
     content = root.view(name, manifest.table_bytes + 1) or b""
     if hashlib.sha256(content).hexdigest() != manifest.table_sha256:
         raise CacheFormatError(f"{root.where(name)} was changed during the copy; restore the file")
@@ -128,10 +128,10 @@ def _checked_bytes(root: Root, name: str, manifest: Manifest) -> bytes:
 
 
 def _shared_with(root: Root, manifest: Manifest) -> set[str]:
-    """Return the parts and indexes of an earlier version that the target has already.
+    """Return the names of the parts and indexes of the newest earlier version that the target has.
 
-    Of the versions whose records this version begins with, it is the newest in the target. No prune removes
-    its files while the caller holds the right to build a version of the dataset.
+    An earlier version is one whose records this version begins with. No prune removes its files while the
+    caller holds the right to build a version of the dataset.
     """
     for earlier in reversed(manifest.earlier):
         key = DatasetKey(manifest.key.id, earlier.version)
@@ -185,7 +185,7 @@ class _File:
 
 @dataclass(frozen=True)
 class _CopiedFiles:
-    """Copy the parts of one cache and their indexes."""
+    """The parts of one cache and their indexes, to be copied from one root to another."""
 
     source: Root
     target: Root
@@ -206,8 +206,8 @@ class _CopiedFiles:
         source_names = {entry.name for entry in self.source.entries(f"{dataset_id}/parts")}
         target_sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{dataset_id}/parts")}
         indexes, parts = {}, {}
-        each = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
-        for sha256, index_sha256, size_bytes in each:
+        rows = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
+        for sha256, index_sha256, size_bytes in rows:
             part = _names.part(dataset_id, sha256)
             if target_sizes.get(part) != size_bytes or not (
                 named is None or part in named or root.keep(part)
@@ -242,7 +242,7 @@ class _CopiedFiles:
         progress: Received | None,
     ) -> None:
         names = {work / Path(file.name).name: file.name for file in files}
-        wanted = [
+        downloads = [
             Download(file.source_name, file.sha256, file.size_bytes, path)
             for path, file in zip(names, files, strict=True)
         ]
@@ -252,10 +252,10 @@ class _CopiedFiles:
             """Move a file to the target after its download, if no other builder has taken over."""
             yield lambda: None  # called while bytes arrive: there is nothing to keep alive
             exclusion.check()
-            self._take(names[download.path], download.path)
+            self._move_to_target(names[download.path], download.path)
             download.path.unlink(missing_ok=True)
 
-        download_all(bucket, wanted, progress=progress, guard=move_after_download)
+        download_all(bucket, downloads, progress=progress, guard=move_after_download)
 
     def _from_folder(
         self, files: list[_File], work: Path, exclusion: BuildExclusion, progress: Received | None
@@ -266,14 +266,14 @@ class _CopiedFiles:
             if total.stopped.is_set():
                 return
             exclusion.check()
-            with self._checked(file) as path:
-                self._take(file.name, _copied(path, work) if self.target.bucket is None else path)
+            with self._verified(file) as path:
+                self._move_to_target(file.name, _copied(path, work) if self.target.bucket is None else path)
             total.add(file.size_bytes or 0)
 
         in_parallel(send, files, _AT_ONCE, total)
 
     @contextlib.contextmanager
-    def _checked(self, file: _File) -> Iterator[Path]:
+    def _verified(self, file: _File) -> Iterator[Path]:
         """Give the path of a file of the source, after comparing its bytes with their hash."""
         with self.source.local(file.source_name) as path:
             most_bytes = MAX_READ_BYTES if file.size_bytes is None else file.size_bytes
@@ -287,7 +287,7 @@ class _CopiedFiles:
                 )
             yield path
 
-    def _take(self, name: str, path: Path) -> None:
+    def _move_to_target(self, name: str, path: Path) -> None:
         """Move a file to its place in the target."""
         if self.target.bucket is None:
             self.target.adopt({name: path})

@@ -38,7 +38,7 @@ _FEW_MAPPINGS: Final = 65_530
 
 _REMEDIES: Final = {
     errno.ENOENT: "make the bucket, or correct its name or --endpoint-url",
-    errno.EAGAIN: "see that the store is up and can be reached: --endpoint-url, proxies, firewalls, DNS",
+    errno.EAGAIN: "check that the store is up and can be reached: --endpoint-url, proxies, firewalls, DNS",
     errno.ENXIO: "give the bucket's own --region, or the right --endpoint-url",
     errno.EPROTO: "correct --endpoint-url: http or https, and the name that is in its certificate",
 }
@@ -88,9 +88,9 @@ def examine_bucket(bucket: Bucket, *, writes: bool = True) -> Iterator[Finding]:
         first = next(bucket.list(), None)
     except StorageError as error:
         if error.errno != errno.EACCES or isinstance(error, CredentialsError):
-            yield _trouble("access", error, "correct the URL or the options")
+            yield _problem("access", error, "correct the URL or the options")
             return  # every other check would fail, too
-        yield _trouble(
+        yield _problem(
             "list", error, "allow to list: s3:ListBucket on the bucket; in GCS storage.objects.list"
         )
         first = None
@@ -101,14 +101,16 @@ def examine_bucket(bucket: Bucket, *, writes: bool = True) -> Iterator[Finding]:
         took = f"{bucket.url} took {time.perf_counter() - started:.2f} s for a first answer"
         yield Finding("access", Outcome.OK, f"{took}: endpoint, region and credentials are right")
         yield Finding("list", Outcome.OK, "it is empty" if first is None else f"it has {first.name}")
-    yield _read(bucket, first)
+    yield _examine_read(bucket, first)
     if writes:
         yield from _examine_writing(bucket)
     else:
-        yield Finding("write", Outcome.NOTE, "not tried, as asked; neither were put-if-absent and the clock")
+        yield Finding(
+            "write", Outcome.NOTE, "not tried (read-only); neither were put-if-absent and the clock"
+        )
 
 
-def _read(bucket: Bucket, first: Object | None) -> Finding:
+def _examine_read(bucket: Bucket, first: Object | None) -> Finding:
     """Read a byte of an object, or request an object that does not exist."""
     name = ".yogadl/absent" if first is None else first.name
     times = []
@@ -118,7 +120,7 @@ def _read(bucket: Bucket, first: Object | None) -> Finding:
             read(bucket, name, 0, 1)
             times.append(time.perf_counter() - started)
     except StorageError as error:
-        return _trouble("read", error, _ALLOW_TO_READ)
+        return _problem("read", error, _ALLOW_TO_READ)
     return Finding("read", Outcome.OK, f"a small read takes {1000 * statistics.median(times):.0f} ms")
 
 
@@ -128,47 +130,47 @@ def _examine_writing(bucket: Bucket) -> Iterator[Finding]:
     try:
         written = bucket.put(name, content)
     except StorageError as error:
-        yield _trouble("write", error, _ALLOW_TO_WRITE)
+        yield _problem("write", error, _ALLOW_TO_WRITE)
         return
     after = time.time()
-    yield _read_back(bucket, name, content)
-    yield _clock(written.modified, before, after)
-    yield _conditions(bucket, f"{name}-crowd")
+    yield _examine_content(bucket, name, content)
+    yield _compare_clocks(written.modified, before, after)
+    yield _examine_conditions(bucket, f"{name}-crowd")
     try:
         for each in (name, f"{name}-crowd"):
             bucket.delete(each)
     except StorageError as error:
-        text = f"{name} can't be removed: {_line(error)}"
+        text = f"{name} can't be removed: {_message_of(error)}"
         mend = "builders and `prune` need it: s3:DeleteObject on bucket/prefix/*; storage.objects.delete"
         yield Finding("delete", Outcome.NOTE, text, mend)
     else:
         yield Finding("delete", Outcome.OK, "the object was deleted")
 
 
-def _read_back(bucket: Bucket, name: str, content: bytes) -> Finding:
+def _examine_content(bucket: Bucket, name: str, content: bytes) -> Finding:
     try:
         if read(bucket, name) == content:
             return Finding("write", Outcome.OK, "an object was written and read back")
     except StorageError as error:
-        return _trouble("write", error, _ALLOW_TO_READ)
+        return _problem("write", error, _ALLOW_TO_READ)
     return Finding(
         "write", Outcome.PROBLEM, f"{name} has other bytes than were written to it", "use another store"
     )
 
 
-def _clock(modified: float, before: float, after: float) -> Finding:
+def _compare_clocks(modified: float, before: float, after: float) -> Finding:
     # HTTP dates are whole seconds.
     skew_s = max(0.0, before - (modified + 1), modified - after)
-    text = f"this machine's and the store's are {skew_s:.0f} s apart"
+    text = f"the clocks of this machine and of the store are {skew_s:.0f} s apart"
     if skew_s < _SKEW_NOTED_S:
         return Finding("clock", Outcome.OK, text)
     state = Outcome.NOTE if skew_s < _SKEW_WRONG_S else Outcome.PROBLEM
-    return Finding("clock", state, text, "set this machine's by NTP: timedatectl set-ntp true")
+    return Finding("clock", state, text, "set this machine's clock by NTP: timedatectl set-ntp true")
 
 
-def _conditions(bucket: Bucket, name: str) -> Finding:
-    """Check that one writer wins: of two in turn, and of several that write `name` at once."""
-    what = "put-if-absent"
+def _examine_conditions(bucket: Bucket, name: str) -> Finding:
+    """Check put-if-absent: only one write succeeds, of two in turn and of several at once to `name`."""
+    subject = "put-if-absent"
     mend = "use another store, or let only one machine build, with exclusive=False"
     try:
         check_conditions(bucket)
@@ -176,26 +178,26 @@ def _conditions(bucket: Bucket, name: str) -> Finding:
             contents = [secrets.token_hex(16).encode() for _ in range(_WRITERS)]
             won = sum(writers.map(lambda content: bucket.put_if_absent(name, content), contents))
     except ConfigurationError as error:
-        return Finding(what, Outcome.PROBLEM, str(error), mend)
+        return Finding(subject, Outcome.PROBLEM, str(error), mend)
     except StorageError as error:
-        return _trouble(what, error, "allow to write on a condition: a policy may forbid it")
+        return _problem(subject, error, "allow to write on a condition: a policy may forbid it")
     if won != 1:
         return Finding(
-            what,
+            subject,
             Outcome.PROBLEM,
             f"{won} of {_WRITERS} concurrent conditional writes succeeded, not one",
             mend,
         )
-    return Finding(what, Outcome.OK, f"one of {_WRITERS} concurrent conditional writes succeeded")
+    return Finding(subject, Outcome.OK, f"one of {_WRITERS} concurrent conditional writes succeeded")
 
 
-def _trouble(what: str, error: StorageError, mend: str) -> Finding:
+def _problem(subject: str, error: StorageError, mend: str) -> Finding:
     """Return the finding of a store's error; `mend` is the advice if the store denies access."""
     if isinstance(error, CredentialsError):
         mend = "give other credentials, by --profile or the environment; --anonymous for a public bucket"
     elif error.errno == errno.EACCES:
         mend = f"if the credentials are right, {mend}"
-    return Finding(what, Outcome.PROBLEM, _line(error), _REMEDIES.get(error.errno or 0, mend))
+    return Finding(subject, Outcome.PROBLEM, _message_of(error), _REMEDIES.get(error.errno or 0, mend))
 
 
 def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
@@ -208,51 +210,56 @@ def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
     try:
         location = mirror.location if writes else mirror.location_if_made()
     except (StorageError, ConfigurationError) as error:
-        yield Finding("mirror", Outcome.PROBLEM, _line(error), "give a folder on a local disk with --mirror")
+        yield Finding(
+            "mirror", Outcome.PROBLEM, _message_of(error), "give a folder on a local disk with --mirror"
+        )
         return
     if location is None:
-        yield Finding("mirror", Outcome.NOTE, "it is not there yet, and was not made, as asked")
+        yield Finding("mirror", Outcome.NOTE, "its folder does not exist yet, and was not made (read-only)")
         return
     limit_bytes = location.limit_bytes()
     limit = "only the disk limits it" if limit_bytes is None else f"it may hold {in_words(limit_bytes)}"
     yield from examine_folder("mirror", location.root, f"{location.root}: {limit}", writes=writes)
 
 
-def examine_folder(what: str, folder: Path, said: str, *, writes: bool = True) -> Iterator[Finding]:
+def examine_folder(subject: str, folder: Path, description: str, *, writes: bool = True) -> Iterator[Finding]:
     """Check the file system that a folder is on, its room, and whether locks work there.
 
     Args:
-        what: The name of the folder in the findings.
+        subject: The name of the folder in the findings.
         folder: The folder.
-        said: The beginning of the finding about its file system.
+        description: The beginning of the finding about its file system.
         writes: Whether to try locks in it.
     """
     kind = file_system(folder)
     if is_network(kind):
-        text = f"{said}. It is on a network file system ({kind}): reads are as fast as that"
-        yield Finding(what, Outcome.NOTE, text, "a folder on a local disk is better")
+        text = f"{description}. It is on a network file system ({kind}): reads are as fast as that"
+        yield Finding(subject, Outcome.NOTE, text, "a folder on a local disk is better")
     elif kind in MEMORY_FILE_SYSTEMS:
         yield Finding(
-            what, Outcome.NOTE, f"{said}. It is in memory ({kind})", "a folder on a disk takes no memory"
+            subject,
+            Outcome.NOTE,
+            f"{description}. It is in memory ({kind})",
+            "a folder on a disk takes no memory",
         )
     else:
-        yield Finding(what, Outcome.OK, f"{said}, on {kind or 'a file system of unknown kind'}")
-    found = os.statvfs(folder)
-    free_bytes = found.f_bavail * found.f_frsize
+        yield Finding(subject, Outcome.OK, f"{description}, on {kind or 'a file system of unknown kind'}")
+    status = os.statvfs(folder)
+    free_bytes = status.f_bavail * status.f_frsize
     text = f"{in_words(free_bytes)} are free"
     if free_bytes < _LITTLE_ROOM_BYTES:
         yield Finding(
-            f"{what}: room", Outcome.PROBLEM, text, "make room, or choose a folder on a larger disk"
+            f"{subject}: room", Outcome.PROBLEM, text, "make room, or choose a folder on a larger disk"
         )
     else:
-        yield Finding(f"{what}: room", Outcome.OK, text)
+        yield Finding(f"{subject}: room", Outcome.OK, text)
     if writes:
-        yield _locks(what, folder)
+        yield _examine_locks(subject, folder)
 
 
-def _locks(what: str, folder: Path) -> Finding:
+def _examine_locks(subject: str, folder: Path) -> Finding:
     """Lock a file, and check that it can't be locked again."""
-    what, path = f"{what}: locks", folder / f".yogadl-doctor-{secrets.token_hex(8)}"
+    subject, path = f"{subject}: locks", folder / f".yogadl-doctor-{secrets.token_hex(8)}"
     mend = "choose a folder on a local disk"
     opened: list[int] = []
     try:
@@ -261,15 +268,17 @@ def _locks(what: str, folder: Path) -> Finding:
     except StorageError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             mend = "to build, make it writable. To read, this is not needed: --read-only leaves it out"
-        return Finding(what, Outcome.PROBLEM, _line(error), mend)
+        return Finding(subject, Outcome.PROBLEM, _message_of(error), mend)
     finally:
         for descriptor in opened:
             os.close(descriptor)
         with contextlib.suppress(OSError):  # a read-only disk raises even if the file does not exist
             path.unlink()
     if not first or second:
-        return Finding(what, Outcome.PROBLEM, f"two could lock one file in {folder}", mend)
-    return Finding(what, Outcome.OK, "they work")
+        return Finding(
+            subject, Outcome.PROBLEM, f"a file in {folder} could be locked twice at the same time", mend
+        )
+    return Finding(subject, Outcome.OK, "locks work")
 
 
 def examine_process() -> Iterator[Finding]:
@@ -287,14 +296,14 @@ def examine_process() -> Iterator[Finding]:
         yield Finding("mappings", Outcome.NOTE, f"vm.max_map_count is {mappings}", mend)
 
 
-def _limit(what: str, kind: int, enough: int, state: Outcome, mend: str) -> Finding:
+def _limit(subject: str, kind: int, enough: int, state: Outcome, mend: str) -> Finding:
     most = resource.getrlimit(kind)[0]
     if most == resource.RLIM_INFINITY:
-        return Finding(what, Outcome.OK, "no limit")
+        return Finding(subject, Outcome.OK, "no limit")
     if most >= enough:
-        return Finding(what, Outcome.OK, f"the limit is {most:,}")
-    return Finding(what, state, f"the limit is {most:,}", mend)
+        return Finding(subject, Outcome.OK, f"the limit is {most:,}")
+    return Finding(subject, state, f"the limit is {most:,}", mend)
 
 
-def _line(error: StorageError | ConfigurationError) -> str:
+def _message_of(error: StorageError | ConfigurationError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

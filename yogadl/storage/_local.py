@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @frozen
 class FolderOpener(Opener):
-    """Open caches in place, in a folder. `here` returns ``None``, since reading the folder is as quick.
+    """Open caches in place, in a folder. `here` returns ``None``: reading the folder is as quick.
 
     Args:
         root: Reads and writes the folder's small files.
@@ -113,12 +113,14 @@ def _folder_at(path: Path) -> Folder:
         is_folder = stat.S_ISDIR(os.stat(root).st_mode)
     except FileNotFoundError:
         if root.is_symlink():
-            raise ConfigurationError(f"{root} is a link to a folder that is not there") from None
+            raise ConfigurationError(
+                f"{root} is a link to a folder that is not there: make that folder, or remove the link"
+            ) from None
         return Folder(root)
     except OSError as error:
         raise storage_error(error, f"can't open the folder {root}") from error
     if not is_folder:
-        raise ConfigurationError(f"{root} is a file, not a folder for caches")
+        raise ConfigurationError(f"{root} is a file; give the path of a folder for caches")
     return Folder(root)
 
 
@@ -127,8 +129,8 @@ def _warn_of_network(root: Path) -> None:
     if network is not None:
         warnings.warn(
             f"{root} is on a network file system ({network}): reading at random is slow there, and its file "
-            "locks may not keep two machines from building the same. Give open_storage shared=True if "
-            "several machines build there. A folder on a local disk of each machine is faster: copy "
+            "locks may not keep two machines from building the same version. Give open_storage shared=True "
+            "if several machines build there. A folder on a local disk of each machine is faster: copy "
             "the dataset's folder there as it is",
             UserWarning,
             stacklevel=users_level(),

@@ -1,4 +1,9 @@
-"""Give the files of a dataset their names below the root of a storage."""
+"""Name the files of a dataset below the root of a storage, and recognise those names.
+
+An *attempt* to build a version has a folder of its own below ``builds/``. The leases on building a version
+are numbered by their *term*, the moves of a tag by their number. The *trash* has the manifests of versions
+that were deleted or replaced.
+"""
 
 import hashlib
 import re
@@ -9,8 +14,8 @@ from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey, is_hash
 from yogadl.errors import CacheFormatError
 
-# Patterns of the names below a dataset, not compiled here: a process that only reads does not need them. The
-# first is of files that may be removed once nothing needs them.
+# Patterns of the names below a dataset, not compiled here: a process that only reads does not need them.
+# _CACHE_FILES matches files that may be removed once no manifest and no build needs them.
 _CACHE_FILES: Final = (
     r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.(parts|pins)|builds/[0-9a-f]{24}/.*"
     r"|tables/[0-9a-f]{32}/[0-9a-f]{24}\.selection"
@@ -61,23 +66,23 @@ def part(dataset_id: str, sha256: str) -> str:
 
 
 def part_file(sha256: str) -> str:
-    """Return a part's name in the folder of all parts."""
-    return f"{_checked(sha256)}.mdb"
+    """Return a part's name inside the folder of all parts."""
+    return f"{_checked_hash(sha256)}.mdb"
 
 
 def index(dataset_id: str, index_sha256: str) -> str:
-    """Return the name of a part's index: its own hash, since parts of equal bytes may differ in layout."""
-    return f"{dataset_id}/parts/{_checked(index_sha256)}.idx"
+    """Return the name of a part's index, made from the index's hash: equal parts may differ in layout."""
+    return f"{dataset_id}/parts/{_checked_hash(index_sha256)}.idx"
 
 
 def indexes(dataset_id: str, sha256: str, index_sha256: str) -> tuple[str, str]:
-    """Return the names that a part's index may have: its own, or the part's, as in old caches."""
-    return index(dataset_id, index_sha256), f"{dataset_id}/parts/{_checked(sha256)}.idx"
+    """Return the names that a part's index may have: from its own hash, or in old caches from the part's."""
+    return index(dataset_id, index_sha256), f"{dataset_id}/parts/{_checked_hash(sha256)}.idx"
 
 
 def table(dataset_id: str, sha256: str) -> str:
     """Return a part table's name."""
-    return f"{dataset_id}/tables/{_checked(sha256)}{TABLE_SUFFIX}"
+    return f"{dataset_id}/tables/{_checked_hash(sha256)}{TABLE_SUFFIX}"
 
 
 def pins(dataset_id: str, table_sha256: str) -> str:
@@ -85,7 +90,7 @@ def pins(dataset_id: str, table_sha256: str) -> str:
 
     A pin is the hash of the tag that a part's object had when it was published: see `requests.Pins`.
     """
-    return f"{dataset_id}/tables/{_checked(table_sha256)}.pins"
+    return f"{dataset_id}/tables/{_checked_hash(table_sha256)}.pins"
 
 
 def selections(dataset_id: str, fingerprint: str) -> str:
@@ -115,23 +120,23 @@ def trashed(key: DatasetKey, nanoseconds: int) -> str:
 
 
 def split_trashed(name: str) -> tuple[str, int]:
-    """Return version and time in the name of a trashed manifest, taken from below ``trash/``.
+    """Return version and time in nanoseconds from the name of a manifest, relative to ``trash/``.
 
     Raises:
         ValueError: if the name has another form.
     """
     version, _, stamp = name.removesuffix(MANIFEST_SUFFIX).rpartition("@")
     if re.fullmatch("[0-9]{1,20}", stamp) is None or int(stamp) >= 2**63:
-        raise ValueError(f"no time in nanoseconds: {stamp!r:.80}")
+        raise ValueError(f"the name of a trashed manifest ends in {stamp!r:.80}, not a time in nanoseconds")
     return version, int(stamp)
 
 
 def builds(key: DatasetKey) -> str:
-    """Return the folder of all unfinished files of this version.
+    """Return the folder of all attempts to build this version.
 
     Its name is a hash, since the folder of version ``a`` must not contain that of ``a/b``.
     """
-    return f"{key.id}/builds/{_short(key.version)}"
+    return f"{key.id}/builds/{_version_hash(key.version)}"
 
 
 def resumable(key: DatasetKey) -> str:
@@ -152,7 +157,7 @@ def partitioned(key: DatasetKey, run: str, partitions: int) -> str:
     return f"{builds(key)}/run-{run}-{partitions}"
 
 
-def shared_out(key: DatasetKey, run: str) -> str:
+def parallel(key: DatasetKey, run: str) -> str:
     """Return the folder of an attempt whose partitions are written in parallel for one builder.
 
     The builder holds the right to build the version. If it dies, the next builder may continue the attempt.
@@ -160,8 +165,8 @@ def shared_out(key: DatasetKey, run: str) -> str:
     return f"{builds(key)}/many-{run}"
 
 
-def is_shared_out(attempt: str) -> bool:
-    """Return whether an attempt of that name is one of `shared_out`."""
+def is_parallel(attempt: str) -> bool:
+    """Return whether an attempt of that name is one of `parallel`."""
     return attempt.startswith("many-")
 
 
@@ -176,9 +181,9 @@ def is_partitioned(attempt: str) -> bool:
 
 
 def split_attempt(dataset_id: str, name: str) -> tuple[str, str]:
-    """Return the folder of all attempts that a file below ``builds/`` belongs to, and the attempt's name.
+    """Return the folder of the version's attempts that has a file below ``builds/``, and the attempt's name.
 
-    The name is empty for a file that belongs to none of them.
+    The name is empty for a file outside the folders of attempts.
     """
     version, _, rest = name[len(f"{dataset_id}/builds/") :].partition("/")
     attempt, slash, _ = rest.partition("/")
@@ -192,21 +197,21 @@ def version_note(builds: str) -> str:
 
 def lock(key: DatasetKey | WholeDataset) -> str:
     """Return the name of the lock on building this version, or on pruning the dataset."""
-    return f"{key.id}/locks/{_short(key.version)}.lock"
+    return f"{key.id}/locks/{_version_hash(key.version)}.lock"
 
 
 def turn(key: DatasetKey) -> str:
     """Return the name of the lock on being the next to build this version."""
-    return f"{key.id}/locks/{_short(key.version)}.turn"
+    return f"{key.id}/locks/{_version_hash(key.version)}.turn"
 
 
 def holder(key: DatasetKey) -> str:
     """Return the name of the file that describes the process that builds this version."""
-    return f"{key.id}/locks/{_short(key.version)}.holder"
+    return f"{key.id}/locks/{_version_hash(key.version)}.holder"
 
 
 def is_lock(dataset_id: str, name: str) -> bool:
-    """Return whether a file below a dataset is a lock on one of its versions, or belongs to one."""
+    """Return whether a file below a dataset is, or belongs to, a lock on one of the dataset's versions."""
     whole = lock(WholeDataset(dataset_id))
     return name != whole and re.fullmatch(_LOCK_FILES, name[len(dataset_id) + 1 :]) is not None
 
@@ -218,18 +223,18 @@ def version_hash_in(name: str) -> str:
 
 def leases(key: DatasetKey | WholeDataset) -> str:
     """Return the folder of the leases on building this version, or on pruning the dataset."""
-    return f"{key.id}/leases/{_short(key.version)}"
+    return f"{key.id}/leases/{_version_hash(key.version)}"
 
 
 def lease(key: DatasetKey | WholeDataset, term: int) -> str:
-    """Return the name of the lease on building or pruning that has this term: the first is 1."""
+    """Return the name of the lease on building or pruning that has this term; the first term is 1."""
     return f"{leases(key)}/{term:010d}"
 
 
 def split_lease(name: str) -> tuple[int, str] | None:
     """Return term and ending (none or ``.beat``, ``.end``, ``.wait``) of the name of a lease's object."""
-    found = re.fullmatch(_LEASE, name.rpartition("/")[2])
-    return None if found is None else (int(found[1]), found[2] or "")
+    match = re.fullmatch(_LEASE, name.rpartition("/")[2])
+    return None if match is None else (int(match[1]), match[2] or "")
 
 
 def is_unfinished(name: str) -> bool:
@@ -249,12 +254,15 @@ def is_cache_file(dataset_id: str, name: str) -> bool:
     return re.fullmatch(_CACHE_FILES, name[len(dataset_id) + 1 :]) is not None
 
 
-def _short(version: str) -> str:
+def _version_hash(version: str) -> str:
     return hashlib.sha256(version.encode()).hexdigest()[:24]
 
 
-def _checked(sha256: str) -> str:
+def _checked_hash(sha256: str) -> str:
     # Names in a manifest are untrusted data; only a hash may become a part of a path.
     if not is_hash(sha256, 64):
-        raise CacheFormatError(f"not the name of a part: {sha256!r:.80}")
+        raise CacheFormatError(
+            f"{sha256!r:.80} is not the SHA-256 hash of a cache's file: the manifest or part table was "
+            "changed; build the dataset again, or restore the file"
+        )
     return sha256

@@ -1,4 +1,4 @@
-"""The class that users call, in three parts: calls that read, that keep order, and that build.
+"""`CacheStorage`, the class that users call, in three parts: reading; tagging and removing; building.
 
 The modules that build and remove are imported at the first call that needs them: a process that only reads
 does not load them.
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from yogadl.storage._catalogue.verify import Verified
     from yogadl.storage._keeping.prune import Pruned, Unfinished
 
-# The calls of a storage that find, read and check versions; `_storage.py` has the whole class.
-
 
 @frozen
 class DatasetInfo:
@@ -48,7 +46,7 @@ class DatasetInfo:
 
 
 class ReadingStorage:
-    """The calls that only read, for which it takes only the permissions to get and to list."""
+    """The calls that only read: they need only the permissions to get and to list."""
 
     _backend: Backend
 
@@ -77,9 +75,9 @@ class ReadingStorage:
             DatasetNotFoundError: if the version does not exist.
             CacheFormatError: if the version is damaged, from a newer library, or has another digest.
         """
-        asked, catalogue = DatasetKey(dataset_id, dataset_version), self._backend.catalogue
-        key, published = catalogue.named(asked, digest)
-        tag = None if key is asked else asked.version
+        requested, catalogue = DatasetKey(dataset_id, dataset_version), self._backend.catalogue
+        key, published = catalogue.named(requested, digest)
+        tag = None if key is requested else requested.version
         return catalogue.ref(key, published, allow_pickle=allow_pickle, check=check, tag=tag)
 
     def datasets(self) -> list[str]:
@@ -205,12 +203,6 @@ class ReadingStorage:
         return export(ref, folder, format, progress=progress)
 
 
-# The calls of a storage that tag, delete, restore and prune; `_storage.py` has the whole class.
-#
-# The modules that remove files are imported at the first call that needs them: a process that only reads does
-# not load them.
-
-
 # How long prune keeps files that no version names: 30 days.
 GRACE_S: Final = 30 * 86_400.0
 
@@ -311,7 +303,7 @@ class KeepingStorage:
 
         Raises:
             ConfigurationError: if `grace_s` is no number of seconds.
-            StorageError: if something can't be listed, read or removed; the error names the dataset.
+            StorageError: if a file or folder can't be listed, read or removed; the error names the dataset.
             LeaseError: if this process was stopped for so long that a builder took over its lease.
         """
         from yogadl.storage._keeping.keeping import prune
@@ -319,12 +311,6 @@ class KeepingStorage:
         return prune(
             self._backend, grace_s=grace_s, dry_run=dry_run, unfinished=unfinished, progress=progress
         )
-
-
-# The class that users call: building versions here, reading and keeping in the two modules it inherits from.
-#
-# The modules that build and remove are imported at the first call that needs them: a process that only reads
-# does not load them.
 
 
 P = ParamSpec("P")
@@ -373,7 +359,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
         The version becomes visible only after all its files are on the disk. Readers of a version that is
-        replaced keep reading it.
+        replaced continue to read the old records.
 
         Args:
             data: Arrays, an object with ``__len__`` and ``__getitem__``, an iterable or a generator function.
@@ -512,10 +498,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 `yogadl.partitioned`.
             allow_pickle: Whether objects of the source without a stored form may be pickled.
         """
-        from yogadl.storage._builds.building import begun
+        from yogadl.storage._builds.building import begin_build
 
         key = new_key(dataset_id, dataset_version)
-        return begun(self._backend, key, partitions, run, source, allow_pickle=allow_pickle)
+        return begin_build(self._backend, key, partitions, run, source, allow_pickle=allow_pickle)
 
     @explains_names()
     def cacheable(
@@ -547,7 +533,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         Args:
             dataset_id: The dataset's id.
             dataset_version: The version's name; change it when the function changes, or give ``"auto"``.
-            workers: As for `submit`. The version does not depend on it, nor on the arguments that follow.
+            workers: As for `submit`. The version does not depend on this argument or on any that follows.
             engine: As for `submit`.
             part_bytes: As for `submit`.
             allow_pickle: As for `submit`; also allows reading pickled fields.

@@ -1,4 +1,4 @@
-"""Contracts as test suites for pytest: inherit a suite and define the fixture of the object to test.
+"""Contracts as test suites for pytest: inherit a suite, and define a fixture that returns the tested object.
 
 Example:
     A bucket of your own fulfils the contract of `yogadl` if this passes::

@@ -38,26 +38,26 @@ class BucketContract:
     many = 101
 
     @pytest.mark.parametrize("size", _SIZES)
-    def test_what_is_put_is_read(self, bucket: Bucket, size: int) -> None:
+    def test_an_object_that_was_put_can_be_read(self, bucket: Bucket, size: int) -> None:
         content = _content(size)
         bucket.put("some/name", content)
         assert read(bucket, "some/name") == content
 
     @pytest.mark.parametrize("size", _SIZES)
-    def test_a_file_is_put_as_it_is(self, bucket: Bucket, size: int, tmp_path: Path) -> None:
+    def test_put_of_a_file_stores_its_bytes(self, bucket: Bucket, size: int, tmp_path: Path) -> None:
         file = tmp_path / "file"
         file.write_bytes(_content(size))
         assert bucket.put("some/name", file).size_bytes == size
         assert read(bucket, "some/name") == _content(size)
         assert file.read_bytes() == _content(size)
 
-    def test_who_asks_in_a_hurry_is_given_the_same(self, bucket: Bucket) -> None:
+    def test_a_hurried_bucket_reads_the_same_objects(self, bucket: Bucket) -> None:
         bucket.put("some/name", b"content")
         hurried = bucket.hurried()
         assert read(hurried, "some/name") == b"content"
         assert (hurried.url, hurried.origin) == (bucket.url, bucket.origin)
 
-    def test_what_was_never_put_is_absent(self, bucket: Bucket) -> None:
+    def test_an_object_that_was_never_put_is_absent(self, bucket: Bucket) -> None:
         assert bucket.head("some/name") is None
         assert read(bucket, "some/name") is None
         assert read(bucket, "some/name", 5, 9) is None
@@ -70,17 +70,17 @@ class BucketContract:
         assert read(bucket, "name", start, stop) == content[start:stop]
 
     @pytest.mark.parametrize(("start", "stop"), [(0, None), (0, 0), (0, 1), (1, 2)])
-    def test_a_range_of_nothing_is_empty(self, bucket: Bucket, start: int, stop: int | None) -> None:
+    def test_a_range_of_an_empty_object_is_empty(self, bucket: Bucket, start: int, stop: int | None) -> None:
         bucket.put("name", b"")
         assert read(bucket, "name", start, stop) == b""
 
     @pytest.mark.parametrize(("start", "stop"), [(-1, None), (5, 4)])
-    def test_a_range_that_is_none_is_refused(self, bucket: Bucket, start: int, stop: int | None) -> None:
+    def test_an_invalid_range_is_refused(self, bucket: Bucket, start: int, stop: int | None) -> None:
         bucket.put("name", b"content")
         with pytest.raises(ConfigurationError, match="range"):
             read(bucket, "name", start, stop)
 
-    def test_a_body_says_whose_it_is(self, bucket: Bucket) -> None:
+    def test_a_body_has_the_facts_about_its_object(self, bucket: Bucket) -> None:
         bucket.put("name", _content(100))
         with bucket.get("name", 10, 20) as body:
             assert body is not None
@@ -89,7 +89,7 @@ class BucketContract:
             assert _without_time(body.object) == _without_time(head)
             assert b"".join(body.chunks) == _content(100)[10:20]
 
-    def test_a_body_may_be_left_half_read(self, bucket: Bucket) -> None:
+    def test_a_body_can_be_closed_before_its_end(self, bucket: Bucket) -> None:
         content = _content(5 * 2**20)
         bucket.put("name", content)
         with bucket.get("name") as body:
@@ -109,7 +109,7 @@ class BucketContract:
         assert _without_time(fetched.object) == _without_time(head)
         assert abs(fetched.object.modified - head.modified) < 2
 
-    def test_a_range_of_what_is_absent_is_none(self, bucket: Bucket) -> None:
+    def test_a_range_of_an_absent_object_is_none(self, bucket: Bucket) -> None:
         assert bucket.fetch_range("some/name", 5, 9) is None
         assert bucket.fetch_range("some/name", 5, 5) is None
         tag = bucket.put("some/name", b"content").tag
@@ -118,12 +118,14 @@ class BucketContract:
         assert bucket.fetch_range("some/name", 5, 9, tag=tag) is None
 
     @pytest.mark.parametrize(("name", "start", "stop"), [("name", -1, 4), ("name", 5, 4), ("../name", 0, 1)])
-    def test_a_fetch_of_no_range_is_refused(self, bucket: Bucket, name: str, start: int, stop: int) -> None:
+    def test_a_fetch_of_an_invalid_range_is_refused(
+        self, bucket: Bucket, name: str, start: int, stop: int
+    ) -> None:
         bucket.put("name", b"content")
         with pytest.raises(ConfigurationError):
             bucket.fetch_range(name, start, stop)
 
-    def test_a_fetched_range_is_large_if_asked_for(self, bucket: Bucket) -> None:
+    def test_a_large_range_can_be_fetched(self, bucket: Bucket) -> None:
         content = _content(5 * 2**20)
         bucket.put("name", content)
         fetched = bucket.fetch_range("name", 7, len(content) - 7)
@@ -136,7 +138,7 @@ class BucketContract:
         assert read(bucket, "name") == b"new"
         assert old.tag != new.tag
 
-    def test_put_head_and_list_say_the_same(self, bucket: Bucket) -> None:
+    def test_put_head_and_list_agree(self, bucket: Bucket) -> None:
         put = bucket.put("some/name", b"content")
         head = bucket.head("some/name")
         assert head is not None
@@ -169,7 +171,7 @@ class BucketContract:
             bucket.fetch_range("name", 1, 1, tag=old.tag)
         assert read(bucket, "name", tag=new.tag) == b"new"
 
-    def test_every_replacement_has_a_tag_of_its_own(self, bucket: Bucket) -> None:
+    def test_each_replacement_has_a_new_tag(self, bucket: Bucket) -> None:
         tags = [bucket.put("name", b"%4d" % number).tag for number in range(20)]
         assert len(set(tags)) == 20
 
@@ -178,7 +180,7 @@ class BucketContract:
         assert not bucket.put_if_absent("name", b"second")
         assert read(bucket, "name") == b"first"
 
-    def test_a_winner_that_asks_again_is_told_so(self, bucket: Bucket) -> None:
+    def test_a_repeated_put_if_absent_of_the_winner_succeeds(self, bucket: Bucket) -> None:
         assert bucket.put_if_absent("name", b"content with a token")
         assert bucket.put_if_absent("name", b"content with a token")
 
@@ -192,7 +194,7 @@ class BucketContract:
             assert won.count(True) == 1
             assert read(bucket, name) == b"%d" % won.index(True)
 
-    def test_it_keeps_conditions(self, bucket: Bucket) -> None:
+    def test_conditional_writes_are_honoured(self, bucket: Bucket) -> None:
         check_conditions(bucket)
         check_conditions(bucket)
 
@@ -213,13 +215,13 @@ class BucketContract:
             bucket.put(name, b"")
         assert [found.name for found in bucket.list(prefix)] == [n for n in names if n.startswith(prefix)]
 
-    def test_the_list_has_many(self, bucket: Bucket) -> None:
+    def test_many_objects_are_listed(self, bucket: Bucket) -> None:
         names = [f"name-{number:06d}" for number in range(self.many)]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda name: bucket.put(name, b""), names))
         assert [found.name for found in bucket.list()] == names
 
-    def test_what_is_deleted_is_absent(self, bucket: Bucket) -> None:
+    def test_a_deleted_object_is_absent(self, bucket: Bucket) -> None:
         bucket.put("some/name", b"content")
         bucket.delete("some/name")
         bucket.delete("some/name")
@@ -232,7 +234,7 @@ class BucketContract:
         "name",
         ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a\\b", "a\0b", "a\nb", "x" * 256, "x/" * 600 + "x"],
     )
-    def test_a_name_that_is_none_is_refused(self, bucket: Bucket, name: str) -> None:
+    def test_an_invalid_name_is_refused(self, bucket: Bucket, name: str) -> None:
         for use in (bucket.head, bucket.delete, lambda n: read(bucket, n), lambda n: bucket.put(n, b"")):
             with pytest.raises(ConfigurationError, match="name"):
                 use(name)
@@ -240,11 +242,11 @@ class BucketContract:
             bucket.put_if_absent(name, b"")
 
     @pytest.mark.parametrize("prefix", ["/", "../", "a/../", "a//"])
-    def test_a_prefix_of_no_name_is_refused(self, bucket: Bucket, prefix: str) -> None:
+    def test_a_prefix_that_no_name_can_have_is_refused(self, bucket: Bucket, prefix: str) -> None:
         with pytest.raises(ConfigurationError, match="name"):
             list(bucket.list(prefix))
 
-    def test_threads_share_it(self, bucket: Bucket) -> None:
+    def test_threads_can_share_a_bucket(self, bucket: Bucket) -> None:
         content = _content(300_007)
         bucket.put("name", content)
         ranges = [(start, start + 30_011) for start in range(0, len(content), 10_007)]
@@ -260,11 +262,11 @@ class BucketContract:
             parts = list(pool.map(lambda part: bucket.fetch_range("name", *part, tag=tag), ranges))
         assert b"".join(part.content for part in parts if part is not None) == content
 
-    def test_its_repr_is_its_url(self, bucket: Bucket) -> None:
+    def test_the_repr_of_a_bucket_is_its_url(self, bucket: Bucket) -> None:
         assert repr(bucket) == bucket.url
         assert "://" in bucket.url
 
-    def test_a_pickled_one_is_the_same(self, bucket: Bucket) -> None:
+    def test_an_unpickled_bucket_has_the_same_objects(self, bucket: Bucket) -> None:
         if not self.is_shared:
             pytest.skip("it belongs to one process")
         bucket.put("name", b"content")
@@ -272,7 +274,7 @@ class BucketContract:
         assert other.url == bucket.url
         assert read(other, "name") == b"content"
 
-    def test_a_forked_child_uses_it_beside_its_parent(self, bucket: Bucket) -> None:
+    def test_a_forked_child_and_its_parent_can_use_a_bucket_at_once(self, bucket: Bucket) -> None:
         if not self.is_shared:
             pytest.skip("it belongs to one process")
         content = _content(100_003)

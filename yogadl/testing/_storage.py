@@ -21,24 +21,24 @@ class StorageContract:
     A pickled storage is the same storage in another process.
     """
 
-    def test_what_is_submitted_is_fetched(self, storage: CacheStorage) -> None:
+    def test_submitted_records_are_fetched(self, storage: CacheStorage) -> None:
         text = [f"{n % 97}" * (n % 5) for n in range(2_003)]
         storage.submit({"x": np.arange(2_003), "text": text}, "some/data", "1", part_bytes=5_000)
-        ref = _again(storage).fetch("some/data", "1")
+        ref = _as_in_another_process(storage).fetch("some/data", "1")
         assert len(ref) == 2_003
         batch = ref.gather([2_002, 0, 1_234])
         assert batch["x"].tolist() == [2_002, 0, 1_234]
         assert batch["text"] == [text[n] for n in (2_002, 0, 1_234)]
         assert storage.info("some/data", "1").parts > 2
 
-    def test_a_fingerprint_is_of_the_content(self, storage: CacheStorage) -> None:
+    def test_a_fingerprint_depends_on_the_records_alone(self, storage: CacheStorage) -> None:
         storage.submit(range(101), "a", "1")
         storage.submit(range(101), "b", "other", part_bytes=64)
         storage.submit(range(102), "c", "1")
         assert storage.fetch("a", "1").fingerprint == storage.fetch("b", "other").fingerprint
         assert storage.fetch("a", "1").fingerprint != storage.fetch("c", "1").fingerprint
 
-    def test_what_was_never_built_is_not_found(self, storage: CacheStorage) -> None:
+    def test_a_version_that_was_never_built_is_not_found(self, storage: CacheStorage) -> None:
         storage.submit([1], "data", "1")
         with pytest.raises(DatasetNotFoundError, match=r"\['1'\]"):
             storage.fetch("data", "2")
@@ -55,7 +55,9 @@ class StorageContract:
         storage.delete("a", "1")
         assert [storage.fetch(*key)[0] for key in keys[1:]] == [1, 2, 3, 4]
 
-    def test_who_reads_a_replaced_version_keeps_it(self, storage: CacheStorage) -> None:
+    def test_a_reader_of_a_replaced_version_keeps_reading_the_old_records(
+        self, storage: CacheStorage
+    ) -> None:
         storage.submit(np.arange(10), "data", "1", part_bytes=16)
         old = storage.fetch("data", "1")
         pickled = pickle.dumps(old)
@@ -73,7 +75,7 @@ class StorageContract:
         assert len(pickled) < 1_000
         assert _in_another_process(_gathered, pickled) == [1_008, 3]
 
-    def test_a_reference_that_checks_what_it_reads_reads_the_same(self, storage: CacheStorage) -> None:
+    def test_a_reference_with_check_reads_the_same(self, storage: CacheStorage) -> None:
         text = [f"{n}" * (n % 3) for n in range(503)]
         storage.submit({"x": np.arange(503), "text": text}, "data", "1", part_bytes=1_000)
         pickled = pickle.dumps(storage.fetch("data", "1", check=True))
@@ -99,7 +101,7 @@ class StorageContract:
             return range(11)
 
         assert [numbers()[3], numbers()[3]] == [3, 3]
-        assert _again(storage).fetch("data", "1")[10] == 10
+        assert _as_in_another_process(storage).fetch("data", "1")[10] == 10
         assert calls == [1]
 
     def test_cacheable_builds_another_version_for_other_arguments(self, storage: CacheStorage) -> None:
@@ -134,7 +136,7 @@ class StorageContract:
         storage.submit(range(5), "data", "1")
         assert len(storage.fetch("data", "1")) == 5
 
-    def test_a_builder_that_asks_for_its_own_result_is_told_so(self, storage: CacheStorage) -> None:
+    def test_a_builder_that_requests_its_own_result_gets_an_error(self, storage: CacheStorage) -> None:
         @storage.cacheable("data", "1")
         def numbers() -> object:
             return storage.cacheable("data", "1")(lambda: [1])()
@@ -153,21 +155,23 @@ class StorageContract:
         build.commit()
         assert storage.fetch("data", "1").gather(range(20)).tolist() == [*range(10), *range(20, 30)]
 
-    def test_several_workers_build_what_one_does(self, storage: CacheStorage) -> None:
+    def test_several_workers_build_the_same_records_as_one(self, storage: CacheStorage) -> None:
         storage.submit(range(1_009), "data", "1")
         storage.submit(range(1_009), "data", "2", workers=2)
         assert storage.fetch("data", "2").fingerprint == storage.fetch("data", "1").fingerprint
 
-    def test_what_is_appended_is_as_if_built_at_once(self, storage: CacheStorage) -> None:
+    def test_appending_gives_the_same_version_as_one_build(self, storage: CacheStorage) -> None:
         storage.submit(np.arange(501), "data", "1", part_bytes=1_000)
         storage.append(np.arange(501, 600), "data", "2", base_version="1")
         storage.append(range(600, 604), "data", "3", base_version="2")
         storage.submit(np.arange(604), "whole", "1")
         assert storage.fetch("data", "3").fingerprint == storage.fetch("whole", "1").fingerprint
-        assert _again(storage).fetch("data", "3").gather(range(604)).tolist() == list(range(604))
+        assert _as_in_another_process(storage).fetch("data", "3").gather(range(604)).tolist() == list(
+            range(604)
+        )
         assert storage.verify("data", "3").parts == storage.info("data", "1").parts + 2
 
-    def test_what_others_are_appended_to_may_go(self, storage: CacheStorage) -> None:
+    def test_the_base_of_an_append_can_be_deleted(self, storage: CacheStorage) -> None:
         storage.submit(np.arange(101), "data", "1", part_bytes=200)
         storage.append([101], "data", "2", base_version="1")
         storage.delete("data", "1")
@@ -181,15 +185,15 @@ class StorageContract:
         assert (storage.info("data", "2").parts, storage.info("data", "1").parts > 2) == (1, True)
         assert storage.fetch("data", "2").fingerprint == storage.fetch("data", "1").fingerprint
 
-    def test_a_tag_is_moved_and_taken_away(self, storage: CacheStorage) -> None:
+    def test_a_tag_is_moved_and_removed(self, storage: CacheStorage) -> None:
         for version in ("1", "2"):
             storage.submit([int(version)], "data", version)
             storage.tag("data", "stable", version)
-            assert _again(storage).fetch("data", "stable")[0] == int(version)
+            assert _as_in_another_process(storage).fetch("data", "stable")[0] == int(version)
         assert storage.tags("data") == {"stable": "2"}
         with pytest.raises(ConfigurationError, match="is a tag of 'data'"):
             storage.submit([3], "data", "stable")
-        with pytest.raises(ConfigurationError, match="is what the tags"):
+        with pytest.raises(ConfigurationError, match="has the tags"):
             storage.delete("data", "2")
         storage.untag("data", "stable")
         with pytest.raises(DatasetNotFoundError):
@@ -197,12 +201,12 @@ class StorageContract:
         assert [move.version for move in storage.log("data").moves] == ["1", "2", None]
         assert (storage.datasets(), storage.versions("data")) == (["data"], ["1", "2"])
 
-    def test_all_who_move_a_tag_at_once_do(self, storage: CacheStorage) -> None:
+    def test_concurrent_moves_of_a_tag_all_succeed(self, storage: CacheStorage) -> None:
         for version in range(8):
             storage.submit([version], "data", str(version))
 
         def move(version: int) -> None:
-            _again(storage).tag("data", "stable", str(version))
+            _as_in_another_process(storage).tag("data", "stable", str(version))
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(move, range(8)))
@@ -210,7 +214,7 @@ class StorageContract:
         assert sorted(map(str, moves)) == [str(version) for version in range(8)]
         assert storage.tags("data")["stable"] in moves
 
-    def test_what_is_deleted_comes_back(self, storage: CacheStorage) -> None:
+    def test_undelete_restores_a_deleted_version(self, storage: CacheStorage) -> None:
         storage.submit([1], "data", "1")
         storage.delete("data", "1")
         assert storage.datasets() == []
@@ -219,7 +223,7 @@ class StorageContract:
         storage.undelete("data", "1")
         assert storage.fetch("data", "1")[0] == 1
 
-    def test_undelete_brings_back_what_was_replaced_last(self, storage: CacheStorage) -> None:
+    def test_undelete_restores_the_version_that_was_replaced_last(self, storage: CacheStorage) -> None:
         for number in (1, 2, 3):
             storage.submit([number], "data", "1")
         storage.undelete("data", "1")
@@ -227,7 +231,7 @@ class StorageContract:
         storage.undelete("data", "1")
         assert storage.fetch("data", "1")[0] == 3
 
-    def test_prune_keeps_what_is_young_or_named(self, storage: CacheStorage) -> None:
+    def test_prune_keeps_files_that_are_young_or_in_use(self, storage: CacheStorage) -> None:
         storage.submit(range(100), "data", "1", part_bytes=64)
         storage.submit(range(200), "data", "2", part_bytes=64)
         storage.delete("data", "2")
@@ -241,7 +245,7 @@ class StorageContract:
         with pytest.raises(DatasetNotFoundError):
             storage.undelete("data", "2")
 
-    def test_a_delete_waits_for_the_build_and_throws_away_what_was_built(self, storage: CacheStorage) -> None:
+    def test_a_delete_waits_for_the_build_and_deletes_its_result(self, storage: CacheStorage) -> None:
         storage.submit([1], "data", "1")
         deleting = threading.Thread(target=storage.delete, args=("data", "1"))
 
@@ -256,7 +260,7 @@ class StorageContract:
         storage.undelete("data", "1")
         assert storage.fetch("data", "1")[0] == 2
 
-    def test_what_is_built_while_others_prune_is_whole(self, storage: CacheStorage) -> None:
+    def test_a_version_built_during_prunes_is_complete(self, storage: CacheStorage) -> None:
         pruning = [threading.Thread(target=storage.prune, kwargs={"grace_s": 0}) for _ in range(3)]
         for number, thread in enumerate(pruning):
             storage.submit(range(number, 20), "data", "1", part_bytes=64)
@@ -267,7 +271,7 @@ class StorageContract:
             thread.join()
             storage.verify("data", "1")
 
-    def test_prune_takes_nothing_from_a_build_in_progress(self, storage: CacheStorage) -> None:
+    def test_prune_removes_no_file_of_a_build_in_progress(self, storage: CacheStorage) -> None:
         storage.submit([1], "data", "0")
         storage.delete("data", "0")
 
@@ -282,13 +286,13 @@ class StorageContract:
 
     def test_verify_reads_every_part(self, storage: CacheStorage) -> None:
         storage.submit(np.arange(1_000), "data", "1", part_bytes=2_000)
-        said: list[tuple[int, int]] = []
-        found = storage.verify("data", "1", progress=lambda *args: said.append(args))
+        reported: list[tuple[int, int]] = []
+        found = storage.verify("data", "1", progress=lambda *args: reported.append(args))
         parts = storage.info("data", "1").parts
         assert (found.records, found.parts) == (1_000, parts)
-        assert said == [(number, parts) for number in range(1, parts + 1)]
+        assert reported == [(number, parts) for number in range(1, parts + 1)]
 
-    def test_versions_are_explained(self, storage: CacheStorage) -> None:
+    def test_explain_names_the_argument_that_differs(self, storage: CacheStorage) -> None:
         for version, count in (("1", 3), ("2", 4)):
 
             @storage.cacheable("data", version)
@@ -303,14 +307,14 @@ class StorageContract:
         storage.export("data", "1", tmp_path / "exported")
         assert np.load(tmp_path / "exported" / "x.npy").tolist() == list(range(7))
 
-    def test_a_storage_says_where_it_is(self, storage: CacheStorage) -> None:
+    def test_the_repr_of_a_storage_has_its_location(self, storage: CacheStorage) -> None:
         assert storage.location in repr(storage)
 
 
-def _again(storage: CacheStorage) -> CacheStorage:
+def _as_in_another_process(storage: CacheStorage) -> CacheStorage:
     """Return the same storage as another process would have it."""
-    again: CacheStorage = pickle.loads(pickle.dumps(storage))
-    return again
+    unpickled: CacheStorage = pickle.loads(pickle.dumps(storage))
+    return unpickled
 
 
 def _numbers(pickled: bytes) -> list[int]:

@@ -235,7 +235,7 @@ def test_a_missing_value_is_an_error_that_names_the_column(storage, value, block
 
 @pytest.mark.parametrize("given", [{"workers": 2}, {"engine": RayExecutor()}], ids=["workers", "engine"])
 def test_workers_and_executors_are_refused_where_they_would_do_nothing(storage, given):
-    with pytest.raises(ConfigurationError, match="leave workers and engine out"):
+    with pytest.raises(ConfigurationError, match="leave out workers and engine"):
         storage.submit(ray.data.range(20), "d", "1", **given)
     storage.submit(ray.data.range(20), "d", "1", engine="ray")
 

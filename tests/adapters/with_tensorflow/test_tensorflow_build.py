@@ -113,7 +113,7 @@ def test_a_pipeline_that_failed_goes_on_after_the_records_that_are_sealed(tmp_pa
     read.clear()
     with caplog.at_level("INFO", "yogadl"):
         storage.submit(dataset(-1), "set", "1", part_bytes=2**21)
-    going_on = [record.args[1] for record in caplog.records if "going on at record" in record.msg]
+    going_on = [record.args[1] for record in caplog.records if "continuing at record" in record.msg]
     assert going_on
     assert going_on[0] > 100
     assert [int(x[0]) for x in storage.fetch("set", "1")] == list(range(RECORDS))

@@ -181,7 +181,7 @@ def test_a_build_that_can_be_gone_on_with_is_gone_on_with_until_its_source_has_c
     with caplog.at_level("INFO", "yogadl"):
         for _ in range(2):
             fail_to_build(storage, Items(0, fail))
-    assert "going on at record" in caplog.text
+    assert "continuing at record" in caplog.text
     before = held(tmp_path)
     fail_to_build(storage, Items(1, fail))
     if kind == "folder":

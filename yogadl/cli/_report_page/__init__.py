@@ -1,7 +1,7 @@
 """Make an HTML page about a version: one file, which loads nothing and runs nothing.
 
-`page_of` is the only entry. `sampling` reads records; `summary`, `bars` and `images` compute what is shown of
-them; `markup` and `charts` write HTML and SVG; each of the other modules is a section of the page.
+`page_of` is the only entry. `fields` reads a sample of the records and makes the sections of the page;
+`summary` computes their statistics, histograms and images; `markup` writes HTML, and charts as SVG.
 """
 
 import base64
@@ -55,7 +55,7 @@ class Subject:
 
 
 def page_of(subject: Subject) -> bytes:
-    """Return the page, in ASCII, so that no wrong guess at its encoding changes a character."""
+    """Return the page in ASCII, so that a browser that guesses the encoding shows the right characters."""
     info, sample = subject.info, Sample(subject.ref, subject.seed)
     sections = [
         _header(info),
@@ -113,10 +113,10 @@ def _order_section(sample: Sample) -> str:
     if not records:
         return section("order", "Shuffle", note("There is nothing to shuffle."))
     positions = charts.spread(records)
-    drawn = charts.order(records, positions, sample.indices(positions), sample.seed)
-    said = (
+    chart = charts.order(records, positions, sample.indices(positions), sample.seed)
+    caption = (
         f"The first epoch of a global shuffle with seed {text(sample.seed)}: from left to right the "
         "positions of the epoch, from top to bottom the records of the source. "
     )
-    said += f"{len(positions):,} of {counted(records, 'position')}, evenly spread, a dot for each."
-    return section("order", "Shuffle", element("figure", drawn + element("figcaption", said)))
+    caption += f"{len(positions):,} of {counted(records, 'position')}, evenly spread, a dot for each."
+    return section("order", "Shuffle", element("figure", chart + element("figcaption", caption)))

@@ -32,12 +32,12 @@ from yogadl.cli._values import names_of, row_of_field, text_of
 from yogadl.storage import DatasetInfo
 from yogadl.storage._catalogue.log import Log, LoggedVersion
 
-# Read a sample of a version: records chosen by a shuffle, so few that time and memory stay small.
+# Read a sample of a version: records chosen by a shuffle; few, so that time and memory stay small.
 
 
 MOST_RECORDS: Final = 4096
 # Each value of a record in a bucket may take a request.
-_MOST_RECORDS_AFAR: Final = 128
+_MOST_RECORDS_IN_BUCKET: Final = 128
 MOST_BYTES: Final = 64 * 2**20  # of all fields together
 _MOST_FIELD_BYTES: Final = 16 * 2**20
 _MOST_DRAWN_BYTES: Final = 32 * 2**20
@@ -65,8 +65,8 @@ class Sample:
 
         A pickled field yields no values, because unpickling runs code.
         """
-        found = self.ref.locality()
-        most = MOST_RECORDS if found.parts_here == found.parts else _MOST_RECORDS_AFAR
+        locality = self.ref.locality()
+        most = MOST_RECORDS if locality.parts_here == locality.parts else _MOST_RECORDS_IN_BUCKET
         chosen = self.indices(np.arange(min(len(self.ref), most)))
         most_bytes = min(_MOST_FIELD_BYTES, MOST_BYTES // max(1, fields))
         for number, field in enumerate(self.ref.spec.fields[:fields]):
@@ -80,16 +80,16 @@ class Sample:
 
     def _varying(self, number: int, chosen: NDArray[np.int64], most_bytes: int) -> list[Any]:
         """Read values of a field of varying length, until they reach the limit of bytes."""
-        found: list[Any] = []
+        values: list[Any] = []
         step = max(1, min(_AT_ONCE, most_bytes // self.ref.record_bytes))
         size_bytes = 0
-        while len(found) < len(chosen) and size_bytes < most_bytes:
-            (column,) = self.ref.columns(np.sort(chosen[len(found) : len(found) + step]), [number])
-            found += column
+        while len(values) < len(chosen) and size_bytes < most_bytes:
+            (column,) = self.ref.columns(np.sort(chosen[len(values) : len(values) + step]), [number])
+            values += column
             size_bytes += size_of(column)
-        return found
+        return values
 
-    def drawn(self, count: int, fields: int) -> Iterator[tuple[int, Sequence[Any]]]:
+    def records(self, count: int, fields: int) -> Iterator[tuple[int, Sequence[Any]]]:
         """Yield the index of one record after another, and the values of its first fields.
 
         Fewer than `count` records are yielded if they are large, but one at least. The value of a pickled
@@ -108,8 +108,8 @@ class Sample:
             for number, column in zip(readable, self.ref.columns(indices, readable), strict=True):
                 columns[number] = column
                 size_bytes += size_of(column)
-            for place, index in enumerate(indices.tolist()):
-                yield index, [column[place] for column in columns]
+            for row, index in enumerate(indices.tolist()):
+                yield index, [column[row] for column in columns]
 
 
 # The section with a few records: images as images, text as text, numbers as numbers.
@@ -129,7 +129,7 @@ def records_section(sample: Sample) -> str:
     fields, names = sample.ref.spec.fields, names_of(sample.ref.spec)
     drawer = _Drawer()
     cards = []
-    for index, values in sample.drawn(RECORDS, MOST_FIELDS):
+    for index, values in sample.records(RECORDS, MOST_FIELDS):
         entries = [
             drawer.entry(name, field.leaf, index, value)
             for name, field, value in zip(names, fields, values, strict=False)
@@ -137,18 +137,18 @@ def records_section(sample: Sample) -> str:
         heading = element("h3", f"Record {index:,}")
         cards.append(element("article", heading + pairs(entries, "record"), class_="card"))
     if not cards:
-        return section("records", "Records", note("There are none."))
-    left = len(fields) - MOST_FIELDS
-    said = f"The first of a shuffle with seed {text(sample.seed)}"
-    said += f"; {left:,} more fields are not shown." if left > 0 else "."
-    return section("records", "Records", note(said), element("div", "\n".join(cards), class_="cards"))
+        return section("records", "Records", note("There are no records."))
+    omitted = len(fields) - MOST_FIELDS
+    caption = f"The first of a shuffle with seed {text(sample.seed)}"
+    caption += f"; {omitted:,} more fields are not shown." if omitted > 0 else "."
+    return section("records", "Records", note(caption), element("div", "\n".join(cards), class_="cards"))
 
 
 class _Drawer:
-    """Show values as HTML, with images up to `MOST_IMAGE_BYTES` on a page."""
+    """Show values as HTML; images only until a page has `MOST_IMAGE_BYTES` of them."""
 
     def __init__(self) -> None:
-        self._left_bytes = MOST_IMAGE_BYTES
+        self._image_bytes_left = MOST_IMAGE_BYTES
 
     def entry(self, name: str, leaf: Leaf, index: int, value: Any) -> tuple[str, str]:
         """Return name and value of one field of a record, as HTML."""
@@ -163,9 +163,11 @@ class _Drawer:
         kind = kind_of(value) if isinstance(value, bytes) else None
         if kind is not None:
             image = image_of_file(kind, value)
-            said = size(len(value))
+            caption = size(len(value))
             return (
-                f"{said}: {image}" if isinstance(image, str) else self._image(image, what, f"{kind}, {said}")
+                f"{caption}: {image}"
+                if isinstance(image, str)
+                else self._image(image, what, f"{kind}, {caption}")
             )
         if isinstance(value, str):
             return _text(value)
@@ -173,19 +175,19 @@ class _Drawer:
             return ", ".join(text(text_of(leaf, item), 60) for item in value)
         return text(text_of(leaf, value))
 
-    def _image(self, image: Image, what: str, said: str) -> str:
-        if len(image.content) > self._left_bytes:
-            return f"{said}: this page has enough images"
-        self._left_bytes -= len(image.content)
+    def _image(self, image: Image, what: str, caption: str) -> str:
+        if len(image.content) > self._image_bytes_left:
+            return f"{caption}: this page has enough images"
+        self._image_bytes_left -= len(image.content)
         content = base64.b64encode(image.content).decode()
         scale = max(1, _LEAST_SIDE // max(image.width, image.height))
-        drawn = element(
+        drawing = element(
             "img", src=f"data:image/{image.kind.lower()};base64,{content}",
-            alt=f"{what}: an image, {said}",
+            alt=f"{what}: an image, {caption}",
             width=image.width * scale, height=image.height * scale,
             **({"class_": "pixels"} if scale > 1 else {}),
         )  # fmt: skip
-        return drawn + element("small", text(said))
+        return drawing + element("small", text(caption))
 
 
 def _text(value: str) -> str:
@@ -216,18 +218,18 @@ def fields_section(sample: Sample) -> str:
     columns = sample.columns(min(len(fields), MOST_DESCRIBED))
     for (name, field), column in zip(named[:MOST_DESCRIBED], columns, strict=True):
         summary = summary_of(field.leaf, column, sample.seed)
-        cards.append(_card(name, field.leaf, summary, _of(len(column), len(sample.ref))))
-    left = []
+        cards.append(_card(name, field.leaf, summary, _sample_size(len(column), len(sample.ref))))
+    omitted = []
     if len(fields) > MOST_DESCRIBED:
-        left.append(f"{MOST_DESCRIBED} of {len(fields):,} fields are described")
+        omitted.append(f"{MOST_DESCRIBED} of {len(fields):,} fields are described")
     if len(fields) > MOST_LISTED:
-        left.append(f"{MOST_LISTED} are listed; <code>yogadl info</code> lists them all")
-    said = (
-        "What is said of values is of a sample: the records that come first in a shuffle with seed "
+        omitted.append(f"{MOST_LISTED} are listed; <code>yogadl info</code> lists them all")
+    caption = (
+        "Values are described from a sample: the records that come first in a shuffle with seed "
         f"{text(sample.seed)}, as many as are read in a moment."
     )
     return section(
-        "fields", "Fields", listed, note("; ".join(left)) if left else "", note(said),
+        "fields", "Fields", listed, note("; ".join(omitted)) if omitted else "", note(caption),
         element("div", "\n".join(cards), class_="cards"),
     )  # fmt: skip
 
@@ -236,47 +238,51 @@ def table_of_fields(
     title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right: Container[int] = ()
 ) -> str:
     """Return a table with a row for each field, folded if it is long."""
-    made = table(title, header, rows, right)
-    return folded(f"{text(title)}: {len(rows):,} rows", made) if len(rows) > MOST_UNFOLDED else made
+    whole_table = table(title, header, rows, right)
+    return (
+        folded(f"{text(title)}: {len(rows):,} rows", whole_table)
+        if len(rows) > MOST_UNFOLDED
+        else whole_table
+    )
 
 
-def _card(name: str, leaf: Leaf, summary: Summary, of: str) -> str:
+def _card(name: str, leaf: Leaf, summary: Summary, sample_size: str) -> str:
     _, dtype, shape = row_of_field(name, leaf)
     form = f"{dtype}, {shape}" if shape else dtype
-    content = [element("h3", text(name)), element("p", text(f"{form}; {of}"), class_="form")]
-    content += [_drawn(name, one) for one in summary.distributions]
-    content += [note(text(said)) for said in summary.notes]
+    content = [element("h3", text(name)), element("p", text(f"{form}; {sample_size}"), class_="form")]
+    content += [_drawn_distribution(name, one) for one in summary.distributions]
+    content += [note(text(remark)) for remark in summary.notes]
     return element("article", "\n".join(content), class_="card")
 
 
-def _of(looked_at: int, records: int) -> str:
+def _sample_size(looked_at: int, records: int) -> str:
     """Return the number of records in the sample, and of all if these are more."""
-    every = counted(records, "record")
-    return every if looked_at == records else f"{looked_at:,} of {every}"
+    all_records = counted(records, "record")
+    return all_records if looked_at == records else f"{looked_at:,} of {all_records}"
 
 
-def _drawn(name: str, one: Distribution) -> str:
-    title = f"{name:.100}: {one.title}"
-    content = element("h4", text(one.title))
-    if one.bars is not None:
-        content += charts.histogram(title, one.bars)
-    if one.classes is not None:
-        content += charts.classes(title, one.classes)
-    return content + pairs([(text(what), text(figure)) for what, figure in one.figures], "figures")
+def _drawn_distribution(name: str, distribution: Distribution) -> str:
+    title = f"{name:.100}: {distribution.title}"
+    content = element("h4", text(distribution.title))
+    if distribution.bars is not None:
+        content += charts.histogram(title, distribution.bars)
+    if distribution.classes is not None:
+        content += charts.classes(title, distribution.classes)
+    return content + pairs([(text(what), text(figure)) for what, figure in distribution.figures], "figures")
 
 
 # The section about a version's files and blocks, and about the share of them on this machine.
 
 
-_HEADER: Final = ("field", "kept as", "blocks", "bytes", "a record", "share", "")
+_HEADER: Final = ("field", "stored as", "blocks", "bytes", "a record", "share", "")
 
 
 def storing_section(info: DatasetInfo, location: str, parts: PartTable, locality: Locality) -> str:
     """Return the section about files and blocks."""
     rows = list(_rows(info, parts))
     blocks = table_of_fields("How each field is stored", _HEADER, rows, right={2, 3, 4, 5})
-    left = len(info.spec.fields) - len(rows)
-    more = note(f"{left:,} more fields are not listed.") if rows and left else ""
+    omitted = len(info.spec.fields) - len(rows)
+    more = note(f"{omitted:,} more fields are not listed.") if rows and omitted else ""
     return section(
         "storing", "On disk", pairs(_facts(info, location, parts, locality)), blocks if rows else "", more
     )
@@ -292,25 +298,25 @@ def _facts(
     yield "files", files
     if "://" not in location:
         return
-    here = f"{locality.parts_here:,} of {counted(locality.parts, 'file')}, "
-    here += f"{size(locality.bytes_here)} of {size(locality.bytes)}"
+    on_machine = f"{locality.parts_here:,} of {counted(locality.parts, 'file')}, "
+    on_machine += f"{size(locality.bytes_here)} of {size(locality.bytes)}"
     if locality.parts_here < locality.parts:
-        here += "; the rest is read from the bucket by range"
-    yield "on this machine", here + share(locality.bytes_here / max(1, locality.bytes))
+        on_machine += "; the rest is read from the bucket by range"
+    yield "on this machine", on_machine + share(locality.bytes_here / max(1, locality.bytes))
 
 
 def _rows(info: DatasetInfo, parts: PartTable) -> Iterator[list[str]]:
     """Yield a row for each field; no row if the version has no records, since it then has no parts."""
     counts = np.diff(parts.first_record)
     total = max(1, info.size_bytes)
-    for name, lies in zip(names_of(info.spec)[:MOST_LISTED], parts.fields, strict=False):
-        size_bytes = int(lies.rows_length(counts).sum()) + int(lies.heap_length.sum())
-        blocks = len(lies.rows_position) + len(lies.heap_position)
-        varying = int(lies.varying.sum())
-        kept = "varying" if varying == len(parts) else "both" if varying else "fixed"
+    for name, stored in zip(names_of(info.spec)[:MOST_LISTED], parts.fields, strict=False):
+        size_bytes = int(stored.rows_length(counts).sum()) + int(stored.heap_length.sum())
+        blocks = len(stored.rows_position) + len(stored.heap_position)
+        varying = int(stored.varying.sum())
+        form = "varying" if varying == len(parts) else "both" if varying else "fixed"
         part = min(1.0, size_bytes / total)
         each = size(size_bytes / max(1, info.records))
-        yield [text(name), kept, f"{blocks:,}", size(size_bytes), each, f"{part:.0%}",
+        yield [text(name), form, f"{blocks:,}", size(size_bytes), each, f"{part:.0%}",
                share(part)]  # fmt: skip
 
 
@@ -322,8 +328,8 @@ _MOST_LINES: Final = 40
 _MOST_ARGUMENTS: Final = 100
 _MOST_CODE: Final = 20_000
 _HASH: Final = 12
-# `_provenance` hashes the source in this form, so that a change without effect makes no other version.
-_SOURCE: Final = "Its source code, laid out anew, without decorators, annotations, docstrings and comments"
+# `_provenance` hashes the source in this form, so that a change without effect does not change the version.
+_SOURCE: Final = "Its source code, reformatted, without decorators, annotations, docstrings and comments"
 _SOFTWARE: Final = {"yogadl": "yogadl", "python": "Python", "numpy": "numpy", "system": "system"}
 
 
@@ -348,7 +354,7 @@ def origin_section(info: DatasetInfo) -> str:
         table("Arguments", ("argument", "value"), rows) if rows else "",
         folded(_SOURCE, element("pre", lines(source, _MOST_CODE), tabindex=0))
         if isinstance(source, str) and source else "",
-        "" if builder.get("function") else note("Of the code that built it nothing is recorded."),
+        "" if builder.get("function") else note("The code that built it is not recorded."),
     )  # fmt: skip
 
 
@@ -368,45 +374,45 @@ def versions_section(log: Log | str, version: str) -> str:
         return section("versions", "Versions and tags", note(f"They can't be listed: {text(log)}"))
     newest = log.versions[::-1][:MOST_VERSIONS]
     header = ("version", "built (UTC)", "records", "files", "added", "shared", "fingerprint", "tags")
-    listed = table("The versions, the newest first", header, [_row(one, version) for one in newest],
+    listed = table("The versions, the newest first", header, [_row(logged, version) for logged in newest],
                    right={2, 3, 4, 5})  # fmt: skip
-    left = len(log.versions) - len(newest)
+    omitted = len(log.versions) - len(newest)
     moves = [
-        [text(move.tag), "taken away" if move.version is None else f"version {text(move.version)}",
+        [text(move.tag), "removed" if move.version is None else f"version {text(move.version)}",
          day_and_time(move.moved)]
         for move in log.moves[::-1][:MOST_VERSIONS]
     ]  # fmt: skip
     return section(
         "versions", "Versions and tags", listed,
-        note(f"{left:,} older versions are not listed.") if left else "",
+        note(f"{omitted:,} older versions are not listed.") if omitted else "",
         *(note(f"Version {text(name)} can't be read: {text(why)}") for name, why in log.damaged.items()),
         "\n".join(filter(None, map(_changes, newest))),
-        table("What tags were made to name, the newest first", ("tag", "named", "since (UTC)"), moves)
+        table("The moves of tags, the newest first", ("tag", "named", "since (UTC)"), moves)
         if moves else "",
     )  # fmt: skip
 
 
-def _row(one: LoggedVersion, version: str) -> list[str]:
-    name = text(one.version)
+def _row(logged: LoggedVersion, version: str) -> list[str]:
+    name = text(logged.version)
     return [
-        element("strong", f"{name} (this one)") if one.version == version else name,
-        day_and_time(one.created),
-        f"{one.records:,}",
-        f"{one.parts:,}",
-        size(one.added_bytes),
-        "" if one.before is None else size(one.shared_bytes),
-        element("code", text(one.fingerprint[:_HASH])),
-        text(", ".join(one.tags)),
+        element("strong", f"{name} (this one)") if logged.version == version else name,
+        day_and_time(logged.created),
+        f"{logged.records:,}",
+        f"{logged.parts:,}",
+        size(logged.added_bytes),
+        "" if logged.before is None else size(logged.shared_bytes),
+        element("code", text(logged.fingerprint[:_HASH])),
+        text(", ".join(logged.tags)),
     ]
 
 
-def _changes(one: LoggedVersion) -> str:
-    """Return the differences between a version and the one before."""
-    if one.explanation is None:
+def _changes(logged: LoggedVersion) -> str:
+    """Return the differences between a version and the logged before."""
+    if logged.explanation is None:
         return ""
-    said = str(one.explanation).splitlines()[1:]
-    items = "".join(element("li", text(line.strip(), 500)) for line in said[:_MOST_LINES])
-    if len(said) > _MOST_LINES:
-        items += element("li", f"and {len(said) - _MOST_LINES:,} more")
-    title = f"What differs between versions {text(one.before)} and {text(one.version)}"
+    reasons = str(logged.explanation).splitlines()[1:]
+    items = "".join(element("li", text(line.strip(), 500)) for line in reasons[:_MOST_LINES])
+    if len(reasons) > _MOST_LINES:
+        items += element("li", f"and {len(reasons) - _MOST_LINES:,} more")
+    title = f"What differs between versions {text(logged.before)} and {text(logged.version)}"
     return folded(title, element("ul", items))

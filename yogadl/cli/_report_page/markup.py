@@ -157,35 +157,35 @@ footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--line);
 # Write HTML in which everything from a dataset is escaped as text.
 
 
-_CUT: Final = 300
-_ALONE: Final = {"img", "meta"}  # elements without an end tag
+_MOST_CHARACTERS: Final = 300
+_VOID_ELEMENTS: Final = {"img", "meta"}  # elements without an end tag
 # Joiners combine letters and emojis; harmless, and some languages can't be read without them.
 _JOINERS: Final = {"\u200c", "\u200d"}
 
 
-def text(value: Any, most: int = _CUT) -> str:  # a manifest may hold any value
+def text(value: Any, most: int = _MOST_CHARACTERS) -> str:  # a manifest may hold any value
     """Return a value as HTML text on one line, cut if it is long."""
     found = value if isinstance(value, str) else str(value)
-    return html.escape(_shown(_cut(found, most)))
+    return html.escape(_escape_unreadable(_cut(found, most)))
 
 
 def lines(value: str, most: int) -> str:
     """Return a text of several lines as HTML text, cut if it is long."""
-    return html.escape(_shown(_cut(value, most), kept="\n\t"))
+    return html.escape(_escape_unreadable(_cut(value, most), kept="\n\t"))
 
 
 def _cut(value: str, most: int) -> str:
     return value if len(value) <= most else f"{value[:most]}..."
 
 
-def _shown(value: str, kept: str = "") -> str:
-    """Escape, as Python does, characters that can't be read: one of them may reverse text or end the page."""
+def _escape_unreadable(value: str, kept: str = "") -> str:
+    """Escape unreadable characters as Python does; some of them could reverse the text that follows."""
     if value.isprintable():
         return value
-    return "".join(c if _is_shown(c) or c in kept else _code(c) for c in value)
+    return "".join(c if _is_readable(c) or c in kept else _code(c) for c in value)
 
 
-def _is_shown(character: str) -> bool:
+def _is_readable(character: str) -> bool:
     return character.isprintable() or character in _JOINERS or unicodedata.category(character) == "Zs"
 
 
@@ -198,11 +198,15 @@ def element(name: str, content: str = "", /, **attributes: str | int) -> str:
 
     In the name of an attribute, an underscore at the end is dropped, and any other becomes a dash.
     """
-    said = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(_shown(str(value)))}"'
+    attributes_text = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(_escape_unreadable(str(value)))}"'
         for key, value in attributes.items()
     )
-    return f"<{name}{said}>" if name in _ALONE else f"<{name}{said}>{content}</{name}>"
+    return (
+        f"<{name}{attributes_text}>"
+        if name in _VOID_ELEMENTS
+        else f"<{name}{attributes_text}>{content}</{name}>"
+    )
 
 
 def section(name: str, title: str, *content: str) -> str:
@@ -235,11 +239,11 @@ def table(
     """
 
     def row(cells: Sequence[str], names: Sequence[str], scopes: Iterable[str]) -> str:
-        found = ""
+        content = ""
         for number, (cell, name, scope) in enumerate(zip(cells, names, scopes, strict=False)):
             aligned = {"class_": "number"} if number in right else {}
-            found += element(name, cell, **aligned, **({"scope": scope} if scope else {}))
-        return element("tr", found)
+            content += element(name, cell, **aligned, **({"scope": scope} if scope else {}))
+        return element("tr", content)
 
     head = row(header, ["th"] * len(header), itertools.repeat("col"))
     body = "\n".join(
@@ -247,8 +251,8 @@ def table(
         for cells in rows
     )
     content = element("caption", text(title)) + element("thead", head) + element("tbody", body)
-    found = element("table", content)
-    return element("div", found, class_="wide", role="region", tabindex=0, aria_label=title)
+    content = element("table", content)
+    return element("div", content, class_="wide", role="region", tabindex=0, aria_label=title)
 
 
 def folded(title: str, content: str) -> str:
@@ -258,8 +262,8 @@ def folded(title: str, content: str) -> str:
 
 def svg(width: int, height: int, title: str, description: str, content: str, **attributes: str) -> str:
     """Return a drawing that fills the available width, with a name and a description."""
-    said = element("title", text(title)) + element("desc", text(description))
-    return element("svg", said + content, viewBox=f"0 0 {width} {height}", role="img", **attributes)
+    names = element("title", text(title)) + element("desc", text(description))
+    return element("svg", names + content, viewBox=f"0 0 {width} {height}", role="img", **attributes)
 
 
 # Draw distributions, shares and orders as SVG.
@@ -281,9 +285,9 @@ def histogram(title: str, bars: Bars) -> str:
     for number, found in enumerate(bars.counts):
         if found:
             height = max(1.0, found / most * _HEIGHT)
-            said = element("title", text(f"{found:,} {_from_to(bars, number)}"))
+            tooltip = element("title", text(f"{found:,} {_from_to(bars, number)}"))
             drawn += element(
-                "rect", said, x=f"{number * step:.1f}", y=f"{_HEIGHT - height:.1f}",
+                "rect", tooltip, x=f"{number * step:.1f}", y=f"{_HEIGHT - height:.1f}",
                 width=f"{max(1.0, step - 1):.1f}", height=f"{height:.1f}",
             )  # fmt: skip
     description = (

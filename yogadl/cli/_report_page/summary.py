@@ -80,7 +80,7 @@ def label_of(number: int | float, dtype: np.dtype[Any] | None = None) -> str:
 # The greatest width and height of an image on the page that is made of an array, in pixels. Larger ones are
 # shrunk.
 MOST_SIDE: Final = 256
-# The size of an image file in the dataset; a larger one is left out, since shrinking it would need a decoder.
+# An image file in the dataset that is larger is left out, since shrinking it would need a decoder.
 MOST_FILE_BYTES: Final = 2**19
 _MOST_FILE_PIXELS: Final = 2**22
 # An image is shrunk by averaging squares of pixels. Of a very large image, rows and columns are skipped
@@ -89,7 +89,8 @@ _LEAST_AVERAGED_SIDE: Final = 4
 _COLOURS: Final = {1: 0, 3: 2, 4: 6}  # channels -> PNG's colour type: grey, RGB, RGB with transparency
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _JPEG: Final = b"\xff\xd8\xff"
-_NO_SIZE: Final = {0xC4, 0xC8, 0xCC}  # segments of JPEG without a size, between the numbers of those with one
+# The markers 0xC0 to 0xCF begin segments of JPEG that have the image's size, except these.
+_JPEG_SEGMENTS_WITHOUT_SIZE: Final = {0xC4, 0xC8, 0xCC}
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,10 @@ def image_of_array(array: NDArray[Any]) -> Image:
     lines[:, 1:] = small.reshape(height, -1)
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOURS[channels], 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
-    return Image("PNG", _PNG + b"".join(_chunk(*chunk) for chunk in chunks), width, height)
+    return Image("PNG", _PNG + b"".join(_png_chunk(*chunk) for chunk in chunks), width, height)
 
 
-def _chunk(kind: bytes, content: bytes) -> bytes:
+def _png_chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
@@ -178,16 +179,16 @@ def _size_of_png(content: bytes) -> tuple[int, int] | None:
 
 def _size_of_jpeg(content: bytes) -> tuple[int, int] | None:
     """Return width and height from the first segment that has a size, or None."""
-    place = 2
-    while place + 10 <= len(content) and content[place] == 0xFF:
-        marker, length = content[place + 1], int.from_bytes(content[place + 2 : place + 4], "big")
+    offset = 2
+    while offset + 10 <= len(content) and content[offset] == 0xFF:
+        marker, length = content[offset + 1], int.from_bytes(content[offset + 2 : offset + 4], "big")
         if marker == 0xFF:  # padding bytes before a marker
-            place += 1
+            offset += 1
             continue
-        if 0xC0 <= marker <= 0xCF and marker not in _NO_SIZE:
-            height, width, channels = struct.unpack(">HHB", content[place + 5 : place + 10])
+        if 0xC0 <= marker <= 0xCF and marker not in _JPEG_SEGMENTS_WITHOUT_SIZE:
+            height, width, channels = struct.unpack(">HHB", content[offset + 5 : offset + 10])
             return (width, height) if length == 8 + 3 * channels else None
-        place += 2 + length
+        offset += 2 + length
     return None
 
 
@@ -244,16 +245,16 @@ def summary_of(leaf: Leaf, column: Column, seed: int) -> Summary:
     lengths = _lengths(leaf, column)
     if leaf.dtype in (STR, BYTES):
         return _summarize_texts(leaf, column, lengths, seed)
-    values = _joined(column)
+    values = _flattened(column)
     if not values.size:
         return Summary(lengths, (_NO_VALUES,))
-    chosen, notes = _chosen(values.size, seed)
+    chosen, notes = _choose(values.size, seed)
     return Summary(
         (_summarize_any_dtype(leaf, values if chosen is None else values[chosen]), *lengths), tuple(notes)
     )
 
 
-def _chosen(count: int, seed: int) -> tuple[NDArray[np.int64] | None, list[str]]:
+def _choose(count: int, seed: int) -> tuple[NDArray[np.int64] | None, list[str]]:
     """Return the numbers of the values to summarize, None for all; and a note on the choice."""
     if count <= MOST_VALUES:
         return None, []
@@ -261,7 +262,7 @@ def _chosen(count: int, seed: int) -> tuple[NDArray[np.int64] | None, list[str]]
     return chosen, [f"{MOST_VALUES:,} of the sample's {count:,} values, chosen at random"]
 
 
-def _joined(column: Column) -> NDArray[Any]:
+def _flattened(column: Column) -> NDArray[Any]:
     """Return all values of a column, one after another."""
     if isinstance(column, np.ndarray):
         return column.reshape(-1)
@@ -289,26 +290,28 @@ def _summarize_texts(leaf: Leaf, column: Column, lengths: tuple[Distribution, ..
         texts += value.reshape(-1).tolist() if isinstance(value, np.ndarray) else [value]
     if not texts:
         return Summary(lengths, (_NO_VALUES,))
-    chosen, notes = _chosen(len(texts), seed)
+    chosen, notes = _choose(len(texts), seed)
     texts = texts if chosen is None else [texts[number] for number in chosen.tolist()]
-    found = []
+    distributions = []
     if all(len(text) <= _SHORT_TEXT for text in texts):
         counts = Counter(texts)
         if len(counts) <= MOST_CLASSES:
-            shown = [(_shown(text), n) for text, n in counts.most_common()]
-            found.append(Distribution("values", (("different", f"{len(counts):,}"),), classes=tuple(shown)))
+            class_counts = [(_visible(text), n) for text, n in counts.most_common()]
+            distributions.append(
+                Distribution("values", (("different", f"{len(counts):,}"),), classes=tuple(class_counts))
+            )
     unit = "characters" if leaf.dtype == STR else "bytes"
-    found.append(_summarize_numbers(unit, np.array([len(text) for text in texts], np.int64)))
+    distributions.append(_summarize_numbers(unit, np.array([len(text) for text in texts], np.int64)))
     kinds = Counter(kind_of(text) for text in texts if isinstance(text, bytes))
     notes += [
         f"{number:,} of {len(texts):,} {'begins' if number == 1 else 'begin'} as a {kind}"
         for kind, number in kinds.items()
         if kind
     ]
-    return Summary((*found, *lengths), tuple(notes))
+    return Summary((*distributions, *lengths), tuple(notes))
 
 
-def _shown(text: str | bytes) -> str:
+def _visible(text: str | bytes) -> str:
     """Return a short text, in quotes if it would be invisible."""
     if isinstance(text, bytes):
         return repr(text)
@@ -336,32 +339,32 @@ def _summarize_numbers(title: str, values: NDArray[Any]) -> Distribution:
     dtype = finite.dtype if finite.dtype.kind in "mM" else None
     plain = ordered if dtype is None else ordered.view(np.int64)
     least, greatest = plain[0].item(), plain[-1].item()
-    shown = [("least", label_of(least, dtype)), ("median", _median(plain, dtype))]
+    statistics = [("least", label_of(least, dtype)), ("median", _median(plain, dtype))]
     if dtype is None:
-        shown.append(("mean", label_of(_mean(plain))))
-    shown.append(("greatest", label_of(greatest, dtype)))
+        statistics.append(("mean", label_of(_mean(plain))))
+    statistics.append(("greatest", label_of(greatest, dtype)))
     if least == greatest:
         return Distribution(title, (("all", label_of(least, dtype)), *figures))
     classes = _classes(ordered) if finite.dtype.kind in "iu" else None
     if classes is not None:
-        shown.append(("different", f"{len(classes):,}"))
-    return Distribution(title, (*shown, *figures), None if classes else bars_of(finite), classes)
+        statistics.append(("different", f"{len(classes):,}"))
+    return Distribution(title, (*statistics, *figures), None if classes else bars_of(finite), classes)
 
 
 def _finite_values(values: NDArray[Any]) -> tuple[NDArray[Any], list[tuple[str, str]]]:
     """Return the finite values, and the count of each kind of other value, such as NaN."""
     if values.dtype.kind in "iu":
         return values, []
-    strange = {"NaN" if values.dtype.kind == "f" else "no time": np.isnan(values)}
+    masks = {"NaN" if values.dtype.kind == "f" else "no time": np.isnan(values)}
     if values.dtype.kind == "f":
-        strange |= {"infinite": np.isposinf(values), "minus infinite": np.isneginf(values)}
-    finite = values[~np.logical_or.reduce(list(strange.values()))]
-    return finite, [(name, f"{int(mask.sum()):,}") for name, mask in strange.items() if mask.any()]
+        masks |= {"infinite": np.isposinf(values), "minus infinite": np.isneginf(values)}
+    finite = values[~np.logical_or.reduce(list(masks.values()))]
+    return finite, [(name, f"{int(mask.sum()):,}") for name, mask in masks.items() if mask.any()]
 
 
 def _median(ordered: NDArray[Any], dtype: np.dtype[Any] | None) -> str:
     """Return the median: the middle number, or the mean of the middle two; for times, in whole units."""
-    low, high = (ordered[place].item() for place in ((len(ordered) - 1) // 2, len(ordered) // 2))
+    low, high = (ordered[middle].item() for middle in ((len(ordered) - 1) // 2, len(ordered) // 2))
     if dtype is not None:
         return label_of((low + high) // 2, dtype)
     if isinstance(low, int):

@@ -48,7 +48,7 @@ def note_version(root: Root, key: DatasetKey) -> None:
 
 @dataclass(frozen=True)
 class Build:
-    """Turn one source into parts below a storage's root, continuing where a killed build stopped.
+    """A build of one source into parts below a storage's root; it continues where a killed build stopped.
 
     Args:
         root: The root below which the parts are written.
@@ -71,14 +71,16 @@ class Build:
     log_level: int = logging.INFO
     on_receipt_written: Callable[[], None] = lambda: None
 
-    def run(self, source: Source, where: str) -> list[Receipt]:
+    def run(self, source: Source, folder: str) -> list[Receipt]:
         """Read `source` to its end and return the receipts of all parts, in order."""
         note_version(self.root, self.key)
-        kept = Receipts(self.root, self.key, where, source, self._terms(source), self._origin(source))
-        receipts = kept.read()
+        folder_receipts = Receipts(
+            self.root, self.key, folder, source, self._terms(source), self._origin(source)
+        )
+        receipts = folder_receipts.read()
         first = receipts[-1].first_record + receipts[-1].part.index.records if receipts else 0
         if receipts:
-            _log.info("yogadl: %s: going on at record %d, where an earlier build stopped", self.key, first)
+            _log.info("yogadl: %s: continuing at record %d, where an earlier build stopped", self.key, first)
         spec = receipts[-1].spec if receipts else source.spec
 
         def on_sealed(path: Path, part: SealedPart, spec: Spec) -> None:
@@ -88,19 +90,20 @@ class Build:
                 samples = samples_of(path, part, spec)
             except CacheFormatError as error:
                 raise StorageError(
-                    errno.EIO, f"a part that was just written can't be read: {error}"
+                    errno.EIO,
+                    f"a part that was just written can't be read, so the disk may be failing: {error}",
                 ) from error
-            receipt = Receipt(first_record, part, spec, samples, kept.origin)
-            kept.keep(path, receipt, self.on_receipt_written)
+            receipt = Receipt(first_record, part, spec, samples, folder_receipts.origin)
+            folder_receipts.keep(path, receipt, self.on_receipt_written)
             receipts.append(receipt)
 
         from yogadl._format.writer import CacheWriter  # imports lmdb, which reading does not need
 
-        with self.root.workplace(where) as work:
+        with self.root.workplace(folder) as work:
             writer = CacheWriter(
                 work, spec, part_bytes=self.part_bytes, on_sealed=on_sealed, first_record=first
             )
-            sizes = _Sizes(self, source.length, work)
+            sizes = _SizeReporter(self, source.length, work)
             has_mirror = self.root.bucket is not None
             try:
                 if first != source.length:
@@ -118,21 +121,21 @@ class Build:
                 raise
         if source.length is not None and writer.records != source.length:
             raise UnsupportedDataError(
-                f"the source said that it has {source.length} records, but gave {writer.records}: "
-                "a wrong __len__, or a source read before"
+                f"the length of the source is {source.length}, but it returned {writer.records} records: "
+                "correct its __len__; or it was read before, then give a new one"
             )
-        # The writer's spec is the widest: it is widened whenever a shape turns out to vary.
+        # The writer's spec fits all records: it is widened whenever a shape turns out to vary.
         receipts[-1] = replace(receipts[-1], spec=writer.spec)
         return receipts
 
     def _make_room(self, written_bytes: int, columns: Columns) -> None:
-        """Make room in the mirror for a chunk and for the records before it that are not written yet.
+        """Make room in the mirror for a chunk, and for the part that earlier chunks have begun.
 
-        The records before fill one part at most. Their size is counted twice, because LMDB writes whole pages
-        and the part before is sealed at the same time.
+        The size of that part is counted twice, because LMDB writes whole pages, and the part before it may be
+        sealed at the same time.
         """
-        held_bytes = min(written_bytes, self.part_bytes or written_bytes)
-        self.root.make_room(CHUNK_BYTES + 2 * (held_bytes + sum(map(_bytes_of, columns))))
+        begun_bytes = min(written_bytes, self.part_bytes or written_bytes)
+        self.root.make_room(CHUNK_BYTES + 2 * (begun_bytes + sum(map(_bytes_of, columns))))
 
     def _terms(self, source: Source) -> dict[str, Any]:
         """Return the values that an earlier build must share with this one for its parts to be used."""
@@ -143,18 +146,18 @@ class Build:
         }
 
     def _origin(self, source: Source) -> str:
-        """Return the hash of all that decides a source's records; empty if all records are compared."""
+        """Return the hash of all that decides a source's records; empty if all records must be compared."""
         if not (source.can_start_anywhere and getattr(source, "is_costly", False)):
             return ""
-        known = {"provenance": getattr(source, "provenance", {}), "sha256": self.origin_sha256()}
-        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+        decisive = {"provenance": getattr(source, "provenance", {}), "sha256": self.origin_sha256()}
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
 def digest_replaced(root: Root, key: DatasetKey) -> str | None:
     """Return the digest of the manifest that a build of this version replaces, or of the newest in the trash.
 
-    Without it, the replacement of a version would reuse the parts of a build that was killed right after it
-    had published that version.
+    This digest is one of the terms under which parts are reused. Otherwise, a build that replaces a version
+    would reuse the parts of a build that was killed right after it had published that version.
     """
     trashed = trashed_names(root, key)
     before = root.read(_names.manifest(key)) or (root.read(trashed[-1]) if trashed else None)
@@ -171,7 +174,7 @@ def _bytes_of(column: Any) -> int:
 
 def _clear_unfinished(work: Path) -> None:
     """Remove the unfinished files of a failed build, which would fill up a full disk."""
-    with contextlib.suppress(OSError):  # the error that failed the build is raised, not one of this cleanup
+    with contextlib.suppress(OSError):  # the caller raises the error that made the build fail
         for path in work.iterdir():
             if path.is_file() and path.suffix not in (".json", STATE):
                 path.unlink(missing_ok=True)
@@ -188,15 +191,15 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-class _Sizes:
-    """Report progress, and log after a while the expected size and whether the disk may be too small."""
+class _SizeReporter:
+    """Report progress; after a while, log the expected size, and whether the disk may be too small."""
 
     def __init__(self, build: Build, length: int | None, work: Path) -> None:
         self._build = build
         self._length = length
         self._work = work
         self._started = time.monotonic()
-        self._said = False
+        self._has_logged = False
 
     def check(self, records: int, size_bytes: int, first: int) -> None:
         written = records - first
@@ -205,9 +208,9 @@ class _Sizes:
         if self._build.progress is not None:
             self._build.progress(records, self._length, size_bytes)
         elapsed_s = time.monotonic() - self._started
-        if self._said or elapsed_s < _LOG_AFTER_S:
+        if self._has_logged or elapsed_s < _LOG_AFTER_S:
             return
-        self._said = True
+        self._has_logged = True
         free_bytes = shutil.disk_usage(self._work).free
         if self._length is None:
             _log.log(
@@ -224,8 +227,8 @@ class _Sizes:
         )  # fmt: skip
         if rest_bytes > free_bytes and self._build.root.bucket is None:
             _log.warning(
-                "yogadl: %s may not fit: if the records to come are as large as those so far, %s are still "
-                "to be written to %s, and %s are free",
+                "yogadl: %s may not fit on the disk: if the other records are as large as those so far, %s "
+                "are still to be written to %s, and %s are free",
                 self._build.key, in_words(rest_bytes), self._work, in_words(free_bytes),
             )  # fmt: skip
 
@@ -236,16 +239,16 @@ def content_of(receipts: Iterable[Receipt]) -> Content:
     Raises:
         UnsupportedDataError: if parts have different structures.
     """
-    every = list(receipts)
-    spec = every[0].spec
-    for receipt in every[1:]:
+    parts_in_order = list(receipts)
+    spec = parts_in_order[0].spec
+    for receipt in parts_in_order[1:]:
         require_like(spec, receipt.spec, f"the records from {receipt.first_record} on have")
         ours, theirs = spec.fields, receipt.spec.fields
         spec = spec.with_leaves(_union(a.leaf, b.leaf) for a, b in zip(ours, theirs, strict=True))
     run = RunHash()
-    for receipt in every:
+    for receipt in parts_in_order:
         run = run.then(receipt.part.index.run)
-    return Content(spec, join_parts([receipt.part for receipt in every]), run)
+    return Content(spec, join_parts([receipt.part for receipt in parts_in_order]), run)
 
 
 @dataclass(frozen=True)
@@ -276,21 +279,21 @@ def require_like(before: Spec, spec: Spec, what: str, remedy: str = "") -> None:
         UnsupportedDataError: if the structures differ.
     """
     if not spec.is_like(before):
-        now, then = _fields_of(spec), _fields_of(before)
+        fields_now, fields_before = _describe_fields(spec), _describe_fields(before)
         raise UnsupportedDataError(
-            f"{what} another structure or dtype than before: {now}, not {then}{remedy}"
+            f"{what} another structure or dtype than before: {fields_now}, not {fields_before}{remedy}"
         )
 
 
-def _fields_of(spec: Spec) -> str:
+def _describe_fields(spec: Spec) -> str:
     if isinstance(spec.tree, Leaf):
         return spec.tree.dtype
     names = (f"{field.name!r} {field.leaf.dtype}" for field in spec.fields)
     return f"a {spec.tree.kind} of ({', '.join(names)})"
 
 
-def _union(ours: Any, theirs: Any) -> Any:
+def _union(first: Any, second: Any) -> Any:
     """Return the leaf that admits the shapes of both leaves."""
-    if ours.shape is None or theirs.shape is None:
-        return ours if ours.shape is None else theirs
-    return widen(ours, theirs.shape)
+    if first.shape is None or second.shape is None:
+        return first if first.shape is None else second
+    return widen(first, second.shape)

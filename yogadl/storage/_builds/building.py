@@ -21,7 +21,7 @@ from yogadl._sources.sources import Source, open_if_any, open_source
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._builds.build import Build, PlannedBuild, describe_machine, digest_replaced
-from yogadl.storage._builds.executors import ENGINES, write_all, written_by_itself
+from yogadl.storage._builds.executors import ENGINES, write_all, write_by_source
 from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.partitions import Partitions
 from yogadl.storage._builds.publish import clear_attempt, publish
@@ -31,9 +31,6 @@ from yogadl.storage._catalogue.tags import refuse_tag
 from yogadl.storage._files.root import Root
 from yogadl.storage._keeping.keeping import clear_unresumable
 from yogadl.storage._leases.exclusive import exclusive_build, exclusive_build_unless
-
-# Begin builds of a source in partitions, for one process that holds the right to build, or for any tasks.
-
 
 _log = logging.getLogger("yogadl")
 
@@ -86,7 +83,7 @@ class PartitionedBuild:
                 else "begin was given the source of all partitions: leave the records out"
             )
         if self._all.is_published():
-            return  # no manifest would name parts that are written now
+            return  # parts that are written now would belong to no version
         part_bytes = part_bytes or self._all.backend.part_bytes
         if records is None:
             self._all.write_share(partition, part_bytes, progress)
@@ -104,7 +101,7 @@ class PartitionedBuild:
         self._all.commit({})
 
 
-def shared_out(
+def parallel_build(
     backend: Backend,
     key: DatasetKey,
     source: Source,
@@ -134,12 +131,12 @@ def shared_out(
             "yogadl: %s: if this build is killed, the next one starts from the beginning: %s", key, error
         )
         origin, run = "", token
-    build = Partitions(backend, key, shares.count, run, shares, origin, is_shared_out=True)
+    build = Partitions(backend, key, shares.count, run, shares, origin, is_parallel=True)
     build.put_others_aside()
     return build
 
 
-def begun(
+def begin_build(
     backend: Backend,
     key: DatasetKey,
     partitions: int | None,
@@ -175,29 +172,29 @@ def begun(
     source = open_source(data, allow_pickle=allow_pickle)
     shares = shares_of(source, partitions)
 
-    def known(strict: bool = isinstance(data, DataRef)) -> str:  # if not strict, the hash may be of samples
+    def hash_of_data(strict: bool = isinstance(data, DataRef)) -> str:  # if not strict, it may be of samples
         return origin or sha256_of_data(getattr(source, "origin", data), strict=strict)
 
     try:
-        found = shares.origin(known) or known()
+        data_sha256 = shares.origin(hash_of_data) or hash_of_data()
     except ConfigurationError as error:
         if run is None:
             raise ConfigurationError(
-                "it is not certain which records this source has, and so not which partitions belong "
-                f"together: give a run, such as the id of the job, or solve this: {error}"
+                "it is not certain which records this source has, so partitions of different data could be "
+                f"mixed: give a run, such as the id of the job, or solve this: {error}"
             ) from error
-        found = known(False)
-    name = run or run_of(backend, key, shares, found)
+        data_sha256 = hash_of_data(False)
+    name = run or run_of(backend, key, shares, data_sha256)
     return PartitionedBuild(
-        Partitions(backend, key, shares.count, name, shares, found, is_named=run is not None)
+        Partitions(backend, key, shares.count, name, shares, data_sha256, is_named=run is not None)
     )
 
 
 def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, **terms: Any) -> str:
     """Return the name that all builds of the same key from the same source and terms share.
 
-    A build that begins after such a build was published gets another name, because partitions that are left
-    from before may hold older data.
+    A build that begins after such a build was published gets another name, because partitions that remain
+    from before may have older data.
     """
     terms |= {
         "shares": shares.terms(),
@@ -205,9 +202,6 @@ def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, **ter
         "replaces": digest_replaced(backend.root, key),
     }
     return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()[:_DIGITS]
-
-
-# Build versions for `submit` and `cacheable`, under the lock or lease of a storage.
 
 
 def replace_version(
@@ -248,7 +242,9 @@ def build_once(
         try:
             _build(backend, key, records, options, call, token=token, exclusion=exclusion, replaces=False)
         except LeaseLostError as error:
-            _log.warning("yogadl: another process builds %s by now; its result will be used: %s", key, error)
+            _log.warning(
+                "yogadl: another process has taken over the build of %s; its result is used: %s", key, error
+            )
 
 
 @contextlib.contextmanager
@@ -296,35 +292,35 @@ def _build(
         writes_itself = hasattr(source, "write_partitions")
         if writes_itself and (options.workers > 1 or options.engine not in (None, *ENGINES)):
             raise ConfigurationError(
-                "this source is written by the tasks that make its records: leave workers and engine out"
+                "the tasks that make the records of this source also write them: leave out workers and engine"
             )
         has_many = writes_itself or isinstance(source, PartitionedSource)
         if options.engine is not None or options.workers > 1 or has_many:
             if writes_itself:
-                begun = Partitions(backend, key, 0, token, is_shared_out=True)
-                begun.put_others_aside()
-                build = written_by_itself(source, begun, part_bytes, options.allow_pickle, aside)
+                partitions = Partitions(backend, key, 0, token, is_parallel=True)
+                partitions.put_others_aside()
+                build = write_by_source(source, partitions, part_bytes, options.allow_pickle, aside)
                 exclusion.check()
             else:
-                build = shared_out(backend, key, source, sha256, part_bytes, token)
+                build = parallel_build(backend, key, source, sha256, part_bytes, token)
                 if options.check_space:
-                    _check_space(backend.root, key, source, build.where)
+                    _check_space(backend.root, key, source, build.folder)
                 say = partial(_log.log, _log_level(options))
                 tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
                 write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
             content = planned.content(build.receipts())
             build.publish(content, builder(), exclusion, replaces=replaces, aside=aside)
             return
-        where = _names.resumable(key) if source.can_start_anywhere else aside
+        folder = _names.resumable(key) if source.can_start_anywhere else aside
         if options.check_space:
-            _check_space(backend.root, key, source, where)
-        one = Build(
+            _check_space(backend.root, key, source, folder)
+        build_alone = Build(
             backend.root, key, part_bytes, report_to_both(exclusion.report, show), exclusion, sha256,
             log_level=_log_level(options),
         )  # fmt: skip
-        content = planned.content(one.run(source, where))
+        content = planned.content(build_alone.run(source, folder))
     if publish(backend.root, key, content, builder(), exclusion=exclusion, replaces=replaces):
-        clear_attempt(backend.root, key, where)
+        clear_attempt(backend.root, key, folder)
 
 
 def _log_level(options: BuildOptions) -> int:
@@ -332,7 +328,7 @@ def _log_level(options: BuildOptions) -> int:
     return logging.WARNING if must_log(options.progress) else logging.INFO
 
 
-def _check_space(root: Root, key: DatasetKey, source: Source, where: str) -> None:
+def _check_space(root: Root, key: DatasetKey, source: Source, folder: str) -> None:
     """Refuse to build a version that certainly needs more space than the disk has.
 
     Only sizes that a source states before its records are read are certain. The sizes of the first records
@@ -345,7 +341,7 @@ def _check_space(root: Root, key: DatasetKey, source: Source, where: str) -> Non
         return
     record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
     least_bytes = source.length * record_bytes
-    with root.workplace(where) as work:
+    with root.workplace(folder) as work:
         free_bytes = shutil.disk_usage(work).free
     if least_bytes <= free_bytes:
         return

@@ -1,4 +1,4 @@
-"""Build the result of a function once, and read it from then on; warn if the function has changed since."""
+"""Build the result of a function once, and read it at later calls; warn if the function has changed since."""
 
 import contextlib
 import functools
@@ -37,15 +37,15 @@ def cached(
     describer = Describer(function, thorough=is_auto)
     catalogue = backend.catalogue
     warned: set[str] = set()
-    compared: set[Any] = set()  # the manifests and plain calls for which a warning was given, if one was due
+    compared: set[Any] = set()  # pairs of digest and call that `warn_if_stale` has compared already
 
     @functools.wraps(function)
     def reference(*args: P.args, **kwargs: P.kwargs) -> RecordsRef:
         call = describer.call(args, kwargs) if is_auto else None
         key = DatasetKey(dataset_id, call.builder.version if call else dataset_version)
         published = catalogue.find(key)
-        plain = None if is_auto else _plain_call(args, kwargs)
-        if published is None or plain is None or (published.digest, plain) not in compared:
+        plain_key = None if is_auto else _plain_call(args, kwargs)
+        if published is None or plain_key is None or (published.digest, plain_key) not in compared:
             call = call or describer.call(args, kwargs)  # as it is before the function runs
 
             def data() -> Any:
@@ -60,8 +60,8 @@ def cached(
                 published = catalogue.find(key)
             if not is_auto:
                 warn_if_stale(published.manifest, call.builder.to_json(), warned)
-                if plain is not None:
-                    compared.add((published.digest, plain))
+                if plain_key is not None:
+                    compared.add((published.digest, plain_key))
         return catalogue.ref(key, published, allow_pickle=options.allow_pickle, check=check)
 
     # The identity under which another builder that calls this function hashes it.
@@ -85,12 +85,12 @@ def warn_if_stale(manifest: Manifest, builder: dict[str, Any], warned: set[str])
         builder: The description of the code and arguments that would build it now.
         warned: The differences that warnings were given for.
     """
-    changed = difference(manifest.builder, builder)
-    if changed and changed not in warned:
-        warned.add(changed)
+    text = difference(manifest.builder, builder)
+    if text and text not in warned:
+        warned.add(text)
         warnings.warn(
-            f"{manifest.key} was built by other code or arguments than this call has ({changed}). It is "
-            f"served as it is; to build it again, use the version {_bumped(manifest.key.version)!r}.",
+            f"{manifest.key} was built by other code or arguments than this call has ({text}). It is "
+            f"returned as it is; to build it again, use the version {_next_version(manifest.key.version)!r}.",
             UserWarning,
             stacklevel=users_level(),
         )
@@ -106,11 +106,11 @@ def _log_why(backend: Backend, key: DatasetKey, builder: Builder) -> None:
                     found = backend.catalogue.published(DatasetKey(key.id, version)).manifest
                     newest = found if newest is None or found.created > newest.created else newest
     if newest is not None:
-        changed = difference(newest.builder, builder.to_json())
-        _log.info("yogadl: building %s; it differs from %s in: %s", key, newest.key.version, changed)
+        text = difference(newest.builder, builder.to_json())
+        _log.info("yogadl: building %s; it differs from %s in: %s", key, newest.key.version, text)
 
 
-def _bumped(version: str) -> str:
+def _next_version(version: str) -> str:
     head = version.rstrip("0123456789")
     digits = version[len(head) :]
     return f"{head}{int(digits) + 1}" if digits else f"{version}-2"

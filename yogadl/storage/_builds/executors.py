@@ -1,4 +1,4 @@
-"""Have the partitions of a build written by worker processes of this one, or by tasks of any executor."""
+"""Write the partitions of a build by worker processes of this process, or by tasks of any executor."""
 
 import concurrent.futures
 import functools
@@ -34,15 +34,15 @@ _MOST_WAITING: Final = 4096
 _WAITING_BYTES: Final = 2**30
 
 
-class _Sent(NamedTuple):
+class _SubmittedTask(NamedTuple):
     """A submitted task, its partition, and the size of its arguments."""
 
-    task: "concurrent.futures.Future[Written]"
+    task: "concurrent.futures.Future[WrittenCounts]"
     partition: int
     size_bytes: int = 0
 
 
-class Written(NamedTuple):
+class WrittenCounts(NamedTuple):
     """The result of a task: the records and bytes of its partition."""
 
     records: int
@@ -57,13 +57,13 @@ def write_all(
     tally: Tally,
     exclusion: BuildExclusion,
 ) -> None:
-    """Have all partitions written that are not written yet.
+    """Write all partitions that are not written yet, by worker processes or an executor's tasks.
 
     Args:
         build: The build.
         workers: The number of processes that read; with one, and no engine, this process reads.
         engine: An executor whose tasks read, in place of workers, or the name of one in `ENGINES`.
-        part_bytes: The largest size of a part; ``None`` makes one part of a share.
+        part_bytes: The largest size of a part; ``None`` makes one part of each share.
         tally: Counts the progress.
         exclusion: The right to build the version; held by the caller.
 
@@ -74,29 +74,31 @@ def write_all(
     if engine is not None:
         tasks = _executor(engine)
 
-        def submit(partition: int) -> _Sent:
-            given = _task(build, partition, part_bytes)
-            return _Sent(_submitted(tasks, given), partition, len(given))
+        def submit(partition: int) -> _SubmittedTask:
+            arguments = _pickled_arguments(build, partition, part_bytes)
+            return _SubmittedTask(_submit(tasks, arguments), partition, len(arguments))
 
-        _drive(build, tally, exclusion, submit)
+        _run_tasks(build, tally, exclusion, submit)
     elif workers == 1:
-        _write_here(build, part_bytes, tally, exclusion)
+        _write_in_this_process(build, part_bytes, tally, exclusion)
     else:
-        given = pickled((build, part_bytes), stays_here=True)
-        with worker_pool(min(workers, build.count), given, lambda said: tally.note(*said)) as pool:
-            _drive(build, tally, exclusion, lambda k: _Sent(pool.submit(_write_given, k), k))
+        arguments = pickled((build, part_bytes), stays_here=True)
+        with worker_pool(min(workers, build.count), arguments, lambda counts: tally.note(*counts)) as pool:
+            _run_tasks(build, tally, exclusion, lambda k: _SubmittedTask(pool.submit(_write_in_worker, k), k))
 
 
 def _executor(engine: concurrent.futures.Executor | str) -> concurrent.futures.Executor:
     if not isinstance(engine, str):
         return engine
     module, name = ENGINES[engine]
-    found: concurrent.futures.Executor = getattr(importlib.import_module(module), name)()
-    return found
+    executor: concurrent.futures.Executor = getattr(importlib.import_module(module), name)()
+    return executor
 
 
-def _submitted(engine: concurrent.futures.Executor, given: bytes) -> concurrent.futures.Future[Written]:
-    task: object = engine.submit(write_partition, given)  # an engine of the user's may return anything
+def _submit(
+    engine: concurrent.futures.Executor, arguments: bytes
+) -> concurrent.futures.Future[WrittenCounts]:
+    task: object = engine.submit(write_partition, arguments)  # an engine of the user's may return anything
     if not isinstance(task, concurrent.futures.Future):
         raise ConfigurationError(
             f"the engine must be a concurrent.futures.Executor, but submit of this {type(engine).__name__} "
@@ -105,7 +107,7 @@ def _submitted(engine: concurrent.futures.Executor, given: bytes) -> concurrent.
     return task
 
 
-def written_by_itself(
+def write_by_source(
     source: Any, build: Partitions, part_bytes: int | None, allow_pickle: bool, aside: str
 ) -> Partitions:
     """Let a source write its records by its own tasks; return the build with their number of partitions.
@@ -113,45 +115,49 @@ def written_by_itself(
     A failed build of this kind can't be continued: its files are moved to the folder `aside`.
     """
     try:
-        count = source.write_partitions(functools.partial(_write_found, build, part_bytes, allow_pickle))
+        count = source.write_partitions(
+            functools.partial(_write_unless_written, build, part_bytes, allow_pickle)
+        )
     except BaseException:
-        put_aside(build.backend.root, build.where, aside)
+        put_aside(build.backend.root, build.folder, aside)
         raise
     return replace(build, count=count)
 
 
-def _write_found(
+def _write_unless_written(
     build: Partitions, part_bytes: int | None, allow_pickle: bool, partition: int, records: Any
 ) -> None:
     if not build.is_written(partition):
         build.write(partition, open_if_any(records, allow_pickle=allow_pickle), "", part_bytes, None)
 
 
-def _task(build: Partitions, partition: int, part_bytes: int) -> bytes:
+def _pickled_arguments(build: Partitions, partition: int, part_bytes: int) -> bytes:
     """Return the arguments of an executor's task, with only the part of the source that the task reads."""
     return pickled((build.only(partition), partition, part_bytes), stays_here=False)
 
 
-def _write_here(build: Partitions, part_bytes: int, tally: Tally, exclusion: BuildExclusion) -> None:
+def _write_in_this_process(
+    build: Partitions, part_bytes: int, tally: Tally, exclusion: BuildExclusion
+) -> None:
     for partition in range(build.count):
 
         def progress(records: int, _: int | None, size_bytes: int, number: int = partition) -> None:
             tally.note(number, records, size_bytes)
             tally.report_total()
 
-        tally.note(partition, *_written(build.write_share(partition, part_bytes, progress)), is_whole=True)
+        tally.note(partition, *_counts_of(build.write_share(partition, part_bytes, progress)), is_whole=True)
         tally.report_total()
         exclusion.check()
 
 
-def _drive(
+def _run_tasks(
     build: Partitions,
     tally: Tally,
     exclusion: BuildExclusion,
-    submit: Callable[[int], _Sent],
+    submit: Callable[[int], _SubmittedTask],
 ) -> None:
     """Submit a task for each partition, in order, and wait for all; at the first error cancel the rest."""
-    pending: dict[concurrent.futures.Future[Written], _Sent] = {}
+    pending: dict[concurrent.futures.Future[WrittenCounts], _SubmittedTask] = {}
     submitted = 0
     try:
         while pending or submitted < build.count:
@@ -182,22 +188,22 @@ def _has_room(waiting: Sequence[int], least: int) -> bool:
     return len(waiting) < least or (len(waiting) < _MOST_WAITING and sum(waiting) < _WAITING_BYTES)
 
 
-def _result(build: Partitions, sent: _Sent) -> Written:
+def _result(build: Partitions, sent: _SubmittedTask) -> WrittenCounts:
     try:
         return sent.task.result()
     except WorkerDiedError as error:
         raise WorkerDiedError(f"{build.key}: {build.described(sent.partition)}: {error}") from error
 
 
-def write_partition(given: bytes) -> Written:
+def write_partition(arguments: bytes) -> WrittenCounts:
     """Write one partition; runs as an executor's task."""
-    build, partition, part_bytes = pickle.loads(given)
-    return _written(build.write_share(partition, part_bytes))
+    build, partition, part_bytes = pickle.loads(arguments)
+    return _counts_of(build.write_share(partition, part_bytes))
 
 
-def _write_given(partition: int) -> Written:
+def _write_in_worker(partition: int) -> WrittenCounts:
     """Write a partition in a worker process."""
-    build, part_bytes = _given()
+    build, part_bytes = _worker_arguments()
     last_s = 0.0
 
     def progress(records: int, _: int | None, size_bytes: int) -> None:
@@ -206,14 +212,14 @@ def _write_given(partition: int) -> Written:
             last_s = time.monotonic()
             report((partition, records, size_bytes))
 
-    return _written(build.write_share(partition, part_bytes, progress))
+    return _counts_of(build.write_share(partition, part_bytes, progress))
 
 
 @functools.cache  # one value a process: a worker process serves one build
-def _given() -> Any:
+def _worker_arguments() -> Any:
     return pickle.loads(given_to_worker())
 
 
-def _written(receipts: list[Receipt]) -> Written:
+def _counts_of(receipts: list[Receipt]) -> WrittenCounts:
     indexes = [receipt.part.index for receipt in receipts]
-    return Written(sum(index.records for index in indexes), sum(index.size_bytes for index in indexes))
+    return WrittenCounts(sum(index.records for index in indexes), sum(index.size_bytes for index in indexes))

@@ -1,7 +1,7 @@
-"""Build a version that begins with the parts of another, or one that has its records in fewer, larger parts.
+"""Build a version that continues another (append), or that has its records in fewer, larger parts (compact).
 
-The other version is read once this process alone builds the new one. From then to the end of the build
-nothing of the dataset is pruned, so its parts stay, even if that version is deleted.
+The other version, the *base*, is read only after this process has the right to build the new one. Until the
+end of the build no file of the dataset is pruned, so the base's parts stay, even if the base is deleted.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ def append(
         if str(error) != NO_RECORDS:
             raise
         raise UnsupportedDataError(
-            f"the source has no records, so there is nothing to append: {base} is all there is"
+            f"the source has no records, so there is nothing to append to {base}: fetch {base} itself"
         ) from None
 
 
@@ -91,20 +91,20 @@ def compact(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
 
 def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callable[[], Any]) -> PlannedBuild:
     manifest = _newest(backend.catalogue, base).manifest
-    if _contains(manifest, key, _built(backend.catalogue.root, key)):
+    if _contains(manifest, key, _existing_manifest(backend.catalogue.root, key)):
         which = f"{manifest.key.version!r}" + (f" (the tag {base.version!r})" if base != manifest.key else "")
-        what = "is that" if manifest.key == key else "has all of that"
+        what = "is the same version" if manifest.key == key else "has all its records"
         raise ConfigurationError(
-            f"{key} can't be appended to version {which}, which {what}: the new records would be in it "
+            f"{key} can't be appended to version {which}, which {what}: it would have the new records "
             "twice. If this call is a repetition, there is nothing left to do. To build the version again, "
-            "append to one that is older than it"
+            "append to an older version"
         )
     before = _receipts(backend, manifest)
 
     def content(receipts: list[Receipt]) -> Content:
         new = [replace(r, first_record=r.first_record + manifest.records) for r in receipts]
         found = content_of([*before, *new])
-        _tell_what_varies(manifest, found.spec)
+        _warn_of_varying_shapes(manifest, found.spec)
         return replace(found, earlier=earlier_of(manifest))
 
     return PlannedBuild(data(), partial(_check_like, manifest), content)
@@ -112,8 +112,8 @@ def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callabl
 
 def earlier_of(base: Manifest) -> tuple[Earlier, ...]:
     """Return the `earlier` entry of a version that continues this one, the oldest version first."""
-    this = Earlier(base.key.version, base.records, base.fingerprint)
-    return (*base.earlier, this)[-MOST_EARLIER:]
+    entry = Earlier(base.key.version, base.records, base.fingerprint)
+    return (*base.earlier, entry)[-MOST_EARLIER:]
 
 
 def _contains(base: Manifest, key: DatasetKey, built: Manifest | None) -> bool:
@@ -124,11 +124,11 @@ def _contains(base: Manifest, key: DatasetKey, built: Manifest | None) -> bool:
         key: The version to build.
         built: The manifest that this version has now, if any.
     """
-    chain = earlier_of(base)
-    if any(each.version == key.version for each in chain):
+    earlier = earlier_of(base)
+    if any(each.version == key.version for each in earlier):
         return True
-    # The same records may have another name: a version may have been compacted since.
-    return built is not None and built.earlier != () and any(_has_records_of(each, built) for each in chain)
+    # The base may have the same records under another name, because it was compacted since.
+    return built is not None and built.earlier != () and any(_has_records_of(each, built) for each in earlier)
 
 
 def _has_records_of(earlier: Earlier, manifest: Manifest) -> bool:
@@ -144,21 +144,21 @@ def warn_if_other_base(catalogue: Catalogue, built: Manifest, base: DatasetKey) 
         base: The base that the call names: a version, or a tag of one.
     """
     last = built.earlier[-1] if built.earlier else None
-    given = base.version
+    base_name = base.version
     try:
         found = _newest(catalogue, base).manifest
     except DatasetNotFoundError:  # it may have been deleted since
-        is_same = last is not None and last.version == given
+        is_same = last is not None and last.version == base_name
     else:
-        given = found.key.version
+        base_name = found.key.version
         is_same = _contains(found, built.key, built) or (last is not None and _has_records_of(last, found))
     if is_same:
         return
     continues = "was not appended to any version" if last is None else f"continues version {last.version!r}"
-    if last is not None and last.version == given:
+    if last is not None and last.version == base_name:
         continues += " as it was before it was replaced"
     warnings.warn(
-        f"{built.key} {continues}, but this call appends to {given!r}. It is served as it is.",
+        f"{built.key} {continues}, but this call appends to {base_name!r}. It is returned as it is.",
         UserWarning,
         stacklevel=users_level(),
     )
@@ -185,8 +185,11 @@ def _read(root: Root, key: DatasetKey) -> Published | None:
     return Published(read_manifest(content, key, root.where(name)), digest_of(content), content)
 
 
-def _built(root: Root, key: DatasetKey) -> Manifest | None:
-    """Return the manifest of the version to build; nothing if it is damaged, since the build replaces it."""
+def _existing_manifest(root: Root, key: DatasetKey) -> Manifest | None:
+    """Return the manifest that the version to build has now; ``None`` if there is none, or a damaged one.
+
+    The build replaces a damaged manifest.
+    """
     with contextlib.suppress(CacheFormatError):
         found = _read(root, key)
         return None if found is None else found.manifest
@@ -226,31 +229,38 @@ def _check_like(base: Manifest, source: Source) -> None:
     raise UnsupportedDataError(f"can't append to {base.key}: {problem}")
 
 
-def _difference(theirs: Spec, ours: Spec) -> str:
-    before, now = ({field.name: field.leaf.dtype for field in spec.fields} for spec in (theirs, ours))
+def _difference(base: Spec, new: Spec) -> str:
+    before, after = ({field.name: field.leaf.dtype for field in spec.fields} for spec in (base, new))
     for name, dtype in before.items():
         field = f"the field {name!r}" if name else "the record"
-        if name not in now:
-            return f"{field} ({dtype}) is missing in the new records, which have {_named(ours)}"
-        if now[name] != dtype:
-            return f"{field} is {dtype} there, and {now[name]} in the new records; make it {dtype}"
-    for name, dtype in now.items():
+        if name not in after:
+            return f"{field} ({dtype}) is missing in the new records, which have {_describe_fields(new)}"
+        if after[name] != dtype:
+            return (
+                f"{field} is {dtype} in that version, and {after[name]} in the new records; make it {dtype}"
+            )
+    for name, dtype in after.items():
         if name not in before:
-            return f"the field {name!r} ({dtype}) of the new records is not there: it has {_named(theirs)}"
-    if list(before) != list(now):
-        return f"its fields are {list(before)}, those of the new records {list(now)}: give them in that order"
-    trees = [getattr(spec.tree, "kind", "value") for spec in (theirs, ours)]
-    return f"its records are each a {trees[0]}, the new ones a {trees[1]}, or nested fields differ so"
+            return (
+                f"that version lacks the field {name!r} ({dtype}) of the new records: it has "
+                f"{_describe_fields(base)}"
+            )
+    if list(before) != list(after):
+        return (
+            f"its fields are {list(before)}, those of the new records {list(after)}: give them in that order"
+        )
+    trees = [getattr(spec.tree, "kind", "value") for spec in (base, new)]
+    return f"each of its records is a {trees[0]}, each new one a {trees[1]}, or nested fields differ this way"
 
 
-def _named(spec: Spec) -> str:
+def _describe_fields(spec: Spec) -> str:
     if isinstance(spec.tree, Leaf):
         return "no fields: each is one value"
     is_flat = isinstance(spec.tree, DictNode)
     return f"{'the fields' if is_flat else f'a {spec.tree.kind} of'} {[field.name for field in spec.fields]}"
 
 
-def _tell_what_varies(base: Manifest, spec: Spec) -> None:
+def _warn_of_varying_shapes(base: Manifest, spec: Spec) -> None:
     """Warn about fields whose batches were arrays and are now lists."""
     for before, now in zip(base.spec.fields, spec.fields, strict=True):
         if before.leaf.is_fixed and not now.leaf.is_fixed:
@@ -270,8 +280,8 @@ def _compacted(catalogue: Catalogue, base: DatasetKey) -> PlannedBuild:
         found = content_of(receipts)
         if fingerprint_of(found.spec, found.run) != manifest.fingerprint:
             raise CacheFormatError(
-                f"the records of {base} are not those that its manifest says: build the dataset again, or "
-                "restore the files"
+                f"the records of {base} do not have the fingerprint of its manifest: build the dataset "
+                "again, or restore the files"
             )
         return replace(found, earlier=manifest.earlier)
 
@@ -324,8 +334,8 @@ class _Stored:
 
 
 def _without_machine(builder: dict[str, Any]) -> dict[str, Any]:
-    of_machine = describe_machine().keys() | {"lease_epoch"}
-    return {name: value for name, value in builder.items() if name not in of_machine}
+    machine_entries = describe_machine().keys() | {"lease_epoch"}
+    return {name: value for name, value in builder.items() if name not in machine_entries}
 
 
 def _as_stored(spec: Spec) -> list[Leaf]:

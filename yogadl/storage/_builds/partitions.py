@@ -1,4 +1,8 @@
-"""Write the partitions of a build, each apart from the others, and publish them as one cache."""
+"""Write the partitions of a build independently of each other, and publish them as one cache.
+
+A task that has written a partition leaves a *receipt*, a small file that names the partition's parts. The
+commit publishes the cache once each partition has a receipt that it can use.
+"""
 
 import concurrent.futures
 import hashlib
@@ -39,15 +43,13 @@ from yogadl.storage._files.root import Root
 from yogadl.storage._keeping.keeping import clear_unresumable
 from yogadl.storage._leases.exclusive import exclusive_build
 
-# The receipts that tasks leave of their partitions, and the receipts that a commit can't use.
-
 
 @dataclass(frozen=True)
 class WrittenPartition:
     """The receipt of one partition.
 
     Args:
-        made_by: The hash of the code, arguments and values that it was written by; empty if unknown.
+        made_by: The hash of the code, arguments and values that wrote it; empty if unknown.
         stamp: The stamp of its share when it was written.
         receipts: The receipts of its parts.
     """
@@ -87,9 +89,9 @@ class WrittenPartition:
                 receipts.append(Receipt(first, part, Spec.from_json(spec), samples_from(samples), origin))
                 first += part.index.records
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it is no receipt of a partition: {error!r:.200}") from error
+            raise ValueError(f"it is not the receipt of a partition: {error!r:.200}") from error
         if not isinstance(made_by, str) or not isinstance(stamp, str):
-            raise ValueError("it is no receipt of a partition: a value of the wrong kind")
+            raise ValueError("it is not the receipt of a partition: a value has the wrong type")
         return WrittenPartition(made_by, stamp, receipts)
 
 
@@ -104,14 +106,16 @@ def missing_and_foreign(
             the first receipt that has one is used.
     """
     missing = [number for number, one in enumerate(written) if one is None]
-    there = [(number, one.made_by) for number, one in enumerate(written) if one is not None]
+    makers = [(number, one.made_by) for number, one in enumerate(written) if one is not None]
     if not made_by:
-        there = [(number, found) for number, found in there if found]
-    expected = made_by or (there[0][1] if there else "")
-    return missing, [number for number, found in there if found != expected]
+        makers = [(number, maker) for number, maker in makers if maker]
+    expected = made_by or (makers[0][1] if makers else "")
+    return missing, [number for number, maker in makers if maker != expected]
 
 
-def not_complete(count: int, missing: Sequence[int], foreign: Sequence[int], named: str, others: str) -> str:
+def incomplete_message(
+    count: int, missing: Sequence[int], foreign: Sequence[int], named: str, other_runs: str
+) -> str:
     """Return the message about partitions that are missing or foreign.
 
     Args:
@@ -119,25 +123,26 @@ def not_complete(count: int, missing: Sequence[int], foreign: Sequence[int], nam
         missing: The partitions that are not written.
         foreign: The partitions that were written by other code, arguments or values.
         named: A phrase that names the partitions or tasks to run again.
-        others: The names of other runs of the version.
+        other_runs: The names of other runs of the version.
     """
-    how = {
+    reasons = {
         "are not written yet": missing,
         "were written by other code, arguments or values than the commit has": foreign,
     }
-    said = ", and ".join(f"{len(which)} of {count} partitions {what}" for what, which in how.items() if which)
-    what = f"none of {count} partitions is written yet" if len(missing) == count else f"{said}: {named}"
+    sentence = ", and ".join(
+        f"{len(numbers)} of {count} partitions {reason}" for reason, numbers in reasons.items() if numbers
+    )
+    message = (
+        f"none of {count} partitions is written yet" if len(missing) == count else f"{sentence}: {named}"
+    )
     if foreign:
-        what += ", then commit again"
-    if others:
-        what += (
+        message += ", then commit again"
+    if other_runs:
+        message += (
             "; other partitions of this version were written by tasks of other code, arguments or source, or "
-            f"another run: {others}"
+            f"another run: {other_runs}"
         )
-    return what
-
-
-# Write the partitions of a build, each apart from the others, and publish them as one cache.
+    return message
 
 
 _log = logging.getLogger("yogadl")
@@ -149,7 +154,7 @@ _DIGITS: Final = 32  # of the hash in a receipt
 
 @dataclass(frozen=True)
 class Partitions:
-    """The partitions of a build. Picklable, if their source is; writing a partition again does no harm.
+    """The partitions of a build. Picklable, if their source is; a partition can be written repeatedly.
 
     Args:
         backend: The storage of the cache.
@@ -158,7 +163,7 @@ class Partitions:
         run: The name that distinguishes this build from other builds of the same key.
         shares: A share of the source for each partition, if there is one source.
         origin: The hash of all that decides the records of the source; empty if records must be compared.
-        is_shared_out: Whether all partitions are written for one process, which holds the right to build. A
+        is_parallel: Whether all partitions are written for one process, which holds the right to build. A
             partition that was written from other records is then written again, instead of being an error.
         is_named: Whether the caller named the run; otherwise its name is made from the source.
     """
@@ -169,22 +174,22 @@ class Partitions:
     run: str
     shares: Shares | SingleShare | None = None
     origin: str = ""
-    is_shared_out: bool = False
+    is_parallel: bool = False
     is_named: bool = False
 
     @property
-    def where(self) -> str:
-        """The name of the folder of their receipts."""
-        if self.is_shared_out:
-            return _names.shared_out(self.key, self.run)
+    def folder(self) -> str:
+        """The name of the folder of the partitions' receipts."""
+        if self.is_parallel:
+            return _names.parallel(self.key, self.run)
         return _names.partitioned(self.key, self.run, self.count)
 
-    def _receipt(self, partition: int) -> str:
-        return f"{self.where}/{partition:08d}.json"
+    def _receipt_name(self, partition: int) -> str:
+        return f"{self.folder}/{partition:08d}.json"
 
     def is_written(self, partition: int) -> bool:
         """Return whether a partition has a receipt."""
-        return self.backend.root.size(self._receipt(partition)) is not None
+        return self.backend.root.size(self._receipt_name(partition)) is not None
 
     def write_share(
         self, partition: int, part_bytes: int | None, progress: Progress | None = None
@@ -196,23 +201,23 @@ class Partitions:
         """
         assert self.shares is not None
         share = self.shares[partition]
-        found = self._read(partition)
-        is_other = found is not None and found.made_by != self._made_by
-        if found is not None and is_other:
+        written = self._read(partition)
+        is_other = written is not None and written.made_by != self._made_by
+        if written is not None and is_other:
             _log.warning(
                 "yogadl: %s: %s was written by other code, arguments or values: it is written again",
                 self.key, self.described(partition),
             )  # fmt: skip
-        elif found is not None:
-            is_like = not share.can_compare or self._agree(found.receipts, share.source())
-            if found.stamp == share.stamp and is_like:
-                return found.receipts
-            if not self.is_shared_out:
+        elif written is not None:
+            is_like = not share.can_compare or self._has_same_records(written.receipts, share.source())
+            if written.stamp == share.stamp and is_like:
+                return written.receipts
+            if not self.is_parallel:
                 raise ConfigurationError(
                     f"{self.key}: {self.described(partition)} was written from other records than this task "
-                    "has; do all tasks read the same data? With another run all partitions are written again"
+                    "has; do all tasks read the same data? To write all partitions again, give another run"
                 )
-            self.backend.root.remove(self._receipt(partition))
+            self.backend.root.remove(self._receipt_name(partition))
         try:
             stamp = share.stamp  # before the share is opened, so that a change during the read is detected
             return self.write(partition, share.source(), stamp, part_bytes, progress, replaces=is_other)
@@ -225,10 +230,10 @@ class Partitions:
         what = str(self.shares[partition]) if self.shares is not None else ""
         return f"partition {partition} of {self.count}" + (f" ({what})" if what else "")
 
-    def _agree(self, receipts: Sequence[Receipt], source: Source | None) -> bool:
+    def _has_same_records(self, receipts: Sequence[Receipt], source: Source | None) -> bool:
         if source is None or not receipts:
             return source is None and not receipts
-        kept = Receipts(self.backend.root, self.key, self.where, source, {}, self.origin)
+        kept = Receipts(self.backend.root, self.key, self.folder, source, {}, self.origin)
         return sum(receipt.part.index.records for receipt in receipts) == source.length and kept.agree(
             receipts
         )
@@ -255,27 +260,28 @@ class Partitions:
         """
         receipts: list[Receipt] = []
         root = self.backend.root
-        where = f"{self.where}/{partition:08d}-{secrets.token_hex(8)}"
+        folder = f"{self.folder}/{partition:08d}-{secrets.token_hex(8)}"
         if source is not None:
             receipts = Build(
                 root, self.key, part_bytes, progress, on_receipt_written=self._wait_for_prune
-            ).run(source, where)
+            ).run(source, folder)
         else:
             note_version(root, self.key)
         put = root.write if replaces else root.write_if_absent
-        put(self._receipt(partition), WrittenPartition(self._made_by, stamp, receipts).to_bytes())
+        put(self._receipt_name(partition), WrittenPartition(self._made_by, stamp, receipts).to_bytes())
         if source is not None:
-            root.remove_folder(where)  # last, because without any receipt the parts would never be found
+            # Removed last: until the partition has a receipt, the receipts there alone name its parts.
+            root.remove_folder(folder)
         return receipts
 
     def _wait_for_prune(self) -> None:
         """Wait for a prune that may remove the part that is about to be moved to its place.
 
-        A task holds no right to build. A prune that begins later sees the part's receipt. A prune that runs
-        now may have listed an old part of the same bytes, which nothing named then. If one process has all
-        partitions written, its right to build excludes prunes.
+        A task holds no right to build, so a prune may run now. A prune that begins later sees the part's
+        receipt. But one that runs now may have listed an old part of the same bytes, which no receipt named
+        then. If all partitions are written for one process, its right to build excludes prunes.
         """
-        if not self.is_shared_out:
+        if not self.is_parallel:
             self.backend.coordinator.wait_for_pruning(self.key.id)
 
     def receipts(self, stamps: Sequence[str] = ()) -> list[Receipt]:
@@ -293,7 +299,7 @@ class Partitions:
             with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
                 written = list(pool.map(self._read, range(self.count)))
         self._require_all(written)
-        self._check(written, stamps)
+        self._refuse_unlike(written, stamps)
         receipts = list(itertools.chain.from_iterable(one.receipts for one in written if one is not None))
         firsts = itertools.accumulate((receipt.part.index.records for receipt in receipts), initial=0)
         if not receipts:
@@ -312,9 +318,11 @@ class Partitions:
         missing, foreign = missing_and_foreign(written, self._made_by)
         if not missing and not foreign:
             return
-        named = self._by_name(sorted(missing + foreign))
+        named = self._name_to_write_again(sorted(missing + foreign))
         others = self.others() if missing else ""
-        raise ConfigurationError(f"{self.key}: {not_complete(self.count, missing, foreign, named, others)}")
+        raise ConfigurationError(
+            f"{self.key}: {incomplete_message(self.count, missing, foreign, named, others)}"
+        )
 
     @property
     def _made_by(self) -> str:
@@ -334,10 +342,10 @@ class Partitions:
 
     @property
     def _tasks(self) -> str:
-        return f"{self.where}/tasks"
+        return f"{self.folder}/tasks"
 
-    def _by_name(self, partitions: Sequence[int]) -> str:
-        """Name partitions, or the tasks that write them, if the number of tasks is known."""
+    def _name_to_write_again(self, partitions: Sequence[int]) -> str:
+        """Return a phrase that names partitions, or the tasks that write them, if their number is known."""
         found = re.fullmatch(rb"[1-9][0-9]{0,9}", self.backend.root.read(self._tasks) or b"")
         names = list(map(str, partitions))
         if found:
@@ -346,37 +354,37 @@ class Partitions:
         shown = ", ".join(names[:10]) + (", ..." if names[10:] else "")
         return f"run the tasks {shown}" if found else f"[{shown}]"
 
-    def _check(self, written: Sequence[WrittenPartition | None], stamps: Sequence[str]) -> None:
+    def _refuse_unlike(self, written: Sequence[WrittenPartition | None], stamps: Sequence[str]) -> None:
         """Refuse partitions that do not fit together, or whose shares have changed since they were written.
 
         Raises:
             ConfigurationError: if a share has changed.
             UnsupportedDataError: if structures or dtypes differ.
         """
-        anew = "" if self.is_shared_out else "; with another run all partitions are written again"
+        remedy = "" if self.is_parallel else "; to write all partitions again, give another run"
         first: Spec | None = None
         for number, found in enumerate(written):
             if found is None:
                 continue
             what = f"{self.key}: {self.described(number)} has"
             if stamps and stamps[number] not in ("", found.stamp):
-                raise ConfigurationError(f"{what} changed since it was written{anew}")
+                raise ConfigurationError(f"{what} changed since it was written{remedy}")
             for receipt in found.receipts:
                 first = first or receipt.spec
-                require_like(first, receipt.spec, what, anew)
+                require_like(first, receipt.spec, what, remedy)
 
     def others(self) -> str:
-        """Name other runs of this version, if any: a task may have written for one of them."""
+        """Return the names of other runs of this version, which tasks may have written to by mistake."""
         below = _names.builds(self.key)
         names = self.backend.root.names(below, ".json")
         receipts = [name for name in names if name.count("/") == below.count("/") + 2]
         runs = {_names.split_attempt(self.key.id, name)[1] for name in receipts}
-        others = sorted(run for run in runs if _names.is_partitioned(run) and not self.where.endswith(run))
+        others = sorted(run for run in runs if _names.is_partitioned(run) and not self.folder.endswith(run))
         return ", ".join(others[:3])
 
     def _read(self, partition: int) -> WrittenPartition | None:
         """Return the receipt of a partition, or ``None`` if the partition must be written (again)."""
-        root, name = self.backend.root, self._receipt(partition)
+        root, name = self.backend.root, self._receipt_name(partition)
         content = root.read(name)
         if content is None:
             return None
@@ -409,8 +417,9 @@ class Partitions:
             try:
                 receipts = self.receipts(stamps)
             except ConfigurationError:
-                # A published run's receipts are removed. A run that was named after the source has another
-                # name after that; a run that the user named keeps its name, so its name alone is compared.
+                # The receipts of this run may be missing because it was published and they were removed. The
+                # name of a run that is made from the source then changes, so the hash is compared; a run that
+                # the user named keeps its name, so the name alone is compared.
                 if self.is_published("" if self.is_named else made_of):
                     return False
                 raise
@@ -421,17 +430,21 @@ class Partitions:
         return is_new
 
     @property
-    def _named(self) -> dict[str, Any]:
+    def _run_entries(self) -> dict[str, Any]:
         return {"partitions": self.count, "run": self.run}
 
     def is_published(self, made_of: str = "") -> bool:
-        """Return whether this run, or another one that was made of the same, is the published version."""
+        """Return whether the published version is this run's, or was made of the same data and code.
+
+        Args:
+            made_of: The hash of all that decides the records; empty to compare only the run.
+        """
         try:
             builder = self.backend.catalogue.published(self.key).manifest.builder
         except (DatasetNotFoundError, CacheFormatError):
             return False
         is_same = bool(made_of) and builder.get("made_of") == made_of
-        return is_same or builder.items() >= self._named.items()
+        return is_same or builder.items() >= self._run_entries.items()
 
     def _stamps(self) -> list[str]:
         """Return the stamps of the shares now; empty if there is no source."""
@@ -465,12 +478,12 @@ class Partitions:
             aside: The folder of an attempt of the caller's that has ended: see `put_aside`.
         """
         root = self.backend.root
-        builder = builder | self._named
+        builder = builder | self._run_entries
         if not publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces):
             return False
-        # Receipts of tasks that did not end, or that other tasks overtook; only these name their parts.
-        put_aside(root, self.where, aside, depth=1)
-        clear_attempt(root, self.key, self.where)
+        # Receipts of tasks that did not end, or that others overtook: nothing else names those tasks' parts.
+        put_aside(root, self.folder, aside, depth=1)
+        clear_attempt(root, self.key, self.folder)
         return True
 
     def only(self, partition: int) -> "Partitions":
@@ -483,6 +496,6 @@ class Partitions:
         root = self.backend.root
         names = root.names(_names.builds(self.key), ".json")
         for run in {_names.split_attempt(self.key.id, name)[1] for name in names}:
-            where = f"{_names.builds(self.key)}/{run}"
-            if _names.is_shared_out(run) and where != self.where:
-                put_aside(root, where, _names.unresumable(self.key, secrets.token_hex(8)))
+            folder = f"{_names.builds(self.key)}/{run}"
+            if _names.is_parallel(run) and folder != self.folder:
+                put_aside(root, folder, _names.unresumable(self.key, secrets.token_hex(8)))

@@ -115,13 +115,13 @@ def pin_parts(
     bucket = root.bucket
     if bucket is None or not len(table):
         return
-    before = _earlier_pins(root, bucket, key, earlier)
+    earlier_pins = _earlier_pins(root, bucket, key, earlier)
     largest = max(table.sha256, key=lambda sha256: entries[_names.part(key.id, sha256)].size_bytes)
     hashes = []
     for sha256 in table.sha256:
         entry = entries[_names.part(key.id, sha256)]
         pin = hash_of(entry.tag)
-        if before.get(sha256, UNKNOWN) not in (UNKNOWN, pin):
+        if earlier_pins.get(sha256, UNKNOWN) not in (UNKNOWN, pin):
             try:
                 is_right = has_bytes(bucket, entry.name, sha256, entry.tag)
             except ReplacedError:  # another build has uploaded the same part since it was listed
@@ -131,20 +131,22 @@ def pin_parts(
                     f"{root.where(entry.name)} has other bytes than its name says: it was altered or damaged "
                     "there; restore the object, or build the dataset again"
                 )
-            before[sha256] = UNKNOWN  # a version may have a part twice
+            earlier_pins[sha256] = UNKNOWN  # compared; a version may have a part twice
         hashes.append(pin)
     # Some stores give an object one tag in a listing and another in the answer to a get.
     first = bucket.head(_names.part(key.id, largest))
     if first is None or first.tag != entries[first.name].tag:
-        _log.info("yogadl: parts in %s are not pinned: a listing has other tags than they", root.location)
+        _log.info(
+            "yogadl: parts in %s are not pinned: the store lists other tags than it sends", root.location
+        )
         hashes = [UNKNOWN] * len(hashes)
     root.write(_names.pins(key.id, table_sha256), pins_file(bucket, hashes))
 
 
 def _earlier_pins(root: Root, bucket: Bucket, key: DatasetKey, earlier: Sequence[Earlier]) -> dict[str, int]:
-    """Return the pins of the parts of the newest existing version that this one begins with, by hash."""
-    for one in reversed(earlier):
-        other = DatasetKey(key.id, one.version)
+    """Return the pins of the parts of the newest earlier version that still exists, by the parts' hashes."""
+    for entry_of_earlier in reversed(earlier):
+        other = DatasetKey(key.id, entry_of_earlier.version)
         content = root.read(_names.manifest(other))
         if content is not None:
             with contextlib.suppress(CacheFormatError):  # a damaged manifest: its pins are not used
@@ -158,8 +160,8 @@ def _earlier_pins(root: Root, bucket: Bucket, key: DatasetKey, earlier: Sequence
 def check_parts(root: Root, key: DatasetKey, table: PartTable) -> dict[str, Entry]:
     """Check that every part is in its place; return the entries of all files of parts by name."""
     entries = {entry.name: entry for entry in root.entries(f"{key.id}/parts")}
-    each = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
-    for sha256, index_sha256, size_bytes in each:
+    rows = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
+    for sha256, index_sha256, size_bytes in rows:
         name = _names.part(key.id, sha256)
         has_index = not entries.keys().isdisjoint(_names.indexes(key.id, sha256, index_sha256))
         if name not in entries or entries[name].size_bytes != size_bytes or not has_index:
@@ -171,23 +173,23 @@ def check_parts(root: Root, key: DatasetKey, table: PartTable) -> dict[str, Entr
     return entries
 
 
-def put_aside(root: Root, where: str, aside: str, depth: int = 0) -> None:
-    """Move the notes of an attempt to another folder, where no build continues them and prune finds them.
+def put_aside(root: Root, folder: str, aside: str, depth: int = 0) -> None:
+    """Move the notes of an attempt to another folder, where no build uses them, and prune finds them.
 
     Args:
         root: The storage's root.
-        where: The attempt's folder.
+        folder: The attempt's folder.
         aside: The folder of an attempt that no build can continue.
         depth: Move only notes that lie in at least this many folders below the attempt's.
     """
-    for name in root.names(where, ".json"):
-        rest = name[len(where) + 1 :]
+    for name in root.names(folder, ".json"):
+        rest = name[len(folder) + 1 :]
         if rest.count("/") >= depth:
             root.rename(name, f"{aside}/{rest.replace('/', '-')}")
 
 
-def clear_attempt(root: Root, key: DatasetKey, where: str) -> None:
-    """Remove the notes of an attempt that has become a version, and the folder of all if it was the last."""
+def clear_attempt(root: Root, key: DatasetKey, folder: str) -> None:
+    """Remove the folder of an attempt that was published; of the last attempt, the folder of all attempts."""
     others = {_names.split_attempt(key.id, name)[1] for name in root.names(_names.builds(key))}
-    is_last = others <= {"", where.rpartition("/")[2]}
-    root.remove_folder(_names.builds(key) if is_last else where)
+    is_last = others <= {"", folder.rpartition("/")[2]}
+    root.remove_folder(_names.builds(key) if is_last else folder)

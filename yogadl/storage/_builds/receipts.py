@@ -1,4 +1,8 @@
-"""Cut a source into shares, and write receipts of their sealed parts, which a later build can use."""
+"""Cut a source into shares, and write a receipt of each sealed part, by which a later build can use the part.
+
+A *share* is the part of a source that one process can read alone: a partition of the build. A *receipt* is a
+small file in the build's folder that names a sealed part and describes its records.
+"""
 
 import copy
 import json
@@ -26,9 +30,6 @@ from yogadl.storage import _names
 from yogadl.storage._catalogue.parts import read_sealed
 from yogadl.storage._files.root import MAX_READ_BYTES, Root
 
-# Cut a source into shares that any process can read alone: the partitions of a build.
-
-
 # A source with random access is cut into about this many shares, whatever the number of workers. So a slow or
 # killed worker costs little, and a build with more workers can continue one with fewer. Rounding of the size
 # makes somewhat fewer or more shares; there are more if shares would be larger than _SHARE_BYTES.
@@ -36,7 +37,7 @@ _SHARES: Final = 48
 _SHARE_BYTES: Final = 2**27
 # A share's size is rounded up to a multiple of a power of two, by an eighth at most, so that parts end at the
 # ends of blocks.
-_ROUNDED_BY: Final = 8
+_MAX_ROUNDING_SHARE: Final = 8
 
 
 class Share(Protocol):
@@ -74,11 +75,11 @@ class Shares(Protocol):
     def terms(self) -> Any:
         """Return a JSON value that describes how the source was cut."""
 
-    def origin(self, known: Callable[[], str]) -> str:
+    def origin(self, hash_of_data: Callable[[], str]) -> str:
         """Return the hash of all that decides the records; empty if records must be compared.
 
         Args:
-            known: Returns the hash of the code and values that the source was made from.
+            hash_of_data: Returns the hash of the code and values that the source was made from.
 
         Raises:
             ConfigurationError: if no hash is certain, and records can't be compared.
@@ -109,7 +110,7 @@ def shares_of(source: Source, count: int | None = None) -> Shares:
     if count is not None:
         return _Ranges(source, [length * k // count for k in range(count + 1)])
     record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
-    records = cut(length, record_bytes)
+    records = records_per_share(length, record_bytes)
     bounds = [0]
     for start in getattr(source, "starts", range(0, length, records)):
         if start - bounds[-1] >= records:
@@ -117,7 +118,7 @@ def shares_of(source: Source, count: int | None = None) -> Shares:
     return _Ranges(source, [*bounds, length])
 
 
-def cut(length: int, record_bytes: int) -> int:
+def records_per_share(length: int, record_bytes: int) -> int:
     """Return the number of records in each share of a source but the last.
 
     Args:
@@ -126,20 +127,20 @@ def cut(length: int, record_bytes: int) -> int:
     """
     shares = max(_SHARES, -(-length * record_bytes // _SHARE_BYTES))
     records = max(1, length // shares)  # rounded down: few records make more shares, not half as many
-    step = 1 << max(0, (records // _ROUNDED_BY).bit_length() - 1)
+    step = 1 << max(0, (records // _MAX_ROUNDING_SHARE).bit_length() - 1)
     return -(-records // step) * step
 
 
-def until(source: Source, end: int) -> Source:
+def ending_before(source: Source, end: int) -> Source:
     """Return a copy of a source that ends before record `end`, or the source if no copy is possible."""
     if isinstance(source, Resumable):
         return source  # a copy would not share its state
-    made: Any = copy.copy(source)
+    shortened: Any = copy.copy(source)
     try:
-        made.length = end
+        shortened.length = end
     except AttributeError:
         return source
-    return made  # type: ignore[no-any-return]
+    return shortened  # type: ignore[no-any-return]
 
 
 class _Ranges:
@@ -163,8 +164,8 @@ class _Ranges:
     def terms(self) -> Any:
         return self._bounds
 
-    def origin(self, known: Callable[[], str]) -> str:
-        return known() if getattr(self._source, "is_costly", False) else ""
+    def origin(self, hash_of_data: Callable[[], str]) -> str:
+        return hash_of_data() if getattr(self._source, "is_costly", False) else ""
 
 
 class _RangeShare:
@@ -202,12 +203,14 @@ class _RangeShare:
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the share's records."""
-        left, begin = self.length - start, self._first - self._offset
-        for columns in until(self._source, begin + self.length).chunks(begin + start):
-            count = min(left, len(columns[0]))
+        records_left, offset_in_source = self.length - start, self._first - self._offset
+        for columns in ending_before(self._source, offset_in_source + self.length).chunks(
+            offset_in_source + start
+        ):
+            count = min(records_left, len(columns[0]))
             yield [column[:count] for column in columns]
-            left -= count
-            if left == 0:
+            records_left -= count
+            if records_left == 0:
                 return
 
 
@@ -229,7 +232,7 @@ class _PartitionShares:
     def terms(self) -> Any:
         return self.count
 
-    def origin(self, known: Callable[[], str]) -> str:
+    def origin(self, hash_of_data: Callable[[], str]) -> str:
         return sha256_of_data(self._source.origin, strict=True)
 
 
@@ -266,13 +269,10 @@ class SingleShare:
         return self._share
 
 
-# Write a receipt of each sealed part of a build, and find the parts that a later build can use.
-
-
 # The samples that are compared with the source before a build continues: this many records at either end of
 # each sealed part, fewer of large records. As a record may take seconds to compute, at most one in 32.
 _SAMPLED_RECORDS: Final = 16
-_SAMPLED: Final = 32
+_RECORDS_PER_SAMPLED: Final = 32
 _SAMPLED_BYTES: Final = 2**20
 STATE: Final = ".state"  # the suffix of a file beside a receipt that holds the state of the source
 
@@ -306,12 +306,12 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Receipts:
-    """The receipts of one build, which lie in its folder.
+    """The receipts of one build, which are files of its folder.
 
     Args:
         root: The root that the parts go below.
         key: The version to build.
-        where: The name of the build's folder.
+        folder: The name of the build's folder.
         source: The source of the records.
         terms: The values that an earlier build must share with this one for its parts to be used.
         origin: The hash of all that decides the source's records; empty if it was not computed.
@@ -319,7 +319,7 @@ class Receipts:
 
     root: Root
     key: DatasetKey
-    where: str
+    folder: str
     source: Source
     terms: dict[str, Any]
     origin: str
@@ -349,8 +349,8 @@ class Receipts:
             # whole part.
             state = self.source.state(receipt.first_record + receipt.samples[-1].start)
             if state is not None:
-                self.root.write(f"{self.where}/{receipt.first_record:015d}{STATE}", state)
-        self.root.write(f"{self.where}/{receipt.first_record:015d}.json", json.dumps(document).encode())
+                self.root.write(f"{self.folder}/{receipt.first_record:015d}{STATE}", state)
+        self.root.write(f"{self.folder}/{receipt.first_record:015d}.json", json.dumps(document).encode())
         on_receipt_written()
         self.root.adopt(
             {
@@ -360,33 +360,33 @@ class Receipts:
         )
 
     def read(self) -> list[Receipt]:
-        """Return the receipts of an earlier build that hold for this source; put the others aside."""
-        kept: list[Receipt] = []
+        """Return the receipts of an earlier build that this build can use; put the others aside."""
+        usable: list[Receipt] = []
         if self.source.can_start_anywhere:
-            for name in self.root.names(self.where, ".json"):
+            for name in self.root.names(self.folder, ".json"):
                 receipt = self._read(name)
-                expected = kept[-1].first_record + kept[-1].part.index.records if kept else 0
+                expected = usable[-1].first_record + usable[-1].part.index.records if usable else 0
                 if receipt is None or receipt.first_record != expected:
                     break
-                kept.append(receipt)
-            if kept and not self.agree(kept):
-                kept = []
+                usable.append(receipt)
+            if usable and not self.agree(usable):
+                usable = []
         aside = _names.unresumable(self.key, secrets.token_hex(8))  # prune removes the parts named there
-        names = {f"{r.first_record:015d}{suffix}" for r in kept for suffix in (".json", STATE)}
-        for name in self.root.names(self.where):
+        names = {f"{r.first_record:015d}{suffix}" for r in usable for suffix in (".json", STATE)}
+        for name in self.root.names(self.folder):
             if Path(name).name in names:
                 continue
             if name.endswith(".json"):
                 self.root.rename(name, f"{aside}/{Path(name).name}")
             else:
                 self.root.remove(name)
-        return kept
+        return usable
 
     def _restore(self, receipt: Receipt) -> bool:
         """Restore the state that a source had when a part was sealed; return whether there is one."""
         if not isinstance(self.source, Resumable):
             return False
-        state = self.root.read(f"{self.where}/{receipt.first_record:015d}{STATE}", MAX_READ_BYTES)
+        state = self.root.read(f"{self.folder}/{receipt.first_record:015d}{STATE}", MAX_READ_BYTES)
         if state is not None:
             self.source.restore(state)
         return state is not None
@@ -399,7 +399,7 @@ class Receipts:
                 return None
             sha256, index_sha256 = document["sha256"], document["index_sha256"]
             names = _names.part(self.key.id, sha256), _names.index(self.key.id, index_sha256)
-            # Renewed before the parts are read, or a prune might remove them right after.
+            # The files' times are renewed before the part is read, or a prune might remove it right after.
             if not all(self.root.keep(name) for name in names):
                 return None
             part = read_sealed(self.root, self.key.id, sha256, index_sha256)
@@ -411,17 +411,19 @@ class Receipts:
     def agree(self, receipts: Sequence[Receipt]) -> bool:
         """Return whether the sealed records are those of the source.
 
-        All records are compared, with one exception: records of a costly source that the same code made from
-        the same values are compared by samples. This does not hold for a source that can only read on and has
-        no state to restore, since it must read the whole part anyway to reach its end.
+        All records are compared, with one exception: of a costly source, records that the same code made from
+        the same values are compared by samples. If a source can only be read in order, and has no state to
+        restore, all are compared: it must read the whole part anyway to reach the part's end.
         """
         spec = receipts[-1].spec
         if not spec.is_like(self.source.spec):
             return False
         for receipt in receipts:
             is_alike = self.origin != "" and receipt.origin == self.origin
-            goes_by_samples = is_alike and (self._restore(receipt) or not isinstance(self.source, Resumable))
-            for sample in receipt.samples if goes_by_samples else (SampledRecord(0, receipt.part.index.run),):
+            compares_samples = is_alike and (self._restore(receipt) or not isinstance(self.source, Resumable))
+            for sample in (
+                receipt.samples if compares_samples else (SampledRecord(0, receipt.part.index.run),)
+            ):
                 if _hash_source(self.source, spec, receipt.first_record, sample) != sample.run:
                     return False
         return all(receipt.samples for receipt in receipts)
@@ -447,14 +449,16 @@ def samples_of(path: Path, part: SealedPart, spec: Spec) -> tuple[SampledRecord,
     fields = _comparable(spec)
     if not fields:
         return ()
-    reader = Reader(spec, join_parts([part]), _OnePart(path))
+    reader = Reader(spec, join_parts([part]), _SinglePartPath(path))
     records = part.index.records
-    most = min(_SAMPLED_RECORDS, records // _SAMPLED // 2, _SAMPLED_BYTES // max(1, reader.record_bytes))
+    most = min(
+        _SAMPLED_RECORDS, records // _RECORDS_PER_SAMPLED // 2, _SAMPLED_BYTES // max(1, reader.record_bytes)
+    )
     count = max(1, most)
     samples = []
-    for start in sorted({0 if records >= 2 * _SAMPLED else records - count, records - count}):
+    for start in sorted({0 if records >= 2 * _RECORDS_PER_SAMPLED else records - count, records - count}):
         columns = reader.columns(np.arange(start, start + count, dtype=np.int64), fields)
-        samples.append(SampledRecord(start, _hash(spec, fields, columns, count)))
+        samples.append(SampledRecord(start, _hash_columns(spec, fields, columns, count)))
     return tuple(samples)
 
 
@@ -463,7 +467,7 @@ def _comparable(spec: Spec) -> list[int]:
     return [number for number, field in enumerate(spec.fields) if field.leaf.dtype != OBJECT]
 
 
-class _OnePart:
+class _SinglePartPath:
     """The path of one part."""
 
     away = None
@@ -481,15 +485,15 @@ def _hash_source(source: Source, spec: Spec, first_record: int, sample: SampledR
     fields, count = _comparable(spec), sample.run.records
     run = RunHash()
     first = first_record + sample.start
-    for columns in until(source, first + count).chunks(first):
+    for columns in ending_before(source, first + count).chunks(first):
         piece = [columns[number][: count - run.records] for number in fields]
-        run = run.then(_hash(spec, fields, piece, len(piece[0])))
+        run = run.then(_hash_columns(spec, fields, piece, len(piece[0])))
         if run.records >= count:
             break
     return run
 
 
-def _hash(spec: Spec, fields: Sequence[int], columns: Sequence[Any], count: int) -> RunHash:
+def _hash_columns(spec: Spec, fields: Sequence[int], columns: Sequence[Any], count: int) -> RunHash:
     leaves = [spec.fields[number].leaf for number in fields]
     return hash_run(
         [stored_column(leaf, column).hashes() for leaf, column in zip(leaves, columns, strict=True)], count

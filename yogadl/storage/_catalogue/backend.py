@@ -1,4 +1,8 @@
-"""The two parts of a storage: a catalogue that finds caches, and a coordinator of builds and prunes."""
+"""The two parts of a storage: a catalogue that finds caches, and a coordinator of builds and prunes.
+
+The coordinator grants a builder the exclusive right to build a version: by a lock in a folder, or by a lease
+in a bucket or a shared folder.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -14,8 +18,6 @@ from yogadl.storage._files.root import Root
 
 if TYPE_CHECKING:
     from yogadl._core.progress import Progress
-
-# The exclusive right to build, which a builder holds: by a lock in a folder, by a lease in a bucket.
 
 
 class LeaseLostError(LeaseError):
@@ -45,16 +47,14 @@ class BuildExclusion(Protocol):
 def reporting_loss(exclusion: BuildExclusion) -> Iterator[None]:
     """Raise `LeaseLostError` instead of a storage error, if another builder has taken over.
 
-    That builder removes the files of this one, whose code in the ``with`` block then fails to find them.
+    The other builder removes the files of this one; code in the ``with`` block then fails because a file is
+    missing, although the lost lease is the cause.
     """
     try:
         yield
     except (StorageError, CacheFormatError):
         exclusion.check()
         raise
-
-
-# The catalogue and the build coordinator that a storage is made of.
 
 
 class BuildCoordinator(Protocol):
@@ -67,8 +67,8 @@ class BuildCoordinator(Protocol):
 
         Args:
             key: The version.
-            unless: Called while waiting, and once more at its end. Once it returns true, the context manager
-                gives ``None`` and holds nothing.
+            unless: Called while waiting, and once more when the wait ends. Once it returns true, the context
+                manager gives ``None``, and the right to build is not taken.
 
         Raises:
             LeaseError: if the wait takes longer than this storage allows.

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from yogadl._format.rows import HeldRows, Parts, Window
     from yogadl._format.table import PartTable
 
-# Open a published cache and read its records.
-
-
 # The advice about damage if there is no second copy.
 REMEDY: Final = "build the dataset again, or restore the file"
 
@@ -57,7 +54,7 @@ class Opener(Protocol):
         """
 
     def here(self, key: DatasetKey, digest: str) -> Published | None:
-        """Return this manifest if it, and all files that it names, are on this machine, else ``None``."""
+        """Return the manifest with this digest if all its files are on this machine, else ``None``."""
         return None
 
     def reader(self, published: Published, *, check: bool = False) -> AnyReader:
@@ -79,19 +76,19 @@ class Opener(Protocol):
         """
 
     def write(self, name: str, content: bytes) -> None:
-        """Write such a file; a file of that name is replaced."""
+        """Write a file that is the same in every copy; a file of that name is replaced."""
 
     def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
         """Return the version that a tag names, ``None`` if there is no such tag.
 
         Args:
             key: The tag, in place of a version.
-            is_away: Whether the storage can't be reached, so that only this machine's own notes of tags
-                count.
+            is_away: Whether the storage can't be reached; then the tags that this machine has recorded are
+                used.
         """
 
     def opened(self, published: Published) -> None:
-        """Note that this manifest was returned as the newest of its version."""
+        """Record that this manifest was returned as the newest of its version."""
 
     def planner(self, parts: "Parts") -> Any:
         """Return an object that counts the requests for reading a cache by range, from its parts alone."""
@@ -261,7 +258,10 @@ class CachedRecords:
             away.will_read(records, held_bytes=held_bytes)
 
     def block_store(self, key: str, records: int, held_bytes: int, *, is_shared: bool) -> Any:
-        """Return a store for the blocks of a stream that reads this many records an epoch, or None."""
+        """Return a store for the blocks of a stream that reads this many records an epoch.
+
+        ``None`` if all parts are on this machine.
+        """
         reader = self.open()[1]
         away = reader.parts.away if isinstance(reader, Reader) else None
         if away is None:
@@ -271,7 +271,7 @@ class CachedRecords:
     def hold(
         self, indices: Indices, fields: Sequence[int] | None, held: "HeldRows", *, entries: bool
     ) -> None:
-        """Begin to read those of these records that are not on this machine, and let `held` keep them.
+        """Begin to read the records that are not on this machine, and let `held` keep them.
 
         The first call reads the entries of values (`entries`); the second reads the values and waits for the
         entries.

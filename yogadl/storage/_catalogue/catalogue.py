@@ -66,7 +66,7 @@ class Catalogue:
             if content is not None and digest_of(content) == digest:
                 return Published(read_manifest(content, key, self.root.where(name)), digest, content)
         raise DatasetNotFoundError(
-            f"{key} was replaced or deleted, and the manifest {digest} is gone; fetch it again"
+            f"{key} was replaced or deleted, and its manifest with digest {digest} was pruned; fetch it again"
         )
 
     def named(self, key: DatasetKey, digest: str | None = None) -> tuple[DatasetKey, Published]:
@@ -96,7 +96,7 @@ class Catalogue:
         if published is None:
             raise DatasetNotFoundError(
                 f"the tag {key.version!r} of {key.id!r} names the version {version!r}, which was deleted: "
-                "tag another one, or undelete it"
+                "move the tag to another version, or undelete that one"
             )
         return target, published
 
@@ -115,33 +115,36 @@ class Catalogue:
         content = self.opener.manifest(key, digest)
         if content is None:
             return None
-        found = digest_of(content)
-        if digest is not None and found != digest:
+        found_digest = digest_of(content)
+        if digest is not None and found_digest != digest:
             raise CacheFormatError(
-                f"{key} has digest {found}, not {digest}: it was built or changed by others"
+                f"{key} has digest {found_digest}, not {digest}: it was built again or changed; fetch it "
+                "without a digest, or with the new one"
             )
         where = self.root.where(_names.manifest(key))
-        return Published(read_manifest(content, key, where), found, content)
+        return Published(read_manifest(content, key, where), found_digest, content)
 
     def not_found(self, key: DatasetKey) -> DatasetNotFoundError:
         """Return the error for a version that does not exist; its message lists versions that do."""
-        what = f"there is no {key} in {self.root.location}"
+        message = f"there is no {key} in {self.root.location}"
         if not self.is_there():
-            return DatasetNotFoundError(f"{what}: that folder does not exist; check the path")
-        # A part of the storage that can't be listed or read must not suppress the rest of the message.
+            return DatasetNotFoundError(f"{message}: that folder does not exist; check the path")
+        # If a part of the storage can't be listed or read, the message ends without that information.
         with contextlib.suppress(StorageError, CacheFormatError):
             versions = self.versions(key.id)
-            what += f"; there are the versions {versions}" if versions else f"; {self.described_datasets()}"
+            message += (
+                f"; there are the versions {versions}" if versions else f"; {self.described_datasets()}"
+            )
             tags = self.tags(key.id) if versions else {}
-            what += f", and the tags {sorted(tags)}" if tags else ""
-        return DatasetNotFoundError(what)
+            message += f", and the tags {sorted(tags)}" if tags else ""
+        return DatasetNotFoundError(message)
 
     def no_dataset(self, dataset_id: str) -> DatasetNotFoundError:
         """Return the error for a dataset that does not exist; its message lists datasets that do."""
-        what = f"there is no dataset {dataset_id!r} in {self.root.location}"
+        message = f"there is no dataset {dataset_id!r} in {self.root.location}"
         if not self.is_there():
-            return DatasetNotFoundError(f"{what}: that folder does not exist; check the path")
-        return DatasetNotFoundError(f"{what}; {self.described_datasets()}")
+            return DatasetNotFoundError(f"{message}: that folder does not exist; check the path")
+        return DatasetNotFoundError(f"{message}; {self.described_datasets()}")
 
     def is_there(self) -> bool:
         """Return whether the folder exists; true for a bucket, since finding out would need a request."""
@@ -159,7 +162,7 @@ class Catalogue:
         if is_all and len(ids) <= _MOST_NAMED:
             return f"it has the datasets {named}"
         if not named:
-            return f"none of the first {_MOST_FILES_LISTED:,} files is of a dataset; `yogadl ls` reads all"
+            return f"none of the first {_MOST_FILES_LISTED:,} files is of a dataset; `yogadl ls` looks at all"
         return f"it has, among others, the datasets {named}; `yogadl ls` lists all"
 
     def datasets(self, below: str = "") -> list[str]:

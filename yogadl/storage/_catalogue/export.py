@@ -27,7 +27,7 @@ NPY: Final = "npy"
 FORMATS: Final = (NPY, *_ADAPTERS)
 
 _CHUNK_BYTES: Final = 32 * 2**20
-_MAX_NAME: Final = 100
+_MAX_NAME_BYTES: Final = 100
 
 
 class Writer(Protocol):
@@ -105,8 +105,8 @@ def export(
             f"there is no format {format!r} to export to; there are {', '.join(FORMATS)}"
         )
     target = Path(folder).expanduser().absolute()
-    _check_target(target)
-    _check_objects(ref.spec)
+    _refuse_nonempty(target)
+    _refuse_pickled(ref.spec)
     work = target.parent / f".{secrets.token_hex(8)}.tmp"
     try:
         work.mkdir(parents=True)
@@ -125,19 +125,19 @@ def export(
     return Exported(target, tuple(files), len(ref), sum(files.values()))
 
 
-def _check_target(target: Path) -> None:
+def _refuse_nonempty(target: Path) -> None:
     try:
         if any(target.iterdir()):
             raise ConfigurationError(f"{target} is not empty; give a new folder, or empty it first")
     except FileNotFoundError:
         pass
     except NotADirectoryError as error:
-        raise ConfigurationError(f"{target} is a file, or below one; give a folder") from error
+        raise ConfigurationError(f"{target} is a file, or inside a file; give a folder") from error
     except OSError as error:
         raise storage_error(error, f"can't export to {target}") from error
 
 
-def _check_objects(spec: Spec) -> None:
+def _refuse_pickled(spec: Spec) -> None:
     pickled = [field.name for field in spec.fields if field.leaf.dtype == OBJECT]
     if pickled:
         raise UnsupportedDataError(
@@ -145,7 +145,7 @@ def _check_objects(spec: Spec) -> None:
         )
 
 
-_LEAVE_OUT: Final = "export the others: ref.fields(...) chooses them"
+_LEAVE_OUT: Final = "export only the other fields: ref.fields(...) selects them"
 
 
 def _open_writer(format: str, work: Path, ref: RecordsRef) -> Writer:
@@ -163,7 +163,7 @@ def _write_all(writer: Writer, ref: RecordsRef, progress: Callable[[int, int], N
             end = min(len(ref), first + max(1, _CHUNK_BYTES // max(1, record_bytes)))
             columns = ref.columns(np.arange(first, end, dtype=np.int64))
             writer.write(columns, first)
-            # The next records may be larger than the average.
+            # The next chunk may have larger records than the average.
             record_bytes = max(ref.record_bytes, sum(map(size_of, columns)) // (end - first))
             first = end
             if progress is not None:
@@ -243,17 +243,18 @@ def stored_dtype(leaf: Leaf) -> "np.dtype[Any]":
 
 def file_names(names: Sequence[str]) -> list[str]:
     """Return a file name without suffix for each field, unique on any file system."""
-    found: list[str] = []
-    taken = {"spec"}
+    result: list[str] = []
+    used_names = {"spec"}
     for name in names:
         safe = "".join(c if c.isalnum() or c in "_-." else "_" for c in name.replace("/", "."))
-        base = made = (
-            safe.lstrip(".").encode("utf-8", "replace")[:_MAX_NAME].decode("utf-8", "ignore") or "records"
+        base = name_on_disk = (
+            safe.lstrip(".").encode("utf-8", "replace")[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
+            or "records"
         )
         number = 1
-        while made.lower() in taken:  # some file systems do not distinguish a and A
+        while name_on_disk.lower() in used_names:  # some file systems do not distinguish a and A
             number += 1
-            made = f"{base}-{number}"
-        taken.add(made.lower())
-        found.append(made)
-    return found
+            name_on_disk = f"{base}-{number}"
+        used_names.add(name_on_disk.lower())
+        result.append(name_on_disk)
+    return result

@@ -12,8 +12,6 @@ from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._catalogue.parts import open_table, part_sizes
 from yogadl.storage._catalogue.tags import TagMove, current_tags, moves_of_tags
 
-# Find the reasons why two versions of a dataset differ.
-
 
 @dataclass(frozen=True)
 class Explanation:
@@ -40,30 +38,32 @@ class Explanation:
         return "\n".join(lines)
 
 
-def _of_records(first: Manifest, second: Manifest) -> str:
+def _records_note(first: Manifest, second: Manifest) -> str:
     if first.fingerprint == second.fingerprint:
         return "their records are the same"
-    for one, other in ((first, second), (second, first)):
-        if any(earlier.fingerprint == one.fingerprint for earlier in other.earlier):
-            more = other.records - one.records
-            return f"version {other.key.version!r} has the records of {one.key.version!r}, and {more} more"
+    for shorter, longer in ((first, second), (second, first)):
+        if any(earlier.fingerprint == shorter.fingerprint for earlier in longer.earlier):
+            more = longer.records - shorter.records
+            return (
+                f"version {longer.key.version!r} has the records of {shorter.key.version!r}, and {more} more"
+            )
     return "their records differ"
 
 
 def explain(first: Manifest, second: Manifest) -> Explanation:
     """Return the differences between the code, values and arguments that two versions were built from."""
-    then, now = ingredients_in(first.builder), ingredients_in(second.builder)
+    old, new = ingredients_in(first.builder), ingredients_in(second.builder)
     notes = [
         f"version {manifest.key.version!r} was not built by storage.cacheable or the command, "
-        "so it is not recorded what built it"
-        for manifest, ingredients in ((first, then), (second, now))
+        "so the code and arguments that built it are not recorded"
+        for manifest, ingredients in ((first, old), (second, new))
         if ingredients is None
     ]
-    found = [] if then is None or now is None else differences(then, now)
-    if not notes and not found:
+    reasons = [] if old is None or new is None else differences(old, new)
+    if not notes and not reasons:
         notes.append("both were built by the same code with the same arguments")
-    notes.append(_of_records(first, second))
-    # These decide no version, but may change the records.
+    notes.append(_records_note(first, second))
+    # Automatic names of versions do not depend on these, but the records may.
     for name in ("python", "numpy", "yogadl", "system"):
         before, after = first.builder.get(name), second.builder.get(name)
         if before != after:
@@ -72,10 +72,7 @@ def explain(first: Manifest, second: Manifest) -> Explanation:
     for name in sorted((libraries.keys() | others.keys()) - {"numpy", "yogadl"}):
         if libraries.get(name) != others.get(name):
             notes.append(f"{name:.200}: {libraries.get(name, 'not used')} -> {others.get(name, 'not used')}")
-    return Explanation(first.key.id, first.key.version, second.key.version, tuple(found), tuple(notes))
-
-
-# Read the history of a dataset: its versions, each compared with the one before, and its tags.
+    return Explanation(first.key.id, first.key.version, second.key.version, tuple(reasons), tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -153,10 +150,10 @@ def _logged(
     manifests: list[Manifest], sizes: dict[str, dict[str, int]], tags: dict[str, str]
 ) -> Iterator[LoggedVersion]:
     for number, manifest in enumerate(manifests):
-        before = _before(manifest, manifests[:number], manifests)
+        before = _compared_with(manifest, manifests[:number], manifests)
         version = manifest.key.version
-        theirs = {} if before is None else sizes[before.key.version]
-        shared = sum(size for name, size in sizes[version].items() if name in theirs)
+        sizes_before = {} if before is None else sizes[before.key.version]
+        shared = sum(size for name, size in sizes[version].items() if name in sizes_before)
         yield LoggedVersion(
             version=version,
             created=manifest.created,
@@ -172,11 +169,11 @@ def _logged(
         )
 
 
-def _before(manifest: Manifest, older: list[Manifest], every: list[Manifest]) -> Manifest | None:
+def _compared_with(manifest: Manifest, older: list[Manifest], manifests: list[Manifest]) -> Manifest | None:
     """Return the version that `manifest` continues, if unchanged since, or else the one built before it."""
-    by_version = {one.key.version: one for one in every}
+    by_version = {one.key.version: one for one in manifests}
     for earlier in reversed(manifest.earlier):
-        found = by_version.get(earlier.version)
-        if found is not None and found.fingerprint == earlier.fingerprint:
-            return found
+        continued = by_version.get(earlier.version)
+        if continued is not None and continued.fingerprint == earlier.fingerprint:
+            return continued
     return older[-1] if older else None

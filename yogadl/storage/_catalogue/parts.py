@@ -26,7 +26,7 @@ LARGE_TABLE_BYTES: Final = 2**20
 class PartPaths:
     """The paths of a cache's parts in a local folder. Picklable."""
 
-    away = None  # all parts are here
+    away = None  # all parts are on this machine
 
     def __init__(self, folder: Folder, dataset_id: str, table: PartTable) -> None:
         self._folder = folder
@@ -57,15 +57,15 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
             f"{what} was truncated or changed; build the dataset again, or restore the file"
         )
     table = PartTable.from_file(ArrayFile.from_buffer(content, what), what)
-    for noun, found, said in (
+    for noun, counted, stated in (
         ("records", table.records, manifest.records),
         ("parts", len(table), manifest.parts),
         ("bytes in its parts", table.total_bytes, manifest.size_bytes),
         ("fields", len(table.fields), len(manifest.spec.fields) if len(table) else 0),
     ):
-        if found != said:
+        if counted != stated:
             raise CacheFormatError(
-                f"{what} has {found} {noun}, but the manifest says {said}: one of them was changed; "
+                f"{what} has {counted} {noun}, but the manifest says {stated}: one of them was changed; "
                 "build the dataset again, or restore the files"
             )
     return table
@@ -74,7 +74,8 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
 def table_to_read(root: Root, manifest: Manifest) -> PartTable:
     """Return the part table of a manifest as `open_table` does, for a reader that holds it in memory.
 
-    The names of the indexes, a third of a large table, are read again when `check` needs one.
+    Of a large table, the names of the indexes (a third of its size) are not kept in memory: they are read
+    from the file again when a block is to be compared with its checksum.
 
     Raises:
         CacheFormatError: if the table is missing, or not the one that the manifest names.
@@ -90,7 +91,7 @@ def _index_sums(root: Root, manifest: Manifest) -> Sequence[str]:
 
 
 def part_sizes(dataset_id: str, table: PartTable) -> Iterator[tuple[str, int]]:
-    """Yield name and size of each part that a table names, of equal parts repeatedly."""
+    """Yield name and size of each part of a table; a part that occurs twice is yielded twice."""
     for sha256, size_bytes in zip(table.sha256, table.size_bytes, strict=True):
         yield _names.part(dataset_id, sha256), int(size_bytes)
 
@@ -104,7 +105,7 @@ def are_whole(folder: Folder, dataset_id: str, table: PartTable) -> NDArray[np.b
 
 
 def part_files(dataset_id: str, table: PartTable) -> Iterator[str]:
-    """Yield the names of all files of parts that a table names, of equal parts repeatedly."""
+    """Yield the names of all files of a table's parts; if a part occurs twice, its files do, too."""
     for sha256, index_sha256 in zip(table.sha256, table.index_sha256, strict=True):
         yield _names.part(dataset_id, sha256)
         yield from _names.indexes(dataset_id, sha256, index_sha256)
@@ -123,10 +124,14 @@ def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> 
     if content is None:
         content = root.read(old_name, MAX_READ_BYTES)
     if content is None or hashlib.sha256(content).hexdigest() != index_sha256:
-        raise CacheFormatError(f"the index {name} is missing or was changed; build the dataset again")
+        raise CacheFormatError(
+            f"the index {name} is missing or was changed; build the dataset again, or restore the file"
+        )
     index = PartIndex.from_file(ArrayFile.from_buffer(content, name), name)
     if root.size(_names.part(dataset_id, sha256)) != index.size_bytes:
-        raise CacheFormatError(f"part {sha256} is missing or was truncated; build the dataset again")
+        raise CacheFormatError(
+            f"part {sha256} is missing or was truncated; build the dataset again, or restore the file"
+        )
     return SealedPart(sha256, index_sha256, index)
 
 

@@ -1,4 +1,6 @@
-"""Keep selections, the results of filters, beside the cache that they are of: see docs/explanation/format.md.
+"""Keep selections, the indices that filters selected, beside the cache whose records were filtered.
+
+The format of their files is in docs/explanation/format.md.
 
 A selection can be computed again. Therefore one that can't be read counts as absent, and a failure to write
 one is only logged for debugging.
@@ -28,7 +30,7 @@ class Files(Protocol):
 
 
 def find_selection(files: Files, manifest: Manifest, name: str, records: int) -> Selection | None:
-    """Return the sound selection of that name, from this many records, if there is one."""
+    """Return the selection of that name, made from this many records; ``None`` if there is no sound one."""
     file = _names.selection(manifest.key.id, manifest.fingerprint, name)
     try:
         content = files.read(file, most_selection_bytes(records))
@@ -53,7 +55,7 @@ def write_selection(files: Files, manifest: Manifest, selection: Selection) -> b
 
 
 def missing_selections(source: Root, target: Root, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the files of sound selections that one root has and another lacks."""
+    """Yield name and content of each selection's file that `source` has and `target` lacks, if sound."""
     below = _names.selections(manifest.key.id, manifest.fingerprint)
     there = set(target.names(below, _names.SELECTION_SUFFIX))
     for file in source.names(below, _names.SELECTION_SUFFIX):

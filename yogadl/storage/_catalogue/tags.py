@@ -53,14 +53,21 @@ def check_tag(dataset_id: str, tag: str) -> None:
     """
     check_name("tag", tag)
     if "@" in tag:
-        raise ConfigurationError(f"the tag {tag!r:.100} has an '@', which stands before a tag: leave it out")
+        raise ConfigurationError(
+            f"the tag {tag!r:.100} has an '@', which separates a dataset's id from a tag (ID@TAG): "
+            "leave it out"
+        )
     new_key(dataset_id, tag)
 
 
 def move_tag(root: Root, dataset_id: str, move: TagMove) -> None:
-    """Write a move of a tag, which becomes the last one."""
-    refused: list[int] = []
-    while refused.count(max(refused, default=0)) < _MOST_REFUSALS:
+    """Write a move of a tag as its newest one.
+
+    Raises:
+        StorageError: if the same number is refused again and again.
+    """
+    refused_numbers: list[int] = []
+    while refused_numbers.count(max(refused_numbers, default=0)) < _MOST_REFUSALS:
         newest = max(_numbers(root, dataset_id, move.tag), default=0)
         if newest >= _names.MAX_TERM_OR_MOVE:
             where = root.where(_names.tag(dataset_id, move.tag, newest))
@@ -71,11 +78,12 @@ def move_tag(root: Root, dataset_id: str, move: TagMove) -> None:
         name = _names.tag(dataset_id, move.tag, newest + 1)
         if root.write_if_absent(name, move.to_bytes()):
             return
-        refused.append(newest + 1)  # another process was faster; then the newest number grows
+        # If another process has written this number first, the next listing has a higher one.
+        refused_numbers.append(newest + 1)
     raise StorageError(
         errno.EEXIST,
-        f"{root.where(name)} can't be written, for there is something of that name, which no list of files "
-        "shows: remove it, then tag again",
+        f"{root.where(name)} can't be written: something else has that name, although no list of files shows "
+        "it; remove it, then tag again",
     )
 
 
@@ -95,28 +103,28 @@ def current_tags(root: Root, dataset_id: str) -> dict[str, str]:
     Raises:
         CacheFormatError: if the file of a last move is damaged.
     """
-    found = {}
+    versions = {}
     for tag, numbers in _tags(root, dataset_id):
         version = _read(root, dataset_id, tag, max(numbers)).version
         if version is not None:
-            found[tag] = version
-    return found
+            versions[tag] = version
+    return versions
 
 
 def moves_of_tags(root: Root, dataset_id: str) -> list[TagMove]:
     """Return all moves of all tags of a dataset, the oldest first; damaged moves are logged as warnings."""
-    found: list[tuple[float, TagMove]] = []
+    moves: list[tuple[float, TagMove]] = []
     for tag, numbers in _tags(root, dataset_id):
         when = 0.0
         for number in sorted(numbers):
             try:
                 move = _read(root, dataset_id, tag, number)
             except CacheFormatError as error:
-                _log.warning("yogadl: a move of a tag is left out: %s", error)
+                _log.warning("yogadl: skipped a damaged move of a tag: %s", error)
                 continue
             when = max(when, move.moved)  # a clock may have been set back; numbers only grow
-            found.append((when, move))
-    return [move for _, move in sorted(found, key=lambda each: each[0])]
+            moves.append((when, move))
+    return [move for _, move in sorted(moves, key=lambda each: each[0])]
 
 
 def refuse_tag(root: Root, key: DatasetKey) -> None:
@@ -131,7 +139,7 @@ def refuse_tag(root: Root, key: DatasetKey) -> None:
     if version is not None:
         raise ConfigurationError(
             f"{key.version!r} is a tag of {key.id!r}, for its version {version!r}: only versions can be "
-            "built or deleted; name a version, or first take the tag away (untag)"
+            "built or deleted; name a version, or first remove the tag (untag)"
         )
 
 
@@ -144,8 +152,8 @@ def refuse_tagged(root: Root, key: DatasetKey) -> None:
     tags = sorted(tag for tag, version in current_tags(root, key.id).items() if version == key.version)
     if tags:
         raise ConfigurationError(
-            f"{key} is what the tags {tags} name: move them to another version (tag), or take them away "
-            "(untag), then delete it"
+            f"{key} has the tags {tags}: move them to another version (tag), or remove them (untag), then "
+            "delete it"
         )
 
 
@@ -182,7 +190,9 @@ def _read(root: Root, dataset_id: str, tag: str, number: int) -> TagMove:
     except (ValueError, KeyError, TypeError):
         is_newer, version, moved = False, "", None
     if is_newer:
-        raise CacheFormatError(f"{root.where(name)} is of a newer kind of tags: upgrade yogadl")
+        raise CacheFormatError(
+            f"{root.where(name)} has a newer format than this yogadl can read: upgrade yogadl"
+        )
     is_time = type(moved) in (int, float) and abs(moved) < 2**63
     if not is_time or not (version is None or (isinstance(version, str) and is_version(version))):
         raise CacheFormatError(

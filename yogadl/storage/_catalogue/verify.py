@@ -74,7 +74,7 @@ def _verify_manifest(manifest: Manifest, parts: Sequence[SealedPart]) -> None:
         or manifest.parts != len(parts)
     ):
         raise CacheFormatError(
-            f"{manifest.key}: its manifest does not describe its parts, whose records are all sound: "
+            f"{manifest.key}: the records of all parts are sound, but the manifest does not match them: "
             "it was changed since it was written; build the dataset again, or restore the file"
         )
 
@@ -89,7 +89,7 @@ def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) ->
             index = sealed.index
             if (index.size_bytes, index.records, len(index.fields)) != (size_bytes, end - first, len(fields)):
                 raise CacheFormatError(
-                    f"the index of part {sha256}.mdb is not one of this part; "
+                    f"the index of part {sha256}.mdb is that of another part; "
                     "build the dataset again, or restore the file"
                 )
             path = stack.enter_context(root.local(_names.part(manifest.key.id, sha256)))
@@ -98,8 +98,8 @@ def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) ->
             raise CacheFormatError(f"{manifest.key}: records {first} to {end - 1}: {error}") from error
         file = stack.enter_context(open(descriptor, "rb"))
         try:
-            for field, lies in zip(fields, index.fields, strict=True):
-                damaged = _damaged_records(file.fileno(), lies, index.records)
+            for field, field_index in zip(fields, index.fields, strict=True):
+                damaged = _damaged_records(file.fileno(), field_index, index.records)
                 if damaged is not None:
                     records = range(first + damaged.start, first + damaged.stop)
                     raise damage_error(str(manifest.key), field.name, records, sha256, REMEDY)
@@ -108,7 +108,7 @@ def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) ->
             raise unreadable(error, str(path)) from error
         if found != sha256:
             raise CacheFormatError(
-                f"{manifest.key}: part {sha256}.mdb was changed outside of its records; restore the file"
+                f"{manifest.key}: part {sha256}.mdb was changed, but no record of it; restore the file"
             )
     return sealed
 
@@ -119,10 +119,10 @@ def _damaged_records(descriptor: int, field: FieldIndex, records: int) -> range 
     The bytes are read, not mapped: a disk error in a mapped file would kill the process.
     """
     size_bytes = os.fstat(descriptor).st_size
-    every: tuple[tuple[BlockKind, BlockRanges], ...] = ("rows", field.rows), ("heap", field.heap)
-    for kind, blocks in every:
-        where = zip(blocks.position.tolist(), blocks.length.tolist(), blocks.checksum.tolist(), strict=True)
-        for number, (position, length, checksum) in enumerate(where):
+    kinds: tuple[tuple[BlockKind, BlockRanges], ...] = ("rows", field.rows), ("heap", field.heap)
+    for kind, blocks in kinds:
+        ranges = zip(blocks.position.tolist(), blocks.length.tolist(), blocks.checksum.tolist(), strict=True)
+        for number, (position, length, checksum) in enumerate(ranges):
             lies_within = 0 <= position <= position + length <= size_bytes
             if not lies_within or xxh3_64_intdigest(read_at(descriptor, position, length)) != checksum:
                 return field.records_of(kind, number, records)

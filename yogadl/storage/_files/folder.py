@@ -1,4 +1,9 @@
-"""A folder of files with names, among which no links are followed: a write is complete or leaves nothing."""
+"""A folder of files: a write is complete or leaves nothing, and links inside a dataset are refused.
+
+A storage's folder and the whole folder of a dataset may be links. The files in a dataset's folder may come
+from any user: a link there would make yogadl read its target as a file of the storage, and prune it
+although others need it; a pipe would block for ever. docs/explanation/format.md tells users about this.
+"""
 
 import contextlib
 import errno
@@ -14,13 +19,6 @@ from yogadl._format.manifest import MAX_MANIFEST_BYTES
 from yogadl._format.rows import NO_FILE
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._files.root import MAX_READ_BYTES, Entry, Root, too_large
-
-# Open the regular files of a dataset, and refuse links, pipes and devices in its folder.
-#
-# A storage's folder and the whole folder of a dataset may be links. The files in a dataset's folder may come
-# from any user: a link there would make yogadl read its target as a file of the storage, and prune it
-# although others need it; a pipe would block for ever. docs/explanation/format.md tells users about this.
-
 
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -43,7 +41,7 @@ def _path(root: Path, name: str) -> tuple[str, bool]:
     folders = _folders_inside(name)
     for folder in folders:
         if os.path.islink(f"{root}/{folder}"):
-            raise _link(f"{root}/{folder}")
+            raise _link_error(f"{root}/{folder}")
     return f"{root}/{name}", bool(folders)
 
 
@@ -59,10 +57,10 @@ def open_file(root: Path, name: str) -> BinaryIO:
         descriptor = os.open(path, _FLAGS | (os.O_NOFOLLOW if is_inside else 0))
     except OSError as error:
         if error.errno in NO_FILE:
-            raise (_link(path) if os.path.islink(path) else _no_file(path)) from error
+            raise (_link_error(path) if os.path.islink(path) else _not_regular_error(path)) from error
         raise
     try:
-        _check_kind(path, os.fstat(descriptor))
+        _refuse_irregular(path, os.fstat(descriptor))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -71,9 +69,9 @@ def open_file(root: Path, name: str) -> BinaryIO:
 
 def stat_file(root: Path, name: str) -> os.stat_result:
     """Return the status of a file, under the same conditions as `open_file`."""
-    found = stat_any(root, name)
-    _check_kind(f"{root}/{name}", found)
-    return found
+    status = stat_any(root, name)
+    _refuse_irregular(f"{root}/{name}", status)
+    return status
 
 
 def stat_any(root: Path, name: str) -> os.stat_result:
@@ -98,12 +96,12 @@ def files_below(root: Path, below: str, onerror: Callable[[OSError], object] | N
     for path, folders, files in os.walk(top, onerror=onerror):
         for folder in folders if is_inside else ():
             if os.path.islink(os.path.join(path, folder)):
-                raise _link(os.path.join(path, folder))
+                raise _link_error(os.path.join(path, folder))
         prefix = os.path.relpath(path, root)
         yield from files if prefix == "." else (f"{prefix}/{file}" for file in files)
 
 
-def _link(path: str) -> CacheFormatError:
+def _link_error(path: str) -> CacheFormatError:
     """Return the error about a link inside a dataset."""
     return CacheFormatError(
         f"{path} is a link, and links inside a dataset's folder are not followed: replace it by a copy of "
@@ -111,18 +109,18 @@ def _link(path: str) -> CacheFormatError:
     )
 
 
-def _check_kind(path: str, found: os.stat_result) -> None:
-    if stat.S_ISLNK(found.st_mode):
-        raise _link(path)
-    if stat.S_ISDIR(found.st_mode):
+def _refuse_irregular(path: str, status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise _link_error(path)
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if not stat.S_ISREG(found.st_mode):
-        raise _no_file(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise _not_regular_error(path)
 
 
-def _no_file(path: str) -> CacheFormatError:
+def _not_regular_error(path: str) -> CacheFormatError:
     return CacheFormatError(
-        f"{path} is no file, but a pipe, a device or a socket: remove it, or restore the file"
+        f"{path} is not a file, but a pipe, a device or a socket: remove it, or restore the file"
     )
 
 
@@ -135,12 +133,9 @@ def _folders_inside(name: str) -> list[str]:
     return []
 
 
-# A folder of files with names: a write is complete or leaves nothing.
-
-
 # The errors of a full disk, and of a quota that is used up.
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-# The number of times that a folder is made which another process removes at the same time.
+# How often a folder is made again that another process removes at the same time.
 _TRIES: Final = 100
 
 
@@ -255,12 +250,15 @@ class Folder(Root):
 
     @contextlib.contextmanager
     def written(self, name: str, content: bytes | Path) -> Iterator[Path]:
-        """Give a temporary file with this content, or a copy of a file, in the folder of `name`; durable."""
+        """Give the path of a durable temporary file in the folder of `name`.
+
+        It has this content, or is a copy of this file. The caller moves or removes it.
+        """
         path = Path(checked_path(self.root, name))
         temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
         with translated(f"can't write {path}"):
             try:
-                with _opened(temporary) as file:
+                with _open_new(temporary) as file:
                     if isinstance(content, Path):
                         import shutil  # most readers do not need it
 
@@ -319,15 +317,15 @@ class Folder(Root):
 
         Folders that this user may not list are left out: these may belong to other users.
         """
-        found, count = [], 0
+        result, count = [], 0
         top = checked_path(self.root, f"{below}/") if below else self.root
         for folder, folders, files in os.walk(top, onerror=_refuse_unless_forbidden):
             if not set(names).isdisjoint(folders):
-                found.append(os.path.relpath(folder, self.root))
+                result.append(os.path.relpath(folder, self.root))
             count += len(folders) + len(files)
             if most_files is not None and count >= most_files:
-                return sorted(found), False
-        return sorted(found), True
+                return sorted(result), False
+        return sorted(result), True
 
     def now(self) -> float:
         """Return the time by this machine's clock, which the disk's file times follow."""
@@ -354,7 +352,7 @@ class Folder(Root):
 
     @contextlib.contextmanager
     def workplace(self, below: str) -> Iterator[Path]:
-        """Give the folder itself: a build holds the right to build, so no other build uses it."""
+        """Give the folder `below` itself: only one build at a time has the right to use it."""
         yield made_folder(Path(checked_path(self.root, f"{below}/")))
 
     @contextlib.contextmanager
@@ -379,7 +377,7 @@ class Folder(Root):
 
 
 def refuse_unlisted(error: OSError) -> None:
-    """Raise the error of a folder that can't be listed, since its files must not be taken for missing."""
+    """Raise the error of a folder that can't be listed: its files must not count as missing."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise storage_error(error, f"can't list {error.filename}", reads=True) from error
 
@@ -396,13 +394,13 @@ def made_folder(path: Path) -> Path:
     return path
 
 
-def changed(found: os.stat_result) -> float:
+def changed(status: os.stat_result) -> float:
     """Return the time when a file got its current content or place in this folder.
 
     The modification time may be that of an original that was copied; the time of the inode is this folder's
     own.
     """
-    return max(found.st_mtime, found.st_ctime)
+    return max(status.st_mtime, status.st_ctime)
 
 
 def sync_folder(path: Path) -> None:
@@ -420,7 +418,7 @@ def translated(what: str, *, unless: type[OSError] | tuple[()] = ()) -> Iterator
     try:
         yield
     except StorageError:
-        raise  # it is translated already
+        raise  # it is a translated error already
     except unless:
         pass
     except OSError as error:
@@ -437,13 +435,13 @@ def storage_error(error: OSError, what: str, *, reads: bool = False) -> StorageE
     return StorageError(error.errno or errno.EIO, f"{what}: {error.strerror or error}{hint}")
 
 
-def _opened(path: Path) -> BinaryIO:
+def _open_new(path: Path) -> BinaryIO:
     """Open a new file for writing; make its folder, again if another process removes it while it is empty."""
-    for left in reversed(range(_TRIES)):
+    for retries in reversed(range(_TRIES)):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             return path.open("wb")
         except FileNotFoundError:
-            if not left:
+            if not retries:
                 raise
     raise AssertionError

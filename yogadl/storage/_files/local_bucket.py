@@ -62,7 +62,7 @@ class LocalBucket(Bucket):
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
     ) -> Iterator[Body | None]:
         check_range(name, start, stop)
-        file = self._found(name, open_file)
+        file = self._look_up(name, open_file)
         if file is None:
             yield None
             return
@@ -74,14 +74,14 @@ class LocalBucket(Bucket):
             yield Body(found, self._chunks(file, name, start, end))
 
     def put(self, name: str, content: bytes | Path) -> Object:
-        with self._folder.written(_checked(name), content) as temporary:
+        with self._folder.written(_checked_object_name(name), content) as temporary:
             _stamp(temporary)
             found = _object(name, temporary.stat())
             temporary.replace(self._folder.path(name))
         return found
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        with self._folder.written(_checked(name), content) as temporary:
+        with self._folder.written(_checked_object_name(name), content) as temporary:
             _stamp(temporary)
             is_first = self._link(temporary, name)
             temporary.unlink()
@@ -90,7 +90,7 @@ class LocalBucket(Bucket):
         return is_first or is_own(self, name, content)
 
     def head(self, name: str) -> Object | None:
-        found = self._found(name, stat_file)
+        found = self._look_up(name, stat_file)
         return None if found is None else _object(name, found)
 
     def list(self, prefix: str = "") -> Iterator[Object]:
@@ -103,12 +103,12 @@ class LocalBucket(Bucket):
             if name.startswith(prefix) and is_name(name) and not _is_temporary(name)
         ]
         for name in sorted(names):  # as text: in the order of the UTF-8 bytes, as stores list them
-            found = self._found(name, stat_any)  # anything but a regular file is refused when it is read
+            found = self._look_up(name, stat_any)  # anything but a regular file is refused when it is read
             if found is not None:  # it may have been deleted meanwhile
                 yield _object(name, found)
 
     def delete(self, name: str) -> None:
-        self._folder.remove(_checked(name))
+        self._folder.remove(_checked_object_name(name))
 
     def unfinished(self, below: str) -> Iterator[Object]:
         """Yield temporary files that killed writers left below a folder; these are no objects."""
@@ -121,9 +121,9 @@ class LocalBucket(Bucket):
         """Remove a file that `unfinished` returned, if it exists."""
         self._folder.remove(checked_name(name))
 
-    def _found(self, name: str, look: Callable[[Path, str], Found]) -> Found | None:
+    def _look_up(self, name: str, look: Callable[[Path, str], Found]) -> Found | None:
         """Return the result of `look` for a file, ``None`` if the file does not exist."""
-        root, path = self._folder.root, self._folder.path(_checked(name))
+        root, path = self._folder.root, self._folder.path(_checked_object_name(name))
         try:
             try:
                 return look(root, name)
@@ -147,7 +147,11 @@ class LocalBucket(Bucket):
                     raise replaced(self.url, name) from error
                 raise storage_error(error, f"can't read {self._folder.path(name)}") from error
             if not chunk:
-                raise StorageError(errno.EIO, f"{self._folder.path(name)} ends at byte {at}, before {end}")
+                raise StorageError(
+                    errno.EIO,
+                    f"{self._folder.path(name)} ends at byte {at}, before {end}: it was truncated meanwhile; "
+                    "restore the file",
+                )
             at += len(chunk)
             yield chunk
 
@@ -164,7 +168,7 @@ class LocalBucket(Bucket):
                 raise StorageError(
                     error.errno,
                     f"can't write {path}: its file system has no hard links, by which several machines agree "
-                    "who writes first; use a folder on another one",
+                    "who writes first; use a folder on another file system",
                 ) from error
             raise
         return True
@@ -174,10 +178,10 @@ def _is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name.rpartition("/")[2]) is not None
 
 
-def _checked(name: str) -> str:
+def _checked_object_name(name: str) -> str:
     checked_name(name)
     if _is_temporary(name):
-        raise ConfigurationError(f"no object can be called {name!r}: unfinished files are")
+        raise ConfigurationError(f"an object can't be called {name!r}: unfinished files have such names")
     return name
 
 
@@ -191,6 +195,6 @@ def _stamp(path: Path) -> None:
     os.utime(path, ns=(modified, modified - modified % _MILLISECOND_NS + secrets.randbelow(_MILLISECOND_NS)))
 
 
-def _object(name: str, found: os.stat_result) -> Object:
-    tag = f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
-    return Object(name, found.st_size, tag, changed(found))
+def _object(name: str, status: os.stat_result) -> Object:
+    tag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+    return Object(name, status.st_size, tag, changed(status))

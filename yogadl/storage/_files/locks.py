@@ -1,4 +1,8 @@
-"""Locks on files and temporary folders, which end with their process, for whatever reason it ends."""
+"""Locks on files, and temporary folders; the end of their process releases or removes them in any case.
+
+The locks are those of flock, since forked children share them, unlike POSIX locks: a lock is free once the
+last process that inherited it has closed its descriptor. Descriptors are closed on exec.
+"""
 
 import contextlib
 import errno
@@ -13,12 +17,6 @@ from typing import Final
 
 from yogadl.errors import StorageError
 from yogadl.storage._files.folder import translated
-
-# Hold locks on files; a lock is released when the process that holds it ends, for whatever reason.
-#
-# The locks are those of flock, since forked children share them, unlike POSIX locks: a lock is free once the
-# last process that inherited it has closed its descriptor. Descriptors are closed on exec.
-
 
 _FIRST_POLL_S: Final = 0.002
 _LAST_POLL_S: Final = 0.1
@@ -159,7 +157,7 @@ class Claim:
         After `stall_s` without progress of the holder, the wait ends, and the file is downloaded twice, which
         does no harm.
         """
-        seen, since = -1, time.monotonic()
+        last_touch, touch_seen_s = -1, time.monotonic()
         for _ in polls(None):
             if self._try():
                 if is_made():
@@ -170,9 +168,9 @@ class Claim:
                 return False
             touch = self._holder_touched_ns()
             now = time.monotonic()
-            if touch != seen:
-                seen, since = touch, now
-            elif now - since > stall_s:
+            if touch != last_touch:
+                last_touch, touch_seen_s = touch, now
+            elif now - touch_seen_s > stall_s:
                 return True
         raise AssertionError("unreachable")
 

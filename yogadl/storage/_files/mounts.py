@@ -52,7 +52,7 @@ def file_system_of(mountinfo: str, path: str) -> str:
         mountinfo: The content of ``/proc/self/mountinfo``: see proc(5).
         path: The path, without symbolic links.
     """
-    found, longest = "", -1
+    kind_found, longest = "", -1
     for line in mountinfo.splitlines():
         # id, parent, device, root, mount point, options, any number of optional fields, -, type, ...
         fields, _, described = line.partition(" - ")
@@ -63,5 +63,5 @@ def file_system_of(mountinfo: str, path: str) -> str:
         point = _ESCAPED.sub(lambda escape: chr(int(escape[1], 8)), columns[4]).rstrip("/")
         # A later mount over the same folder hides the earlier one.
         if (path == point or path.startswith(point + "/")) and len(point) >= longest:
-            found, longest = kind, len(point)
-    return found
+            kind_found, longest = kind, len(point)
+    return kind_found

@@ -1,4 +1,7 @@
-"""Declare a root, a folder or a bucket that holds the files of caches; name what lies in its trash."""
+"""Declare a root, the folder or bucket that holds the files of caches; name the manifests in its trash.
+
+The trash of a dataset has the manifests of versions that were deleted or replaced.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -13,16 +16,13 @@ from yogadl.storage import _names
 if TYPE_CHECKING:
     from yogadl.storage._objects.bucket import Bucket
 
-# Declare a root: a folder or a bucket that holds the files of caches by name.
-
-
 # The largest file that is read whole. The files of a cache that are read whole are small; a damaged or
 # foreign file must not fill the memory.
 MAX_READ_BYTES: Final = 2**28
 
 
 class Entry(NamedTuple):
-    """A file below a root, the time of its last write by the root's own clock, and an object's tag."""
+    """A file below a root, with the time of its last write by the root's clock; in a bucket with its tag."""
 
     name: str
     size_bytes: int
@@ -43,7 +43,7 @@ class Root(Protocol):
 
     @property
     def bucket(self) -> "Bucket | None":
-        """The bucket that holds the files, or ``None`` for a folder, in which parts are written, too."""
+        """The bucket that holds the files; ``None`` for a folder, where builds write parts in place."""
         return None
 
     def where(self, name: str) -> str:
@@ -102,13 +102,13 @@ class Root(Protocol):
         """
 
     def now(self) -> float:
-        """Return the time by the clock that `age_s` uses. It may write."""
+        """Return the time by the clock that `age_s` uses; this may write an object, to see its time."""
 
     def age_s(self, name: str, now: float) -> float:
         """Return the time since a file was last written; 0 if it does not exist."""
 
     def keep(self, name: str) -> bool:
-        """Protect a file from pruning for a day; ``False`` if it is gone, or prune may soon take it."""
+        """Protect a file from prunes for a day; ``False`` if it is gone, or a prune may remove it soon."""
 
     def remove(self, name: str) -> int | None:
         """Remove a file if it exists; return its size in bytes, if known."""
@@ -117,7 +117,7 @@ class Root(Protocol):
         """Remove a folder and all below it, if it exists."""
 
     def with_room(self, dry_run: bool = False) -> AbstractContextManager[None]:
-        """Ensure that deleting and removing have the disk space that they need themselves.
+        """Ensure, inside the block, that there is the disk space that deleting and removing need.
 
         Args:
             dry_run: Whether nothing is to be removed.
@@ -150,9 +150,6 @@ def too_large(where: str, most_bytes: int) -> CacheFormatError:
     )
 
 
-# Name the manifests in the trash: manifests of versions that were deleted or replaced.
-
-
 def trashed(root: Root, dataset_id: str) -> Iterator[tuple[DatasetKey, int, str]]:
     """Yield for each manifest in the trash its key, the time of its deletion in ns, and its name."""
     below = f"{dataset_id}/trash"
@@ -175,5 +172,5 @@ def new_trashed_name(root: Root, key: DatasetKey) -> str:
     """Return the name for a manifest that goes to the trash now; it sorts after all older ones."""
     stamp = int(root.now() * 1e9)
     before = [stamp for other, stamp, _ in trashed(root, key.id) if other == key]
-    stamp = max([stamp, *(one + 1 for one in before)])
+    stamp = max([stamp, *(stamp_before + 1 for stamp_before in before)])
     return _names.trashed(key, stamp)

@@ -1,4 +1,4 @@
-"""Tag, delete and restore versions, and remove files that are not needed."""
+"""Tag, delete and restore versions, and remove files that no version needs any more."""
 
 import contextlib
 import logging
@@ -24,11 +24,11 @@ from yogadl.storage._keeping.prune import (
     Pruned,
     Pruning,
     Unfinished,
-    attempts,
-    count,
+    attempts_of,
     has_unresumable,
-    held,
     incomplete,
+    pruned_files,
+    unfinished_builds,
 )
 from yogadl.storage._leases.exclusive import exclusive_build
 from yogadl.storage._objects.memory import OfflineError
@@ -54,12 +54,16 @@ def undelete(backend: Backend, key: DatasetKey) -> None:
     root = backend.root
     if not trashed_names(root, key):
         refuse_tag(root, key)
-        raise DatasetNotFoundError(f"the trash of {root.location} has no {key}")
+        raise DatasetNotFoundError(
+            f"the trash of {root.location} has no {key}: it was not deleted, or was pruned since"
+        )
     with root.with_room(), exclusive_build(backend, key) as exclusion:
         names = trashed_names(root, key)
         content = root.read(names[-1]) if names else None
         if content is None:
-            raise DatasetNotFoundError(f"the trash of {root.location} has no {key} any more")
+            raise DatasetNotFoundError(
+                f"the trash of {root.location} has no {key} any more: another process restored or pruned it"
+            )
         if root.size(_names.manifest(key)) is None:
             exclusion.check()
             root.rename(names[-1], _names.manifest(key))  # a rename takes no room on a local disk
@@ -93,7 +97,7 @@ def set_tag(backend: Backend, key: DatasetKey, tag: str) -> None:
     if root.size(_names.manifest(name)) is not None:
         raise ConfigurationError(f"there is a {name}, so a tag can't have that name: choose another")
     if not _is_there(root, key):
-        target = version_of(root, key)  # the name given may be another tag
+        target = version_of(root, key)  # the given name may be another tag
         if target is None or not _is_there(root, DatasetKey(key.id, target)):
             raise backend.catalogue.not_found(key)
         key = DatasetKey(key.id, target)
@@ -121,11 +125,11 @@ def remove_tag(backend: Backend, dataset_id: str, tag: str) -> None:
     """Remove a tag: see `CacheStorage.untag`."""
     check_tag(dataset_id, tag)
     if version_of(backend.root, DatasetKey(dataset_id, tag)) is None:
-        there = sorted(current_tags(backend.root, dataset_id))
-        if not there and not backend.catalogue.versions(dataset_id):
+        tags = sorted(current_tags(backend.root, dataset_id))
+        if not tags and not backend.catalogue.versions(dataset_id):
             raise backend.catalogue.no_dataset(dataset_id)
         raise DatasetNotFoundError(
-            f"{dataset_id!r} has no tag {tag!r} in {backend.root.location}; it has the tags {there}"
+            f"{dataset_id!r} has no tag {tag!r} in {backend.root.location}; it has the tags {tags}"
         )
     move_tag(backend.root, dataset_id, TagMove(tag, None, backend.root.now()))
 
@@ -133,22 +137,22 @@ def remove_tag(backend: Backend, dataset_id: str, tag: str) -> None:
 def unfinished(backend: Backend, dataset_id: str | None) -> list[Unfinished]:
     """Return the unfinished builds and the sizes of their files: see `CacheStorage.unfinished`."""
     catalogue, root = backend.catalogue, backend.root
-    found: list[Unfinished] = []
+    builds: list[Unfinished] = []
     for name in catalogue.ids_with("builds") if dataset_id is None else [dataset_id]:
-        those = attempts(root, name)
-        if those:
-            kept: set[str] = set()
+        attempts = attempts_of(root, name)
+        if attempts:
+            named: set[str] = set()
             try:
-                kept = Pruning(root, name, 0.0, 0.0).named(catalogue.versions(name))
-            except (CacheFormatError, StorageError) as error:  # a bad manifest must hide no build
+                named = Pruning(root, name, 0.0, 0.0).named(catalogue.versions(name))
+            except (CacheFormatError, StorageError) as error:  # builds are listed despite a bad manifest
                 _log.warning(
                     "yogadl: the sizes of unfinished builds of %r may include files that its versions use: "
                     "%s",
                     name,
                     error,
                 )
-            found += held(root, name, those, kept)
-    return found
+            builds += unfinished_builds(root, name, attempts, named)
+    return builds
 
 
 def prune(
@@ -160,34 +164,34 @@ def prune(
     progress: Callable[[int, int], None] | None,
 ) -> Pruned:
     """Remove files that no manifest names: see `CacheStorage.prune`."""
-    given: object = grace_s  # a value from the user may have any type
-    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
-        raise ConfigurationError(f"grace_s must be a number of seconds, at least 0, not {given!r:.100}")
+    unchecked: object = grace_s  # a value from the user may have any type
+    if isinstance(unchecked, bool) or not isinstance(unchecked, int | float) or not unchecked >= 0:
+        raise ConfigurationError(f"grace_s must be a number of seconds, at least 0, not {unchecked!r:.100}")
     root, catalogue = backend.root, backend.catalogue
     if not catalogue.is_there():
         return Pruned((), 0)
-    gone: list[Entry] = []
+    removed: list[Entry] = []
     failed: dict[str, StorageError | LeaseError] = {}
     with root.with_room(dry_run):
         now = root.now()
         ids = catalogue.ids_with("versions", "trash", "parts", "tables", "builds", "tags")
-        for seen, dataset_id in enumerate(ids):
+        for datasets_seen, dataset_id in enumerate(ids):
             if progress is not None:
-                progress(seen, len(gone))
+                progress(datasets_seen, len(removed))
             pruning = Pruning(root, dataset_id, grace_s, now)
             removable = pruning.unfinished if unfinished else pruning.removable
             try:
                 for entry in _pruned(backend, pruning, removable, dataset_id, dry_run):
-                    gone.append(entry)
+                    removed.append(entry)
                     if progress is not None:
-                        progress(seen, len(gone))
+                        progress(datasets_seen, len(removed))
             except CacheFormatError as error:
                 _log.warning("yogadl: skipped %r: %s", dataset_id, error)
             except (StorageError, LeaseError) as error:
                 failed[dataset_id] = error
     if failed:
-        raise incomplete(failed, count(gone), dry_run) from next(iter(failed.values()))
-    return count(gone)
+        raise incomplete(failed, pruned_files(removed), dry_run) from next(iter(failed.values()))
+    return pruned_files(removed)
 
 
 def _pruned(
@@ -200,7 +204,7 @@ def _pruned(
     """Yield the files of a dataset that are removed, or would be."""
     found = removable(backend.catalogue.versions(dataset_id))
     if not found:
-        return  # without taking the right to prune, so that no builder waits
+        return  # the right to prune is not taken, so no builder has to wait
     if dry_run:
         yield from () if backend.coordinator.has_builder(dataset_id) else found
         return
@@ -214,13 +218,13 @@ def _pruned(
 def clear_unresumable(
     backend: Backend, dataset_id: str, own: str | None = None, published: DatasetKey | None = None
 ) -> None:
-    """Remove files of builds that no build can continue, unless a build runs: then that build does it.
+    """Remove files of attempts that no build can continue; if a build runs, it does so at its end.
 
     Args:
         backend: The storage.
         dataset_id: The dataset.
-        own: The folder of an attempt of this call, which has ended.
-        published: A version that exists by now, so that no attempt to build it is continued.
+        own: The folder of this call's own attempt, which has ended.
+        published: A version that has just been published: other attempts to build it are of no use.
     """
     root = backend.root
     try:
@@ -234,6 +238,6 @@ def clear_unresumable(
                 for _ in pruning.remove(found, exclusion):
                     pass
     except OfflineError:
-        pass  # offline, nothing was begun, and the call raises its own error
+        pass  # offline, no build was begun, and the call raises its own error
     except (StorageError, LeaseError, CacheFormatError) as error:
-        _log.warning("yogadl: what unfinished builds of %r hold is not removed: %s", dataset_id, error)
+        _log.warning("yogadl: the files of unfinished builds of %r were not removed: %s", dataset_id, error)

@@ -1,4 +1,8 @@
-"""Find and remove files that no manifest names any more, among them those of unfinished builds."""
+"""Find and remove files that no manifest names any more, among them those of unfinished builds.
+
+Each *attempt* to build a version has a folder of its own below ``builds/``, whose name tells the kind of
+attempt: see `yogadl.storage._names`. The *notes* in it name parts that no manifest names yet.
+"""
 
 import contextlib
 import errno
@@ -20,12 +24,6 @@ from yogadl.storage._files.folder import Folder, checked_path
 from yogadl.storage._files.locks import remove_free_lock
 from yogadl.storage._files.mounts import network_file_system
 from yogadl.storage._files.root import Entry, Root, trashed
-
-# Find the files of unfinished builds: their notes name parts that no manifest names yet.
-#
-# Each attempt to build a version has a folder of its own below `builds/`, whose name tells the kind of
-# attempt: see `yogadl.storage._names`.
-
 
 _MOST_VERSION_BYTES: Final = 2**12
 
@@ -69,70 +67,69 @@ class Attempt:
         return max(entry.modified for entry in self.entries)
 
 
-def attempts(root: Root, dataset_id: str) -> list[Attempt]:
+def attempts_of(root: Root, dataset_id: str) -> list[Attempt]:
     """Return all attempts to build a version of a dataset."""
-    found: dict[tuple[str, str], Attempt] = {}
+    attempts: dict[tuple[str, str], Attempt] = {}
     for entry in root.entries(f"{dataset_id}/builds"):
         if _names.is_cache_file(dataset_id, entry.name):
             builds, name = _names.split_attempt(dataset_id, entry.name)
-            attempt = found.setdefault((builds, name), Attempt(builds, name))
+            attempt = attempts.setdefault((builds, name), Attempt(builds, name))
             attempt.entries.append(entry)
             if name and entry.name.endswith(".json"):
-                attempt.named |= _named(root, dataset_id, entry.name)
-    return list(found.values())
+                attempt.named |= _files_in_note(root, dataset_id, entry.name)
+    return list(attempts.values())
 
 
 def has_unresumable(root: Root, dataset_id: str, published: DatasetKey | None) -> bool:
-    """Return whether there may be attempts that no build can continue, or files left of one."""
+    """Return whether there may be attempts that no build can continue, or remaining files of one."""
     names: dict[str, set[str]] = {}
     for file in root.names(f"{dataset_id}/builds"):
         builds, name = _names.split_attempt(dataset_id, file)
         names.setdefault(builds, set()).add(name)
-    mine = published and _names.builds(published)
+    published_builds = published and _names.builds(published)
     return any(
-        builds == mine or those == {""} or any(map(_names.is_unresumable, those))
-        for builds, those in names.items()
+        builds == published_builds or attempts == {""} or any(map(_names.is_unresumable, attempts))
+        for builds, attempts in names.items()
     )
 
 
-def _named(root: Root, dataset_id: str, name: str) -> set[str]:
-    """Return the files that a note names: the files of a part, or of all parts of a partition."""
-    found: set[str] = set()
+def _files_in_note(root: Root, dataset_id: str, name: str) -> set[str]:
+    """Return the files that a note names: those of one part, or of all parts of a partition."""
+    files: set[str] = set()
     # A truncated or foreign note names no files that a build could use.
     with contextlib.suppress(ValueError, KeyError, TypeError, CacheFormatError):
         document: Any = parse_json(root.read(name) or b"[]", most_digits=MANY_DIGITS)
         if isinstance(document, dict):
             document = document.get("parts", [[document.get("sha256"), document.get("index_sha256")]])
         for sha256, index_sha256, *_ in document:
-            found |= {_names.part(dataset_id, sha256), *_names.indexes(dataset_id, sha256, index_sha256)}
-    return found
+            files |= {_names.part(dataset_id, sha256), *_names.indexes(dataset_id, sha256, index_sha256)}
+    return files
 
 
-def held(root: Root, dataset_id: str, found: Iterable[Attempt], kept: set[str]) -> list[Unfinished]:
-    """Return the files of attempts by version; files in `kept` are not counted, since manifests name them."""
+def unfinished_builds(
+    root: Root, dataset_id: str, attempts_found: Iterable[Attempt], named: set[str]
+) -> list[Unfinished]:
+    """Return the unfinished builds that these attempts belong to; files in `named` are not counted."""
     by_version: dict[str, list[Attempt]] = {}
-    for attempt in found:
+    for attempt in attempts_found:
         by_version.setdefault(attempt.builds, []).append(attempt)
     sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{dataset_id}/parts")}
     result = []
-    for builds, those in sorted(by_version.items()):
-        if not any(attempt.name for attempt in those):
+    for builds, attempts in sorted(by_version.items()):
+        if not any(attempt.name for attempt in attempts):
             continue
-        names = set().union(*(attempt.named for attempt in those)) - kept
-        own_bytes = sum(entry.size_bytes for attempt in those for entry in attempt.entries)
+        names = set().union(*(attempt.named for attempt in attempts)) - named
+        own_bytes = sum(entry.size_bytes for attempt in attempts for entry in attempt.entries)
         size_bytes = own_bytes + sum(sizes.get(name, 0) for name in names)
         version = (root.view(_names.version_note(builds), _MOST_VERSION_BYTES) or b"").decode(
             errors="replace"
         )
-        written = max(attempt.written for attempt in those)
+        written = max(attempt.written for attempt in attempts)
         result.append(Unfinished(dataset_id, version or None, size_bytes, written))
     return result
 
 
-# Find and remove files that no manifest names any more.
-
-
-# The least grace of leases: a builder that waits for the end of a prune has put its lease already.
+# Leases are kept for this long at least: a builder that waits for a prune to end has put its lease already.
 _LEAST_LEASE_GRACE_S: Final = 86_400.0
 # The time for which the files of an unresponsive builder with a lease are kept. The builder is considered
 # dead, but it may wake up and publish a manifest that names these files.
@@ -151,13 +148,13 @@ class Pruned:
 
 
 class Pruning:
-    """One round of pruning a dataset.
+    """One prune of a dataset.
 
     Args:
         root: The storage's root.
         dataset_id: The dataset's id.
         grace_s: How long files that no version names are kept.
-        now: The time when the round began, by the root's clock.
+        now: The time when the prune began, by the root's clock.
     """
 
     def __init__(self, root: Root, dataset_id: str, grace_s: float, now: float) -> None:
@@ -165,7 +162,9 @@ class Pruning:
         self._id = dataset_id
         self._grace_s = grace_s
         self._now = now
-        self._named: dict[bytes, set[str]] = {}  # by manifest: the files that it names never change
+        self._named_by_manifest: dict[
+            bytes, set[str]
+        ] = {}  # by manifest: the files that it names never change
 
     def removable(self, versions: Sequence[str]) -> list[Entry]:
         """Return the files that can be removed, manifests first.
@@ -175,55 +174,58 @@ class Pruning:
 
         Raises:
             CacheFormatError: if a manifest can't be read; then nothing may be removed.
-            StorageError: if something can't be listed or read; likewise.
+            StorageError: if a file or folder can't be listed or read; then nothing may be removed, either.
         """
-        found = [
+        entries = [
             entry for below in sorted(RESERVED_NAMES) for entry in self._root.entries(f"{self._id}/{below}")
         ]
-        # After listing the parts: a task that notes a part from now on waits for this prune before it moves
-        # the part to its place.
+        # This is read after the parts are listed: a task that notes a part from now on waits for this prune
+        # before it moves the part to its place.
         removable, kept = [], self._named_by_versions(versions) | self._written_by_tasks()
         for key, stamp, name in trashed(self._root, self._id):
             if self._now - stamp / 1e9 > self._grace_s:
                 removable.append(Entry(name, self._root.size(name) or 0, stamp / 1e9))
             else:
                 kept |= self._named_files(key, name)
-        locks = self._locks(versions, found)
-        return removable + [e for e in found if e.name not in locks and self._can_go(e, kept)]
+        locks = self._locks(versions, entries)
+        return removable + [e for e in entries if e.name not in locks and self._is_removable(e, kept)]
 
-    def _locks(self, versions: Sequence[str], found: Sequence[Entry]) -> set[str]:
+    def _locks(self, versions: Sequence[str], entries: Sequence[Entry]) -> set[str]:
         """Return the locks that stay: locks of versions that exist, are in the trash, or are being built.
 
         A bucket has no locks. On a network file system all locks stay: a process that waits for a lock there
         might not notice that its file was removed.
         """
-        locks = {entry.name for entry in found if _names.is_lock(self._id, entry.name)}
+        locks = {entry.name for entry in entries if _names.is_lock(self._id, entry.name)}
         if not locks or self._root.bucket is not None or network_file_system(Path(self._root.location)):
             return locks
         keys = [DatasetKey(self._id, version) for version in versions]
         keys += [key for key, _, _ in trashed(self._root, self._id)]
-        begun = (entry.name for entry in found if entry.name.startswith(f"{self._id}/builds/"))
+        begun = (entry.name for entry in entries if entry.name.startswith(f"{self._id}/builds/"))
         builds = {_names.split_attempt(self._id, name)[0] for name in begun}
         used = {_names.version_hash_in(name) for name in builds.union(map(_names.builds, keys))}
         return {name for name in locks if _names.version_hash_in(name) in used}
 
     def _written_by_tasks(self) -> set[str]:
-        """Return the files that tasks may be writing now, whatever the grace, and the parts they name."""
-        # Twice: a task's notes may be replaced by a receipt between the listing and the reading.
-        found = attempts(self._root, self._id) + attempts(self._root, self._id)
+        """Return the files that tasks may be writing now, and the parts that these name.
+
+        They are kept whatever the grace.
+        """
+        # Read twice: a task's notes may be replaced by a receipt between the listing and the reading.
+        found = attempts_of(self._root, self._id) + attempts_of(self._root, self._id)
         at_work = [a for a in found if _names.is_partitioned(a.name) and self._may_be_at_work(a)]
         notes = {entry.name for attempt in at_work for entry in attempt.entries}
         notes |= {_names.version_note(attempt.builds) for attempt in at_work}
         return notes.union(*(attempt.named for attempt in at_work))
 
     def named(self, versions: Iterable[str]) -> set[str]:
-        """Return the files that manifests name, live or in the trash.
+        """Return the files that are named by the manifests of versions, or by manifests in the trash.
 
         Raises:
             CacheFormatError: if a manifest can't be read.
         """
-        thrown_away = (self._named_files(key, name) for key, _, name in trashed(self._root, self._id))
-        return self._named_by_versions(versions).union(*thrown_away)
+        trashed_files = (self._named_files(key, name) for key, _, name in trashed(self._root, self._id))
+        return self._named_by_versions(versions).union(*trashed_files)
 
     def unresumable(
         self, versions: Iterable[str], own: str | None, published: DatasetKey | None, age_s: float
@@ -234,22 +236,22 @@ class Pruning:
 
         Args:
             versions: The versions that the dataset has.
-            own: The folder of an attempt of the caller's own, which has ended.
-            published: A version that was just published: no attempt to build it is continued.
-            age_s: How long files of other attempts are kept, whose builders are considered dead but may wake
-                up.
+            own: The folder of the caller's own attempt, which has ended.
+            published: A version that was just published: other attempts to build it are of no use.
+            age_s: How long the files of other attempts are kept: their builders are considered dead, but may
+                wake up.
         """
-        mine = published and _names.builds(published)
+        published_builds = published and _names.builds(published)
 
         def is_dead(attempt: Attempt) -> bool:
             if f"{attempt.builds}/{attempt.name}" == own:
                 return True
             if _names.is_partitioned(attempt.name) and self._may_be_at_work(attempt):
-                return False  # its `commit` replaces the published version
+                return False  # its tasks may still write, and its `commit` replaces the published version
             is_old = self._now - attempt.written >= age_s
-            return is_old and (_names.is_unresumable(attempt.name) or attempt.builds == mine)
+            return is_old and (_names.is_unresumable(attempt.name) or attempt.builds == published_builds)
 
-        return self._held(versions, is_dead)
+        return self._files_of_dead(versions, is_dead)
 
     def unfinished(self, versions: Iterable[str]) -> list[Entry]:
         """Return all files of attempts, parts first, except those that tasks may be writing now.
@@ -260,17 +262,18 @@ class Pruning:
         def is_dead(attempt: Attempt) -> bool:
             return not (_names.is_partitioned(attempt.name) and self._may_be_at_work(attempt))
 
-        return self._held(versions, is_dead)
+        return self._files_of_dead(versions, is_dead)
 
     def _may_be_at_work(self, attempt: Attempt) -> bool:
         """Return whether tasks may be writing partitions now; tasks hold no right to build."""
         return self._now - attempt.written < _TASK_FILES_GRACE_S
 
-    def _held(self, versions: Iterable[str], is_dead: Callable[[Attempt], bool]) -> list[Entry]:
-        found = attempts(self._root, self._id)
+    def _files_of_dead(self, versions: Iterable[str], is_dead: Callable[[Attempt], bool]) -> list[Entry]:
+        """Return the files of the attempts that `is_dead` selects, and the parts that only these name."""
+        found = attempts_of(self._root, self._id)
         living = [attempt for attempt in found if attempt.name and not is_dead(attempt)]
-        still = {attempt.builds for attempt in living}
-        dead = [a for a in found if (is_dead(a) if a.name else a.builds not in still)]
+        living_builds = {attempt.builds for attempt in living}
+        dead = [a for a in found if (is_dead(a) if a.name else a.builds not in living_builds)]
         named = set().union(*(attempt.named for attempt in dead))
         parts: list[Entry] = []
         if named:
@@ -285,7 +288,7 @@ class Pruning:
         keys = (DatasetKey(self._id, version) for version in versions)
         return set().union(*(self._named_files(key, _names.manifest(key)) for key in keys))
 
-    def _can_go(self, entry: Entry, kept: set[str]) -> bool:
+    def _is_removable(self, entry: Entry, kept: set[str]) -> bool:
         least_age_s = max(self._grace_s, _LEAST_LEASE_GRACE_S if "/leases/" in entry.name else 0.0)
         if _names.is_unfinished(entry.name) and not isinstance(self._root, Folder):
             # Tasks and tags are written without a lease; only a local folder has no such writers during a
@@ -294,7 +297,7 @@ class Pruning:
         is_old = self._now - entry.modified >= least_age_s
         is_named = not kept.isdisjoint((entry.name, entry.name.rpartition("/")[0]))
         if entry.name.startswith(f"{_names.tags(self._id)}/"):
-            is_named = bool(kept)  # while any version exists, live or in the trash
+            is_named = bool(kept)  # tags are kept as long as the dataset or its trash has any version
         is_cache_file = _names.is_cache_file(self._id, entry.name) or _names.is_lock(self._id, entry.name)
         return is_old and not is_named and is_cache_file
 
@@ -302,7 +305,7 @@ class Pruning:
         content = self._root.read(name)
         if content is None:
             return set()
-        if content not in self._named:
+        if content not in self._named_by_manifest:
             manifest = read_manifest(content, key, self._root.where(name))
             try:
                 table = open_table(self._root, manifest)
@@ -312,9 +315,9 @@ class Pruning:
                 raise
             named = {_names.table(key.id, manifest.table_sha256), *part_files(key.id, table)}
             named.add(_names.pins(key.id, manifest.table_sha256))
-            named.add(_names.selections(key.id, manifest.fingerprint))  # stands for the files in that folder
-            self._named[content] = named
-        return self._named[content]
+            named.add(_names.selections(key.id, manifest.fingerprint))  # the folder: all files in it are kept
+            self._named_by_manifest[content] = named
+        return self._named_by_manifest[content]
 
     def remove(self, removable: Iterable[Entry], exclusion: BuildExclusion) -> Iterator[Entry]:
         """Remove these files, except files that were written again meanwhile; yield each removed file.
@@ -336,7 +339,7 @@ class Pruning:
                 yield entry
 
 
-def count(removable: Iterable[Entry]) -> Pruned:
+def pruned_files(removable: Iterable[Entry]) -> Pruned:
     """Return the names and the total size of these files."""
     found = list(removable)
     return Pruned(tuple(entry.name for entry in found), sum(entry.size_bytes for entry in found))
@@ -345,12 +348,12 @@ def count(removable: Iterable[Entry]) -> Pruned:
 def incomplete(
     failed: Mapping[str, StorageError | LeaseError], pruned: Pruned, dry_run: bool
 ) -> StorageError | LeaseError:
-    """Return the error of a round of pruning that had to skip datasets.
+    """Return the error for a prune that had to skip datasets.
 
     Args:
         failed: The error of each dataset that was skipped.
-        pruned: The files that were removed all the same.
-        dry_run: Whether the round was a dry run, which removes nothing.
+        pruned: The files of other datasets, which were removed.
+        dry_run: Whether it was a dry run, which removes nothing.
     """
     first = next(iter(failed.values()))
     what = first.strerror if isinstance(first, StorageError) else str(first)

@@ -1,4 +1,4 @@
-"""Exclude other builders of a version, and fail at once if a builder waits for itself."""
+"""Exclude other builders of a version; raise an error at once if a builder would wait for itself."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,16 +13,16 @@ from yogadl.storage._catalogue.tags import refuse_tag
 
 
 @dataclass(eq=False)
-class _Running:
-    """A build in progress, recorded for the code that runs inside it."""
+class _RunningBuild:
+    """A build in progress, by which code that runs inside it can be recognised."""
 
     location: str
     key: DatasetKey
-    is_over: bool = False  # a copied context may outlive the build
+    is_over: bool = False  # needed because a copied context may outlive the build
 
 
 # The builds of this context, so that a builder that requests its own result fails instead of waiting.
-_building: ContextVar[tuple[_Running, ...]] = ContextVar("building", default=())
+_building: ContextVar[tuple[_RunningBuild, ...]] = ContextVar("building", default=())
 
 
 @contextlib.contextmanager
@@ -34,8 +34,8 @@ def exclusive_build_unless(
     Args:
         backend: The storage.
         key: The version.
-        unless: Called while waiting; once it returns true, the context manager gives ``None`` and holds
-            nothing.
+        unless: Called while waiting; once it returns true, the context manager gives ``None``, and the right
+            to build is not taken.
 
     Raises:
         ConfigurationError: if this context builds the version already, the name is a tag, or a worker process
@@ -44,13 +44,14 @@ def exclusive_build_unless(
     """
     refuse_starting_worker()
     outer, location = _building.get(), backend.root.location
-    if any((r.location, r.key, r.is_over) == (location, key, False) for r in outer):
+    if any((build.location, build.key, build.is_over) == (location, key, False) for build in outer):
         raise ConfigurationError(
-            f"{key} is being built by this very call: a builder can't ask for its own result, or replace it"
+            f"{key} is being built by this very call: a function that builds a version can't read or replace "
+            "that version; read the data there without the cache"
         )
     refuse_tag(backend.root, key)
     with backend.coordinator.building(key, unless) as exclusion:
-        running = _Running(location, key)
+        running = _RunningBuild(location, key)
         reset = _building.set((*outer, running))
         try:
             yield exclusion

@@ -1,7 +1,8 @@
-"""Write a builder's heartbeat from a process of its own; see `Heartbeat`.
+"""Write a builder's heartbeat from a child process; see `Heartbeat`.
 
-A thread would not suffice: a source in C may hold the interpreter's lock for hours. The process watches that
-its parent lives, and overwrites one small object.
+A heartbeat is a small object that is overwritten again and again, so that other machines see that the
+builder is alive. A thread would not suffice: a source in C may hold the interpreter's lock for hours. When
+the builder dies, the child process notices it and writes that the lease has ended.
 """
 
 import errno
@@ -51,7 +52,7 @@ from yogadl.storage._leases.heartbeat import retry_ending
 retry_ending(task)
 """
 _END_RETRY_INTERVAL_S: Final = 1.0
-_STOPPED: Final = ("T", "t")
+_STOPPED_STATES: Final = ("T", "t")
 # The signals that a cluster's or a system's manager sends to every process of a job at once.
 _JOB_SIGNALS: Final = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
@@ -64,7 +65,7 @@ class HeartbeatTask:
 
     Args:
         bucket: The bucket of the lease.
-        lease_name: The lease; nothing is written if it turns out to be another process's.
+        lease_name: The lease; nothing is written if it belongs to another process.
         heartbeat_name: The object that is overwritten.
         end_name: The object that is written once the parent has died.
         token: The lease's token, which marks its objects.
@@ -101,11 +102,12 @@ class Heartbeat:
             except OSError as error:
                 raise StorageError(
                     error.errno or errno.EAGAIN,
-                    f"can't start {sys.executable}, to send heartbeats to other builders: {error.strerror}",
+                    f"can't start {sys.executable} to send heartbeats to other builders: {error.strerror}; "
+                    "check the limits on processes and memory (ulimit -a)",
                 ) from error
             # If this object is dropped, as by an interrupt, the heartbeat must end with it. At the exit of
             # this process it must go on: the thread that builds dies then, and the heartbeat reports that.
-            weakref.finalize(self, _end, process, self._pid).atexit = False
+            weakref.finalize(self, _kill, process, self._pid).atexit = False
         assert process.stdin is not None
         start = pickle.dumps((sys.path, min(_FIRST_HEARTBEAT_S, self._task.interval_s)))
         task = pickle.dumps((self._pid, self._task))
@@ -121,7 +123,7 @@ class Heartbeat:
             return
         self._reported = now
         if self._process.poll() is not None:
-            _end(self._process, self._pid)
+            _kill(self._process, self._pid)
             self._process = self._start()
         line = json.dumps({"records": records, "total": total, "bytes": size_bytes}) + "\n"
         assert self._process.stdin is not None
@@ -130,7 +132,7 @@ class Heartbeat:
 
     def stop(self) -> None:
         """End the child process; a write in flight may still arrive."""
-        _end(self._process, self._pid)
+        _kill(self._process, self._pid)
 
 
 @contextmanager
@@ -148,7 +150,7 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end(process: "subprocess.Popen[bytes]", parent: int) -> None:
+def _kill(process: "subprocess.Popen[bytes]", parent: int) -> None:
     if os.getpid() != parent:
         return  # in a forked child
     process.kill()
@@ -158,22 +160,27 @@ def _end(process: "subprocess.Popen[bytes]", parent: int) -> None:
 
 
 def main(pipe: Any, pickled: bytes) -> None:  # a buffered binary stream has no class common to all Pythons
-    """Write the heartbeat of the process that sent its id and a task, until that is dead."""
+    """Write the heartbeat of the parent process until the parent dies; then write the end of its lease.
+
+    Args:
+        pipe: The pipe from the parent, which sends its progress.
+        pickled: The parent's process id, and its `HeartbeatTask`.
+    """
     parent, task = pickle.loads(pickled)
     watch = _ParentWatch(pipe, parent)
     count, progress, is_ours = 0, b"{}", False
-    while watch.lives():
+    while watch.is_parent_alive():
         is_ours = is_ours or _is_ours(task)
         if is_ours and not _is_stopped(parent):
             count += 1
             heartbeat = {"token": task.token, "count": count, "progress": json.loads(progress)}
             content = json.dumps(heartbeat).encode()
-            _attempt(partial(task.bucket.put, task.heartbeat_name, content))
+            _put_or_report(partial(task.bucket.put, task.heartbeat_name, content))
         progress = watch.wait(task.interval_s) or progress
     if is_ours or _is_ours(task):
         ending = {"token": task.token, "failed": "its process has died"}
-        # If absent: the parent may have ended the lease itself right before it died.
-        _attempt(lambda: task.bucket.put_if_absent(task.end_name, json.dumps(ending).encode()))
+        # Only if absent: the parent may have ended the lease itself right before it died.
+        _put_or_report(lambda: task.bucket.put_if_absent(task.end_name, json.dumps(ending).encode()))
 
 
 def _is_ours(task: HeartbeatTask) -> bool:
@@ -183,16 +190,16 @@ def _is_ours(task: HeartbeatTask) -> bool:
         return False  # read again before the next write
 
 
-def end_in_background(task: HeartbeatTask, ending: bytes, for_s: float, *, may_come: bool) -> None:
+def end_in_background(task: HeartbeatTask, ending: bytes, retry_s: float, *, may_appear: bool) -> None:
     """Start a process that writes the end of a lease as soon as it can; it outlives this one.
 
     Args:
         task: The lease, with the names of its objects.
         ending: The content to write.
-        for_s: How long to try.
-        may_come: Whether the lease may still appear, because its put failed but may take effect later.
+        retry_s: How long to try.
+        may_appear: Whether the lease may still appear, because its put failed but may take effect later.
     """
-    start = pickle.dumps((sys.path, pickle.dumps((task, ending, for_s, may_come))))
+    start = pickle.dumps((sys.path, pickle.dumps((task, ending, retry_s, may_appear))))
     command = [*_PYTHON, "-c", _START_TO_END]
     silent = subprocess.DEVNULL  # with our output inherited, its reader would wait for both processes to end
     with suppress(OSError, subprocess.SubprocessError), _signals_blocked():
@@ -203,14 +210,14 @@ def end_in_background(task: HeartbeatTask, ending: bytes, for_s: float, *, may_c
 
 def retry_ending(pickled: bytes) -> None:
     """Write the end of a lease, with retries, unless the lease has become another process's."""
-    task, ending, for_s, may_come = pickle.loads(pickled)
-    deadline = time.monotonic() + for_s
+    task, ending, retry_s, may_appear = pickle.loads(pickled)
+    deadline = time.monotonic() + retry_s
     while time.monotonic() < deadline:
         with suppress(StorageError):
             token = read_body(task.bucket, task.lease_name).get("token")
             if token == task.token:
                 task.bucket.put(task.end_name, ending)
-            if token is not None or not may_come:
+            if token is not None or not may_appear:
                 return
         time.sleep(_END_RETRY_INTERVAL_S)
 
@@ -222,16 +229,16 @@ class _ParentWatch:
         self._pipe = pipe
         self._parent = parent
         self._is_open = True
-        self._rest = b""
+        self._incomplete_line = b""
 
-    def lives(self) -> bool:
-        """Return whether the parent is alive: an orphan has another parent."""
+    def is_parent_alive(self) -> bool:
+        """Return whether the parent is alive: a process gets another parent when its own dies."""
         return os.getppid() == self._parent
 
     def wait(self, timeout_s: float) -> bytes | None:
         """Wait until the time is over or the parent dies; return the last line that it sent."""
         deadline, last = time.monotonic() + timeout_s, None
-        while self.lives() and (left_s := deadline - time.monotonic()) > 0:
+        while self.is_parent_alive() and (left_s := deadline - time.monotonic()) > 0:
             if not self._is_open:
                 time.sleep(min(left_s, _PARENT_POLL_S))
                 continue
@@ -239,7 +246,7 @@ class _ParentWatch:
             if readable:
                 report = self._pipe.read1()
                 self._is_open = bool(report)
-                *lines, self._rest = (self._rest + report).split(b"\n")
+                *lines, self._incomplete_line = (self._incomplete_line + report).split(b"\n")
                 last = lines[-1] if lines else last
         return last
 
@@ -248,20 +255,20 @@ def _is_stopped(pid: int) -> bool:
     """Return whether a process is stopped by a signal or a debugger."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0].decode() in _STOPPED
+            return file.read().rpartition(b")")[2].split()[0].decode() in _STOPPED_STATES
     except OSError:
         pass  # macOS, or a hidden /proc
     with suppress(OSError, subprocess.SubprocessError):
         found = subprocess.run(
             ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, timeout=10, check=False
         )
-        return found.stdout.strip()[:1] in _STOPPED
+        return found.stdout.strip()[:1] in _STOPPED_STATES
     return False
 
 
-def _attempt(put: Callable[[], object]) -> None:
+def _put_or_report(put: Callable[[], object]) -> None:
     try:
         put()
     except StorageError as error:
-        # The next write may succeed; if none does, another builder takes over, and this one detects that.
+        # The next write may succeed; if none does, another builder takes over, and the parent detects that.
         sys.stderr.write(f"yogadl: can't send a heartbeat to other builders: {error}\n")

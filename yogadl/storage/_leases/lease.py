@@ -57,8 +57,8 @@ class Leases:
 
         Args:
             key: The version.
-            unless: Called while waiting; once it returns true, the context manager gives ``None`` and holds
-                nothing.
+            unless: Called while waiting; once it returns true, the context manager gives ``None``, and holds
+                no lease.
 
         Raises:
             LeaseError: if the wait takes longer than `policy` allows; the error names the holder, and how to
@@ -97,27 +97,30 @@ class Leases:
     def _live_folders(self, dataset_id: str, now: float) -> set[str]:
         """Return the folders of leases whose holders may be alive."""
         newest: dict[str, tuple[int, bool, float]] = {}
-        for found, term, ending in self._objects(f"{dataset_id}/leases"):
+        for entry, term, ending in self._objects(f"{dataset_id}/leases"):
             if ending == _names.WAIT_SUFFIX:
                 continue  # written by a waiting process
-            version = found.name.rpartition("/")[0]
-            before = newest.get(version, (0, False, 0.0))
-            if term >= before[0]:
-                is_same = term == before[0]
-                has_ended = ending == _names.END_SUFFIX or (is_same and before[1])
-                newest[version] = term, has_ended, max(found.modified, before[2] if is_same else 0.0)
-        held = set()
+            version = entry.name.rpartition("/")[0]
+            earlier = newest.get(version, (0, False, 0.0))
+            if term >= earlier[0]:
+                is_same_term = term == earlier[0]
+                has_ended = ending == _names.END_SUFFIX or (is_same_term and earlier[1])
+                newest[version] = term, has_ended, max(entry.modified, earlier[2] if is_same_term else 0.0)
+        live = set()
         for version, (term, has_ended, modified) in newest.items():
             if not has_ended:
                 holder = read_body(self.bucket, f"{version}/{term:010d}")
-                # Twice the time, because this process has not watched the heartbeat: the holder must
-                # certainly be dead.
+                # Twice the time to live, since this process has not watched the heartbeat, and must be sure
+                # that the holder is dead.
                 if now - modified < 2 * max(self.policy.ttl_s, ttl_of(holder)):
-                    held.add(version)
-        return held
+                    live.add(version)
+        return live
 
     def wait_for_pruning(self, dataset_id: str) -> None:
-        """Wait until no process prunes the dataset; take over the lease of a dead one, which might resume."""
+        """Wait until no process prunes the dataset.
+
+        If the process that prunes is considered dead, its lease is taken over, since it might resume.
+        """
         whole = _names.WholeDataset(dataset_id)
 
         def is_over() -> bool:
@@ -131,53 +134,54 @@ class Leases:
     def _acquire(
         self, key: DatasetKey | _names.WholeDataset, unless: Callable[[], bool] | None
     ) -> "BuildLease | None":
-        waiting = LeaseWaiter(self.bucket, self.policy, key, takes_turns=unless is None)
-        refused: list[int] = []
+        waiter = LeaseWaiter(self.bucket, self.policy, key, takes_turns=unless is None)
+        refused_terms: list[int] = []
         while True:
             requested_s = time.monotonic()
             state = self._state(key)
-            # After the list: a builder whose end is in the list has published before.
+            # Called after the list: a builder whose end is in the list has published its version before.
             if unless is not None and unless():
                 return None
             if state.has_ended:
-                waiting.log_failure(state)
-                if waiting.yields_turn(state, requested_s):
-                    waiting.rest()
+                waiter.log_failure(state)
+                if waiter.yields_turn(state, requested_s):
+                    waiter.sleep()
                     continue
-            if state.has_ended or waiting.is_dead(state, requested_s):
+            if state.has_ended or waiter.is_dead(state, requested_s):
                 lease = self._try_acquire(key, state)
                 if lease is not None:
                     return lease
-                refused.append(state.term + 1)
-                if refused.count(state.term + 1) > _MOST_REFUSALS:
+                refused_terms.append(state.term + 1)
+                if refused_terms.count(state.term + 1) > _MOST_REFUSALS:
                     raise LeaseError(
-                        f"{self.bucket.url}/{_names.lease(key, state.term + 1)} can't be written, for "
-                        "there is something of that name, which the store does not list: remove it, then "
+                        f"{self.bucket.url}/{_names.lease(key, state.term + 1)} can't be written: something "
+                        "else has that name, although the store does not list it; remove it, then "
                         f"{verbs(key)[0]} again"
                     )
-                waiting.rest()
+                waiter.sleep()
                 continue
-            waiting.pause(state)
+            waiter.pause(state)
 
     def _state(self, key: DatasetKey | _names.WholeDataset) -> LeaseState:
+        """Return the state of the newest lease of a key, from a list of the objects of its leases."""
         state, waited_for = LeaseState(), set()
-        for found, term, ending in self._objects(_names.leases(key)):
+        for entry, term, ending in self._objects(_names.leases(key)):
             if ending == _names.WAIT_SUFFIX:  # a mark alone is no lease
                 waited_for.add(term)
                 continue
             if term > state.term:
                 state = LeaseState(term, "", False)
             if term == state.term:
-                heartbeat = found.tag if ending == _names.HEARTBEAT_SUFFIX else state.heartbeat
+                heartbeat = entry.tag if ending == _names.HEARTBEAT_SUFFIX else state.heartbeat
                 state = LeaseState(term, heartbeat, state.has_ended or ending == _names.END_SUFFIX)
         return replace(state, has_waiter=state.term in waited_for)
 
     def _objects(self, below: str) -> Iterator[tuple[Object, int, str]]:
         """Yield the objects of leases below a folder, each with its term and the ending of its name."""
-        for found in self.bucket.list(f"{below}/"):
-            split = _names.split_lease(found.name)
+        for entry in self.bucket.list(f"{below}/"):
+            split = _names.split_lease(entry.name)
             if split is not None:
-                yield found, *split
+                yield entry, *split
 
     def _try_acquire(self, key: DatasetKey | _names.WholeDataset, state: LeaseState) -> "BuildLease | None":
         """Put the lease of the term after `state`, unless another process puts it first."""
@@ -204,7 +208,7 @@ class Leases:
         try:
             is_taken = self.bucket.put_if_absent(name, json.dumps(holder).encode())
         except BaseException as error:
-            lease.end_in_background(f"{type(error).__name__}: {error}", may_come=True)
+            lease.end_in_background(f"{type(error).__name__}: {error}", may_appear=True)
             raise
         finally:
             if not is_taken:
@@ -218,9 +222,9 @@ class Leases:
                 lease.stop_heartbeat()
                 self.bucket.delete(name)
                 return None
-            for found, old_term, _ in list(self._objects(_names.leases(key))):
+            for entry, old_term, _ in list(self._objects(_names.leases(key))):
                 if old_term < term:
-                    self.bucket.delete(found.name)
+                    self.bucket.delete(entry.name)
         except BaseException as error:
             lease.end(f"{type(error).__name__}: {error}")
             raise
@@ -273,11 +277,11 @@ class BuildLease:
 
     def check(self) -> None:
         if self.is_lost():
-            do, ttl_s = verbs(self._key)[0], self._leases.policy.ttl_s
+            verb, ttl_s = verbs(self._key)[0], self._leases.policy.ttl_s
             raise LeaseLostError(
-                f"another process has taken over the lease to {do} {self._key}, since this one had no "
-                f"heartbeat for {ttl_s:.0f} s or more; {do} again, with a longer lease_ttl_s if this process "
-                "was not paused"
+                f"another process has taken over the lease to {verb} {self._key}, since this one had no "
+                f"heartbeat for {ttl_s:.0f} s or more; {verb} again, with a longer lease_ttl_s if this "
+                "process was not paused"
             )
 
     def end(self, failed: str | None) -> None:
@@ -296,26 +300,24 @@ class BuildLease:
             if not isinstance(error, StorageError):
                 raise  # for example KeyboardInterrupt during retries
             _log.warning(
-                "yogadl: can't tell others that the build of %s has ended; trying for another %.0f s: %s",
+                "yogadl: can't write that the build of %s has ended, which other builders wait for; trying "
+                "for another %.0f s: %s",
                 self._key, self._leases.policy.ttl_s, error,
             )  # fmt: skip
         finally:
             self.stop_heartbeat()  # last: until then it ends the lease if this process is killed
 
-    def end_in_background(self, failed: str | None, *, may_come: bool = False) -> None:
+    def end_in_background(self, failed: str | None, *, may_appear: bool = False) -> None:
         """Let another process write the end of the lease, with retries for one time to live.
 
         Args:
             failed: The reason why nothing was built, if so.
-            may_come: Whether the lease may still appear, because its put failed but may take effect later.
+            may_appear: Whether the lease may still appear, because its put failed but may take effect later.
         """
-        end_in_background(self._task, self._ending(failed), self._leases.policy.ttl_s, may_come=may_come)
+        end_in_background(self._task, self._ending(failed), self._leases.policy.ttl_s, may_appear=may_appear)
 
     def _ending(self, failed: str | None) -> bytes:
         return json.dumps({"token": self._token, "failed": failed and failed[:_MAX_MESSAGE_CHARS]}).encode()
-
-
-# Decide by leases which process builds or prunes in a bucket, or in a folder that machines share.
 
 
 class LeaseCoordinator:
@@ -325,7 +327,7 @@ class LeaseCoordinator:
         root: The root.
         leases: The leases below the same root.
         probes: Whether to test first that the store honours conditional writes.
-        changed: Called with a version that was built, or may have been. Picklable.
+        changed: Called with the version after each attempt to build it, successful or not. Picklable.
     """
 
     def __init__(

@@ -65,15 +65,15 @@ class FileLocks:
     def _prepare(self, key: DatasetKey) -> None:
         """Record the process that builds, and make the folder of the trash while there is room for it.
 
-        On a full disk neither is done and no error is raised, since calls that free room, such as `delete`,
-        hold this lock, too.
+        On a full disk neither is done, and no error is raised: calls that free disk space, such as `delete`,
+        take this lock, too.
         """
         trash = Path(checked_path(self.folder.root, _names.trashed(key, 0))).parent
         with contextlib.suppress(OSError):  # the call that needs the folder reports it
             trash.mkdir(parents=True, exist_ok=True)
-        this = {"pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
+        holder = {"pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
         try:
-            self.folder.write(_names.holder(key), json.dumps(this).encode())
+            self.folder.write(_names.holder(key), json.dumps(holder).encode())
         except StorageError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -132,49 +132,49 @@ class FileLocks:
         return _file_lock(path)
 
     @contextlib.contextmanager
-    def _locked(self, name: str, what: Callable[[], str], turn: str | None = None) -> Iterator[None]:
+    def _locked(self, name: str, describe: Callable[[], str], turn: str | None = None) -> Iterator[None]:
         """Hold a lock; log a message while waiting for its holder.
 
         Args:
             name: The lock's name.
-            what: Returns a phrase for the message.
-            turn: The lock that the next in turn holds while it waits. A process that released the lock, and
-                requests it again at once, can't overtake that one.
+            describe: Returns a phrase for the message.
+            turn: A second lock, which the process that is next in turn holds while it waits. A process that
+                released the first lock, and requests it again at once, can't overtake that process.
         """
         lock = self._lock(name)
-        with contextlib.nullcontext() if turn is None else self._locked(turn, what):
-            self._wait_for(lock, what)
+        with contextlib.nullcontext() if turn is None else self._locked(turn, describe):
+            self._wait_for(lock, describe)
         try:
             yield
         finally:
             lock.release()
 
-    def _wait_for(self, lock: "FileLock", what: Callable[[], str]) -> None:
+    def _wait_for(self, lock: "FileLock", describe: Callable[[], str]) -> None:
         from filelock import Timeout
 
         started = time.monotonic()
-        say_at_s = _LOG_AFTER_S
+        log_at_s = _LOG_AFTER_S
         while True:
             try:
                 lock.acquire(timeout=_LOG_AFTER_S, poll_interval=_POLL_S)
                 break
             except Timeout:
                 waited_s = time.monotonic() - started
-                if waited_s >= say_at_s:
-                    _warn("yogadl: waiting for %s", what())
+                if waited_s >= log_at_s:
+                    _warn("yogadl: waiting for %s", describe())
                     _warn_of_soft_lock(lock)
-                    say_at_s = waited_s + _LOG_EVERY_S
+                    log_at_s = waited_s + _LOG_EVERY_S
             except OSError as error:
                 raise _not_writable(error, self.folder.root) from error
 
     def _builder(self, key: DatasetKey) -> str:
-        from yogadl.storage._leases.waiting import if_this_process
+        from yogadl.storage._leases.waiting import note_if_this_process
 
         try:
             holder = parse_json(self.folder.read(_names.holder(key)) or b"")
             since = time.strftime("%H:%M:%S", time.localtime(holder["started"]))
             who = f"process {holder['pid']} on {holder['host']} (since {since}) builds"
-            return printable(who) + if_this_process(holder)
+            return printable(who) + note_if_this_process(holder)
         except (ValueError, KeyError, TypeError, OverflowError, OSError, CacheFormatError):
             return "another process builds"
 
@@ -190,9 +190,9 @@ def _file_lock(path: Path) -> "FileLock":
 
 
 def _warn_of_soft_lock(lock: object) -> None:  # a FileLock; its class changes if there is no flock
-    """Log how to clear a lock that consists of a file's existence, filelock's way if there is no flock.
+    """Log how to clear a lock that is a mere file, which filelock uses on file systems without flock.
 
-    filelock takes over the lock of a dead process only on that process's own host.
+    The file remains if its process is killed; filelock takes over such a lock only on that process's host.
     """
     from filelock import SoftFileLock
 

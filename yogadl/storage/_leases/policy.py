@@ -1,4 +1,4 @@
-"""Hold the times after which a builder is considered dead, and callers stop waiting for one."""
+"""The times after which a silent builder is considered dead, and callers stop waiting for a builder."""
 
 from typing import Final
 
@@ -28,6 +28,12 @@ class LeasePolicy:
         ttl_s: object = self.ttl_s  # a value from the user may have any type
         wait_s: object = self.wait_s
         if not (isinstance(ttl_s, int | float) and _MIN_TTL_S <= ttl_s < float("inf")):
-            raise ConfigurationError(f"lease_ttl_s must be at least {_MIN_TTL_S:.0f} second, not {ttl_s!r}")
+            raise ConfigurationError(
+                f"lease_ttl_s must be a finite number of seconds, at least {_MIN_TTL_S:.0f}, "
+                f"not {ttl_s!r:.100}"
+            )
         if wait_s is not None and not (isinstance(wait_s, int | float) and wait_s >= 0):
-            raise ConfigurationError(f"wait_s must be a number of seconds or None, not {wait_s!r}")
+            raise ConfigurationError(
+                "wait_s must be a number of seconds, at least 0, or None to wait without limit, "
+                f"not {wait_s!r:.100}"
+            )

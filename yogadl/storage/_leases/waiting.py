@@ -23,7 +23,7 @@ _log = logging.getLogger("yogadl")
 HEARTBEATS_PER_TTL: Final = 6
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
-_MOST_JITTER: Final = 1.3
+_MAX_JITTER: Final = 1.3
 _LOG_AFTER_S: Final = 2.0
 _LOG_EVERY_S: Final = 60.0
 # The limit for reading a lease's object, which is small; other programs could put a large one in its place.
@@ -38,7 +38,7 @@ class LeaseState:
         term: Its number; 0 if there is none.
         heartbeat: A text that changes with each heartbeat.
         has_ended: Whether its builder has finished or failed.
-        has_waiter: Whether a process has put a mark that it waits for its turn.
+        has_waiter: Whether a waiting process has written a mark that it waits for its turn.
     """
 
     term: int = 0
@@ -77,8 +77,8 @@ class LeaseWaiter:
         bucket: The bucket of the leases.
         policy: How long to wait.
         key: The version that is built, or the dataset that is pruned.
-        takes_turns: Whether the caller will build even if the version exists by then, in turn with others
-            that replace it.
+        takes_turns: Whether the caller will build even if another process has built the version during the
+            wait. Such callers take turns.
     """
 
     def __init__(
@@ -93,19 +93,19 @@ class LeaseWaiter:
         self._policy = policy
         self._key = key
         self._verb, self._participle = verbs(key)
-        self._watch = SilenceTimer()
+        self._silence = SilenceTimer()
         self._started = time.monotonic()
         self._log_at_s = _LOG_AFTER_S
         self._pause_s = _FIRST_PAUSE_S
-        self._paused_for = 0
+        self._paused_for_term = 0
         self._takes_turns = takes_turns
         self._last_turn: int | None = None  # the term of this process, if other processes wait for their turn
         self._yield_until_s: float | None = None
-        self._holder: tuple[int, dict[str, Any]] = 0, {}
+        self._holder: tuple[int, dict[str, Any]] = 0, {}  # a term, and the content of its lease
 
     def is_dead(self, state: LeaseState, requested_s: float) -> bool:
         """Return whether the builder has had no heartbeat for too long; log it if so."""
-        silence_s = self._watch.silence_s(state, requested_s, time.monotonic())
+        silence_s = self._silence.silence_s(state, requested_s, time.monotonic())
         if silence_s < self._ttl_s(state):
             return False
         _log.warning(
@@ -158,7 +158,7 @@ class LeaseWaiter:
             return 0.0
         turn_s = max(0.0, time.time() - started) if isinstance(started, int | float) else 0.0
         # Pauses grow by half each time, so the last one is half of the sum of all.
-        return min(self._longest_pause_s, _FIRST_PAUSE_S + turn_s / 2) * _MOST_JITTER + _FIRST_PAUSE_S
+        return min(self._longest_pause_s, _FIRST_PAUSE_S + turn_s / 2) * _MAX_JITTER + _FIRST_PAUSE_S
 
     def pause(self, state: LeaseState) -> None:
         """Sleep a little; log from time to time which builder this waits for.
@@ -167,8 +167,8 @@ class LeaseWaiter:
             LeaseError: if the time to wait is over.
         """
         self._yield_until_s = 0.0
-        if state.term != self._paused_for:  # a new builder may be done soon, too
-            self._paused_for, self._pause_s = state.term, _FIRST_PAUSE_S
+        if state.term != self._paused_for_term:  # a new builder may be done soon, too
+            self._paused_for_term, self._pause_s = state.term, _FIRST_PAUSE_S
             self._put_wait_mark(state)
         waited_s = time.monotonic() - self._started
         wait_s = self._policy.wait_s
@@ -185,15 +185,14 @@ class LeaseWaiter:
                 "yogadl: waiting for %s, %s by %s, until %.0f s after its last heartbeat%s%s",
                 self._key, self._participle, self._describe(state), self._ttl_s(state),
                 "" if wait_s is None else f", {wait_s:.0f} s at most (wait_s)",
-                if_this_process(self._body(state)),
+                note_if_this_process(self._body(state)),
             )  # fmt: skip
             self._log_at_s = waited_s + _LOG_EVERY_S
-        self.rest(None if wait_s is None else wait_s - waited_s)
+        self.sleep(None if wait_s is None else wait_s - waited_s)
 
-    def rest(self, at_most_s: float | None = None) -> None:
-        """Sleep a little, longer each time."""
-        # At random, so that a thousand callers do not make requests at the same moment.
-        pause_s = self._pause_s * random.uniform(2 - _MOST_JITTER, _MOST_JITTER)
+    def sleep(self, at_most_s: float | None = None) -> None:
+        """Sleep for a short time, longer at each call; at random, so that callers do not act in step."""
+        pause_s = self._pause_s * random.uniform(2 - _MAX_JITTER, _MAX_JITTER)
         self._pause_s = min(self._pause_s * 1.5, self._longest_pause_s)
         time.sleep(pause_s if at_most_s is None else min(pause_s, at_most_s))
 
@@ -235,22 +234,22 @@ def verbs(key: DatasetKey | _names.WholeDataset) -> tuple[str, str]:
     return ("prune", "pruned") if isinstance(key, _names.WholeDataset) else ("build", "built")
 
 
-def if_this_process(holder: dict[str, Any]) -> str:
-    """Return an addition to a message about a builder if the builder is this very process; else nothing.
+def note_if_this_process(holder: dict[str, Any]) -> str:
+    """Return an addition to a message about a builder if the builder is this very process, else "".
 
-    One thread may wait for another's build. But a thread that a builder starts and joins would wait for
-    ever. It can't be distinguished: before Python 3.14 a thread does not know which thread started it.
+    A thread may wait for another thread's build. But a thread that a builder starts and joins would wait for
+    ever. The two can't be distinguished: before Python 3.14, nothing records which thread started a thread.
     """
     if (holder.get("pid"), holder.get("host")) != (os.getpid(), socket.gethostname()):
         return ""
     return (
-        ": this very process. If it is the builder that asks for its own result, from a thread that it has "
-        "started, this never ends: interrupt it, and read the data there without the cache"
+        ": this very process. If the builder has started the thread that waits here, and waits for that "
+        "thread, this never ends: interrupt it, and read the data there without the cache"
     )
 
 
 def read_body(bucket: Bucket, name: str) -> dict[str, Any]:
-    """Return the JSON object in a lease's object; an empty one if it does not exist or has other content."""
+    """Return the document in a lease's object; an empty one if it does not exist or is no JSON object."""
     try:
         document = parse_json(read(bucket, name, 0, _MAX_BODY_BYTES) or b"{}")
     except ValueError:
