@@ -242,10 +242,10 @@ class ShownIterator(StreamIterator[Item_co]):
         progress = self._progress
         assert progress.span is not None
         if self._show is None:
-            from yogadl._core.progress import shown  # slow to import
+            from yogadl._core.progress import showing_progress  # slow to import
 
             stack = contextlib.ExitStack()
-            self._show = stack.enter_context(shown(True, "reading"))
+            self._show = stack.enter_context(showing_progress(True, "reading"))
             self._end = weakref.finalize(self, stack.close)
         self._shown_s = perf_counter()
         found = self._recipe.stats(progress)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.leaf import dtype_named
-from yogadl._core.memory import mapped
+from yogadl._core.memory import map_descriptor
 from yogadl._workers.messages import reduced
 from yogadl._workers.server import KEEPS_DESCRIPTORS
 
@@ -217,7 +217,7 @@ class Packer:
         size = -(-(size + size // 8) // _PAGES) * _PAGES
         descriptor = shared_memory(size)
         try:
-            memory = mapped(descriptor, size)
+            memory = map_descriptor(descriptor, size)
         except OSError:
             os.close(descriptor)
             raise
@@ -298,7 +298,7 @@ class Unpacker:
         found = {}
         try:
             for segment, descriptor in zip(new, descriptors, strict=True):
-                found[segment.number] = mapped(descriptor, segment.size)
+                found[segment.number] = map_descriptor(descriptor, segment.size)
         except (ValueError, OSError) as error:  # descriptors are missing, or no mapping is left
             self._lost += [segment.number for segment in new]
             self._returned += [segment.number for segment in segments if not segment.is_new]

@@ -42,14 +42,18 @@ class SourceRecords:
         stored = [
             stored_column(field.leaf, column) for field, column in zip(self.spec.fields, columns, strict=True)
         ]
-        sizes = sum(
+        sample_bytes = sum(
             int(np.sum(column.sizes())) * (len(sample) if np.ndim(column.sizes()) == 0 else 1)
             for column in stored
         )
-        self.record_bytes = max(1, sizes // len(sample))
-        hashed = hash_run([column.hashes() for column in stored], len(sample)).value
-        self.fingerprint = fingerprint or "weak-" + hash_of("sample", len(self), hashed, self.spec.to_json())
-        if spec is not None:  # after the fingerprint, so that a spec given later leaves cursors valid
+        self.record_bytes = max(1, sample_bytes // len(sample))
+        sample_hash = hash_run([column.hashes() for column in stored], len(sample)).value
+        self.fingerprint = fingerprint or "weak-" + hash_of(
+            "sample", len(self), sample_hash, self.spec.to_json()
+        )
+        if (
+            spec is not None
+        ):  # after the fingerprint: a declaration that is added later must leave cursors valid
             self.spec, self._declared = declare(self.spec, spec)
 
     def __len__(self) -> int:
@@ -68,7 +72,7 @@ class SourceRecords:
             raise
 
     def _widen(self, sample: Indices) -> None:
-        """Admit the shapes that differ between the sampled records."""
+        """Widen the spec so that it admits the shapes of all sampled records."""
         leaves = []
         for field, values in zip(self.spec.fields, self._values(sample), strict=True):
             leaf = field.leaf
@@ -98,12 +102,16 @@ class SourceRecords:
             try:
                 found.append(batch_column(field.leaf, column))
             except BadShapeError as error:
-                raise self._unforeseen(number, int(indices[error.position]), error.shape) from None
+                raise self._unexpected_shape_error(
+                    number, int(indices[error.position]), error.shape
+                ) from None
             except BadValueError as error:
                 raise refuse(field.name, int(indices[error.position]), error.problem) from error.__cause__
         return found
 
-    def _unforeseen(self, number: int, record: int, shape: tuple[int, ...]) -> UnsupportedDataError:
+    def _unexpected_shape_error(
+        self, number: int, record: int, shape: tuple[int, ...]
+    ) -> UnsupportedDataError:
         """Return the error for a shape that a field has in this record, but not in the sampled records."""
         leaves = [field.leaf for field in self.spec.fields]
         expected = "spec= declares" if number in self._declared else "the records sampled at first have it"
