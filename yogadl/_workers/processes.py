@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("yogadl")
 
 _WORKER: Final = "yogadl-worker"  # the name of the pool's processes
-# How often the pool checks that a worker lives, and a worker that its parent lives: work that an orphan does
-# is done twice when the build continues.
+# The intervals at which the pool checks that a worker lives, and at which a worker checks that its parent
+# lives: a worker without its parent must end, or its work would be done twice when the build continues.
 _POLL_INTERVAL_S: Final = 0.5
 _WATCH_EVERY_S: Final = 0.1
 # The signals that a terminal, a cluster's manager or torchrun sends to all processes of a job at once.
@@ -32,13 +32,13 @@ _WATCH_EVERY_S: Final = 0.1
 SENT_TO_ALL: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
 # A call is given up after this many workers died at it: the first death may have had an unrelated cause.
 _MOST_DEATHS: Final = 3
-# The exit code of a worker whose script was about to start workers, and the message for it.
+# The exit code of a worker that imports a script which would start workers again, and the message for it.
 _NO_GUARD: Final = 113
 _GUARD: Final = (
     "a script that starts worker processes is imported by each of them: put what it does under "
     '`if __name__ == "__main__":`'
 )
-# How long a killed pool waits for each of its threads. A killed process ends sooner.
+# The longest time that a killed pool waits for each of its threads. A killed process ends sooner.
 _END_S: Final = 10
 
 
@@ -212,7 +212,7 @@ class _Pool(concurrent.futures.Executor):
                 continue
             try:
                 for deaths in range(1, _MOST_DEATHS + 1):
-                    worker = worker or self._started()
+                    worker = worker or self._start_worker()
                     found = worker.make(call.pickled, self._on_report)
                     if not isinstance(found, _Death):
                         call.future.set_result(found)
@@ -230,7 +230,7 @@ class _Pool(concurrent.futures.Executor):
         if worker is not None:
             self._ended(worker)
 
-    def _started(self) -> "_Worker":
+    def _start_worker(self) -> "_Worker":
         worker = _Worker(self._given)
         with self._lock:
             self._workers.add(worker)
@@ -340,10 +340,10 @@ def _work(connection: "Connection", given: bytes) -> None:
     end_with(parent.pid)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            connection.send_bytes(_made(connection.recv_bytes()))
+            connection.send_bytes(_make_call(connection.recv_bytes()))
 
 
-def _made(pickled: bytes) -> bytes:
+def _make_call(pickled: bytes) -> bytes:
     """Return the pickled result of a call, or the pickled error."""
     try:
         function, args, kwargs = pickle.loads(pickled)

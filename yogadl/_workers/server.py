@@ -43,7 +43,7 @@ _MOST_DESCRIPTORS: Final = 64
 # Numbers, not members of an enumeration: arithmetic on members is slow, and Python 3.11 crashes when a
 # signal handler runs at the start of it.
 _CLOSED_AT_EXEC: Final = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-_CUT: Final = int(socket.MSG_CTRUNC)
+_TRUNCATED: Final = int(socket.MSG_CTRUNC)
 _CODE: Final = "import sys; sys.path[:] = {path!r}; from yogadl._workers.server import main; main({given!r})"
 
 Work = Callable[[socket.socket, int], object]
@@ -80,7 +80,7 @@ class Workers:
                 if method == "fork":
                     server = self._fork(theirs, work)
                 else:
-                    server = _spawned(theirs, f"{work.__module__}:{work.__qualname__}", method, preload,
+                    server = _spawn_server(theirs, f"{work.__module__}:{work.__qualname__}", method, preload,
                                       environment or {})  # fmt: skip
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -163,14 +163,14 @@ def received(connection: socket.socket, size: int, flags: int = 0) -> tuple[byte
     """
     space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * _DESCRIPTOR.size)
     data, messages, state, _ = connection.recvmsg(size, space, flags | _CLOSED_AT_EXEC)
-    if not (messages or state & _CUT):
+    if not (messages or state & _TRUNCATED):
         return data, None
-    found: list[int] = []
+    descriptors: list[int] = []
     for level, kind, content in messages:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            whole = len(content) - len(content) % _DESCRIPTOR.size
-            found += [descriptor for (descriptor,) in _DESCRIPTOR.iter_unpack(content[:whole])]
-    return data, found
+            used = len(content) - len(content) % _DESCRIPTOR.size
+            descriptors += [descriptor for (descriptor,) in _DESCRIPTOR.iter_unpack(content[:used])]
+    return data, descriptors
 
 
 def flush() -> None:
@@ -180,11 +180,11 @@ def flush() -> None:
             stream.flush()
 
 
-def _spawned(
+def _spawn_server(
     theirs: socket.socket, work: str, method: str, preload: Sequence[str], environment: Mapping[str, str]
 ) -> int:
     """Start the server as an empty process."""
-    needed = preload if method == "forkserver" else ()  # nothing is shared with what is started empty
+    needed = preload if method == "forkserver" else ()  # a worker that is started empty shares no modules
     given = json.dumps([theirs.fileno(), os.getpid(), work, method, list(needed), None])
     process = subprocess.Popen(
         [*_interpreter(), _CODE.format(path=sys.path, given=given)],
@@ -221,8 +221,8 @@ def main(given: str) -> None:
 
 def _serve(control: socket.socket, parent: int, work: Work, spawned: str | None = None) -> NoReturn:
     """Start workers, report their deaths, and end all of them when the owner is gone or requests it."""
-    # Garbage of the process that was forked is left alone: objects of some frameworks can't be destroyed in
-    # another process, which would crash. The pages of all that was imported also stay shared.
+    # Objects of the process that was forked are never destroyed here: this process would crash if it
+    # destroyed objects of some frameworks. The pages of all that was imported also stay shared.
     gc.freeze()
     outlive_signals()
     os.set_blocking(control.fileno(), True)
@@ -266,8 +266,9 @@ def _serve(control: socket.socket, parent: int, work: Work, spawned: str | None 
                 theirs.close()
                 workers[pid] = number
             else:
-                for pid in [pid for pid, one in workers.items() if one == number]:
-                    os.kill(pid, signal.SIGKILL)
+                for pid, running in workers.items():
+                    if running == number:
+                        os.kill(pid, signal.SIGKILL)
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
     for pid in workers:
