@@ -19,9 +19,8 @@ def frozen(kind: type[T]) -> type[T]:
     """Make a class immutable, as `dataclass(frozen=True)` does; the class keeps methods of its own."""
     methods = {"__repr__": _repr, "__eq__": _eq, "__hash__": _hash}
     for name, method in methods.items():
-        if (
-            name not in vars(kind) or vars(kind)[name] is None
-        ):  # Python sets __hash__ to None beside an __eq__
+        # Python sets the __hash__ of a class with an __eq__ to None.
+        if name not in vars(kind) or vars(kind)[name] is None:
             setattr(kind, name, method)
     untyped: Any = dataclass(init=False, repr=False, eq=False)(kind)
     untyped.__init__ = _make_init(untyped)

@@ -201,13 +201,12 @@ class Run:
         records = shard.records
         if self.skipped is not None:
             places, records = self.skipped.places(to_read), self.skipped.records
-        if (
-            len(to_read) and positions[-1] >= shard.records
-        ):  # only an epoch's last row can reach beyond the end
+        # Only an epoch's last row can reach beyond the end; its record there is padding.
+        if len(to_read) and positions[-1] >= shard.records:
             begin = getattr(self.order, "start", None)  # of a mix whose weights may have changed
             low = 0 if begin is None else begin(point.epoch)
             low = low if self.skipped is None else self.skipped.before(low)
-            to_read[-1] = low + (to_read[-1] - shard.records) % (shard.records - low)  # padding
+            to_read[-1] = low + (to_read[-1] - shard.records) % (shard.records - low)
         if self.skipped is not None:
             to_read = self.skipped.places(to_read)
         indices = self.order.indices(to_read, 0 if self.skip_shuffle_at_epoch_end else point.epoch)

@@ -47,13 +47,11 @@ class SourceRecords:
             for column in stored
         )
         self.record_bytes = max(1, sample_bytes // len(sample))
-        sample_hash = hash_run([column.hashes() for column in stored], len(sample)).value
-        self.fingerprint = fingerprint or "weak-" + hash_of(
-            "sample", len(self), sample_hash, self.spec.to_json()
-        )
-        if (
-            spec is not None
-        ):  # after the fingerprint: a declaration that is added later must leave cursors valid
+        run = hash_run([column.hashes() for column in stored], len(sample))
+        weak_name = "weak-" + hash_of("sample", len(self), run.value, self.spec.to_json())
+        self.fingerprint = fingerprint or weak_name
+        # After the fingerprint: a declaration that is added later must leave cursors valid.
+        if spec is not None:
             self.spec, self._declared = declare(self.spec, spec)
 
     def __len__(self) -> int:
@@ -77,9 +75,8 @@ class SourceRecords:
         for field, values in zip(self.spec.fields, self._values(sample), strict=True):
             leaf = field.leaf
             for value in values:
-                leaf = widen(
-                    leaf, np.shape(value) if leaf.is_numeric or isinstance(value, np.ndarray) else ()
-                )
+                has_shape = leaf.is_numeric or isinstance(value, np.ndarray)
+                leaf = widen(leaf, np.shape(value) if has_shape else ())
             leaves.append(leaf)
         self.spec = self.spec.with_leaves(leaves)
 
@@ -102,16 +99,12 @@ class SourceRecords:
             try:
                 found.append(batch_column(field.leaf, column))
             except BadShapeError as error:
-                raise self._unexpected_shape_error(
-                    number, int(indices[error.position]), error.shape
-                ) from None
+                raise self._shape_error(number, int(indices[error.position]), error.shape) from None
             except BadValueError as error:
                 raise refuse(field.name, int(indices[error.position]), error.problem) from error.__cause__
         return found
 
-    def _unexpected_shape_error(
-        self, number: int, record: int, shape: tuple[int, ...]
-    ) -> UnsupportedDataError:
+    def _shape_error(self, number: int, record: int, shape: tuple[int, ...]) -> UnsupportedDataError:
         """Return the error for a shape that a field has in this record, but not in the sampled records."""
         leaves = [field.leaf for field in self.spec.fields]
         expected = "spec= declares" if number in self._declared else "the records sampled at first have it"

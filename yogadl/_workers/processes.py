@@ -44,7 +44,7 @@ _END_S: Final = 10
 
 @contextlib.contextmanager
 def worker_pool(
-    workers: int, given: bytes, on_report: Callable[[Any], None] = lambda _: None
+    workers: int, payload: bytes, on_report: Callable[[Any], None] = lambda _: None
 ) -> Iterator[concurrent.futures.Executor]:
     """Yield an executor of worker processes, which end with the context; an error kills them at once.
 
@@ -53,13 +53,13 @@ def worker_pool(
 
     Args:
         workers: The number of processes.
-        given: Pickled data for each worker; `given_to_worker` returns it there.
+        payload: Pickled data for each worker; `given_to_worker` returns it there.
         on_report: Called, from other threads, with the values that the workers pass to `report`.
     """
     from multiprocessing.util import Finalize
 
     require_main()
-    pool = _Pool(workers, given, on_report)
+    pool = _Pool(workers, payload, on_report)
     # A build in a daemon thread does not end before the interpreter, which waits for its children.
     at_exit = Finalize(None, pool.kill, exitpriority=0)
     try:
@@ -160,8 +160,8 @@ class _Pool(concurrent.futures.Executor):
     call that process was making.
     """
 
-    def __init__(self, workers: int, given: bytes, on_report: Callable[[Any], None]) -> None:
-        self._given = given
+    def __init__(self, workers: int, payload: bytes, on_report: Callable[[Any], None]) -> None:
+        self._payload = payload
         self._on_report = on_report
         self._calls: queue.SimpleQueue[_WorkerCall | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -231,7 +231,7 @@ class _Pool(concurrent.futures.Executor):
             self._ended(worker)
 
     def _start_worker(self) -> "_Worker":
-        worker = _Worker(self._given)
+        worker = _Worker(self._payload)
         with self._lock:
             self._workers.add(worker)
             if self._over.is_set():
@@ -266,11 +266,11 @@ class _RemoteError(Exception):
 class _Worker:
     """A process that makes calls; one thread calls its methods, except `kill`."""
 
-    def __init__(self, given: bytes) -> None:
+    def __init__(self, payload: bytes) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         with theirs:
-            self._process = context.Process(target=_work, args=(theirs, given), name=_WORKER)
+            self._process = context.Process(target=_work, args=(theirs, payload), name=_WORKER)
             self._process.start()
 
     def make(self, pickled: bytes, on_report: Callable[[Any], None]) -> Any:
@@ -317,7 +317,7 @@ class _Worker:
 
 def given_to_worker() -> bytes:
     """Return the data that this worker was started with."""
-    return _given
+    return _payload
 
 
 def report(value: Any) -> None:
@@ -326,14 +326,14 @@ def report(value: Any) -> None:
     _connection.send_bytes(pickle.dumps((value, True)))
 
 
-_given = b""
+_payload = b""
 _connection: "Connection | None" = None
 
 
-def _work(connection: "Connection", given: bytes) -> None:
+def _work(connection: "Connection", payload: bytes) -> None:
     """Make the calls that arrive, until none is left or the sender is gone."""
-    global _given, _connection
-    _given, _connection = given, connection
+    global _payload, _connection
+    _payload, _connection = payload, connection
     outlive_signals_alone()
     parent = multiprocessing.parent_process()
     assert parent is not None and parent.pid is not None
