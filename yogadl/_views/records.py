@@ -87,8 +87,7 @@ class SourceRecords:
         values = self._values(indices)
         found: list[Column] = []
         for number in range(len(values)) if fields is None else fields:
-            field = self.spec.fields[number]
-            column = values[number]
+            field, column = self.spec.fields[number], values[number]
             if (
                 isinstance(column, np.ndarray)
                 and column.shape[1:] == field.leaf.shape
