@@ -77,7 +77,7 @@ def test_a_character_that_is_not_seen_is_in_no_new_name_but_in_those_that_there_
     name = f"a{hidden}b"
     assert DatasetKey("data", name).version == name
     for key in (("data", name), (name, "1")):
-        with pytest.raises(ConfigurationError, match=rf"not seen, U\+{ord(hidden):04X}"):
+        with pytest.raises(ConfigurationError, match=rf"invisible character, U\+{ord(hidden):04X}"):
             new_key(*key)
 
 

@@ -40,7 +40,7 @@ OF_VALUES = [
     "_format.columns.MAX_MIXED_BYTES",
     "_format.reader._LEAST_BYTES",
     "_format.part._LARGE_ROW_BYTES",
-    "_format.rows._UNLOCKED_BYTES",
+    "_format.rows._GIL_FREE_ROW_BYTES",
     "_stream.items.UNLOCKED_BYTES",
 ]
 # Where the number of records does.

@@ -206,7 +206,7 @@ def test_no_copy_is_made_under_the_name_of_a_tag(tagged, tmp_path):
         ("a\nb", "has a control character"),
         ("a\\b", "has a backslash"),
         ("parts", "has the reserved path segment 'parts'"),
-        ("a\u202eb", "has a character that is not seen"),
+        ("a\u202eb", "has an invisible character"),
         ("x" * 201, "has a path segment longer than 200 bytes"),
         ("x/" * 400 + "x", "is longer than 800 bytes"),
         (7, "must be a string, not int"),

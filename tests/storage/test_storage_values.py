@@ -161,7 +161,9 @@ def test_a_rank_beyond_what_an_entry_holds_is_refused_by_name_early_or_late(buil
     check(built(ragged), ragged)
     with pytest.raises(UnsupportedDataError, match="record 40: the record itself has 9 dimensions"):
         built([np.zeros(1)] * 40 + [big] * 40)
-    with pytest.raises(UnsupportedDataError, match="the record itself has 9 dimensions; where that varies"):
+    with pytest.raises(
+        UnsupportedDataError, match="the record itself has 9 dimensions; a field in which their number varies"
+    ):
         built([big, np.zeros(1)] * 20)
 
 

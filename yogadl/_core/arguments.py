@@ -1,4 +1,8 @@
-"""Check the arguments of callers, and word all errors about an argument's name or value; sizes with units."""
+"""Check the arguments of callers; all errors about an argument's name or value are worded here.
+
+The module also reads and writes sizes with units, and finds the line of the user's code that a warning should
+point at.
+"""
 
 import functools
 import math
@@ -17,9 +21,6 @@ from yogadl.errors import ConfigurationError
 if TYPE_CHECKING:
     from fractions import Fraction
 
-# Read and write sizes with units, such as 256MB.
-
-
 _UNITS: Final = {
     "": 1, "B": 1,
     "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -36,9 +37,9 @@ def bytes_of(size: int | str) -> int:
         ConfigurationError: if it is no size.
     """
     if isinstance(size, str):
-        found = _SIZE.fullmatch(size.strip())
-        unit = _UNITS.get(found[2].upper()) if found else None
-        count = 0 if not found or unit is None else int(float(found[1]) * unit)
+        match = _SIZE.fullmatch(size.strip())
+        unit = _UNITS.get(match[2].upper()) if match else None
+        count = 0 if not match or unit is None else int(float(match[1]) * unit)
     else:
         count = size if type(size) is int else 0
     if count < 1:
@@ -56,9 +57,6 @@ def in_words(size_bytes: float) -> str:
     return f"{size_bytes:,.1f} TB"
 
 
-# Find the line of the user's own code that a warning should point at.
-
-
 def users_level(*libraries: str) -> int:
     """Return the `stacklevel` that makes a warning of the calling function point at the user's own line.
 
@@ -69,17 +67,14 @@ def users_level(*libraries: str) -> int:
         libraries: Packages through which the user may have called this library; their lines are skipped, too.
     """
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and _is_passed_over(frame, {"yogadl", *libraries}):
+    while frame.f_back is not None and _is_library_frame(frame, {"yogadl", *libraries}):
         frame, level = frame.f_back, level + 1
     return level
 
 
-def _is_passed_over(frame: FrameType, libraries: set[str]) -> bool:
+def _is_library_frame(frame: FrameType, libraries: set[str]) -> bool:
     names = frame.f_globals.get("__name__", "").split(".")
     return names[0] in libraries and names[:2] != ["yogadl", "cli"]
-
-
-# Check the arguments of callers; all errors about an argument's name or value are worded here.
 
 
 P = ParamSpec("P")
@@ -98,24 +93,24 @@ _SYNONYMS: Final = (
     {"seed", "shuffle_seed"},
 )
 
-# Correct names that some functions don't have; no similar name is suggested for them.
+# Arguments of some functions only: if another function gets one, no similar name is suggested.
 _NO_TYPO: Final = frozenset({"skip_finished_epoch", "skip_shuffle_at_epoch_end"})
 
 # Other functions that may take the argument; each key is the text of a call to the function.
 Elsewhere = Mapping[str, Callable[..., Any]]
 
 
-def above_zero(name: str, given: Any) -> float | None:  # Any: the value is checked here
+def above_zero(name: str, value: Any) -> float | None:  # Any: the value is checked here
     """Return a number above 0, or ``None`` if none is given.
 
     Raises:
         ConfigurationError: if the value is anything else.
     """
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if given is not None and not (is_number and given > 0):
-        raise ConfigurationError(f"{name} must be a number above 0, not {given!r}")
-    found: float | None = given
-    return found
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and value > 0):
+        raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
+    number: float | None = value
+    return number
 
 
 def explains_names(elsewhere: Elsewhere | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -145,16 +140,24 @@ def unknown_argument(
     title: str, name: str, names: Collection[str], elsewhere: Elsewhere | None = None
 ) -> ConfigurationError:
     """Return the error for an unknown argument: it suggests similar names, or else lists all names."""
-    meant = [f"{found}=" for found in _same(name, names)]
-    if not meant:
+    suggestions = [f"{found}=" for found in _synonyms_among(name, names)]
+    if not suggestions:
         others = {text: names_of(function) for text, function in (elsewhere or {}).items()}
-        meant = [f"{found}=" for found in _close(name, names)]
-        meant += [f"{text}(...)" for text in others if text.endswith(f".{name}")]
-        meant += [f"{text}({found}=...)" for text, theirs in others.items() for found in _same(name, theirs)]
+        suggestions = [f"{found}=" for found in _similar_names(name, names)]
+        suggestions += [f"{text}(...)" for text in others if text.endswith(f".{name}")]
+        suggestions += [
+            f"{text}({found}=...)"
+            for text, other_names in others.items()
+            for found in _synonyms_among(name, other_names)
+        ]
         # Misspelt arguments of other functions are suggested only if nothing else fits.
-        near = [f"{text}({found}=...)" for text, theirs in others.items() for found in _close(name, theirs)]
-        meant = meant or near
-    hint = f"did you mean {' or '.join(meant)}?" if meant else f"it has {', '.join(names)}"
+        misspelt = [
+            f"{text}({found}=...)"
+            for text, other_names in others.items()
+            for found in _similar_names(name, other_names)
+        ]
+        suggestions = suggestions or misspelt
+    hint = f"did you mean {' or '.join(suggestions)}?" if suggestions else f"it has {', '.join(names)}"
     return ConfigurationError(f"{title} has no argument {name!r}: {hint}")
 
 
@@ -166,12 +169,12 @@ def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(name for name in names if name != "self")
 
 
-def _same(name: str, names: Collection[str]) -> list[str]:
-    words = {name}.union(*(group for group in _SYNONYMS if name in group))
-    return [found for found in names if found in words]
+def _synonyms_among(name: str, names: Collection[str]) -> list[str]:
+    synonyms = {name}.union(*(group for group in _SYNONYMS if name in group))
+    return [candidate for candidate in names if candidate in synonyms]
 
 
-def _close(name: str, names: Collection[str]) -> list[str]:
+def _similar_names(name: str, names: Collection[str]) -> list[str]:
     import difflib  # needed only for errors
 
     if name in _NO_TYPO:
@@ -209,7 +212,7 @@ def flag(name: str, value: Any) -> bool:  # Any: the value is checked here
 
 
 def exact(name: str, value: Any) -> "Fraction":  # Any: the value is checked here
-    """Return a number above 0 exactly; a float stands for the decimal that Python prints for it.
+    """Return a number above 0 as a fraction; a float is read as the decimal number that Python prints for it.
 
     Raises:
         ConfigurationError: if the value is anything else; the error names the argument.
@@ -219,14 +222,14 @@ def exact(name: str, value: Any) -> "Fraction":  # Any: the value is checked her
 
     if not isinstance(value, bool | np.bool_) and isinstance(value, Real):
         if isinstance(value, Integral):
-            found = Fraction(int(value))
+            fraction = Fraction(int(value))
         elif isinstance(value, Fraction):
-            found = value
+            fraction = value
         else:
             number = float(value)
-            found = Fraction(repr(number)) if math.isfinite(number) else Fraction(0)
-        if found > 0:
-            return found
+            fraction = Fraction(repr(number)) if math.isfinite(number) else Fraction(0)
+        if fraction > 0:
+            return fraction
     raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
 
 
@@ -246,7 +249,7 @@ def checked_indices(indices: Any, records: int) -> NDArray[np.int64]:
         low, high = int(array.min()), int(array.max())
         if low < -records or high >= records:
             raise IndexError(f"record {low if low < -records else high} is out of range: there are {records}")
-    found = array.astype(np.int64)
-    if len(found) and low < 0:
-        found[found < 0] += records
-    return found
+    checked = array.astype(np.int64)
+    if len(checked) and low < 0:
+        checked[checked < 0] += records
+    return checked

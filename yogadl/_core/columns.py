@@ -14,7 +14,7 @@ from yogadl._core.leaf import (
     BYTES,
     NUMPY_DTYPES,
     OBJECT,
-    PICKLE,
+    PICKLE_HINT,
     PYTHON_SCALARS,
     BadShapeError,
     BadValueError,
@@ -26,9 +26,6 @@ from yogadl._core.leaf import (
 from yogadl._core.spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
-# Turn records into columns: one array or list a field, a chunk of records at a time.
-
-
 # One column per field: an array or a list made by `column_of`, or a stored column. The items are of type Any
 # because this module can't import the classes of stored columns.
 Columns = list[Any]
@@ -39,8 +36,8 @@ MAX_LEAF_BYTES: Final = 2**31 - 2**20
 # The size of a chunk: large enough to keep the work per chunk small, small enough for memory.
 CHUNK_RECORDS: Final = 1024
 CHUNK_BYTES: Final = 8 * 2**20
-# A chunk is read in steps of this many records. After each step its last record is measured: it may be far
-# larger than those before, and then the chunk ends early.
+# A chunk is read in steps of this many records. After each step, the size of its last record is measured: if
+# that is far larger than expected, the chunk ends early.
 _UNSEEN_RECORDS: Final = 64
 
 
@@ -94,7 +91,7 @@ class Pickled:
         return len(self.data)
 
 
-def copier_of(node: Node, keep_object: Callable[[Any], Any] = Pickled) -> Callable[[Any], Any]:
+def copier_of(node: Node, copy_object: Callable[[Any], Any] = Pickled) -> Callable[[Any], Any]:
     """Return a function that copies those parts of a record that may change later.
 
     For example, a source may fill the same array again for each record.
@@ -103,41 +100,43 @@ def copier_of(node: Node, keep_object: Callable[[Any], Any] = Pickled) -> Callab
 
     Args:
         node: The structure of a record.
-        keep_object: Copies an object that will be pickled.
+        copy_object: Copies an object that will be pickled.
     """
     if isinstance(node, Leaf):
-        return keep_object if node.dtype == OBJECT else _owned
-    copiers = [copier_of(child, keep_object) for child in node.children]
+        return copy_object if node.dtype == OBJECT else _copy_if_mutable
+    copiers = [copier_of(child, copy_object) for child in node.children]
     if isinstance(node, DictNode):
         by_key = dict(zip(node.keys, copiers, strict=True))
 
-        def keep_dict(record: Any) -> Any:
+        def copy_dict(record: Any) -> Any:
             if not isinstance(record, dict) or record.keys() != by_key.keys():
                 return record
             return {key: by_key[key](value) for key, value in record.items()}
 
-        return keep_dict
+        return copy_dict
 
-    def keep_sequence(record: Any) -> Any:
+    def copy_sequence(record: Any) -> Any:
         if not isinstance(record, list | tuple) or len(record) != len(copiers):
             return record
-        kept = [keep(value) for keep, value in zip(copiers, record, strict=True)]
+        copied = [copy_child(value) for copy_child, value in zip(copiers, record, strict=True)]
         if isinstance(record, list):
-            return kept
+            return copied
         make: Any = getattr(record, "_make", tuple)  # of a namedtuple
-        return make(kept)
+        return make(copied)
 
-    return keep_sequence
+    return copy_sequence
 
 
 # Types of values that can't be changed: most values are of these.
-_CONSTANT: Final = frozenset({*PYTHON_SCALARS, str, bytes, *(np.dtype(name).type for name in NUMPY_DTYPES)})
+_IMMUTABLE_TYPES: Final = frozenset(
+    {*PYTHON_SCALARS, str, bytes, *(np.dtype(name).type for name in NUMPY_DTYPES)}
+)
 
 
-def _owned(value: Any) -> Any:
+def _copy_if_mutable(value: Any) -> Any:
     """Return a value that no other code can change."""
     kind = type(value)
-    if kind in _CONSTANT:
+    if kind in _IMMUTABLE_TYPES:
         return value
     if kind is np.ndarray:
         return value if value.nbytes > MAX_LEAF_BYTES else value.copy()  # a value this large will be refused
@@ -153,18 +152,18 @@ def _owned(value: Any) -> Any:
 
 def _next_records(spec: Spec, records: Iterator[Any], count: int) -> list[Any]:
     """Return the next `count` records, or fewer if they are much larger in all than a chunk should be."""
-    taken: list[Any] = []
-    while more := list(itertools.islice(records, min(_UNSEEN_RECORDS, count - len(taken)))):
-        taken += more
-        if len(taken) == count:
+    chunk: list[Any] = []
+    while step := list(itertools.islice(records, min(_UNSEEN_RECORDS, count - len(chunk)))):
+        chunk += step
+        if len(chunk) == count:
             break
         try:
-            last = columns_of(spec, more[-1:])
+            last = columns_of(spec, step[-1:])
         except UnsupportedDataError:
             break  # storing the records raises an error that names the first one that does not fit
-        if len(taken) * sum(map(size_of, last)) > 2 * CHUNK_BYTES:
+        if len(chunk) * sum(map(size_of, last)) > 2 * CHUNK_BYTES:
             break
-    return taken
+    return chunk
 
 
 def columns_of(spec: Spec, records: Sequence[Any], first_record: int = 0) -> Columns:
@@ -196,12 +195,14 @@ def _split(node: Node, values: Sequence[Any], found: list[list[Any]], path: str,
     if isinstance(node, Leaf):
         found.append(values if isinstance(values, list) else list(values))
         return
-    bad = _first_mismatch(node, values)
-    if bad is not None:
-        raise refuse(path, first + bad, _difference(node, values[bad]))
+    mismatch = _first_mismatch(node, values)
+    if mismatch is not None:
+        raise refuse(path, first + mismatch, _difference(node, values[mismatch]))
     for position, (key, child) in enumerate(zip(node.keys, node.children, strict=True)):
-        at: Any = key if isinstance(node, DictNode) else position
-        _split(child, [value[at] for value in values], found, f"{path}/{key}" if path else str(key), first)
+        subscript: Any = key if isinstance(node, DictNode) else position
+        _split(
+            child, [value[subscript] for value in values], found, f"{path}/{key}" if path else str(key), first
+        )
 
 
 def _first_mismatch(node: DictNode | SequenceNode | NamedTupleNode, values: Sequence[Any]) -> int | None:
@@ -261,7 +262,7 @@ def column_of(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
         BadValueError: if a value is not of the leaf's dtype.
     """
     if not leaf.is_numeric:
-        return _list_of(leaf, values)
+        return _list_column(leaf, values)
     dtype = leaf.numpy_dtype
     kinds = set(map(type, values))
     if kinds == {np.ndarray}:
@@ -273,16 +274,16 @@ def column_of(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
             position = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
             raise BadValueError(position, f"is {values[position]}, which does not fit into int64") from None
     else:
-        arrays = [_array(leaf, i, value) for i, value in enumerate(values)]
+        arrays = [_to_array(leaf, i, value) for i, value in enumerate(values)]
     if {array.dtype for array in arrays} != {dtype}:
-        arrays = [_array(leaf, i, value) for i, value in enumerate(arrays)]
+        arrays = [_to_array(leaf, i, value) for i, value in enumerate(arrays)]
     shapes = {array.shape for array in arrays}
     if max(map(math.prod, shapes), default=0) * dtype.itemsize > MAX_LEAF_BYTES:
         for position, array in enumerate(arrays):
             check_size(position, array.nbytes)  # before the values are copied or touched
     if len(shapes) != 1:
         return [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
-    return _stacked(arrays, dtype, shapes.pop())
+    return _stack(arrays, dtype, shapes.pop())
 
 
 def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
@@ -320,13 +321,13 @@ def _check_shapes(leaf: Leaf, column: NDArray[Any] | list[Any]) -> None:
         return  # every value is one str or bytes, which has no shape that could differ
     else:
         shapes = [shape_of(leaf, value) for value in column]
-    known = [(axis, size) for axis, size in enumerate(leaf.shape) if size is not None]
+    fixed_sizes = [(axis, size) for axis, size in enumerate(leaf.shape) if size is not None]
     for shape in set(shapes):
-        if len(shape) != len(leaf.shape) or (known and any(shape[axis] != size for axis, size in known)):
+        if len(shape) != len(leaf.shape) or any(shape[axis] != size for axis, size in fixed_sizes):
             raise BadShapeError(shapes.index(shape), shape)
 
 
-def _stacked(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def _stack(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     # Joining the buffers is several times faster than np.stack on small arrays (benchmarks/build.py).
     # Custom dtypes and datetimes export no buffer. Arrays in another memory order would be joined in that
     # order.
@@ -346,7 +347,7 @@ def _scalar_types(name: str, dtype: np.dtype[Any]) -> set[type]:
     return types
 
 
-def _array(leaf: Leaf, position: int, value: object) -> NDArray[Any]:
+def _to_array(leaf: Leaf, position: int, value: object) -> NDArray[Any]:
     _leaf_of_at(leaf, position, value)
     return np.asarray(value).astype(leaf.numpy_dtype, copy=False)
 
@@ -357,29 +358,30 @@ def _leaf_of_at(leaf: Leaf, position: int, value: object) -> Leaf:
         found = leaf_of(value)
     except BadValueError as error:
         # The records before decided how this field is stored, so the hint to pickle does not apply.
-        raise BadValueError(position, error.problem.replace(f", {PICKLE}", "")) from error.__cause__
+        raise BadValueError(position, error.problem.replace(f", {PICKLE_HINT}", "")) from error.__cause__
     if found.dtype != leaf.dtype:
         raise BadValueError(position, f"has dtype {found.dtype}, but the records before have {leaf.dtype}")
     return found
 
 
-def _list_of(leaf: Leaf, values: Sequence[Any]) -> list[Any]:
+def _list_column(leaf: Leaf, values: Sequence[Any]) -> list[Any]:
     if leaf.dtype == OBJECT:
         return list(values)
-    want = bytes if leaf.dtype == BYTES else str
-    if leaf.shape == () and set(map(type, values)) == {want}:
+    python_type = bytes if leaf.dtype == BYTES else str
+    if leaf.shape == () and set(map(type, values)) == {python_type}:
         return list(values)
-    return [_strings(leaf, want, i, value) for i, value in enumerate(values)]
+    return [_string_value(leaf, python_type, i, value) for i, value in enumerate(values)]
 
 
-def _strings(leaf: Leaf, want: type, position: int, value: object) -> Any:
+def _string_value(leaf: Leaf, python_type: type, position: int, value: object) -> Any:
     """Return one value of a bytes or str leaf: the scalar, or an object array of them."""
     if isinstance(value, np.ndarray) and value.dtype == object and not value.size:
-        return value  # an empty array has no type of its own: it takes the leaf's
+        return value  # the items of an empty array have no type: the leaf's dtype holds
     found = _leaf_of_at(leaf, position, value)
     if found.shape == ():
         scalar = value.item() if isinstance(value, np.ndarray | np.generic) else value
-        return str.__str__(scalar) if want is str else want(scalar)  # str() of an Enum's member is its name
+        # str() of an Enum's member is its name, so the plain str is taken another way.
+        return str.__str__(scalar) if python_type is str else python_type(scalar)
     return np.asarray(value).astype(object)
 
 
@@ -389,7 +391,7 @@ def widen(leaf: Leaf, shape: Shape | None) -> Leaf:
         return leaf
     if shape is None or len(leaf.shape) != len(shape):
         return Leaf(leaf.dtype, None, leaf.ragged_rank, leaf.row_splits)
-    merged = tuple(ours if ours == theirs else None for ours, theirs in zip(leaf.shape, shape, strict=True))
+    merged = tuple(size if size == other else None for size, other in zip(leaf.shape, shape, strict=True))
     return Leaf(leaf.dtype, merged, leaf.ragged_rank, leaf.row_splits)
 
 
@@ -425,21 +427,23 @@ def size_of(column: NDArray[Any] | list[Any]) -> int:
 # Let a caller declare the shapes of fields that vary, which a sample of the records may not show.
 
 
-def declare(sampled: Spec, given: Any) -> tuple[Spec, frozenset[int]]:
+def declare(sampled: Spec, declaration: Any) -> tuple[Spec, frozenset[int]]:
     """Return the spec with the caller's declarations, and the numbers of the fields that they cover.
 
     Args:
         sampled: The spec of the records in the sample.
-        given: A `Spec`, or a tree like the record's whose leaves are `Leaf`s. A dict names keys of a dict,
-            attributes of a namedtuple or positions of a list or tuple, and may leave some out. A field that
-            is left out, or declared as ``None``, stays as it was sampled.
+        declaration: A `Spec`, or a tree like the record's whose leaves are `Leaf`s. A dict names keys of a
+            dict, attributes of a namedtuple or positions of a list or tuple, and may leave some out. A field
+            that is left out, or declared as ``None``, stays as it was sampled.
 
     Raises:
-        ConfigurationError: if `given` is anything else, or the sampled records don't fit it.
+        ConfigurationError: if the declaration is anything else, or the sampled records don't fit it.
     """
-    declared = list(_leaves(sampled.tree, given.tree if isinstance(given, Spec) else given, ""))
+    declared = list(
+        _leaves(sampled.tree, declaration.tree if isinstance(declaration, Spec) else declaration, "")
+    )
     leaves = [
-        field.leaf if leaf is None else _checked(field.name, field.leaf, leaf)
+        field.leaf if leaf is None else _apply_declaration(field.name, field.leaf, leaf)
         for field, leaf in zip(sampled.fields, declared, strict=True)
     ]
     numbers = frozenset(number for number, leaf in enumerate(declared) if leaf is not None)
@@ -465,55 +469,58 @@ def _leaf_text(leaf: Leaf) -> str:
     return f'yogadl.Leaf("{leaf.dtype}"{shape})'
 
 
-def _leaves(node: Node, given: Any, path: str) -> Iterator[Leaf | None]:
+def _leaves(node: Node, declaration: Any, path: str) -> Iterator[Leaf | None]:
     """Yield the declared leaf of each field below `node`, in order; None for a field without one."""
     if isinstance(node, Leaf):
-        if not isinstance(given, Leaf | None):
+        if not isinstance(declaration, Leaf | None):
             raise ConfigurationError(
-                f'spec= must declare {_name(path)} with a leaf, such as yogadl.Leaf("float32", (None, 3)), '
-                f"not with {given!r:.100}"
+                f"spec= must declare {_describe(path)} with a leaf, such as "
+                f'yogadl.Leaf("float32", (None, 3)), '
+                f"not with {declaration!r:.100}"
             )
-        yield given
+        yield declaration
         return
-    of_keys = _by_key(node, given, path)
+    declared_by_key = _by_key(node, declaration, path)
     for key, child in zip(node.keys, node.children, strict=True):
-        yield from _leaves(child, of_keys.get(key), f"{path}/{key}" if path else str(key))
+        yield from _leaves(child, declared_by_key.get(key), f"{path}/{key}" if path else str(key))
 
 
-def _by_key(node: DictNode | SequenceNode | NamedTupleNode, given: Any, path: str) -> Mapping[Any, Any]:
+def _by_key(node: DictNode | SequenceNode | NamedTupleNode, declaration: Any, path: str) -> Mapping[Any, Any]:
     """Return the declaration of each child, by its key."""
-    if isinstance(given, DictNode | SequenceNode | NamedTupleNode):
-        given = dict(zip(given.keys, given.children, strict=True))
+    if isinstance(declaration, DictNode | SequenceNode | NamedTupleNode):
+        declaration = dict(zip(declaration.keys, declaration.children, strict=True))
     keys = list(node.keys)
-    if given is None:
+    if declaration is None:
         return {}
-    if isinstance(given, list | tuple) and not isinstance(node, DictNode) and len(given) == len(keys):
-        return dict(zip(keys, given, strict=True))
-    if not isinstance(given, Mapping):
+    is_sequence = isinstance(declaration, list | tuple) and not isinstance(node, DictNode)
+    if is_sequence and len(declaration) == len(keys):
+        return dict(zip(keys, declaration, strict=True))
+    if not isinstance(declaration, Mapping):
         raise ConfigurationError(
-            f"spec= must declare {_name(path)} with a dict of some of its keys, which are {keys}, "
-            f"not with {given!r:.100}"
+            f"spec= must declare {_describe(path)} with a dict of some of its keys, which are {keys}, "
+            f"not with {declaration!r:.100}"
         )
-    unknown = [key for key in given if key not in keys]
+    unknown = [key for key in declaration if key not in keys]
     if unknown:
-        raise ConfigurationError(f"spec= names {unknown[0]!r} in {_name(path)}, which has only {keys}")
-    return given
+        raise ConfigurationError(f"spec= names {unknown[0]!r} in {_describe(path)}, which has only {keys}")
+    return declaration
 
 
-def _checked(name: str, sampled: Leaf, declared: Leaf) -> Leaf:
+def _apply_declaration(name: str, sampled: Leaf, declared: Leaf) -> Leaf:
     """Return the leaf with the declared shape; everything else stays as sampled."""
     if declared.dtype != sampled.dtype:
         raise ConfigurationError(
-            f"spec= declares {_name(name)} as {declared.dtype}, but the records sampled have {sampled.dtype}"
+            f"spec= declares {_describe(name)} as {declared.dtype}, but the records sampled have "
+            f"{sampled.dtype}"
         )
     wider = widen(declared, sampled.shape)
     if wider != declared:
         raise ConfigurationError(
-            f"spec= declares {_name(name)} with the shape {declared.shape}, but the records sampled have "
+            f"spec= declares {_describe(name)} with the shape {declared.shape}, but the records sampled have "
             f"{sampled.shape}: declare {_leaf_text(wider)}"
         )
     return replace(sampled, shape=declared.shape)
 
 
-def _name(path: str) -> str:
+def _describe(path: str) -> str:
     return f"field {path!r}" if path else "the record"

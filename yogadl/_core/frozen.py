@@ -19,59 +19,62 @@ def frozen(kind: type[T]) -> type[T]:
     """Make a class immutable, as `dataclass(frozen=True)` does; the class keeps methods of its own."""
     methods = {"__repr__": _repr, "__eq__": _eq, "__hash__": _hash}
     for name, method in methods.items():
-        if name not in vars(kind) or vars(kind)[name] is None:  # a class with __eq__ has no __hash__
+        # Python sets the __hash__ of a class with an __eq__ to None.
+        if name not in vars(kind) or vars(kind)[name] is None:
             setattr(kind, name, method)
-    made: Any = dataclass(init=False, repr=False, eq=False)(kind)
-    made.__init__ = _init_of(made)
-    made.__setattr__ = made.__delattr__ = _refuse
+    untyped: Any = dataclass(init=False, repr=False, eq=False)(kind)
+    untyped.__init__ = _make_init(untyped)
+    untyped.__setattr__ = untyped.__delattr__ = _refuse_change
     return kind
 
 
-def _init_of(kind: Any) -> Any:
+def _make_init(kind: Any) -> Any:
+    """Compile the `__init__` of a class, which sets all its fields at once."""
     names: dict[str, Any] = {"MISSING": MISSING}
     arguments, lines = ["self"], ["values = self.__dict__"]
-    for one in fields(kind):
-        if not one.init:
+    for member in fields(kind):
+        if not member.init:
             continue
-        value, default = one.name, ""
-        if one.default is not MISSING:
-            default, names[f"{one.name}_default"] = f"={one.name}_default", one.default
-        elif one.default_factory is not MISSING:
-            default, names[f"{one.name}_factory"] = "=MISSING", one.default_factory
-            value = f"{one.name}_factory() if {one.name} is MISSING else {one.name}"
-        arguments.append(one.name + default)
-        lines.append(f"values[{one.name!r}] = {value}")
+        value, default = member.name, ""
+        if member.default is not MISSING:
+            default, names[f"{member.name}_default"] = f"={member.name}_default", member.default
+        elif member.default_factory is not MISSING:
+            default, names[f"{member.name}_factory"] = "=MISSING", member.default_factory
+            value = f"{member.name}_factory() if {member.name} is MISSING else {member.name}"
+        arguments.append(member.name + default)
+        lines.append(f"values[{member.name!r}] = {value}")
     if hasattr(kind, "__post_init__"):
         lines.append("self.__post_init__()")
     exec(f"def __init__({', '.join(arguments)}):\n " + "\n ".join(lines), names)
-    made = names["__init__"]
-    made.__qualname__, made.__module__ = f"{kind.__qualname__}.__init__", kind.__module__
-    made.__annotations__ = {one.name: one.type for one in fields(kind) if one.init} | {"return": None}
-    return made
+    init = names["__init__"]
+    init.__qualname__, init.__module__ = f"{kind.__qualname__}.__init__", kind.__module__
+    init.__annotations__ = {member.name: member.type for member in fields(kind) if member.init} | {
+        "return": None
+    }
+    return init
 
 
-def _compared(self: Any) -> tuple[Any, ...]:
-    return tuple([getattr(self, one.name) for one in fields(self) if one.compare])
+def _compared_values(self: Any) -> tuple[Any, ...]:
+    return tuple([getattr(self, member.name) for member in fields(self) if member.compare])
 
 
 def _eq(self: Any, other: Any) -> bool:
-    return _compared(self) == _compared(other) if type(other) is type(self) else NotImplemented
+    return _compared_values(self) == _compared_values(other) if type(other) is type(self) else NotImplemented
 
 
 def _hash(self: Any) -> int:
-    return hash(_compared(self))
+    return hash(_compared_values(self))
 
 
 def _repr(self: Any) -> str:
-    shown = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
+    shown = ", ".join(
+        f"{member.name}={getattr(self, member.name)!r}" for member in fields(self) if member.repr
+    )
     return f"{type(self).__qualname__}({shown})"
 
 
-def _refuse(self: Any, name: str, *value: object) -> NoReturn:
+def _refuse_change(self: Any, name: str, *value: object) -> NoReturn:
     raise FrozenInstanceError(f"can't change {name!r}: a {type(self).__qualname__} is immutable")
-
-
-# Parse JSON from untrusted files: within limits, and with one error type for any problem.
 
 
 # A spec is nested at most 64 deep, which takes twice as many levels of JSON.

@@ -1,4 +1,4 @@
-"""Name a dataset by id and version, checked before they become a path; the library's own version."""
+"""Name a dataset by an id and a version, checked before they become a path; the library's own version."""
 
 from functools import cache
 from pathlib import Path
@@ -7,15 +7,12 @@ from typing import Final
 from yogadl._core.frozen import frozen
 from yogadl.errors import ConfigurationError
 
-# Name a dataset by id and version; both are checked before they become a path.
-
-
 # Folders that each dataset has; an id with such a segment would collide with the files of a shorter id.
 RESERVED_NAMES = frozenset({"versions", "parts", "tables", "builds", "trash", "locks", "leases", "tags"})
 # The longest path segment in bytes: file systems allow 255, and this library appends suffixes.
 MAX_SEGMENT_BYTES = 200
 MAX_NAME_BYTES = 800
-# The version name for which the version is computed from the builder, where there is one.
+# The version name with which `cacheable` and `yogadl build` compute the version from the builder.
 AUTO: Final = "auto"
 
 
@@ -61,13 +58,13 @@ def new_key(dataset_id: str, dataset_version: str) -> DatasetKey:
         hidden = _hidden_in(name)
         if hidden:
             raise ConfigurationError(
-                f"the {what} {name!a} has a character that is not seen, U+{ord(hidden):04X}; leave it out"
+                f"the {what} {name!a} has an invisible character, U+{ord(hidden):04X}; leave it out"
             )
     return key
 
 
 def _hidden_in(name: str) -> str | None:
-    """Return an invisible character that affects how text shows: a control, direction or separator mark."""
+    """Return an invisible character of a name: a control, text direction or line separator character."""
     if name.isascii():
         return None  # the usual case; ASCII control characters are refused in any key
     import unicodedata  # slow to import
@@ -131,13 +128,11 @@ def _problem_with(name: str) -> str | None:
     return None
 
 
-# Return the version of this library, which is stored in a file beside this one.
-
-
 @cache  # the version can't change while the library is loaded
 def library_version() -> str:
     """Return the version.
 
-    The version is read from the file, since importlib.metadata takes 20 ms and does not know a checkout.
+    The version is read from the file, since importlib.metadata takes 20 ms and finds no version in a source
+    checkout.
     """
     return (Path(__file__).parents[1] / "VERSION").read_text().strip()

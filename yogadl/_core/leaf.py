@@ -82,7 +82,7 @@ class Leaf:
     numpy_dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        dtype: Any = self.dtype  # as a caller gave it
+        dtype: Any = self.dtype  # as the caller passed it
         shape: Any = self.shape
         if not isinstance(dtype, str):
             object.__setattr__(self, "dtype", _name_of_dtype(dtype))
@@ -189,10 +189,10 @@ def dtype_named(name: str) -> np.dtype[Any]:
     except ImportError as error:
         raise MissingDependencyError(f"dtype {name!r} needs ml_dtypes: pip install ml_dtypes") from error
     try:
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     except AttributeError as error:
         raise CacheFormatError(f"there is no dtype {name!r} in this version of ml_dtypes") from error
-    return found
+    return dtype
 
 
 class BadValueError(Exception):
@@ -213,7 +213,7 @@ class BadShapeError(BadValueError):
 
 
 def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
-    """Return the leaf that `value` is a value of.
+    """Return the dtype and the shape of a value, as a leaf.
 
     Raises:
         BadValueError: if the value can't be stored.
@@ -226,11 +226,11 @@ def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
     if isinstance(value, bytes | bytearray | memoryview):
         return Leaf(BYTES)
     if is_masked(value):
-        raise BadValueError(0, _MASKED)
+        raise BadValueError(0, _MASKED_PROBLEM)
     if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__array__"):
         if allow_pickle:
             return Leaf(OBJECT)
-        raise BadValueError(0, _refusal(value))
+        raise BadValueError(0, _unsupported_problem(value))
     try:
         array = np.asarray(value)
     except Exception as error:
@@ -240,7 +240,7 @@ def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
 
 
 def leaf_at(name: str, record: int, value: object, allow_pickle: bool = False) -> Leaf:
-    """Return the leaf that `value` is a value of, or raise the error that names field and record."""
+    """Return the leaf of a value, as `leaf_of` does; the error names the field and the record."""
     try:
         return leaf_of(value, allow_pickle)
     except BadValueError as error:
@@ -274,12 +274,14 @@ def _leaf_of_objects(array: NDArray[Any], allow_pickle: bool) -> Leaf:
         return Leaf(OBJECT)
     names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
     raise BadValueError(
-        0, f"is an object array (of {names}); make it an array of numbers, bytes or str, {PICKLE}"
+        0, f"is an object array (of {names}); make it an array of numbers, bytes or str, {PICKLE_HINT}"
     )
 
 
-PICKLE: Final = "or store it pickled with allow_pickle=True"
-_MASKED: Final = "is a masked array, whose mask would be lost; store filled() and the mask as two fields"
+PICKLE_HINT: Final = "or store it pickled with allow_pickle=True"
+_MASKED_PROBLEM: Final = (
+    "is a masked array, whose mask would be lost; store filled() and the mask as two fields"
+)
 
 
 def is_masked(value: object) -> bool:
@@ -287,16 +289,16 @@ def is_masked(value: object) -> bool:
     return type(value).__module__.startswith("numpy.ma")
 
 
-def _refusal(value: object) -> str:
+def _unsupported_problem(value: object) -> str:
     if value is None:
-        return f"is None; leave the field out or put a value in its place, {PICKLE}"
+        return f"is None; leave the field out or put a value in its place, {PICKLE_HINT}"
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if "parse" in kind.lower():  # scipy.sparse, tf.SparseTensor, torch sparse
         return f"is sparse ({kind}); store its indices and values as fields of their own, or make it dense"
-    return f"is a {kind}; make it an array, a number, bytes or str, {PICKLE}"
+    return f"is a {kind}; make it an array, a number, bytes or str, {PICKLE_HINT}"
 
 
 def refuse(name: str, record: int, problem: str) -> UnsupportedDataError:
-    """Return the error that names field and record."""
+    """Return the error for a value that can't be stored; it names the field and the record."""
     field = f"field {name!r}" if name else "the record itself"
     return UnsupportedDataError(f"record {record}: {field} {problem}")

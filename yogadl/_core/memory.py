@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from yogadl.errors import ConfigurationError
 
-# Just below the 32 MiB from which on glibc maps every array anew.
+# glibc maps arrays of 32 MiB and more anew each time; this is just below.
 _SETTLING_BYTES: Final = 31 * 2**20
 # TensorFlow and JAX use an array's memory without a copy if it is aligned to this.
 _ALIGNMENT: Final = 64
@@ -35,12 +35,12 @@ def require_memory(what: str, records: int, record_bytes: int) -> None:
     Raises:
         ConfigurationError: if the work needs more.
     """
-    has_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if records * record_bytes > has_bytes // 2:
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if records * record_bytes > memory_bytes // 2:
         raise ConfigurationError(
             f"{what} of {records} records needs {records * record_bytes / 1e9:.1f} GB of memory, "
-            f"{record_bytes} bytes a record, and may use half of this machine's {has_bytes / 1e9:.1f} GB: "
-            f"take fewer of the records first, as by ref[:{has_bytes // 2 // record_bytes}]"
+            f"{record_bytes} bytes a record, and may use half of this machine's {memory_bytes / 1e9:.1f} GB: "
+            f"take fewer of the records first, as by ref[:{memory_bytes // 2 // record_bytes}]"
         )
 
 
@@ -65,9 +65,10 @@ def trim_allocator() -> None:
 class BatchMemory:
     """Makes arrays whose memory is used again once nothing refers to it. Thread-safe, and safe across a fork.
 
-    For frameworks that keep an aligned array's memory and release it at a time of their own: without reuse,
-    new memory would be faulted in page by page for every batch (benchmarks/tf_data.py). The memory of an
-    array is not used again while there is a reference to the array, to a view of it or to a buffer of either.
+    Meant for frameworks that use an aligned array's memory without a copy, and release it later: without
+    reuse, new memory would be faulted in page by page for every batch (benchmarks/tf_data.py). The memory of
+    an array is not used again while there is a reference to the array, to a view of it or to a buffer of
+    either.
 
     Example:
         >>> import numpy as np
@@ -98,10 +99,10 @@ class BatchMemory:
         except IndexError:
             # Private, so that a forked process writes to a copy of its own.
             block = mmap.mmap(-1, pages_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
-        # The block itself is not an array, so `whole` is the base of every view, and the last of them to go.
-        whole = np.frombuffer(block, np.uint8, size)
-        weakref.finalize(whole, _put_back, idle, block).atexit = False
-        return whole.view(dtype).reshape(shape)
+        # numpy keeps a reference from every view to this array, so it is freed after all of them.
+        base = np.frombuffer(block, np.uint8, size)
+        weakref.finalize(base, _keep_idle, idle, block).atexit = False
+        return base.view(dtype).reshape(shape)
 
     def aligned(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the array itself if it is aligned, small or of objects, else an aligned copy."""
@@ -112,7 +113,7 @@ class BatchMemory:
         return found
 
 
-def _put_back(idle: list[mmap.mmap], block: mmap.mmap) -> None:
+def _keep_idle(idle: list[mmap.mmap], block: mmap.mmap) -> None:
     if len(idle) < _IDLE_BLOCKS:
         idle.append(block)
 
@@ -141,15 +142,15 @@ def map_memory(address: int | None, length: int, protection: int, flags: int, de
     Raises:
         OSError: if there is not enough memory, or no mapping is left.
     """
-    found = load_libc().mmap(address, length, protection, flags, descriptor, 0)
-    if found == _MAP_FAILED:
+    mapped_address = load_libc().mmap(address, length, protection, flags, descriptor, 0)
+    if mapped_address == _MAP_FAILED:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-    return int(found)
+    return int(mapped_address)
 
 
-def mapped(descriptor: int, size: int) -> NDArray[np.uint8]:
-    """Return the memory of a descriptor, which may then be closed; Python's own mmap keeps one open.
+def map_descriptor(descriptor: int, size: int) -> NDArray[np.uint8]:
+    """Map the memory of a descriptor, which may then be closed; Python's own mmap would keep it open.
 
     The memory is unmapped once there is no reference to the array, to a view of it or to a buffer of either.
 

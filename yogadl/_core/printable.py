@@ -3,14 +3,14 @@
 import re
 from typing import Final
 
-# The user part before a host, up to its "@"; and the text behind a "?" or a "#" of a URL.
+# The user part of a URL, up to the "@" before its host; and the text after the first "?" or "#" of a URL.
 _USER: Final = r"(?<=//)[^/\s?#'\"]*@"
 _QUERY: Final = r"(?<=[^\s:/?#'\"])(://[^\s?#'\"<>]*)[?#][^\s'\"<>)]*"
 _HIDDEN: Final = "***"
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Return a text in which characters are escaped, as in Python, unless printable or in `kept`."""
+    """Return a text with characters escaped as in Python, except printable ones and those in `kept`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)

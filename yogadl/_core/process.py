@@ -1,9 +1,7 @@
-"""Exclude other threads, also after a fork, and end daemon threads while the interpreter exits."""
+"""A lock that works after a fork; the end of daemon threads that read while the interpreter exits."""
 
 import os
 import threading
-
-# Exclude other threads of this process, even if the lock was held when the process was forked.
 
 
 class ProcessLock:
@@ -15,7 +13,7 @@ class ProcessLock:
     """
 
     def __init__(self) -> None:
-        # By process id; setdefault is atomic, so all threads of a new child use one lock.
+        # Keyed by process id; setdefault is atomic, so all threads of a new child use one lock.
         self._locks: dict[int, threading.Lock] = {}
 
     def __enter__(self) -> None:
@@ -23,9 +21,6 @@ class ProcessLock:
 
     def __exit__(self, *_: object) -> None:
         self._locks[os.getpid()].release()
-
-
-# End daemon threads that still read while the interpreter exits.
 
 
 def end_daemon_at_exit() -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-# Called with the number of records done, that of all records (None if unknown), and the bytes done.
+# Called with the number of records done, the number of all records (None if unknown), and the bytes done.
 Progress = Callable[[int, int | None, int], None]
 
 # Short builds show no bar.
@@ -24,14 +24,14 @@ def must_log(progress: bool | Progress | None) -> bool:
     return progress is None and not sys.stderr.isatty()
 
 
-def report_to_both(one: Progress | None, other: Progress | None) -> Progress | None:
+def report_to_both(first: Progress | None, second: Progress | None) -> Progress | None:
     """Return a function that reports to both, or the one that is not None."""
-    if one is None or other is None:
-        return one or other
+    if first is None or second is None:
+        return first or second
 
     def report(records: int, total: int | None, size_bytes: int) -> None:
-        one(records, total, size_bytes)
-        other(records, total, size_bytes)
+        first(records, total, size_bytes)
+        second(records, total, size_bytes)
 
     return report
 
@@ -42,26 +42,26 @@ class ProgressDisplay:
     Args:
         title: The name of the work.
         bar: A tqdm bar, or ``None``.
-        say: Prints a line, if there is no bar.
+        print_line: Prints a line, if there is no bar.
     """
 
-    def __init__(self, title: str, bar: Any = None, say: Callable[[str], object] = print) -> None:
+    def __init__(self, title: str, bar: Any = None, print_line: Callable[[str], object] = print) -> None:
         self._title = title
         self._bar = bar
-        self._say = say
+        self._print_line = print_line
         self._partitions = (0, 0)
-        self._began = self._said = time.monotonic()
+        self._start_s = self._last_line_s = time.monotonic()
         self._last: tuple[int, int | None, int, str] | None = None
 
     def set_partitions(self, done: int, count: int) -> None:
         """Set the number of partitions written, and of all partitions, to show them from now on."""
         self._partitions = done, count
 
-    def __call__(self, records: int, total: int | None, size_bytes: int, more: str = "") -> None:
+    def __call__(self, records: int, total: int | None, size_bytes: int, details: str = "") -> None:
         """Show the progress, and additional text."""
         now = time.monotonic()
-        self._last = records, total, size_bytes, more
-        if self._bar is not None or now - self._said >= _LINE_EVERY_S:
+        self._last = records, total, size_bytes, details
+        if self._bar is not None or now - self._last_line_s >= _LINE_EVERY_S:
             self._show(now, *self._last)
 
     def end(self) -> None:
@@ -69,29 +69,29 @@ class ProgressDisplay:
         if self._bar is None and self._last is not None:
             self._show(time.monotonic(), *self._last)
 
-    def _show(self, now: float, records: int, total: int | None, size_bytes: int, more: str) -> None:
-        self._said, elapsed_s = now, max(now - self._began, 1e-6)
+    def _show(self, now: float, records: int, total: int | None, size_bytes: int, details: str) -> None:
+        self._last_line_s, elapsed_s = now, max(now - self._start_s, 1e-6)
         done, count = self._partitions
-        found = [f"{size_bytes / 2**20:,.0f} MiB", f"{size_bytes / elapsed_s / 1e6:,.1f} MB/s"]
-        if more:
-            found.append(more)
+        facts = [f"{size_bytes / 2**20:,.0f} MiB", f"{size_bytes / elapsed_s / 1e6:,.1f} MB/s"]
+        if details:
+            facts.append(details)
         if count:
-            found.append(f"{done} of {count} partitions")
-        if self._bar is None or total is None:  # else the bar shows it
+            facts.append(f"{done} of {count} partitions")
+        if self._bar is None or total is None:  # a bar with a total shows the time left itself
             share = records / total if total else done / max(1, count)
             if 0 < share < 1:
-                found.append(f"{elapsed_s / share - elapsed_s:,.0f} s left")
+                facts.append(f"{elapsed_s / share - elapsed_s:,.0f} s left")
         if self._bar is None:
             of = "" if total is None else f" of {total:,}"
-            self._say(f"{self._title}: {records:,}{of} records, {', '.join(found)}")
+            self._print_line(f"{self._title}: {records:,}{of} records, {', '.join(facts)}")
             return
         self._bar.total = total
-        self._bar.set_postfix_str(", ".join(found), refresh=False)
+        self._bar.set_postfix_str(", ".join(facts), refresh=False)
         self._bar.update(records - self._bar.n)
 
 
 @contextlib.contextmanager
-def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | None]:
+def showing_progress(progress: bool | Progress | None, title: str) -> Iterator[Progress | None]:
     """Yield the function to report to: the caller's, a bar, lines, or None."""
     if callable(progress):
         yield progress
@@ -100,7 +100,7 @@ def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | N
         yield None
         return
     if not sys.stderr.isatty():
-        lines = ProgressDisplay(title, say=functools.partial(print, file=sys.stderr, flush=True))
+        lines = ProgressDisplay(title, print_line=functools.partial(print, file=sys.stderr, flush=True))
         yield lines
         lines.end()
         return
@@ -112,7 +112,7 @@ def shown(progress: bool | Progress | None, title: str) -> Iterator[Progress | N
 
 
 class Tally:
-    """Adds up the progress of the partitions, and reports the sum. `note` may be called from any thread.
+    """Adds up the progress of a build's partitions, and reports it. `note` may be called from any thread.
 
     Args:
         title: The name of the build.
@@ -120,7 +120,7 @@ class Tally:
         total: The number of records, if known.
         show: Shows the progress, if anything does.
         report: Called with the progress as well.
-        say: Prints a line now and then, if `show` is None.
+        print_line: Prints a line now and then, if `show` is None.
     """
 
     def __init__(
@@ -130,23 +130,23 @@ class Tally:
         total: int | None,
         show: Progress | None,
         report: Progress | None,
-        say: Callable[[str], object],
+        print_line: Callable[[str], object],
     ) -> None:
         self._count = count
         self._total = total
-        self._show = show or ProgressDisplay(title, say=say)
+        self._show = show or ProgressDisplay(title, print_line=print_line)
         self._report = report
         self._written: dict[int, tuple[int, int]] = {}
-        self._whole: set[int] = set()
+        self._finished: set[int] = set()
         self._lock = threading.Lock()
         self._last_reported = (0, 0)
 
     def note(self, partition: int, records: int, size_bytes: int, is_whole: bool = False) -> None:
-        """Note the records and bytes of a partition that are written."""
+        """Set how many records and bytes of a partition are written, and whether all are."""
         with self._lock:
             if is_whole:
-                self._whole.add(partition)
-            if is_whole or partition not in self._whole:
+                self._finished.add(partition)
+            if is_whole or partition not in self._finished:
                 self._written[partition] = records, size_bytes
 
     def report_total(self) -> None:
@@ -156,16 +156,16 @@ class Tally:
             size_bytes = max(
                 self._last_reported[1], sum(size_bytes for _, size_bytes in self._written.values())
             )
-            done = len(self._whole)
+            done = len(self._finished)
         self._last_reported = records, size_bytes
-        if hasattr(self._show, "set_partitions"):  # a caller's function does not have it
+        if hasattr(self._show, "set_partitions"):  # a function of the caller has no such method
             self._show.set_partitions(done, self._count)
         for report in filter(None, (self._report, self._show)):
             report(records, self._total, size_bytes)
 
 
 @contextlib.contextmanager
-def shown_bytes(
+def showing_bytes(
     progress: Callable[[int, int], None] | None, title: str, total_bytes: int
 ) -> Iterator[Callable[[int, int], None] | None]:
     """Yield the function that a transfer reports to: the caller's, or a bar if there is a terminal."""
@@ -177,6 +177,6 @@ def shown_bytes(
     with tqdm(desc=title, total=total_bytes, unit="B", unit_scale=True, delay=_DELAY_S) as bar:
 
         def show_bytes(done: int, _: int) -> None:
-            bar.update(done - bar.n)  # which adds to what the bar shows already
+            bar.update(done - bar.n)  # tqdm adds the difference to what it shows
 
         yield show_bytes

@@ -12,10 +12,7 @@ from yogadl._core.frozen import frozen
 from yogadl._core.spec import Spec
 from yogadl.errors import ConfigurationError
 
-# Declare `DataRef`, `Stream` and `Storage`, and the interface of random access beneath them.
-
-
-if TYPE_CHECKING:  # type checkers have it; with the default, `Stream` alone is `Stream[Any]`
+if TYPE_CHECKING:  # type checkers have this package; the default makes `Stream` mean `Stream[Any]`
     from typing_extensions import TypeVar
 
     Item_co = TypeVar("Item_co", covariant=True, default=Any)  # a record, or a batch
@@ -141,8 +138,8 @@ class Lineage:
 
     def to_json(self) -> dict[str, str]:
         """Return id and version, and the tag if there is one."""
-        found = {"id": self.id, "version": self.version}
-        return found if self.tag is None else found | {"tag": self.tag}
+        document = {"id": self.id, "version": self.version}
+        return document if self.tag is None else document | {"tag": self.tag}
 
 
 class Memory(Protocol):
@@ -206,13 +203,13 @@ def announce(
         planned: Called instead of each cache's announcement, if nothing will be read; see `stream.plan`.
 
     Returns:
-        The number of following records that need no announcement, since these were found in memory.
+        The number of following records that need no announcement, since the announced ones were in memory.
     """
     will_need = getattr(records, "will_need", None)
     if will_need is None:
         return 0
-    found = will_need(indices, fields) if planned is None else will_need(indices, fields, planned)
-    return found or 0
+    exempt = will_need(indices, fields) if planned is None else will_need(indices, fields, planned)
+    return exempt or 0
 
 
 @frozen
@@ -254,9 +251,9 @@ def will_read(records: Any, count: int, *, held_bytes: int | None) -> None:
 
 
 def received_by(records: Any) -> tuple[int, int]:
-    """Return how many requests for ranges of these records this process made, and how many bytes came."""
-    found = [view.received for view in _each_once(records) if hasattr(view, "received")]
-    return sum(requests for requests, _ in found), sum(size_bytes for _, size_bytes in found)
+    """Return how many requests for ranges of these records this process made, and the bytes it received."""
+    received = [view.received for view in _each_once(records) if hasattr(view, "received")]
+    return sum(requests for requests, _ in received), sum(size_bytes for _, size_bytes in received)
 
 
 def locality_of(records: Any) -> Locality:
@@ -265,7 +262,7 @@ def locality_of(records: Any) -> Locality:
 
 
 def lineage_of(records: Any) -> Lineage | None:
-    """Return the dataset version whose records these are, or None if they are not all those of one."""
+    """Return the dataset version whose records these are; None unless they are all records of one version."""
     fingerprint = records.fingerprint
     for view in views_of(records):
         if hasattr(view, "lineage") and view.fingerprint == fingerprint:
@@ -282,13 +279,10 @@ def _each_once(records: Any) -> Iterator[Any]:
 def views_of(records: Any) -> Iterator[Any]:
     """Yield records, and all records that they are views of."""
     yield records
-    below = getattr(records, "parents", None) or (getattr(records, "parent", None),)
-    for parent in below:
+    parents = getattr(records, "parents", None) or (getattr(records, "parent", None),)
+    for parent in parents:
         if parent is not None:
             yield from views_of(parent)
-
-
-# Define the prices of a store for reading.
 
 
 @frozen

@@ -14,8 +14,8 @@ from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataE
 
 MAX_FIELDS = 4096
 MAX_DEPTH = 64
-# The most characters of all names together. A name repeats the names of all nodes above it, so names could
-# grow far larger than their manifest.
+# The most characters of all fields' names together. A field's name repeats the keys of all nodes above it, so
+# the names could take far more memory than the manifest.
 _MAX_NAME_CHARACTERS = 2**24
 
 
@@ -109,7 +109,7 @@ class Spec:
             )
 
     def __getstate__(self) -> Any:
-        return {"tree": self.tree}  # the cached closures are made again
+        return {"tree": self.tree}  # the generated functions don't pickle, and are generated again
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
@@ -167,7 +167,7 @@ class Spec:
     ) -> None:
         """Call a function with each record in columns of `count` rows, and pass its results to `keep`.
 
-        This takes less time than to call it with the list from `records`, and no memory.
+        The list that `records` would return is not made, which saves time and memory.
         """
         self._loops[1](count, function, keep, *columns)
 
@@ -181,7 +181,7 @@ class Spec:
         names: dict[str, Any] = {}
         fields = [f"field{number}" for number in range(len(self.fields))]
         columns = [f"column{number}" for number in range(len(fields))]
-        rest = iter(fields)
+        unused_fields = iter(fields)
 
         def constant(value: Any) -> str:
             # Keys and names may be any text, so the generated code contains none of them.
@@ -190,9 +190,9 @@ class Spec:
             return name
 
         def expression_of(node: Node) -> str:
-            """Return the expression that makes this part of the record of its fields' values."""
+            """Return the code of an expression that makes this part of the record from its fields' values."""
             if isinstance(node, Leaf):
-                return next(rest)
+                return next(unused_fields)
             parts = [expression_of(child) for child in node.children]
             if isinstance(node, DictNode):
                 pairs = zip(map(constant, node.keys), parts, strict=True)
@@ -205,18 +205,18 @@ class Spec:
             return items
 
         record, arguments = expression_of(self.tree), "".join(f", {column}" for column in columns)
-        each = f"for {', '.join(fields)} in zip({', '.join(columns)}, strict=True)"
+        loop = f"for {', '.join(fields)} in zip({', '.join(columns)}, strict=True)"
         if len(fields) <= 1:
-            each = "for field0 in column0" if fields else "for _ in range(count)"
+            loop = "for field0 in column0" if fields else "for _ in range(count)"
         exec(
-            f"def records(count{arguments}): return [{record} {each}]\n"
-            f"def call(count, function, keep{arguments}):\n {each}: keep(function({record}))",
+            f"def records(count{arguments}): return [{record} {loop}]\n"
+            f"def call(count, function, keep{arguments}):\n {loop}: keep(function({record}))",
             names,
         )
         return names["records"], names["call"]
 
     def is_like(self, other: "Spec") -> bool:
-        """Return whether the other has the same structure and dtypes; shapes may differ."""
+        """Return whether another spec has the same structure and dtypes; shapes may differ."""
         ours, theirs = self.fields, other.fields
         if [field.leaf.dtype for field in ours] != [field.leaf.dtype for field in theirs]:
             return False
@@ -224,14 +224,14 @@ class Spec:
 
     def with_leaves(self, leaves: Iterable[Leaf]) -> "Spec":
         """Return the same tree with other leaves, in order."""
-        rest = iter(leaves)
+        unused_leaves = iter(leaves)
 
-        def rebuilt(node: Node) -> Node:
+        def rebuild(node: Node) -> Node:
             if isinstance(node, Leaf):
-                return next(rest)
-            return replace(node, children=tuple(map(rebuilt, node.children)))
+                return next(unused_leaves)
+            return replace(node, children=tuple(map(rebuild, node.children)))
 
-        return Spec(rebuilt(self.tree))
+        return Spec(rebuild(self.tree))
 
     def project(self, names: Sequence[str | int]) -> tuple["Spec", tuple[int, ...]]:
         """Return the spec that keeps only the named top-level keys, and the numbers of their fields.
@@ -247,12 +247,12 @@ class Spec:
                 raise ConfigurationError(f"there is no field {name!r}; there are {keys}")
         if not names or len(set(names)) != len(names):
             raise ConfigurationError(f"choose at least one field, and each once: {list(names)}")
-        kept = [keys.index(name) for name in names]
+        positions = [keys.index(name) for name in names]
         starts = [0]
         for child in self.tree.children:
             starts.append(starts[-1] + len(Spec(child).fields))
-        numbers = tuple(number for i in kept for number in range(starts[i], starts[i + 1]))
-        return Spec(_kept(self.tree, kept)), numbers
+        numbers = tuple(number for i in positions for number in range(starts[i], starts[i + 1]))
+        return Spec(_select_children(self.tree, positions)), numbers
 
     def to_json(self) -> Any:
         """Return the tree as JSON."""
@@ -311,8 +311,8 @@ def node_of(
     """
 
     def visit(value: object, path: str, keys: Keys) -> Node:
-        def child(key: object, at: object, item: object) -> Node:
-            return visit(item, f"{path}/{key}" if path else str(key), (*keys, at))
+        def child(key: object, subscript: object, item: object) -> Node:
+            return visit(item, f"{path}/{key}" if path else str(key), (*keys, subscript))
 
         if len(keys) > MAX_DEPTH:
             raise refuse(path, number, f"is nested more than {MAX_DEPTH} deep; make lists of numbers arrays")
@@ -342,12 +342,13 @@ def check_keys(keys: Iterable[Any], path: str, number: int) -> None:
             raise refuse(path, number, f"has the dict key {key!r}; keys are str or int")
 
 
-def _kept(node: DictNode | SequenceNode | NamedTupleNode, kept: Sequence[int]) -> Node:
-    found = replace(node, children=tuple(node.children[i] for i in kept))
-    if isinstance(found, SequenceNode):
-        return found  # its keys are positions
-    keys: Any = tuple(node.keys[i] for i in kept)
-    return replace(found, keys=keys)
+def _select_children(node: DictNode | SequenceNode | NamedTupleNode, positions: Sequence[int]) -> Node:
+    """Return a node with only the children at these positions."""
+    selected = replace(node, children=tuple(node.children[i] for i in positions))
+    if isinstance(selected, SequenceNode):
+        return selected  # the keys of a sequence are positions
+    keys: Any = tuple(node.keys[i] for i in positions)
+    return replace(selected, keys=keys)
 
 
 def _node_to_json(node: Node) -> dict[str, Any]:

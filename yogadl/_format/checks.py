@@ -55,19 +55,22 @@ class Checksums:
         self._what = what
         self._remedy = remedy
         records = np.diff(table.first_record)
-        self._of_parts: list[Int64s] = []  # for each kind of each field: the first block of each part
+        # For each field's rows, then its heap: the first block of each part.
+        self._first_blocks: list[Int64s] = []
         positions, lengths = [], []
         for field in table.fields:
-            self._of_parts += [field.rows_first_block, field.heap_first_block]
+            self._first_blocks += [field.rows_first_block, field.heap_first_block]
             positions += [field.rows_position, field.heap_position]
             lengths += [field.rows_length(records), field.heap_length]
-        self.first = before([len(each) for each in positions])
-        nothing = [np.empty(0, np.int64)]
-        self.position = np.concatenate(nothing + positions)
-        self.length = np.concatenate(nothing + lengths)
-        every = np.arange(len(table), dtype=np.int32)
-        counted = [np.repeat(every, np.diff(of_parts)) for of_parts in self._of_parts]
-        self.part = np.concatenate([every[:0], *counted])
+        self.first = before([len(blocks) for blocks in positions])
+        no_blocks = [np.empty(0, np.int64)]  # a table without fields has nothing else to join
+        self.position = np.concatenate(no_blocks + positions)
+        self.length = np.concatenate(no_blocks + lengths)
+        part_numbers = np.arange(len(table), dtype=np.int32)
+        parts_of_blocks = [
+            np.repeat(part_numbers, np.diff(first_blocks)) for first_blocks in self._first_blocks
+        ]
+        self.part = np.concatenate([part_numbers[:0], *parts_of_blocks])
         self._checksum = np.zeros(len(self.part), np.uint64)
         self._is_loaded = np.zeros(len(table), bool)
 
@@ -89,7 +92,7 @@ class Checksums:
         """Load the checksums of a part.
 
         Raises:
-            CacheFormatError: if they are missing, or belong to other blocks.
+            CacheFormatError: if the checksums are missing, or belong to other blocks.
         """
         index, fields = self._index_of(part), self.table.fields
         agrees = len(index.fields) == len(fields) and all(
@@ -113,16 +116,16 @@ class Checksums:
         """Compare a block's bytes with its checksum, which must be loaded.
 
         Raises:
-            CacheFormatError: if they differ; the error names dataset, field, records and part.
+            CacheFormatError: if the two differ; the error names dataset, field, records and part.
         """
         if xxh3_64_intdigest(content) == self._checksum[block]:
             return
         group, part = self.group_of(block), int(self.part[block])
         number, kind = group // 2, _KINDS[group % 2]
         first, end = self.table.first_record[part : part + 2].tolist()
-        in_part = block - int(self.first[group]) - int(self._of_parts[group][part])
-        found = self._index_of(part).fields[number].records_of(kind, in_part, end - first)
-        records = range(first + found.start, first + found.stop)
+        block_in_part = block - int(self.first[group]) - int(self._first_blocks[group][part])
+        records_in_part = self._index_of(part).fields[number].records_of(kind, block_in_part, end - first)
+        records = range(first + records_in_part.start, first + records_in_part.stop)
         raise damage_error(self._what, self._names[number], records, self.table.sha256[part], self._remedy)
 
     def _load_if_equal(self, group: int, part: int, blocks: BlockRanges) -> bool:
@@ -130,7 +133,7 @@ class Checksums:
 
         Return whether it has them.
         """
-        start, end = (self._of_parts[group][part : part + 2] + self.first[group]).tolist()
+        start, end = (self._first_blocks[group][part : part + 2] + self.first[group]).tolist()
         agree = (
             np.array_equal(blocks.position, self.position[start:end])
             and np.array_equal(blocks.length, self.length[start:end])
@@ -220,20 +223,27 @@ class CheckedReader:
 
     def _find_unchecked_fields(self) -> tuple[int, ...]:
         """Return the fields that have blocks not checked yet."""
-        each = enumerate(itertools.pairwise(self._sums.first[::2].tolist()))
-        return tuple(number for number, (start, end) in each if not self._is_sound[start:end].all())
+        blocks_of_fields = itertools.pairwise(self._sums.first[::2].tolist())
+        return tuple(
+            number
+            for number, (start, end) in enumerate(blocks_of_fields)
+            if not self._is_sound[start:end].all()
+        )
 
     def _check(self, fields: Sequence[int], indices: Int64s, *, has_values: bool = True) -> None:
+        """Check the blocks that these records need: of the rows and, with `has_values`, of the heap."""
         parts = self.parts
-        away = None if parts.away is None else parts.are_away(parts.locate(indices)[0])
+        are_away = None if parts.away is None else parts.are_away(parts.locate(indices)[0])
         # Parts that are not on this machine are left out: their content is compared with their hash when they
         # are downloaded, which may happen before they are read here.
-        rows, checked_bytes = parts.rows(indices if away is None else indices[~away]), 0
+        rows, checked_bytes = parts.rows(indices if are_away is None else indices[~are_away]), 0
         for number in fields if len(rows.indices) else ():
             table, field = self.table.fields[number], self._reader.fields[number]
-            of_rows, places = rows.located()
-            blocks = places // table.rows_per_block[of_rows] + table.rows_first_block[of_rows]
-            blocks = blocks[table.row_bytes[of_rows] > 0]  # rows of no bytes have no blocks
+            parts_of_rows, row_numbers = rows.located()
+            blocks = (
+                row_numbers // table.rows_per_block[parts_of_rows] + table.rows_first_block[parts_of_rows]
+            )
+            blocks = blocks[table.row_bytes[parts_of_rows] > 0]  # rows of no bytes have no blocks
             checked_bytes += self._check_blocks(rows, self._sums.blocks_of(number, "rows").start + blocks)
             if isinstance(field, VaryingField) and has_values:
                 # The rows name the blocks of the heap that are needed, so the rows are checked first.

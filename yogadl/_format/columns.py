@@ -114,19 +114,21 @@ def hash_values(data: NDArray[np.uint8], lengths: NDArray[np.int64], shapes: NDA
     state = _shape_states(shapes)
     scratch = np.empty(count, _U)
     _step(state, lengths.astype(_U), scratch)
-    longs = np.flatnonzero(lengths > MAX_MIXED_BYTES)
-    if len(longs):
+    long_values = np.flatnonzero(lengths > MAX_MIXED_BYTES)
+    if len(long_values):
         view = data.data
-        where = zip(starts[longs].tolist(), ends[longs].tolist(), strict=True)
+        where = zip(starts[long_values].tolist(), ends[long_values].tolist(), strict=True)
         digests = np.array([xxh3_64_intdigest(view[start:end]) for start, end in where], _U)
-        part = state[longs]
-        _step(part, digests, scratch[: len(longs)])
-        state[longs] = part
+        long_state = state[long_values]
+        _step(long_state, digests, scratch[: len(long_values)])
+        state[long_values] = long_state
     # Shortest last, so that the values that still have a word left are a prefix.
-    shorts = np.flatnonzero(lengths <= MAX_MIXED_BYTES)
-    shorts = shorts[np.argsort(lengths[shorts], kind="stable")[::-1]]
-    if len(shorts):
-        state[shorts] = _mixed(data, starts[shorts], lengths[shorts], state[shorts])
+    short_values = np.flatnonzero(lengths <= MAX_MIXED_BYTES)
+    short_values = short_values[np.argsort(lengths[short_values], kind="stable")[::-1]]
+    if len(short_values):
+        state[short_values] = _mix_short_values(
+            data, starts[short_values], lengths[short_values], state[short_values]
+        )
     return state
 
 
@@ -137,14 +139,14 @@ def _shape_states(shapes: NDArray[np.int64]) -> Hashes:
     scratch = np.empty(len(shapes), _U)
     _step(state, ranks.astype(_U), scratch)
     for axis in range(1, shapes.shape[1]):
-        deep = np.flatnonzero(ranks >= axis)
-        part = state[deep]
-        _step(part, shapes[deep, axis].astype(_U), scratch[: len(deep)])
-        state[deep] = part
+        has_axis = np.flatnonzero(ranks >= axis)
+        axis_state = state[has_axis]
+        _step(axis_state, shapes[has_axis, axis].astype(_U), scratch[: len(has_axis)])
+        state[has_axis] = axis_state
     return state
 
 
-def _mixed(
+def _mix_short_values(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], state: Hashes
 ) -> Hashes:
     """Mix in the words of values that are ordered by decreasing length."""
@@ -157,11 +159,11 @@ def _mixed(
     scratch = np.empty(len(starts), _U)
     for word in range(int(words[0])):
         active = int(np.searchsorted(-words, -word, side="left"))
-        found = words_at[starts[:active] + 8 * word]
+        mixed_in = words_at[starts[:active] + 8 * word]
         last = slice(int(np.searchsorted(-words, -(word + 1), side="left")), active)
         # The bits after the value's last byte belong to other values, so they are cleared.
-        found[last] = (found[last] << spare_bits[last]) >> spare_bits[last]
-        _step(state[:active], found, scratch[:active])
+        mixed_in[last] = (mixed_in[last] << spare_bits[last]) >> spare_bits[last]
+        _step(state[:active], mixed_in, scratch[:active])
     return state
 
 
@@ -203,17 +205,16 @@ def _sum(values: Hashes) -> int:
 
 @lru_cache(maxsize=1)  # two constant arrays of 64 KB
 def _powers() -> tuple[Hashes, Hashes]:
+    """Return the high and low halves of the powers of BASE, the largest exponent first."""
     power, powers = 1, []
     for _ in range(_CHUNK):
         powers.append(power)
         power = power * BASE % PRIME
-    every = np.array(powers[::-1], _U)
-    return every >> _U(31), every & _U(2**31 - 1)
+    descending = np.array(powers[::-1], _U)
+    return descending >> _U(31), descending & _U(2**31 - 1)
 
 
-# Turn a column into its stored form: rows of one size, or values in a heap with an entry each.
-
-
+# The format stores each size of a shape that varies in 32 bits.
 _SIZE_LIMIT: Final = 2**32
 
 
@@ -302,7 +303,7 @@ def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any] | StoredColumn) -
             check_size(position, array.nbytes)
         values: list[Any] = [as_bytes(array).data for array in column]
     else:
-        values = [_encoded(leaf, value) for value in column]
+        values = [_encode(leaf, value) for value in column]
         for position, value in enumerate(values):
             check_size(position, len(value))
     lengths = np.fromiter(map(len, values), np.int64, len(values))
@@ -313,24 +314,24 @@ def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any] | StoredColumn) -
 def shapes_of(shapes: list[tuple[int, ...]]) -> NDArray[np.int64]:
     """Return shapes as rows of an array: the rank, the sizes, then zeros."""
     ranks = set(map(len, shapes))
-    most = max(ranks, default=0)
-    found = np.zeros((len(shapes), 1 + most), np.int64)
+    max_rank = max(ranks, default=0)
+    rows = np.zeros((len(shapes), 1 + max_rank), np.int64)
     if len(ranks) == 1:
-        found[:, 0] = most
-        if most:
-            found[:, 1:] = shapes
-        return found
-    for row, shape in zip(found, shapes, strict=True):
+        rows[:, 0] = max_rank
+        if max_rank:
+            rows[:, 1:] = shapes
+        return rows
+    for row, shape in zip(rows, shapes, strict=True):
         row[0] = len(shape)
         row[1 : 1 + len(shape)] = shape
-    return found
+    return rows
 
 
 def widen_by(leaf: Leaf, column: StoredColumn) -> Leaf:
     """Return the leaf that also admits the shapes of a column.
 
     Raises:
-        BadValueError: if an entry has no room for a shape, now that shapes vary.
+        BadValueError: if shapes vary, and an entry has no room for one of them.
     """
     if isinstance(column, FixedRows):
         shapes = np.array([[len(column.shape), *column.shape]])
@@ -339,22 +340,24 @@ def widen_by(leaf: Leaf, column: StoredColumn) -> Leaf:
         shapes = column.shapes
         for rank in np.unique(shapes[:, 0]).tolist():
             sizes = shapes[shapes[:, 0] == rank, 1 : 1 + rank]
-            same = (sizes == sizes[0]).all(axis=0)
+            is_same = (sizes == sizes[0]).all(axis=0)
             shape = tuple(
-                size if alike else None for size, alike in zip(sizes[0].tolist(), same, strict=True)
+                size if same else None for size, same in zip(sizes[0].tolist(), is_same, strict=True)
             )
             leaf = widen(leaf, shape)
     ranks = shapes[:, 0]
     if leaf.shape is None and ranks.max(initial=0) > MAX_UNKNOWN_RANK:
         raise BadValueError(
             int(np.argmax(ranks > MAX_UNKNOWN_RANK)),
-            f"has {ranks.max()} dimensions; where that varies, at most {MAX_UNKNOWN_RANK} are stored",
+            f"has {ranks.max()} dimensions; a field in which their number varies has at most "
+            f"{MAX_UNKNOWN_RANK}",
         )
-    # A value with so large a dimension has no elements; otherwise it would have been refused for its size.
+    # Only a value without elements can have so large a dimension: all others are refused for their size.
     if not leaf.is_fixed and shapes.max(initial=0) >= _SIZE_LIMIT:
         raise BadValueError(
             int(shapes.max(axis=1).argmax()),
-            f"has a dimension of {shapes.max()}; where shapes vary, they are below {_SIZE_LIMIT}",
+            f"has a dimension of {shapes.max()}; a field whose shapes vary has only sizes below "
+            f"{_SIZE_LIMIT}",
         )
     return leaf
 
@@ -373,7 +376,7 @@ def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _encoded(leaf: Leaf, value: Any) -> bytes:
+def _encode(leaf: Leaf, value: Any) -> bytes:
     """Return the stored bytes of bytes, str or an object; an array includes its items' lengths."""
     if leaf.dtype == OBJECT:
         return value.data if isinstance(value, Pickled) else Pickled(value).data
@@ -381,5 +384,5 @@ def _encoded(leaf: Leaf, value: Any) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
-    items = [_encoded(leaf, item) for item in value.ravel().tolist()]
+    items = [_encode(leaf, item) for item in value.ravel().tolist()]
     return b"".join([np.fromiter(map(len, items), ENTRY_DTYPE, len(items)).tobytes(), *items])

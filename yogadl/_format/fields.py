@@ -30,7 +30,7 @@ def entry_words(leaf: Leaf) -> int:
     return ENTRY_WORDS + 1 + len(leaf.shape) if leaf.shape else ENTRY_WORDS
 
 
-def decoded(leaf: Leaf, data: bytes, shape: tuple[int, ...]) -> Any:
+def decode_value(leaf: Leaf, data: bytes, shape: tuple[int, ...]) -> Any:
     """Return the value of a bytes or str leaf from its stored bytes."""
     if shape == ():
         return data if leaf.dtype == BYTES else data.decode("utf-8", "surrogatepass")
@@ -44,18 +44,21 @@ def decoded(leaf: Leaf, data: bytes, shape: tuple[int, ...]) -> Any:
     return items.reshape(shape)
 
 
-def are_readable(leaf: Leaf, ways: NDArray[np.int64]) -> bool:
-    """Return whether values of this leaf may be stored in all of these ways (varying, row_bytes, shape)."""
-    for varying, row_bytes, rank, *sizes in ways.tolist():
-        if varying:
+def _are_readable(leaf: Leaf, layouts: NDArray[np.int64]) -> bool:
+    """Return whether parts may store values of this leaf in all of these layouts.
+
+    A layout is a row of an array: whether the values vary in size, the bytes of a row, the rank, the sizes.
+    """
+    for is_varying, row_bytes, rank, *sizes in layouts.tolist():
+        if is_varying:
             # An entry without a rank belongs to a scalar, and numeric scalars are stored as fixed rows.
             words = range(ENTRY_WORDS + leaf.is_numeric, ENTRY_WORDS + 2 + MAX_DIMENSIONS)
             is_readable = row_bytes % 4 == 0 and row_bytes // 4 in words
         else:
             is_shape = 0 <= rank <= len(sizes) and min(sizes[:rank], default=0) >= 0
             is_shape = is_shape and not is_too_large(tuple(sizes[:rank]))
-            found_bytes = math.prod(sizes[:rank]) * leaf.numpy_dtype.itemsize
-            is_readable = leaf.is_numeric and is_shape and found_bytes == row_bytes
+            value_bytes = math.prod(sizes[:rank]) * leaf.numpy_dtype.itemsize
+            is_readable = leaf.is_numeric and is_shape and value_bytes == row_bytes
         if not is_readable:
             return False
     return True
@@ -63,8 +66,9 @@ def are_readable(leaf: Leaf, ways: NDArray[np.int64]) -> bool:
 
 # The positions of a field's blocks are kept in memory up to 8 MiB, enough for about a terabyte of cache.
 _MAX_FLAT_BLOCKS: Final = 2**20
-# numpy gathers in place only from a contiguous array of items. A row is gathered as several items if these
-# are at least this large: with smaller items it takes longer than a copy (benchmarks/tf_data.py).
+# numpy gathers in place only from a contiguous array of items. A row is gathered as several such items,
+# called pieces, if these are at least this large: with smaller ones it takes longer than a copy
+# (benchmarks/tf_data.py).
 _LEAST_PIECE_BYTES: Final = 512
 # Rows at least this large are copied one by one, which is faster than any pieces (benchmarks/tf_data.py).
 _WHOLE_ROW_BYTES: Final = 32_768
@@ -104,7 +108,7 @@ class FixedField:
         self._shape = tuple(size or 0 for size in leaf.shape)
         self._dtype = leaf.numpy_dtype
         self._row_bytes = leaf.row_bytes
-        self._is_kept = number in parts.kept
+        self._keeps_pages = number in parts.fields_with_kept_pages
         self._positions: Int64s | None = None
         self._piece: tuple[int, int] | None = None
         table, window = parts.table, parts.window
@@ -137,16 +141,17 @@ class FixedField:
         """Return the column of these rows, as a new array."""
         if not self._row_bytes:
             return np.empty((len(rows.indices), *self._shape), self._dtype)
-        where = self._where(rows)
-        if memory is not None and where is not None and self._row_bytes >= _WHOLE_ROW_BYTES:
-            return self._gather_rows(rows.window, where, memory)
-        if memory is not None and where is not None and self._row_bytes >= _LEAST_PIECE_BYTES:
-            step, phase = self._pieces()
-            if step >= _LEAST_PIECE_BYTES:
-                return self._gather_pieces(rows.window, where, memory, step, phase)
+        where = self._view_indices(rows)
+        if memory is not None and where is not None:
+            if self._row_bytes >= _WHOLE_ROW_BYTES:
+                return self._gather_rows(rows.window, where, memory)
+            if self._row_bytes >= _LEAST_PIECE_BYTES:
+                step, phase = self._pieces()
+                if step >= _LEAST_PIECE_BYTES:
+                    return self._gather_pieces(rows.window, where, memory, step, phase)
         if where is None:
             positions = _row_positions(self._table, rows, self._row_bytes)
-            found = rows.gather(positions, self._row_bytes, keeps_pages=self._is_kept)
+            found = rows.gather(positions, self._row_bytes, keeps_pages=self._keeps_pages)
         else:
             found = rows.window.rows(self._row_bytes)[0][where]
         column: NDArray[Any] = found.view(self._dtype)
@@ -156,7 +161,7 @@ class FixedField:
         """Begin to read the rows that are not on this machine; fixed fields have no entries."""
         if self._row_bytes and not entries:
             positions = _row_positions(self._table, rows, self._row_bytes)
-            rows.announce(positions, np.full(len(positions), self._row_bytes), keeps_pages=self._is_kept)
+            rows.announce(positions, np.full(len(positions), self._row_bytes), keeps_pages=self._keeps_pages)
 
     def blocks(self) -> BlockPositions | None:
         """Return the blocks in the window, or None if not all parts have the same layout."""
@@ -165,7 +170,7 @@ class FixedField:
         return BlockPositions(self._positions * (self._row_bytes // self._stride), self._mask + 1)
 
     def _pieces(self) -> tuple[int, int]:
-        """Return the largest size that divides a row and all row distances, and the first piece's start."""
+        """Return the size of a piece, the largest that all rows consist of, and the first piece's start."""
         if self._piece is None:
             assert self._positions is not None
             first = int(self._positions[0])
@@ -193,8 +198,11 @@ class FixedField:
         np.take(window.pieces(step, phase), pieces, out=out, mode="clip")
         return column
 
-    def _where(self, rows: StoredRows) -> Int64s | None:
-        """Return the rows' indices in the window's view of such rows, or None without flat positions."""
+    def _view_indices(self, rows: StoredRows) -> Int64s | None:
+        """Return the rows' indices in the window's view of rows of this size.
+
+        None if not all parts are mapped, or the blocks of all parts can't be numbered as one part's.
+        """
         window = rows.window
         if self._positions is None or not (window.all_mapped or window.map_few()):
             return None
@@ -205,10 +213,10 @@ class FixedField:
         return where
 
     def span(self, rows: StoredRows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
-        """Return the positions and lengths of these rows in the window, or None if rows are smaller."""
+        """Return the positions and lengths of these rows in the window; None for rows below `least_bytes`."""
         if self._row_bytes < least_bytes:
             return None
-        where = self._where(rows)
+        where = self._view_indices(rows)
         if where is None:
             where = _row_positions(self._table, rows, self._row_bytes) + rows.window.offset[rows.located()[0]]
         return where, np.full(len(where), self._row_bytes)
@@ -221,21 +229,23 @@ class VaryingField:
         table = parts.table
         self._leaf = leaf
         self._dtype = leaf.numpy_dtype
-        self._is_kept = number in parts.kept
+        self._keeps_pages = number in parts.fields_with_kept_pages
         if len(table):
             self._table = table.fields[number]
-            # Parts may store the field in different ways, if its shape or rank was found to vary late.
-            each = np.column_stack([self._table.varying, self._table.row_bytes, self._table.shape])
-            if (each == each[:1]).all():
-                ways, first, numbers = each[:1], np.zeros(1, np.int64), np.broadcast_to(0, len(each))
+            # Parts differ in layout if the build had written some of them before it found that the field's
+            # shape or rank varies.
+            of_parts = np.column_stack([self._table.varying, self._table.row_bytes, self._table.shape])
+            if (of_parts == of_parts[:1]).all():
+                layouts, first = of_parts[:1], np.zeros(1, np.int64)
+                numbers = np.broadcast_to(0, len(of_parts))
             else:
-                ways, first, numbers = np.unique(each, axis=0, return_index=True, return_inverse=True)
-            if not are_readable(leaf, ways):
+                layouts, first, numbers = np.unique(of_parts, axis=0, return_index=True, return_inverse=True)
+            if not _are_readable(leaf, layouts):
                 raise CacheFormatError(
-                    "a field is not stored as values of its kind are; build the dataset again"
+                    "a field is stored in a layout that its spec does not permit; build the dataset again"
                 )
-            self._part_of_way, self._way_of_part = first, numbers.reshape(-1)
-            self._is_uniform = len(ways) == 1 and bool(self._table.varying[0])
+            self._part_of_layout, self._layout_of_part = first, numbers.reshape(-1)
+            self._is_uniform = len(layouts) == 1 and bool(self._table.varying[0])
             self._heap_bytes = int(self._table.heap_length.sum())
 
     def empty(self) -> list[Any]:
@@ -247,8 +257,10 @@ class VaryingField:
         if self._is_uniform:
             return self._from_heap(rows, 0)
         out: list[Any] = [None] * len(rows.indices)
-        for part, chosen, some in self._stored_alike(rows):
-            values = self._from_heap(some, part) if self._table.varying[part] else self._from_rows(some, part)
+        for part, chosen, subset in self._split_by_layout(rows):
+            values = (
+                self._from_heap(subset, part) if self._table.varying[part] else self._from_rows(subset, part)
+            )
             for number, value in zip(chosen.tolist(), values, strict=True):
                 out[number] = value
         return out
@@ -258,14 +270,14 @@ class VaryingField:
 
         The values can be read only after their entries.
         """
-        for part, _, some in self._stored_alike(rows):
+        for part, _, subset in self._split_by_layout(rows):
             row_bytes, is_varying = int(self._table.row_bytes[part]), bool(self._table.varying[part])
             if is_varying and not entries:
-                positions, lengths, _ = self._entries(some, part)
-                some.announce(positions, lengths)
+                positions, lengths, _ = self._entries(subset, part)
+                subset.announce(positions, lengths)
             elif row_bytes and is_varying == entries:
-                positions = _row_positions(self._table, some, row_bytes)
-                some.announce(positions, np.full(len(positions), row_bytes), keeps_pages=self._is_kept)
+                positions = _row_positions(self._table, subset, row_bytes)
+                subset.announce(positions, np.full(len(positions), row_bytes), keeps_pages=self._keeps_pages)
 
     def _from_rows(self, rows: StoredRows, part: int) -> list[Any]:
         rank = int(self._table.shape[part, 0])
@@ -274,7 +286,7 @@ class VaryingField:
         if not row_bytes:
             return [np.empty(shape, self._dtype) for _ in range(len(rows.indices))]
         positions = _row_positions(self._table, rows, row_bytes)
-        found = rows.gather(positions, row_bytes, keeps_pages=self._is_kept)
+        found = rows.gather(positions, row_bytes, keeps_pages=self._keeps_pages)
         return [row.copy() for row in found.view(self._dtype).reshape(len(found), *shape)]
 
     def _from_heap(self, rows: StoredRows, part: int) -> list[Any]:
@@ -285,7 +297,7 @@ class VaryingField:
         """Return the position of each value in its part's file, its length, and its entry."""
         table = self._table
         row_bytes = int(table.row_bytes[part])
-        found = rows.gather(_row_positions(table, rows, row_bytes), row_bytes, keeps_pages=self._is_kept)
+        found = rows.gather(_row_positions(table, rows, row_bytes), row_bytes, keeps_pages=self._keeps_pages)
         entries = found.view(ENTRY_DTYPE).reshape(len(found), row_bytes // 4)
         blocks, starts, lengths = (entries[:, i].astype(np.int64) for i in range(ENTRY_WORDS))
         parts, _ = rows.located()
@@ -305,78 +317,81 @@ class VaryingField:
 
     def lengths(self, rows: StoredRows) -> Int64s:
         """Return the length of each value along its first axis, the only one that varies; reads no value."""
-        return self._placed(rows)[1] // self.unit_bytes
+        return self._locate_values(rows)[1] // self.item_bytes
 
     def stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> NDArray[Any]:
-        """Return values from `starts` to `stops` of their first axes, the only ones that vary, joined.
+        """Return the items from `starts` to `stops` of each value's first axis, back to back.
 
-        Values that lie back to back, as those of consecutive records mostly do, are copied in one piece.
+        No other axis varies. Values that lie back to back, as those of consecutive records mostly do, are
+        copied in one piece.
         """
-        positions, lengths = self._where_stretches(rows, starts, stops)
+        positions, lengths = self._locate_stretches(rows, starts, stops)
         parts = rows.located()[0]
         # Ranges are read one by one, as they were announced.
         is_here = rows.parts.are_away(parts) is None
         follows = (parts[1:] == parts[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1]) & is_here
         firsts = np.flatnonzero(np.concatenate([[True], ~follows]))
         data = rows.joined(parts[firsts], positions[firsts], np.add.reduceat(lengths, firsts))
-        return np.frombuffer(data, self._dtype).reshape(-1, *self._inner)
+        return np.frombuffer(data, self._dtype).reshape(-1, *self._item_shape)
 
-    def expect_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> None:
+    def announce_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> None:
         """Begin to read the stretches that are not on this machine."""
-        rows.announce(*self._where_stretches(rows, starts, stops))
+        rows.announce(*self._locate_stretches(rows, starts, stops))
 
-    def _where_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> tuple[Int64s, Int64s]:
-        unit = self.unit_bytes
-        positions, value_bytes = self._placed(rows)
-        lengths = (stops - starts) * unit
-        if not len(starts) or starts.min() < 0 or lengths.min() < 0 or (stops * unit > value_bytes).any():
+    def _locate_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> tuple[Int64s, Int64s]:
+        positions, value_bytes = self._locate_values(rows)
+        lengths = (stops - starts) * self.item_bytes
+        has_room = (stops * self.item_bytes <= value_bytes).all()
+        if not len(starts) or starts.min() < 0 or lengths.min() < 0 or not has_room:
             raise CacheFormatError(
-                "values have other lengths than before: run storage.verify, then build again"
+                "the lengths of values changed since they were read: run storage.verify, then build again"
             )
-        return positions + starts * unit, lengths
+        return positions + starts * self.item_bytes, lengths
 
     @property
-    def _inner(self) -> tuple[int, ...]:
-        """The shape of a value without its first size."""
+    def _item_shape(self) -> tuple[int, ...]:
+        """The shape of one item along the first axis of a value."""
         assert self._leaf.shape
         return tuple(size or 0 for size in self._leaf.shape[1:])
 
     @property
-    def unit_bytes(self) -> int:
-        """The bytes of a value for each step along its first axis."""
-        return self._dtype.itemsize * math.prod(self._inner)
+    def item_bytes(self) -> int:
+        """The bytes of one item along the first axis of a value."""
+        return self._dtype.itemsize * math.prod(self._item_shape)
 
-    def _placed(self, rows: StoredRows) -> tuple[Int64s, Int64s]:
+    def _locate_values(self, rows: StoredRows) -> tuple[Int64s, Int64s]:
         """Return each value's position in its part's file, and its length; only its first size varies."""
         if self._is_uniform:
-            return self._placed_in_heap(rows, 0)
+            return self._locate_in_heap(rows, 0)
         positions, lengths = np.zeros((2, len(rows.indices)), np.int64)
-        for part, chosen, some in self._stored_alike(rows):
+        for part, chosen, subset in self._split_by_layout(rows):
             if self._table.varying[part]:
-                positions[chosen], lengths[chosen] = self._placed_in_heap(some, part)
+                positions[chosen], lengths[chosen] = self._locate_in_heap(subset, part)
                 continue
             row_bytes = int(self._table.row_bytes[part])
             shape = self._table.shape[part, 1 : 1 + int(self._table.shape[part, 0])]
-            self._require_inner(len(shape) == 1 + len(self._inner) and tuple(shape[1:]) == self._inner)
+            self._require_shape(
+                len(shape) == 1 + len(self._item_shape) and tuple(shape[1:]) == self._item_shape
+            )
             if row_bytes:
-                positions[chosen] = _row_positions(self._table, some, row_bytes)
+                positions[chosen] = _row_positions(self._table, subset, row_bytes)
                 lengths[chosen] = row_bytes
         return positions, lengths
 
-    def _placed_in_heap(self, rows: StoredRows, part: int) -> tuple[Int64s, Int64s]:
+    def _locate_in_heap(self, rows: StoredRows, part: int) -> tuple[Int64s, Int64s]:
         positions, lengths, entries = self._entries(rows, part)
-        rank = 1 + len(self._inner)
+        rank = 1 + len(self._item_shape)
         sizes = entries[:, ENTRY_WORDS + 1 : ENTRY_WORDS + 1 + rank].astype(np.int64)
-        self._require_inner(
+        self._require_shape(
             sizes.shape[1] == rank
             and bool((entries[:, ENTRY_WORDS] == rank).all())
-            and bool((sizes[:, 1:] == self._inner).all())
-            and bool((sizes[:, 0] * self.unit_bytes == lengths).all())
+            and bool((sizes[:, 1:] == self._item_shape).all())
+            and bool((sizes[:, 0] * self.item_bytes == lengths).all())
         )
         return positions, lengths
 
     @staticmethod
-    def _require_inner(is_sound: bool) -> None:
+    def _require_shape(is_sound: bool) -> None:
         if not is_sound:
             raise CacheFormatError("a value does not fit its shape: run storage.verify, then build again")
 
@@ -386,17 +401,19 @@ class VaryingField:
         if self._is_uniform:
             return self._entries(rows, 0)[2][:, 0] + self._table.heap_first_block[parts]
         found = [np.empty(0, np.int64)]
-        for part, chosen, some in self._stored_alike(rows):
+        for part, chosen, subset in self._split_by_layout(rows):
             if self._table.varying[part]:
-                found.append(self._entries(some, part)[2][:, 0] + self._table.heap_first_block[parts[chosen]])
+                found.append(
+                    self._entries(subset, part)[2][:, 0] + self._table.heap_first_block[parts[chosen]]
+                )
         return np.concatenate(found)
 
-    def _stored_alike(self, rows: StoredRows) -> Iterator[tuple[int, NDArray[np.intp], StoredRows]]:
-        """Yield, for each way to store the field, a part stored so, and the rows in parts stored so."""
-        ways = self._way_of_part[rows.located()[0]]
-        for way in np.unique(ways).tolist():
-            chosen, part = np.flatnonzero(ways == way), int(self._part_of_way[way])
-            yield part, chosen, rows if len(chosen) == len(ways) else rows.some(chosen)
+    def _split_by_layout(self, rows: StoredRows) -> Iterator[tuple[int, NDArray[np.intp], StoredRows]]:
+        """Yield, for each layout: a part that has it, which of the rows lie in such parts, and these rows."""
+        layouts = self._layout_of_part[rows.located()[0]]
+        for layout in np.unique(layouts).tolist():
+            chosen, part = np.flatnonzero(layouts == layout), int(self._part_of_layout[layout])
+            yield part, chosen, rows if len(chosen) == len(layouts) else rows.subset(chosen)
 
     def _check_sharing(self, rows: StoredRows, lengths: Int64s) -> None:
         """Refuse values that share bytes with those of other records: a small file could fill all memory."""
@@ -407,9 +424,9 @@ class VaryingField:
             )
 
     def span(self, rows: StoredRows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
-        """Return the positions and lengths of these values in the window, without values that are smaller."""
+        """Return the positions and lengths, in the window, of the values of at least `least_bytes`."""
         if not self._is_uniform:
-            return None  # rare, and each part stores its values in another way
+            return None  # rare: the parts differ in layout
         positions, lengths, _ = self._entries(rows, 0)
         large = np.flatnonzero(lengths >= least_bytes)
         return (positions + rows.window.offset[rows.located()[0]])[large], lengths[large]
@@ -424,10 +441,10 @@ class VaryingField:
             return data
         try:
             if entries.shape[1] == ENTRY_WORDS:
-                return [decoded(leaf, value, ()) for value in data]
+                return [decode_value(leaf, value, ()) for value in data]
             shapes = [tuple(row[1 : 1 + row[0]]) for row in entries[:, ENTRY_WORDS:].tolist()]
             if not leaf.is_numeric:
-                return [decoded(leaf, value, shape) for value, shape in zip(data, shapes, strict=True)]
+                return [decode_value(leaf, value, shape) for value, shape in zip(data, shapes, strict=True)]
             return [_writable(value, self._dtype, shape) for value, shape in zip(data, shapes, strict=True)]
         except ValueError as error:
             raise CacheFormatError(

@@ -1,4 +1,4 @@
-"""Gather one field from several caches at once, or from a selection of a cache's records."""
+"""Gather one field from several caches at once; write and read the file of a selection of records."""
 
 import ctypes
 import hashlib
@@ -16,9 +16,7 @@ from yogadl._format.rows import Window, view_rows
 from yogadl._format.table import ArrayFile, before
 from yogadl.errors import CacheFormatError
 
-# Gather one field from several caches at once. Flat on purpose: benchmarks/stages.py measures it.
-
-
+# The code that gathers is flat on purpose: benchmarks/stages.py measures it.
 _MOST_BLOCKS: Final = 2**22  # of a field: 32 MiB of positions
 
 
@@ -41,15 +39,16 @@ class JoinedFields:
     ) -> None:
         self.windows = windows  # keeps them mapped
         # The rows of each cache begin at a multiple of every field's block size.
-        whole = max((lies.rows for of_cache in blocks for lies in of_cache if lies is not None), default=1)
-        bounds = before([-(-count // whole) * whole for count in records])
+        known = [field_blocks for of_cache in blocks for field_blocks in of_cache if field_blocks is not None]
+        most = max((field_blocks.rows for field_blocks in known), default=1)
+        bounds = before([-(-count // most) * most for count in records])
         self.begins = bounds[:-1]
         self.fields: dict[int, JoinedField] = {}
         for number, leaf in enumerate(leaves):
-            lies = [of_cache[number] for of_cache in blocks]
-            least = min((one.rows for one in lies if one is not None), default=1)
-            if None not in lies and bounds[-1] // least <= _MOST_BLOCKS:
-                caches: Any = list(zip(windows, lies, strict=True))
+            of_caches = [of_cache[number] for of_cache in blocks]
+            least = min((found.rows for found in of_caches if found is not None), default=1)
+            if None not in of_caches and bounds[-1] // least <= _MOST_BLOCKS:
+                caches: Any = list(zip(windows, of_caches, strict=True))
                 self.fields[number] = JoinedField(leaf, caches, bounds, least)
 
 
@@ -77,11 +76,11 @@ class JoinedField:
         self._mask = least - 1
         self._stride = leaf.row_bytes // step
         self._blocks = np.zeros(int(bounds[-1]) >> self._shift, np.int64)
-        for (window, lies), begin in zip(caches, bounds.tolist(), strict=False):
-            within = np.arange(0, lies.rows, least) * leaf.row_bytes  # as blocks of `least` rows
-            found = (lies.positions[:, None] + (within + window.address - start)).reshape(-1)
+        for (window, blocks), begin in zip(caches, bounds.tolist(), strict=False):
+            within = np.arange(0, blocks.rows, least) * leaf.row_bytes  # as blocks of `least` rows
+            positions = (blocks.positions[:, None] + (within + window.address - start)).reshape(-1)
             first = begin >> self._shift
-            self._blocks[first : first + len(found)] = found // step
+            self._blocks[first : first + len(positions)] = positions // step
 
     def gather(self, rows: Int64s) -> NDArray[Any]:
         """Return the column of these rows, as a new array."""
@@ -91,9 +90,6 @@ class JoinedField:
         where += self._blocks.take(rows >> self._shift)
         column: NDArray[Any] = self._view[where].view(self._dtype)
         return column.reshape(len(rows), *self._shape) if self._shape else column
-
-
-# Write a selection of records to a file, and read it back with checks.
 
 
 _HEADER_BYTES: Final = 2**12
@@ -144,25 +140,25 @@ def read_selection(content: bytes, what: str) -> Selection:
         CacheFormatError: if the file is damaged, or is no selection.
     """
     file = ArrayFile.from_buffer(content, what)
-    said: Any = file.document  # any JSON value
+    document: Any = file.document  # any JSON value
     array: Any = file.arrays.get("selection")
-    if isinstance(said, dict) and array is not None:
-        name: Any = said.get("name")
-        records: Any = said.get("records")
-        selected: Any = said.get("selected")
+    if isinstance(document, dict) and array is not None:
+        name: Any = document.get("name")
+        records: Any = document.get("records")
+        selected: Any = document.get("selected")
         if (
             isinstance(name, str)
             and (type(records), type(selected)) == (int, int)
             and records >= 0
-            and hashlib.sha256(array).hexdigest() == said.get("sha256")
+            and hashlib.sha256(array).hexdigest() == document.get("sha256")
         ):
-            indices = _indices_in(array, records)
+            indices = _parse_indices(array, records)
             if indices is not None and len(indices) == selected:
                 return Selection(name, records, indices)
     raise CacheFormatError(f"{what} is damaged: its content does not match its header; remove it")
 
 
-def _indices_in(array: Any, records: int) -> Indices | None:  # an array of one of the three dtypes
+def _parse_indices(array: Any, records: int) -> Indices | None:  # an array of one of the three dtypes
     """Return the indices in an array of indices or bits; ``None`` if it does not fit this many records."""
     if array.ndim != 1:
         return None

@@ -19,9 +19,9 @@ from yogadl._format.table import (
     ArrayFile,
     FieldTable,
     PartTable,
+    are_in_range,
     before,
     have_room,
-    lie_in,
 )
 from yogadl.errors import CacheFormatError
 
@@ -58,11 +58,11 @@ class BlockRanges:
         """Return whether all arrays have the right type, and every block lies in a file of this size."""
         count = len(self.position) if self.position.ndim else 0
         return (
-            _is_row(self.position, np.int64, count)
-            and _is_row(self.length, np.int64, count)
-            and _is_row(self.checksum, np.uint64, count)
-            and lie_in(self.position, 0, size_bytes + 1)
-            and lie_in(self.length, 0, size_bytes + 1)
+            _is_flat(self.position, np.int64, count)
+            and _is_flat(self.length, np.int64, count)
+            and _is_flat(self.checksum, np.uint64, count)
+            and are_in_range(self.position, 0, size_bytes + 1)
+            and are_in_range(self.length, 0, size_bytes + 1)
             and bool((self.position <= size_bytes - self.length).all())
         )
 
@@ -114,7 +114,7 @@ class FieldIndex:
         if self.stored not in ("fixed", "varying") or len(self.shape) > MAX_DIMENSIONS:
             return False
         of_heap = (self.heap_first_record, self.heap_first_element)
-        if not all(_is_row(array, np.int64, len(self.heap.position)) for array in of_heap):
+        if not all(_is_flat(array, np.int64, len(self.heap.position)) for array in of_heap):
             return False
         blocks = -(-records // self.rows_per_block) if self.row_bytes else 0
         return (
@@ -177,8 +177,8 @@ class PartIndex:
                     stored=entry["stored"],
                     shape=tuple(entry["shape"]),
                     **{name: entry[name] for name in _NUMBERS},
-                    rows=_blocks(file, f"{number}.rows"),
-                    heap=_blocks(file, f"{number}.heap"),
+                    rows=_read_block_ranges(file, f"{number}.rows"),
+                    heap=_read_block_ranges(file, f"{number}.heap"),
                     heap_first_record=file.arrays[f"{number}.heap.first_record"],
                     heap_first_element=file.arrays[f"{number}.heap.first_element"],
                 )
@@ -213,7 +213,7 @@ class PartIndex:
         return have_room(lengths, self.size_bytes, sum(map(len, lengths)))
 
 
-def _blocks(file: ArrayFile, prefix: str) -> BlockRanges:
+def _read_block_ranges(file: ArrayFile, prefix: str) -> BlockRanges:
     return BlockRanges(*(file.arrays[f"{prefix}.{name}"] for name in ("position", "length", "checksum")))
 
 
@@ -230,7 +230,7 @@ def _is_number(number: object, end: int) -> bool:
     return type(number) is int and 0 <= number < end
 
 
-def _is_row(array: NDArray[Any], dtype: Any, length: int) -> bool:  # dtype: anything numpy accepts as one
+def _is_flat(array: NDArray[Any], dtype: Any, length: int) -> bool:  # dtype: anything numpy accepts as one
     return array.dtype == dtype and array.shape == (length,)
 
 

@@ -28,8 +28,8 @@ NEEDS_PICKLE: Final = "pickle"
 MAX_MANIFEST_BYTES: Final = 2**24
 # The most earlier versions that a manifest names; the newest are kept.
 MOST_EARLIER: Final = 1000
-_ANEW: Final = "delete this version and build it again"
-_SMALL_BYTES: Final = 2**16  # the most of one item of provenance that is kept if not all fits
+_BUILD_AGAIN: Final = "delete this version and build it again"
+_SMALL_BYTES: Final = 2**16  # larger items of provenance are left out of a manifest that is too long
 
 
 @frozen
@@ -88,12 +88,12 @@ class Manifest:
             "token": self.token,
         }
         if self.earlier:
-            document["continues"] = [dict(vars(one)) for one in self.earlier]
+            document["continues"] = [dict(vars(version)) for version in self.earlier]
         return json.dumps(document, indent=1).encode()
 
 
-def fitting(manifest: Manifest) -> Manifest:
-    """Return a manifest that is not too long to be read: most of its provenance is left out if needed.
+def shorten_to_limit(manifest: Manifest) -> Manifest:
+    """Return the manifest, without the large items of its provenance if it would be too long to read.
 
     Raises:
         ConfigurationError: if the description of the records alone is too long.
@@ -106,15 +106,17 @@ def fitting(manifest: Manifest) -> Manifest:
     import logging  # not imported for reading
 
     logging.getLogger("yogadl").warning(
-        "yogadl: %s: its manifest does not say what built it: %s too long", manifest.key, left_out
+        "yogadl: %s: its manifest does not say what built it: %s would make it too long to read",
+        manifest.key,
+        left_out,
     )
-    found = replace(manifest, builder=kept)
-    if _is_too_large(found.to_bytes()):
+    shortened = replace(manifest, builder=kept)
+    if _is_too_large(shortened.to_bytes()):
         raise ConfigurationError(
             f"{manifest.key}: the names of its fields take more than the {MAX_MANIFEST_BYTES} bytes that a "
             "manifest has at most: shorten them"
         )
-    return found
+    return shortened
 
 
 def _is_too_large(content: bytes) -> bool:
@@ -134,13 +136,15 @@ def read_manifest(content: bytes, key: DatasetKey, where: str) -> Manifest:
         CacheFormatError: if it is cut short, from a newer version, or of another dataset.
     """
     if _is_too_large(content):
-        raise CacheFormatError(f"{where} is far larger than any manifest: {len(content)} bytes; {_ANEW}")
+        raise CacheFormatError(
+            f"{where} is far larger than any manifest: {len(content)} bytes; {_BUILD_AGAIN}"
+        )
     try:
         document = parse_json(content, most_digits=MANY_DIGITS)
     except ValueError as error:
-        raise CacheFormatError(f"the manifest {where} is damaged: {error}; {_ANEW}") from error
+        raise CacheFormatError(f"the manifest {where} is damaged: {error}; {_BUILD_AGAIN}") from error
     if not isinstance(document, dict) or type(document.get("format")) is not int:
-        raise CacheFormatError(f"{where} is no manifest of a cache; {_ANEW}")
+        raise CacheFormatError(f"{where} is no manifest of a cache; {_BUILD_AGAIN}")
     if document["format"] != FORMAT_VERSION:
         raise CacheFormatError(
             f"{where} has format {document['format']!r:.40}, this library reads {FORMAT_VERSION}: "
@@ -186,18 +190,18 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
             created=document["created"],
             builder=document["builder"],
             token=document["token"],
-            earlier=tuple(_earlier(one) for one in document.get("continues", ())),
+            earlier=tuple(_parse_earlier(entry) for entry in document.get("continues", ())),
         )
     except (KeyError, TypeError, CacheFormatError) as error:
         problem = f"{error}" if isinstance(error, CacheFormatError) else f"{error!r:.200}"
         raise CacheFormatError(
             f"the manifest {where} is damaged: {problem}; build the dataset again"
         ) from error
-    if not _has_kinds(manifest, document):
+    if not _has_valid_types(manifest, document):
         raise CacheFormatError(
             f"the manifest {where} is damaged: a value of the wrong kind; build the dataset again"
         )
-    if not _has_sizes(manifest):
+    if not _has_possible_sizes(manifest):
         numbers = (manifest.records, manifest.parts, manifest.size_bytes, manifest.table_bytes)
         records, parts, size_bytes, table_bytes = (f"{number!r:.40}" for number in numbers)
         raise CacheFormatError(
@@ -207,17 +211,17 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
     return manifest
 
 
-def _earlier(document: dict[str, Any]) -> Earlier:
+def _parse_earlier(document: dict[str, Any]) -> Earlier:
     """Return an entry of the manifest for a version that this one begins with."""
-    found = Earlier(document["version"], document["records"], document["fingerprint"])
-    texts: tuple[object, ...] = found.version, found.fingerprint
-    is_sound = all(isinstance(text, str) for text in texts) and type(found.records) is int
-    if not is_sound or not is_version(found.version) or not is_hash(found.fingerprint, 32):
-        raise TypeError("not a version that this one begins with")
-    return found
+    earlier = Earlier(document["version"], document["records"], document["fingerprint"])
+    texts: tuple[object, ...] = earlier.version, earlier.fingerprint
+    is_sound = all(isinstance(text, str) for text in texts) and type(earlier.records) is int
+    if not is_sound or not is_version(earlier.version) or not is_hash(earlier.fingerprint, 32):
+        raise TypeError(f"not an earlier version: {document!r:.100}")
+    return earlier
 
 
-def _has_kinds(manifest: Manifest, document: dict[str, Any]) -> bool:
+def _has_valid_types(manifest: Manifest, document: dict[str, Any]) -> bool:
     """Return whether every value has the right type: names become paths, and sizes allocations."""
     table_name: object = manifest.table_sha256
     fingerprint: object = manifest.fingerprint
@@ -235,13 +239,13 @@ def _has_kinds(manifest: Manifest, document: dict[str, Any]) -> bool:
     )
 
 
-def _has_sizes(manifest: Manifest) -> bool:
+def _has_possible_sizes(manifest: Manifest) -> bool:
     """Return whether the numbers are possible for a cache: each part has at least one record and one page."""
     numbers = (manifest.records, manifest.table_bytes, manifest.size_bytes, manifest.parts)
     return (
         all(type(number) is int and number >= 0 for number in numbers)
         and manifest.records < MAX_RECORDS
-        and all(0 <= one.records <= manifest.records for one in manifest.earlier)
+        and all(0 <= version.records <= manifest.records for version in manifest.earlier)
         and manifest.size_bytes < MAX_CACHE_BYTES
         and manifest.parts <= min(manifest.records, manifest.size_bytes // LEAST_PAGE_BYTES)
         and manifest.table_bytes

@@ -34,9 +34,6 @@ from yogadl._format.layout import (
 from yogadl._workers.serial import SerialExecutor
 from yogadl.errors import StorageError
 
-# Check a filled part through a plain mmap, and name it by its content.
-
-
 # An input/output error means a full disk if less than this is free.
 _FULL_BYTES: Final = 64 * 2**20
 
@@ -64,7 +61,7 @@ def inspect_file(path: Path, lengths: dict[bytes, int]) -> InspectedFile:
             SerialExecutor() as pool,
         ):
             digest = pool.submit(lambda: hashlib.sha256(view).hexdigest())
-            blocks = _found_blocks(path, view, lengths)
+            blocks = _find_blocks(path, view, lengths)
             return InspectedFile(len(view), digest.result(), blocks)
     except StorageError:
         raise
@@ -72,7 +69,7 @@ def inspect_file(path: Path, lengths: dict[bytes, int]) -> InspectedFile:
         raise disk_error(error, path) from error
 
 
-def _found_blocks(path: Path, view: memoryview, lengths: dict[bytes, int]) -> dict[bytes, tuple[int, int]]:
+def _find_blocks(path: Path, view: memoryview, lengths: dict[bytes, int]) -> dict[bytes, tuple[int, int]]:
     found: dict[bytes, tuple[int, int]] = {}
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False, readahead=True) as database:
         page_bytes = database.stat()["psize"]
@@ -101,8 +98,12 @@ def disk_error(error: Exception, path: Path) -> StorageError:
     """Translate an error of LMDB or the file system; the result tells if the disk is full."""
     try:
         free_bytes = shutil.disk_usage(path.parent).free
-    except OSError as gone:
-        return StorageError(gone.errno or errno.EIO, f"writing failed: {error}; is it gone?", str(path))
+    except OSError as folder_error:
+        return StorageError(
+            folder_error.errno or errno.EIO,
+            f"writing failed: {error}; the folder can't be read either: check that its disk is still mounted",
+            str(path),
+        )
     # LMDB may report a full disk as an input/output error, so the free space is checked.
     is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or free_bytes < _FULL_BYTES
     if is_full or isinstance(error, lmdb.DiskError):
@@ -120,9 +121,6 @@ def write_synced(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-# Write one part: an immutable file of blocks, and the index of their places.
 
 
 _LARGE_ROW_BYTES: Final = 1024
@@ -166,10 +164,10 @@ class Database:
         """Store a value on pages of its own."""
         size = len(value)
         # A value takes whole pages, with a header before it; a small value may take twice its size.
-        used = -(-(PAGE_HEADER_BYTES + size) // self.page_bytes) * self.page_bytes
+        pages_bytes = -(-(PAGE_HEADER_BYTES + size) // self.page_bytes) * self.page_bytes
         try:
-            if self._uncommitted_bytes + size > self._commit_bytes or used > self._room_bytes:
-                self._commit(used)
+            if self._uncommitted_bytes + size > self._commit_bytes or pages_bytes > self._room_bytes:
+                self._commit(pages_bytes)
             if not self._transaction.put(key, value, overwrite=False):
                 raise StorageError(
                     f"{self._path}: block {key!r} was put twice; this is a bug, please report it"
@@ -177,8 +175,8 @@ class Database:
         except lmdb.Error as error:
             raise disk_error(error, self._path) from error
         self._uncommitted_bytes += size
-        self._used_bytes += used
-        self._room_bytes -= used
+        self._used_bytes += pages_bytes
+        self._room_bytes -= pages_bytes
 
     def _commit(self, next_bytes: int) -> None:
         self._transaction.commit()
@@ -225,7 +223,7 @@ class PartWriter:
         self.size_bytes = 0
         self._run = RunHash()
         has_large_rows = any(
-            shape is None or _bytes_of(leaf, shape) >= _LARGE_ROW_BYTES
+            shape is None or _row_bytes(leaf, shape) >= _LARGE_ROW_BYTES
             for leaf, shape in zip(leaves, shapes, strict=True)
         )
         self._database = Database(path, LARGE_COMMIT_BYTES if has_large_rows else SMALL_COMMIT_BYTES)
@@ -302,7 +300,7 @@ class _FieldWriter:
         self._shape = shape
         self._database = database
         self._number = number
-        self.row_bytes = 4 * entry_words(leaf) if shape is None else _bytes_of(leaf, shape)
+        self.row_bytes = 4 * entry_words(leaf) if shape is None else _row_bytes(leaf, shape)
         self._rows_per_block = rows_per_block(self.row_bytes, block_records)
         self._pending: list[NDArray[np.uint8]] = []
         self._pending_rows = 0
@@ -405,8 +403,8 @@ class _FieldWriter:
             pair for blocks in self._blocks.values() for pair in zip(blocks.keys, blocks.lengths, strict=True)
         ]
 
-    def index(self, found: dict[bytes, tuple[int, int]]) -> FieldIndex:
-        """Return the field's index, from the positions found in the sealed file.
+    def index(self, blocks_in_file: dict[bytes, tuple[int, int]]) -> FieldIndex:
+        """Return the field's index, from the position and checksum of each block in the sealed file.
 
         Raises:
             StorageError: if the file does not hold the blocks that were put.
@@ -417,18 +415,18 @@ class _FieldWriter:
             row_bytes=self.row_bytes,
             rows_per_block=self._rows_per_block,
             elements=self._elements,
-            rows=self._found_blocks("rows", found),
-            heap=self._found_blocks("heap", found),
+            rows=self._block_ranges("rows", blocks_in_file),
+            heap=self._block_ranges("heap", blocks_in_file),
             heap_first_record=np.array(self._heap_first_record, np.int64),
             heap_first_element=np.array(self._heap_first_element, np.int64),
         )
 
-    def _found_blocks(self, kind: BlockKind, found: dict[bytes, tuple[int, int]]) -> BlockRanges:
+    def _block_ranges(self, kind: BlockKind, blocks_in_file: dict[bytes, tuple[int, int]]) -> BlockRanges:
         blocks = self._blocks[kind]
         positions = []
         for key, checksum in zip(blocks.keys, blocks.checksums, strict=True):
-            position, found_checksum = found[key]
-            if found_checksum != checksum:
+            position, checksum_in_file = blocks_in_file[key]
+            if checksum_in_file != checksum:
                 raise StorageError(
                     f"block {key.decode()} came back from the disk changed; check the disk, build again"
                 )
@@ -440,5 +438,5 @@ class _FieldWriter:
         )
 
 
-def _bytes_of(leaf: Leaf, shape: tuple[int, ...]) -> int:
+def _row_bytes(leaf: Leaf, shape: tuple[int, ...]) -> int:
     return leaf.numpy_dtype.itemsize * int(np.prod(shape, dtype=np.int64))

@@ -26,8 +26,8 @@ from yogadl.errors import CacheFormatError, StorageError
 # Smaller rows share their pages with many others that the epoch needs, too.
 _LEAST_BYTES: Final = 1024
 _SAMPLED_ROWS: Final = 32
-# After a cache was found in memory, it is not sampled again for this many records; each answer exempts the
-# caller from announcing the next _SPARED_RECORDS records.
+# After a cache was found in memory, it is not sampled again for this many records, and a caller need not
+# announce the next _SPARED_RECORDS records.
 _TRUSTED_RECORDS: Final = 1 << 17
 _SPARED_RECORDS: Final = 1 << 14
 
@@ -37,17 +37,17 @@ class Hints:
 
     def __init__(self, fields: Sequence[FixedField | VaryingField]) -> None:
         self._fields = fields
-        self._trusted = 0
+        self._trusted_records = 0
 
-    def give(self, rows: StoredRows) -> int:
+    def announce(self, rows: StoredRows) -> int:
         """Have the kernel read these rows, if not in memory; return how many records need no announcement."""
-        if self._trusted > 0:
-            self._trusted -= len(rows.indices) + _SPARED_RECORDS
+        if self._trusted_records > 0:
+            self._trusted_records -= len(rows.indices) + _SPARED_RECORDS
             return _SPARED_RECORDS
         spans = [span for field in self._fields if (span := field.span(rows, _LEAST_BYTES)) is not None]
         starts = np.concatenate([span[0] for span in spans]) if spans else np.empty(0, np.int64)
         if not len(starts) or self._are_resident(rows, starts):
-            self._trusted = _TRUSTED_RECORDS
+            self._trusted_records = _TRUSTED_RECORDS
             return 0
         ends = starts + np.concatenate([span[1] for span in spans])
         order = np.argsort(starts)
@@ -76,9 +76,6 @@ class Hints:
             finally:
                 os.close(descriptor)
         return True
-
-
-# Read records of a cache: one numpy gather for each field of a batch, from any number of parts.
 
 
 class AnyReader(Protocol):
@@ -127,54 +124,54 @@ class Reader:
     @cached_property
     def record_bytes(self) -> int:
         """The average size of a record in memory; exact if no field varies in length."""
-        fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
-        table, varying = self.parts.table, 0
+        fixed_bytes = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
+        table, varying_bytes = self.parts.table, 0
         counts = np.diff(table.first_record)
-        for field, lies in zip(self.spec.fields, table.fields, strict=True):
+        for field, field_table in zip(self.spec.fields, table.fields, strict=True):
             if not field.leaf.is_fixed:
-                in_rows = (counts * lies.row_bytes)[~lies.varying]
-                varying += int(lies.heap_length.sum()) + int(in_rows.sum())
-        return fixed + -(-varying // max(1, table.records))
+                in_rows = (counts * field_table.row_bytes)[~field_table.varying]
+                varying_bytes += int(field_table.heap_length.sum()) + int(in_rows.sum())
+        return fixed_bytes + -(-varying_bytes // max(1, table.records))
 
     def columns(
         self, indices: Int64s, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> list[NDArray[Any] | list[Any]]:
         """Read records `indices`, which lie in range: one column a field, or one for each of `fields`."""
-        chosen = self.fields if fields is None else [self.fields[number] for number in fields]
+        chosen_fields = self.fields if fields is None else [self.fields[number] for number in fields]
         if not len(indices):
-            return [field.empty() for field in chosen]
+            return [field.empty() for field in chosen_fields]
         if self.parts.renew_after:
             self.parts.touch(len(indices) * len(self.fields) * (PAGE_BYTES + self.record_bytes))
         try:
             rows = self.parts.rows(indices)
-            return [field.gather(rows, memory) for field in chosen]
+            return [field.gather(rows, memory) for field in chosen_fields]
         except PartRemovedError:
             return self.columns(indices, fields, memory)
 
     def lengths(self, indices: Int64s, number: int) -> Int64s:
         """Return the lengths of a field's values along their first axis, the only one that varies."""
         try:
-            return self._varying(number).lengths(self.parts.rows(indices))
+            return self._varying_field(number).lengths(self.parts.rows(indices))
         except PartRemovedError:
             return self.lengths(indices, number)
 
     def stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> NDArray[Any]:
-        """Return the values of such a field from `starts` to `stops`, back to back."""
-        field = self._varying(number)
+        """Return the items from `starts` to `stops` of each value of a field, back to back."""
+        field = self._varying_field(number)
         if self.parts.renew_after:
-            self.parts.touch(2 * PAGE_BYTES * len(indices) + int((stops - starts).sum()) * field.unit_bytes)
+            self.parts.touch(2 * PAGE_BYTES * len(indices) + int((stops - starts).sum()) * field.item_bytes)
         try:
             return field.stretches(self.parts.rows(indices), starts, stops)
         except PartRemovedError:
             return self.stretches(indices, number, starts, stops)
 
-    def _varying(self, number: int) -> VaryingField:
+    def _varying_field(self, number: int) -> VaryingField:
         field = self.fields[number]
         assert isinstance(field, VaryingField)
         return field
 
     def mapped(self, records: int) -> Window | None:
-        """Return the memory that all parts are mapped to, to read this many records; else None."""
+        """Return the window if all parts are mapped into it, else None; count this many records as read."""
         parts = self.parts
         if parts.renew_after:
             parts.touch(records * len(self.fields) * (PAGE_BYTES + self.record_bytes))
@@ -183,7 +180,7 @@ class Reader:
         return window if is_mapped else None
 
     def blocks(self, number: int) -> BlockPositions | None:
-        """Return the blocks of a field in that memory, or None if the field's rows differ in size."""
+        """Return the blocks of a field in the window, or None if the field's rows differ in size."""
         field = self.fields[number]
         return field.blocks() if isinstance(field, FixedField) else None
 
@@ -200,13 +197,14 @@ class Reader:
         if not self.parts.are_all_mappable:
             return 0
         with contextlib.suppress(StorageError):  # reading the records raises it
-            return self._hints.give(self.parts.rows(indices))
+            return self._hints.announce(self.parts.rows(indices))
         return 0
 
     def hold(self, indices: Int64s, fields: Sequence[int] | None, held: HeldRows, *, entries: bool) -> None:
         """Begin to read the records that are not on this machine, and have `held` keep their bytes.
 
-        The entries are read first, in a call with `entries`, and then the values, whose places they give.
+        Two calls are needed: the first, with `entries`, reads the entries, which have the positions of the
+        values that the second reads.
         """
         away = self.parts.are_away(self.parts.locate(indices)[0])
         if away is None:
@@ -225,7 +223,7 @@ class Reader:
             return False
         rows = self.parts.rows(indices[away], is_announced=False)
         with contextlib.suppress(CacheFormatError, StorageError):  # reading the stretches raises it
-            self._varying(number).expect_stretches(rows, starts[away], stops[away])
+            self._varying_field(number).announce_stretches(rows, starts[away], stops[away])
         return True
 
     def _announce(self, rows: StoredRows, fields: Sequence[int] | None, *, entries: bool = False) -> None:

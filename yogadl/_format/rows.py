@@ -37,12 +37,13 @@ _SLOT_ALIGNMENT: Final = 1 << 16
 _HUGE_PAGE_BYTES: Final = 1 << 21
 # Up to this many parts are all mapped at the first read, which takes a millisecond or two.
 _FEW_PARTS: Final = 256
-# numpy holds Python's lock while it gathers fewer than 500 items. Rows at least this large are gathered as
-# rows of bytes, for which it releases the lock: two threads gather twice as fast, and none waits for
-# another's disk.
-_UNLOCKED_BYTES: Final = 4096
+# numpy holds the GIL while it gathers fewer than 500 items. Rows at least this large are gathered as rows of
+# bytes, for which numpy releases the GIL: two threads gather twice as fast, and a thread does not wait while
+# another one reads from the disk.
+_GIL_FREE_ROW_BYTES: Final = 4096
 _VIEWED_BYTES: Final = 2**62  # numpy refuses larger views; overlapping rows count separately
-# If a sum of sizes wrapped, parts would be placed outside of the window, over other memory of the process.
+# The largest window. If a sum of sizes wrapped, parts would be mapped outside of the window, over other
+# memory of the process.
 _MOST_BYTES: Final = 2**47
 
 
@@ -55,10 +56,11 @@ class Window:
     Args:
         sizes: The size of each part.
         path_of: Returns the path of the file of a part.
-        are_away: Whether each part has no file yet, if any has none; the caller must not map such a part.
+        are_away: For each part, whether it has no file here yet; such a part must not be mapped. None if all
+            have files.
 
     Raises:
-        CacheFormatError: if no machine has so many addresses.
+        CacheFormatError: if the sizes are negative, or larger together than any address space.
         StorageError: if the addresses can't be reserved (``ulimit -v``).
     """
 
@@ -165,7 +167,7 @@ def view_rows(memory: Any, row_bytes: int) -> tuple[Any, int]:
         return _RowCopier(np.frombuffer(memory, np.uint8), row_bytes), 1
     else:
         count = max(size_bytes - row_bytes + 1, 0)
-        if row_bytes < _UNLOCKED_BYTES:
+        if row_bytes < _GIL_FREE_ROW_BYTES:
             view = np.ndarray((count,), f"V{row_bytes}", memory, strides=(1,))
         else:
             view = np.ndarray((count, row_bytes), np.uint8, memory, strides=(1, 1))
@@ -190,10 +192,10 @@ class _RowCopier:
         self._row_bytes = row_bytes
 
     def __getitem__(self, where: Int64s) -> NDArray[np.uint8]:
-        found = np.empty((len(where), self._row_bytes), np.uint8)
-        for row, start in zip(found, where.tolist(), strict=True):
+        rows = np.empty((len(where), self._row_bytes), np.uint8)
+        for row, start in zip(rows, where.tolist(), strict=True):
             row[:] = self._memory[start : start + self._row_bytes]
-        return found
+        return rows
 
 
 def open_part(path: str, size_bytes: int) -> int:
@@ -213,17 +215,16 @@ def open_part(path: str, size_bytes: int) -> int:
             f"part {path} is missing; build the dataset again, or restore the file"
         ) from error
     except OSError as error:
-        if error.errno in NO_FILE:
+        if error.errno in NOT_A_FILE:
             raise CacheFormatError(
                 f"part {path} is a link, or no file at all; put the file itself in its place (cp -L)"
             ) from error
         raise StorageError(error.errno, f"can't open a part: {error.strerror}", path) from error
-    found = os.fstat(descriptor)
-    found_bytes = found.st_size
-    if found_bytes != size_bytes or not stat.S_ISREG(found.st_mode):
+    status = os.fstat(descriptor)
+    if status.st_size != size_bytes or not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise CacheFormatError(
-            f"part {path} has {found_bytes} bytes, not {size_bytes}: it was truncated or overwritten; "
+            f"part {path} has {status.st_size} bytes, not {size_bytes}: it was truncated or overwritten; "
             "build the dataset again, or restore the file"
         )
     return descriptor
@@ -247,8 +248,8 @@ def unreadable(error: OSError, path: str) -> StorageError:
 
 # The error codes of opening something that is not a regular file: a link that is not followed, a socket, a
 # device that does not exist.
-NO_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV)
-_MORE_ROOM: Final = (
+NOT_A_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV)
+_MAPPING_REMEDY: Final = (
     "; raise the limit on virtual memory (ulimit -v unlimited), or, if the open caches have very many parts, "
     "the limit on mappings (sysctl vm.max_map_count); or read without mapping: open_storage(..., "
     "mapped=False)"
@@ -259,13 +260,10 @@ def _mmap(address: int | None, length: int, protection: int, flags: int, descrip
     try:
         return map_memory(address, length, protection, flags, descriptor)
     except OSError as error:
-        hint = _MORE_ROOM if error.errno == errno.ENOMEM else ""
+        hint = _MAPPING_REMEDY if error.errno == errno.ENOMEM else ""
         raise StorageError(
             error.errno, f"can't map {length} bytes of cache: {error.strerror}{hint}"
         ) from error
-
-
-# Find and read the rows of a batch: from mapped parts, by pread, or from a store by range.
 
 
 # Each mapping counts against a limit of the kernel, 65,530 by default; parts beyond this are read by pread.
@@ -277,14 +275,14 @@ PAGE_BYTES: Final = 4096
 _RENEW_CACHE_BYTES: Final = 16 * 2**30
 
 
-# A field with rows up to this size is read by range in pages that are kept, as long as all such fields of the
-# cache together take no more than KEPT_BYTES: otherwise each record would cost a request for its label.
+# Ranges of a field with rows up to this size are read as whole pages, which are kept, if all such fields of
+# the cache together take no more than KEPT_BYTES: otherwise each record would cost a request for its label.
 KEPT_ROW_BYTES: Final = 1024
 KEPT_BYTES: Final = 64 * 2**20
 
 
 class PartRemovedError(StorageError):
-    """A part was removed from this machine, and has no more room here; it counts as away from now on."""
+    """A part was removed from this machine, which has no room for it again: it counts as away from now on."""
 
 
 class PartFiles(Protocol):
@@ -320,9 +318,13 @@ class AwayParts(Protocol):
     ) -> Sequence[bytes | memoryview]:
         """Read ranges of parts that are away.
 
-        `keeps_pages`: whether the bytes around a range are likely to be read, too. `is_announced`: whether
-        this is the read that was announced; otherwise it is an earlier one, after which the same bytes must
-        stay.
+        Args:
+            parts: The part of each range.
+            positions: The start of each range in its part.
+            lengths: The bytes of each range.
+            keeps_pages: Whether the bytes around a range are likely to be read, too.
+            is_announced: Whether this is the read that was announced; after any other read, the bytes must
+                be kept, since the announced read is still to come.
         """
 
     def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
@@ -364,7 +366,7 @@ class Parts:
         self.are_all_mappable = self.mapped == len(table)
         self._files = files
         self.away = files.away
-        self.kept = frozenset[int]() if self.away is None else _kept_fields(table)
+        self.fields_with_kept_pages = frozenset[int]() if self.away is None else _kept_fields(table)
         self.window = self._new_window()
         counts = np.diff(table.first_record)
         # If all parts but the last have one size, the part of a record is found by a division.
@@ -409,13 +411,13 @@ class Parts:
                 return self.away.read(
                     parts, positions, lengths, keeps_pages=keeps_pages, is_announced=is_announced
                 )
-            both: list[bytes | memoryview] = [b""] * len(parts)
+            merged: list[bytes | memoryview] = [b""] * len(parts)
             for chosen in (np.flatnonzero(away), np.flatnonzero(~away)):
                 where = parts[chosen], positions[chosen], lengths[chosen]
                 content = self.read(*where, keeps_pages=keeps_pages, is_announced=is_announced)
                 for number, value in zip(chosen.tolist(), content, strict=True):
-                    both[number] = value
-            return both
+                    merged[number] = value
+            return merged
         found = [b""] * len(parts)
         by_part = np.argsort(parts, kind="stable").tolist()
         for part, numbers in itertools.groupby(by_part, lambda number: int(parts[number])):
@@ -425,7 +427,10 @@ class Parts:
                     length = int(lengths[number])
                     found[number] = read_at(descriptor, int(positions[number]), length)
                     if len(found[number]) != length:
-                        raise CacheFormatError(f"part {name} ended early: it was truncated")
+                        raise CacheFormatError(
+                            f"part {name} ended early: it was truncated; build the dataset again, or restore "
+                            "the file"
+                        )
             except OSError as error:
                 raise unreadable(error, self._files.path(part)) from error
             finally:
@@ -484,7 +489,8 @@ class StoredRows:
         parts: The parts of the cache.
         window: The mapped parts; the reference keeps the window alive until the batch is gathered.
         indices: The indices of the records.
-        is_announced: Whether the rows are read for a batch; otherwise only to announce what they point to.
+        is_announced: Whether the rows are read for a batch; otherwise only to announce the values to which
+            their entries point.
         held: Keeps the announced bytes.
     """
 
@@ -514,7 +520,7 @@ class StoredRows:
                 self.window.map(parts if away is None else parts[~away])
         return self._located
 
-    def some(self, chosen: NDArray[np.intp]) -> "StoredRows":
+    def subset(self, chosen: NDArray[np.intp]) -> "StoredRows":
         """Return some of these rows."""
         return StoredRows(self.parts, self.window, self.indices[chosen], self._is_announced, self.held)
 

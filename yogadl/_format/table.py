@@ -84,9 +84,6 @@ def _array(entry: dict[str, Any], body: memoryview) -> NDArray[Any]:
     return array
 
 
-# Describe where the blocks of all parts of a cache lie: the part table.
-
-
 CONTAINER: Final = "lmdb-1"
 CODEC: Final = "raw"
 # Limits on a part table or an index, whose numbers are trusted once checked. No machine has more addresses
@@ -168,7 +165,7 @@ class PartTable:
 
     def index_names(self) -> Sequence[str]:
         """Return `index_sha256` with memory of its own."""
-        return _copied(self.index_sha256)
+        return _copy_names(self.index_sha256)
 
     def compacted(self, index_sha256: Sequence[str]) -> "PartTable":
         """Return the same table in less memory, for a reader that holds it: without the file's bytes.
@@ -183,14 +180,14 @@ class PartTable:
         def compact(array: NDArray[Any]) -> NDArray[Any]:
             if len(array) > 1 and bool((array[1:] == array[:1]).all()):
                 return np.broadcast_to(array[:1].copy(), array.shape)
-            like = (array.dtype.char, array.shape, int(array.sum()))
-            if like not in kept or not np.array_equal(kept[like], array):
-                kept[like] = array.copy()
-                kept[like].flags.writeable = False
-            return kept[like]
+            looks = (array.dtype.char, array.shape, int(array.sum()))  # equal for equal arrays
+            if looks not in kept or not np.array_equal(kept[looks], array):
+                kept[looks] = array.copy()
+                kept[looks].flags.writeable = False
+            return kept[looks]
 
         return PartTable(
-            sha256=_copied(self.sha256),
+            sha256=_copy_names(self.sha256),
             index_sha256=index_sha256,
             size_bytes=compact(self.size_bytes),
             first_record=compact(self.first_record),
@@ -229,12 +226,12 @@ class PartTable:
             for number in range(document["fields"]):
                 columns = {name: arrays[f"{number}.{name}"] for name in names}
                 if columns["varying"].max(initial=0) > 1:
-                    raise ValueError("neither true nor false")
+                    raise ValueError(f"{number}.varying has a value that is neither 0 nor 1")
                 columns["varying"] = columns["varying"].view(bool)
                 fields.append(FieldTable(**columns))
             table = PartTable(
-                sha256=_Sums(arrays["part.sha256"]),
-                index_sha256=_Sums(arrays["index.sha256"]),
+                sha256=_Sha256Names(arrays["part.sha256"]),
+                index_sha256=_Sha256Names(arrays["index.sha256"]),
                 size_bytes=arrays["part.bytes"],
                 first_record=arrays["part.first_record"],
                 fields=tuple(fields),
@@ -249,7 +246,7 @@ class PartTable:
     def _check(self, what: str) -> None:
         """Refuse positions that lie outside the files: readers don't check them afterwards."""
         parts = len(self)
-        sound = (
+        is_sound = (
             len(self.index_sha256) == parts
             and self.size_bytes.dtype == self.first_record.dtype == np.int64
             and self.size_bytes.shape == (parts,)
@@ -262,14 +259,14 @@ class PartTable:
             and all(self._is_sound(field) for field in self.fields)
             and self._has_room()
         )
-        if not sound:
+        if not is_sound:
             raise CacheFormatError(
                 f"{what} is damaged: its numbers contradict each other; build the dataset again"
             )
 
     def _has_one_size_each(self) -> bool:
         """Return whether parts with the same name have the same size."""
-        assert isinstance(self.sha256, _Sums)
+        assert isinstance(self.sha256, _Sha256Names)
         words = self.sha256.words()
         firsts = np.sort(words[0])  # np.unique would import modules of numpy that are not needed otherwise
         if (firsts[1:] != firsts[:-1]).all():
@@ -295,10 +292,10 @@ class PartTable:
         if not field.has_types():
             return False
         heap = len(field.heap_position)
-        lengths = (field.varying, field.row_bytes, field.rows_per_block, field.shape)
+        of_parts = (field.varying, field.row_bytes, field.rows_per_block, field.shape)
         bounds = (field.rows_first_block, field.heap_first_block, field.elements_before)
         of_heap = (field.heap_length, field.heap_first_record, field.heap_first_element)
-        if any(len(array) != parts for array in lengths) or any(len(array) != parts + 1 for array in bounds):
+        if any(len(array) != parts for array in of_parts) or any(len(array) != parts + 1 for array in bounds):
             return False
         if any(len(array) != heap for array in of_heap):
             return False
@@ -307,19 +304,19 @@ class PartTable:
         if parts == 0:
             return True
         # The product of two numbers below 2**31 does not overflow.
-        if not (lie_in(field.row_bytes, 0, MAX_ROW) and lie_in(field.rows_per_block, 1, MAX_ROW)):
+        if not (are_in_range(field.row_bytes, 0, MAX_ROW) and are_in_range(field.rows_per_block, 1, MAX_ROW)):
             return False
-        counted = (len(field.rows_position), heap, field.elements_before[-1])
-        if not all(map(_count_to, bounds, counted)):
+        ends = (len(field.rows_position), heap, field.elements_before[-1])
+        if not all(map(_are_bounds_of, bounds, ends)):
             return False
         blocks = np.where(field.row_bytes > 0, -(-records // field.rows_per_block), 0)
         if not np.array_equal(np.diff(field.rows_first_block), blocks):
             return False
-        ends = np.repeat(self.size_bytes, blocks)
+        row_ends = np.repeat(self.size_bytes, blocks)
         heap_ends = np.repeat(self.size_bytes, np.diff(field.heap_first_block))
         return bool(
             (field.rows_position >= 0).all()
-            and (field.rows_position <= ends - field.rows_length(records)).all()
+            and (field.rows_position <= row_ends - field.rows_length(records)).all()
             # Rows are gathered through typed views: an unaligned position would be rounded to other bytes.
             and not (field.rows_position & 7).any()
             and (field.heap_position >= 0).all()
@@ -328,7 +325,7 @@ class PartTable:
         )
 
 
-def _count_to(bounds: Int64s, end: int) -> bool:
+def _are_bounds_of(bounds: Int64s, end: int) -> bool:
     """Return whether these are the bounds of runs, some perhaps empty, that make up ``range(end)``."""
     return bounds[0] == 0 and bounds[-1] == end and bool((bounds[:-1] <= bounds[1:]).all())
 
@@ -342,8 +339,8 @@ def _names_to_array(names: Sequence[str]) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(map(bytes.fromhex, names)), np.uint8).reshape(len(names), 32)
 
 
-class _Sums(Sequence[str]):
-    """sha256 sums as text, each made at its use: all texts together would take more memory than the rest."""
+class _Sha256Names(Sequence[str]):
+    """sha256 sums; the text of each is made when it is used, since all texts would take too much memory."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != 32:
@@ -371,15 +368,15 @@ class _Sums(Sequence[str]):
 
     def __getitem__(self, number: int | slice) -> str | Sequence[str]:
         found = self.array[number]
-        return found.tobytes().hex() if found.ndim == 1 else _Sums(found)
+        return found.tobytes().hex() if found.ndim == 1 else _Sha256Names(found)
 
 
-def _copied(names: Sequence[str]) -> Sequence[str]:
-    return _Sums(names.array.copy()) if isinstance(names, _Sums) else names
+def _copy_names(names: Sequence[str]) -> Sequence[str]:
+    return _Sha256Names(names.array.copy()) if isinstance(names, _Sha256Names) else names
 
 
-class LateSums(Sequence[str]):
-    """sha256 sums like `_Sums`, which are read when the first one is used.
+class LateSha256Names(Sequence[str]):
+    """sha256 sums like `_Sha256Names`, which are read when the first one is used.
 
     Args:
         count: The number of sums.
@@ -406,7 +403,8 @@ class LateSums(Sequence[str]):
         return self._found[number]
 
 
-def lie_in(numbers: Int64s, least: int, end: int) -> bool:
+def are_in_range(numbers: Int64s, least: int, end: int) -> bool:
+    """Return whether all numbers are at least `least` and below `end`."""
     return bool(((least <= numbers) & (numbers < end)).all())
 
 

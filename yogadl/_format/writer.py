@@ -28,12 +28,12 @@ _GROWTH: Final = 8
 _PART_BLOCKS: Final = 4
 # Smaller parts are not cut at blocks: their blocks would be mostly padding.
 _LEAST_ALIGNED_PART_BYTES: Final = 2**20
-_UNALIGNED: Final = 2**62
+_UNALIGNED: Final = 2**62  # the rows of a block in such a part: more than it can have
 # Where sizes vary, the records of the next block may be this much larger than the current ones.
 _MARGIN: Final = 1.1
 # The block size is chosen anew, with a new part, if records shrink to this fraction of the size for which it
 # was chosen, and fill less than this many bytes of a block: a block takes whole pages, at least two.
-_FAR_SMALLER: Final = 1 / 8
+_MUCH_SMALLER: Final = 1 / 8
 _LEAST_BLOCK_BYTES: Final = 2**16
 
 OnSealed = Callable[[Path, SealedPart, Spec], None]
@@ -43,18 +43,18 @@ class CacheWriter:
     """Writes the columns of any source into parts, and widens the spec as shapes turn out to vary.
 
     Not thread-safe. While the caller reads the next records, one thread encodes the last ones and gives them
-    to LMDB, one hashes them while LMDB copies, and one seals the part before.
+    to LMDB, one hashes them while LMDB copies, and one seals the previous part.
 
     Args:
         folder: The folder of unfinished parts; on the file system of the finished ones.
         spec: The spec of the records as far as it is known; `write` widens it.
-        part_bytes: The most bytes of a part, which is sealed before; ``None`` lets parts grow up to 1 GiB.
+        part_bytes: The most bytes of a part; ``None`` lets the limit grow with the build, up to 1 GiB.
         on_sealed: Called, from another thread but in order, with the path of each sealed part, whose ``.idx``
-            lies beside it, with the sealed part, and with the spec known by then.
+            lies beside it, with the sealed part, and with the spec of the records up to its end.
         first_record: The number of records of this source that are already sealed.
 
     Attributes:
-        spec: The spec of the records as known by now.
+        spec: The spec of the records written so far.
         records: The number of records written, including those already sealed.
         size_bytes: The size of the records written.
     """
@@ -106,15 +106,17 @@ class CacheWriter:
             writing.result()
 
     def _write(self, columns: Sequence[Column | StoredColumn]) -> None:
-        found = [self._stored(field, column) for field, column in zip(self.spec.fields, columns, strict=True)]
-        stored, leaves = [column for column, _ in found], [leaf for _, leaf in found]
+        pairs = [
+            self._to_stored(field, column) for field, column in zip(self.spec.fields, columns, strict=True)
+        ]
+        stored, leaves = [column for column, _ in pairs], [leaf for _, leaf in pairs]
         if leaves != [field.leaf for field in self.spec.fields]:
             # The current part keeps its spec: each part decides how a field is stored.
             self._end_part()
             self.spec = self.spec.with_leaves(leaves)
         self._write_stored(stored, len(stored[0]) if stored else 0)
 
-    def _stored(self, field: Field, column: Column | StoredColumn) -> tuple[StoredColumn, Leaf]:
+    def _to_stored(self, field: Field, column: Column | StoredColumn) -> tuple[StoredColumn, Leaf]:
         """Return the stored form of a column, and the leaf that admits its shapes, too."""
         try:
             stored = stored_column(field.leaf, column)
@@ -129,8 +131,8 @@ class CacheWriter:
             if self._part is not None and self._are_blocks_too_short(rest, count - start):
                 self._end_part()
             part = self._part or self._begin_part(rest, count - start)
-            fitting = self._fitting(part, rest, count - start)
-            if fitting == 0 or not _fit(part, rest):
+            fitting = self._count_fitting(part, rest, count - start)
+            if fitting == 0 or not _fits(part, rest):
                 self._end_part()
                 continue
             piece = [column[:fitting] for column in rest]
@@ -139,7 +141,7 @@ class CacheWriter:
             self.records += fitting
             start += fitting
 
-    def _fitting(self, part: PartWriter, columns: list[StoredColumn], count: int) -> int:
+    def _count_fitting(self, part: PartWriter, columns: list[StoredColumn], count: int) -> int:
         """Return how many of these records still fit into the part; at least one if the part is empty.
 
         The part ends with a block of every field if possible, which makes reading faster
@@ -176,7 +178,7 @@ class CacheWriter:
             count += self._part.records
         mean_bytes = size_bytes / count
         return (
-            mean_bytes < _FAR_SMALLER * self._record_bytes
+            mean_bytes < _MUCH_SMALLER * self._record_bytes
             and mean_bytes * self._block_records < _LEAST_BLOCK_BYTES * len(columns)
         )
 
@@ -186,8 +188,8 @@ class CacheWriter:
             column.shape if leaf.is_fixed and isinstance(column, FixedRows) else None
             for leaf, column in zip(leaves, columns, strict=True)
         ]
-        grown = min(PART_BYTES, max(_FIRST_PART_BYTES, self.size_bytes // _GROWTH))
-        self._part_limit = self._part_bytes or grown
+        grown_bytes = min(PART_BYTES, max(_FIRST_PART_BYTES, self.size_bytes // _GROWTH))
+        self._part_limit = self._part_bytes or grown_bytes
         if not self._block_records or self._are_blocks_too_short(columns, count):
             self._record_bytes = max(1, sum(int(np.mean(column.sizes())) for column in columns))
             self._block_records = _block_records(self._part_limit, self._record_bytes)
@@ -197,7 +199,7 @@ class CacheWriter:
         return self._part
 
     def _end_part(self) -> None:
-        """Pass the current part to the sealing thread, once that has sealed the part before."""
+        """Pass the current part to the sealing thread, after that thread has sealed the previous part."""
         if self._part is None:
             return
         part, self._part = self._part, None
@@ -206,7 +208,7 @@ class CacheWriter:
             return
         try:
             part.close()
-            self._sealed()
+            self._wait_for_seal()
         except BaseException:
             part.abandon()
             raise
@@ -219,7 +221,7 @@ class CacheWriter:
             part.abandon()  # otherwise the file would stay open, and this process could not write it anew
             raise
 
-    def _sealed(self) -> None:
+    def _wait_for_seal(self) -> None:
         """Wait until the previous part is sealed."""
         sealing, self._sealing = self._sealing, None
         if sealing is not None:
@@ -233,7 +235,7 @@ class CacheWriter:
         """
         self.wait()
         self._end_part()
-        self._sealed()
+        self._wait_for_seal()
         self._shut_down()
 
     def abandon(self) -> None:
@@ -257,7 +259,7 @@ def _block_records(part_bytes: int, record_bytes: int) -> int:
     return 1 << max(0, (part_bytes // _PART_BLOCKS // record_bytes).bit_length() - 1)
 
 
-def _fit(part: PartWriter, columns: Sequence[StoredColumn]) -> bool:
+def _fits(part: PartWriter, columns: Sequence[StoredColumn]) -> bool:
     """Return whether the part's way to store its fields fits these columns."""
     return all(
         shape is None or (isinstance(column, FixedRows) and column.shape == shape)

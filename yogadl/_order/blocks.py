@@ -1,4 +1,4 @@
-"""Parameters of a shuffle of blocks, and of a mix. The orders themselves are imported only when used."""
+"""The parameters of a shuffle of blocks, and of a mix. The orders themselves are imported only when used."""
 
 from yogadl._core.frozen import frozen
 from yogadl._order.keys import check_count
@@ -41,7 +41,7 @@ class Mixture:
         lengths: The number of records of each parent, at least 1.
         weights: The proportions of the parents; none less than 1 in 4,096 of their sum.
         at_end: The action when a parent has no more records: "stop" or "repeat".
-        seed: The seed of the places of the parents' records.
+        seed: The seed that decides at which positions each parent's records come.
         shuffle: The shuffle of each parent.
     """
 

@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 
 from yogadl.errors import ConfigurationError
 
-# Check the integer arguments of an order.
-
-
 RECORDS_LIMIT = 1 << 62
 
 
@@ -36,45 +33,41 @@ def check_count(name: str, count: int) -> int:
 def check_within(numbers: NDArray[np.int64], records: int, noun: str) -> NDArray[np.int64]:
     """Return the numbers in one dimension, or raise IndexError if one is not in ``range(records)``."""
     flat = np.ascontiguousarray(numbers, dtype=np.int64).reshape(-1)
-    # As unsigned integers, negative numbers are huge, so one maximum finds both errors (0.1 ns an index).
+    # Negative numbers are huge if they are read as unsigned, so one maximum finds both errors (0.1 ns an
+    # index).
     if flat.size and int(flat.view(np.uint64).max()) >= records:
         wrong = int(flat[(flat < 0) | (flat >= records)][0])
         raise IndexError(f"There is no {noun} {wrong} in an order of {records} records.")
     return flat
 
 
-# Find the interval between bounds that each number lies in.
-
-
-_COMPARED: Final = 16
+_MAX_COMPARED_BOUNDS: Final = 16
 
 
 def bounds_reached(numbers: NDArray[Any], bounds: NDArray[Any]) -> NDArray[np.unsignedinteger[Any]]:
     """Return for each number how many of the ascending bounds it has reached.
 
-    If there are few bounds, each number is compared with all of them, since a search mispredicts every other
-    branch (benchmarks/stages.py).
+    If there are few bounds, each number is compared with all of them: in a binary search, the processor would
+    mispredict every other branch (benchmarks/stages.py).
     """
-    if len(bounds) > _COMPARED:
+    if len(bounds) > _MAX_COMPARED_BOUNDS:
         return np.searchsorted(bounds, numbers, side="right").astype(np.uint64)
-    found = np.zeros(len(numbers), np.uint8)
+    reached = np.zeros(len(numbers), np.uint8)
     for bound in bounds:
-        found += numbers >= bound
-    return found
-
-
-# Divide a whole number in proportion, by the method of largest remainders, exactly.
+        reached += numbers >= bound
+    return reached
 
 
 def apportion(total: int, weights: Sequence[int | Fraction]) -> list[int]:
     """Return whole numbers that add up to `total`, each differing from its exact share by less than 1.
 
-    Each number is first its share rounded down. The rest goes, one each, to the shares with the largest
-    fractions; of equal fractions, the earlier one comes first.
+    This is the method of largest remainders: each share is rounded down, and what remains of the total is
+    given, one each, to the shares that lost the largest fractions; of equal fractions, the earlier comes
+    first.
     """
-    whole = sum(weights)
-    counts = [int(total * weight // whole) for weight in weights]
-    fractions = [total * weight % whole for weight in weights]
+    weight_sum = sum(weights)
+    counts = [int(total * weight // weight_sum) for weight in weights]
+    fractions = [total * weight % weight_sum for weight in weights]
     # Sorting keeps the order of equal elements, also with `reverse`.
     largest = sorted(range(len(weights)), key=fractions.__getitem__, reverse=True)
     for number in largest[: total - sum(counts)]:
@@ -122,7 +115,7 @@ def derive_key(*integers: int) -> int:
             first.
 
     Returns:
-        An integer from 0 to 2**64 - 1, the same on every platform, for ever.
+        An integer from 0 to 2**64 - 1, the same on every platform and in every release.
     """
     state = 0
     for integer in integers:
@@ -131,6 +124,7 @@ def derive_key(*integers: int) -> int:
 
 
 def _fold(integer: int) -> int:
+    """Return a 64-bit word for an integer of any size and sign."""
     if 0 <= integer <= MASK64:
         return integer
     state = absorb(GOLDEN, 1 if integer < 0 else 0)

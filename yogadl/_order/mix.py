@@ -1,5 +1,8 @@
 """Mix the records of several parents, with exact counts of each in every run of 4,096 positions.
 
+A run is 4,096 neighbouring positions. A stretch is the part of an epoch over which one set of weights holds.
+A turn of a parent is a position at which one of its records comes; turns are counted within the epoch.
+
 `docs/explanation/order.md` states the arithmetic, frozen as version 1. `benchmarks/stages.py` measures it.
 """
 
@@ -30,8 +33,8 @@ from yogadl.errors import ConfigurationError
 
 RUN_BITS: Final = 12
 RUN: Final = 1 << RUN_BITS
-MOST_BITS: Final = 256  # bits of a weight
-MOST_CHANGES: Final = 100  # changes of the weights within an epoch
+MOST_BITS: Final = 256  # of a weight
+MOST_CHANGES: Final = 100  # of the weights within an epoch
 MIX_TAG = int.from_bytes(b"mix-1", "big")
 AGAIN_TAG = int.from_bytes(b"again-1", "big")
 
@@ -43,17 +46,20 @@ class Stretch(NamedTuple):
     number: int  # of this stretch in the epoch
     first: int  # position
     size: int  # positions until the epoch's end
-    taken: tuple[int, ...]  # records of each parent in the stretches before
+    taken: tuple[int, ...]  # records of each parent in the earlier stretches
 
     def counts(self, size: int) -> list[int]:
-        """Return each parent's count of records in the first `size` positions, which end a run."""
-        own = apportion(size, self.weights)
-        return [before + count for before, count in zip(self.taken, own, strict=True)]
+        """Return how many records of each parent the epoch has up to position `size` of the stretch.
+
+        `size` must end a run, or the epoch.
+        """
+        counts = apportion(size, self.weights)
+        return [taken + count for taken, count in zip(self.taken, counts, strict=True)]
 
 
 @frozen
 class MixOrder:
-    """A mix of the parents, anew in each epoch; the k-th record of a parent is the k-th of its own order.
+    """A mix of the parents, anew in each epoch. The records of each parent come in that parent's own order.
 
     Args:
         mixture: The parents' lengths and weights, and the other settings of the mix.
@@ -85,32 +91,32 @@ class MixOrder:
 
         Positions are counted so that the epoch ends where an epoch of the current weights alone would end.
         """
-        mixture, found = self.mixture, list[Stretch]()
+        mixture, stretches = self.mixture, list[Stretch]()
         taken = (0,) * len(mixture.lengths)
         for number, (weights, last) in enumerate([*self.past, (mixture.weights, 0)]):
-            left = [length - count for length, count in zip(mixture.lengths, taken, strict=True)]
-            size = reach(weights, left, mixture.at_end)
-            whole = reach(weights, mixture.lengths, mixture.at_end) if number else size
-            check_records(whole)
-            stretch = Stretch(weights, number, whole - size, size, taken)
-            found.append(stretch)
+            remaining = [length - count for length, count in zip(mixture.lengths, taken, strict=True)]
+            size = reach(weights, remaining, mixture.at_end)
+            epoch_size = reach(weights, mixture.lengths, mixture.at_end) if number else size
+            check_records(epoch_size)
+            stretch = Stretch(weights, number, epoch_size - size, size, taken)
+            stretches.append(stretch)
             if number < len(self.past):
-                if not stretch.first < last < whole:
+                if not stretch.first < last < epoch_size:
                     raise ConfigurationError("the cursor's changes of weights lie outside of the epoch")
                 taken = self._taken(stretch, last - stretch.first)
-        return found
+        return stretches
 
     def _taken(self, stretch: Stretch, size: int) -> tuple[int, ...]:
-        """Return how many records of each parent came before a stretch and in its first `size` positions."""
+        """Return how many records of each parent the epoch has up to position `size` of a stretch."""
         run, within = divmod(size, RUN)
-        found = np.array(stretch.counts(run * RUN), np.int64)
+        counts = np.array(stretch.counts(run * RUN), np.int64)
         if within:
             parents = _lay_out(self.mixture.seed, self.epoch, stretch, run).parents[:within]
-            found += np.bincount(parents, minlength=len(found))
-        return tuple(found.tolist())
+            counts += np.bincount(parents, minlength=len(counts))
+        return tuple(counts.tolist())
 
     def changed(self, epoch: int, position: int, mixture: Mixture) -> tuple["MixOrder", int]:
-        """Return the order that continues with other weights from a place in this one, and its position.
+        """Return the order that continues this one with other weights, and the position at which it begins.
 
         Raises:
             ConfigurationError: if the weights changed too often in the epoch.
@@ -122,7 +128,10 @@ class MixOrder:
         if position > self._stretch(epoch).first:
             past = (*past, (self.mixture.weights, position))
         if len(past) > MOST_CHANGES:
-            raise ConfigurationError(f"the weights of a mix can change {MOST_CHANGES} times within an epoch")
+            raise ConfigurationError(
+                f"the weights of a mix can change at most {MOST_CHANGES} times within an epoch: keep them "
+                "until the next epoch"
+            )
         new = replace(new, epoch=epoch if past else 0, past=past)
         return new, new.start(epoch)
 
@@ -181,16 +190,18 @@ class MixOrder:
         if int(turns.max()) < records:
             found = self._order(records, 0).indices(turns, epoch)
             return found
-        again, turns = np.divmod(turns, np.int64(records))
+        passes, turns = np.divmod(turns, np.int64(records))  # the parent is read several times in an epoch
         found = np.empty(turns.size, np.int64)
-        for time in np.unique(again).tolist():
-            its = again == time
-            found[its] = self._order(records, time).indices(turns[its], epoch)
+        for number_of_pass in np.unique(passes).tolist():
+            in_pass = passes == number_of_pass
+            found[in_pass] = self._order(records, number_of_pass).indices(turns[in_pass], epoch)
         return found
 
-    def _order(self, records: int, time: int) -> Any:  # an `Order`, which a higher module defines
-        """Return the order of a parent's records in pass number `time` over them in an epoch, from 0."""
-        seed = derive_key(AGAIN_TAG, self.shuffle_seed, time) if time else self.shuffle_seed
+    def _order(self, records: int, number_of_pass: int) -> Any:  # an `Order`, which a higher module defines
+        """Return the order of a parent's records in one pass over them; an epoch's passes count from 0."""
+        seed = self.shuffle_seed
+        if number_of_pass:
+            seed = derive_key(AGAIN_TAG, seed, number_of_pass)
         return self.make_order(records, self.mixture.shuffle, seed)
 
     def describe(self) -> dict[str, Any]:
@@ -227,48 +238,52 @@ class MixOrder:
         if not isinstance(order, Mapping) or not isinstance(before, list) or len(before) > MOST_CHANGES:
             return self
         weights = self._read_weights(order)
-        past = [(self._read_weights(one), one.get("to")) for one in before if isinstance(one, Mapping)]
-        sound = [(held, last) for held, last in past if held and type(last) is int and last < RECORDS_LIMIT]
+        past = [
+            (self._read_weights(entry), entry.get("to")) for entry in before if isinstance(entry, Mapping)
+        ]
+        valid = [(used, last) for used, last in past if used and type(last) is int and last < RECORDS_LIMIT]
         epoch = cursor.get("epoch") if before else 0
-        if not weights or len(sound) < len(before) or type(epoch) is not int:
+        if not weights or len(valid) < len(before) or type(epoch) is not int:
             return self
-        saved = replace(self, mixture=replace(self.mixture, weights=weights), epoch=epoch, past=tuple(sound))
+        saved = replace(self, mixture=replace(self.mixture, weights=weights), epoch=epoch, past=tuple(valid))
         try:
             _ = saved._stretches
         except ConfigurationError:
             return self
         return saved
 
-    def _read_weights(self, said: Mapping[Any, Any]) -> tuple[int, ...]:
+    def _read_weights(self, description: Mapping[Any, Any]) -> tuple[int, ...]:
         """Return the weights in a cursor, or an empty tuple if they are invalid."""
-        given = said.get("weights")
-        if not isinstance(given, list) or len(given) != len(self.mixture.lengths):
+        weights = description.get("weights")
+        if not isinstance(weights, list) or len(weights) != len(self.mixture.lengths):
             return ()
-        if not all(type(weight) is int and 0 < weight < 2**MOST_BITS for weight in given):
+        if not all(type(weight) is int and 0 < weight < 2**MOST_BITS for weight in weights):
             return ()
-        return tuple(given) if min(given) * RUN >= sum(given) else ()
+        return tuple(weights) if min(weights) * RUN >= sum(weights) else ()
 
 
-def reach(weights: Sequence[int], left: Sequence[int], at_end: str) -> int:
-    """Return the number of positions until the end, given how many records each parent has left.
+def reach(weights: Sequence[int], remaining: Sequence[int], at_end: str) -> int:
+    """Return the number of positions until the epoch's end, given how many records remain of each parent.
 
     With "stop" it is the largest number for which no parent needs more records than it has; with "repeat" the
-    smallest that reads every parent to its end. The last run is never so short that a count would be
-    negative.
+    smallest with which every parent is read to its end. A number is passed over if some parent had fewer
+    records up to there than up to the end of the last full run.
     """
-    whole = sum(weights)
-    each = list(zip(weights, left, strict=True))
+    weight_sum = sum(weights)
+    parents = list(zip(weights, remaining, strict=True))
     if at_end == "stop":
-        size = min(((records + 1) * whole - 1) // weight for weight, records in each)
+        size = min(((records + 1) * weight_sum - 1) // weight for weight, records in parents)
     else:
-        size = max(((records - 1) * whole) // weight + 1 if records > 0 else 0 for weight, records in each)
+        size = max(
+            ((records - 1) * weight_sum) // weight + 1 if records > 0 else 0 for weight, records in parents
+        )
     while True:
         counts = apportion(size, weights)
         before = apportion(size - size % RUN, weights)
         fits = (
-            all(count <= records for count, records in zip(counts, left, strict=True))
+            all(count <= records for count, records in zip(counts, remaining, strict=True))
             if at_end == "stop"
-            else all(count >= records for count, records in zip(counts, left, strict=True))
+            else all(count >= records for count, records in zip(counts, remaining, strict=True))
         )
         if fits and all(count >= least for count, least in zip(counts, before, strict=True)):
             return size
@@ -277,7 +292,7 @@ def reach(weights: Sequence[int], left: Sequence[int], at_end: str) -> int:
 
 @frozen
 class _Layout:
-    """The parent of each position of a run, and the number of that parent's turn in the epoch."""
+    """For each position of a run, the number of its parent, and the number of that parent's turn."""
 
     parents: NDArray[np.uint16]
     turns: Integers
@@ -296,8 +311,9 @@ def _lay_out(seed: int, epoch: int, stretch: Stretch, run: int) -> _Layout:
     np.multiply(words, np.uint64(GOLDEN), out=words)
     np.add(words, np.uint64(key), out=words)
     mix_array(words)
-    # No two words are equal, so the smallest word of each parent decides which positions belong to the
-    # parent. Sorting words alone takes a quarter of the time of sorting their places (benchmarks/stages.py).
+    # Each parent gets as many of the sorted words as it has positions. No two words are equal, so the
+    # smallest word of each parent decides which positions belong to it. To sort the words alone takes a
+    # quarter of the time of an argsort (benchmarks/stages.py).
     begins = np.cumsum(counts[:-1], dtype=np.int64)
     parents = bounds_reached(words, np.sort(words)[begins[begins < size]]).astype(np.uint16)
     turns = np.empty(size, np.int64)

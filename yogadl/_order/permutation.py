@@ -71,6 +71,7 @@ def unpermute(images: Integers, n: int, key: int) -> Integers:
 # read-only and depend on nothing else, so threads and forked processes may share them.
 @functools.lru_cache(maxsize=8)
 def _shuffled(n: int, key: int) -> Integers:
+    """Return the table of a permutation: the image of each position."""
     words = np.arange(1, n + 1, dtype=np.uint64)
     np.multiply(words, np.uint64(GOLDEN), out=words)
     np.add(words, np.uint64(key), out=words)
@@ -82,6 +83,7 @@ def _shuffled(n: int, key: int) -> Integers:
 
 @functools.lru_cache(maxsize=8)
 def _unshuffled(n: int, key: int) -> Integers:
+    """Return the table of the inverse: the position of each image."""
     table = np.empty(n, np.int64)
     table[_shuffled(n, key)] = np.arange(n, dtype=np.int64)
     table.flags.writeable = False
@@ -125,15 +127,17 @@ def _walk_in_chunks(numbers: Integers, n: int, key: int, inverse: bool) -> Integ
     return images
 
 
-# Cached by (network, key, inverse), at most 64 KiB each, read-only. Without the table, each chunk would send
-# a handful of numbers through the whole network again, which costs 2 ns an index at n = 1e6.
+# Cached by (network, key, inverse), at most 64 KiB each, read-only. Without the table, a few numbers of each
+# chunk would pass through the network once more, which costs 2 ns an index at n = 1e6.
 @functools.lru_cache(maxsize=16)
 def _landings(network: Network, key: int, inverse: bool) -> Integers:
-    """Return for each number outside ``range(n)`` the number inside to which its walk leads, if it ever does.
+    """Return for each number outside ``range(n)`` the first number inside that its walk reaches, if any.
 
-    Some walks stay outside in a cycle. No number inside leads to such a cycle, so the table's entries for
-    them are never used, but walking them to their end would never finish. Therefore the walks are doubled:
-    after k turns each entry has walked 2**k steps, or has reached a number inside.
+    A walk sends a number through the network again and again.
+
+    Some walks stay outside for ever, in a cycle. No number inside leads to such a cycle, so the entries of
+    these walks are never used, but the loop must end for them, too. Therefore each turn of the loop doubles
+    the length of all walks: after k turns an entry is 2**k steps further, or is a number inside.
     """
     landings = np.arange(network.n, network.size, dtype=np.int64)
     scratch = np.empty((4, landings.size), network.dtype)
@@ -148,16 +152,16 @@ def _landings(network: Network, key: int, inverse: bool) -> Integers:
 def _walk(
     network: Network, schedule: Schedule, image: Integers, outside: NDArray[np.intp], inverse: bool
 ) -> None:
-    """Encipher the images that lie outside ``range(n)`` again, until none does, in place.
+    """Encipher the images that lie outside ``range(n)`` again, in place, until all lie inside.
 
-    This ends, because they are images of numbers inside: their cycle returns there.
+    This ends, because each is the image of a number inside, to which its cycle returns.
     """
     while outside.size:
-        again = image[outside]
-        scratch = np.empty((4, again.size), network.dtype)
-        _encipher(network, schedule, again, again, scratch, inverse)
-        image[outside] = again
-        outside = outside[again >= network.n]
+        walking = image[outside]
+        scratch = np.empty((4, walking.size), network.dtype)
+        _encipher(network, schedule, walking, walking, scratch, inverse)
+        image[outside] = walking
+        outside = outside[walking >= network.n]
 
 
 def permute_keyed(
@@ -178,16 +182,20 @@ def permute_keyed(
         return image
     outside = np.flatnonzero(image >= network.n)
     while outside.size:
-        again = image[outside]
-        own = _spread(schedule, (keys[0][outside], keys[1][outside]))
-        _encipher(network, own, again, again, scratch, inverse)
-        image[outside] = again
-        outside = outside[again >= network.n]
+        walking = image[outside]
+        own_schedule = _spread(schedule, (keys[0][outside], keys[1][outside]))
+        _encipher(network, own_schedule, walking, walking, scratch, inverse)
+        image[outside] = walking
+        outside = outside[walking >= network.n]
     return image
 
 
 def _spread(schedule: Schedule, keys: tuple[Words, Words]) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Make the addends of each number; without the odd factor three rounds would share an addend visibly."""
+    """Make the addends of each number from its keys.
+
+    Three rounds use the same key. Each multiplies it by an odd factor of its own, since rounds with equal
+    addends would make a visible pattern.
+    """
     odd = (addend | type(addend)(1) for addend in schedule.addends)
     return schedule.multipliers, [keys[number & 1] * factor for number, factor in enumerate(odd)]
 
@@ -200,7 +208,7 @@ def _encipher(
     scratch: Words,
     inverse: bool,
 ) -> int:
-    """Send numbers once through the network, and return the largest image."""
+    """Send numbers through the network once, write their images to `images`, and return the largest one."""
     left, right, hashed, spare = scratch[:, : numbers.size]
     word = network.dtype
     left_bits, half_bits = word(network.left_bits), word(network.word_bits // 2)

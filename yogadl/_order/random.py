@@ -21,15 +21,15 @@ RANDOM_TAG = int.from_bytes(b"random-1", "big")
 _WORD_OFFSETS = np.arange(1, 5, dtype=np.uint64) * np.uint64(GOLDEN)
 
 
-class _State(ISpawnableSeedSequence):
-    """Seeds a bit generator with words that are already random, without hashing them."""
+class _HashedWords(ISpawnableSeedSequence):
+    """Seeds a bit generator with words that are hashes already: they are not hashed again."""
 
     def __init__(self, words: NDArray[np.uint64]) -> None:
         self._words = words
         self._parent: SeedSequence | None = None
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[np.uint64]:
-        assert (n_words, dtype) == (len(self._words), np.uint64)  # as PCG64 calls it
+        assert (n_words, dtype) == (len(self._words), np.uint64)  # the only call of PCG64
         return self._words
 
     def spawn(self, n_children: int) -> Any:  # the children are numpy's own seed sequences
@@ -52,4 +52,4 @@ def generators(seed: int, stage: int, epoch: int, positions: NDArray[np.int64]) 
     words = keys[:, None] + _WORD_OFFSETS
     mix_array(words)
     bit_generator_class: Any = PCG64  # Any: PCG64's declared types leave out other seed sequences
-    return (Generator(bit_generator_class(_State(row))) for row in words)
+    return (Generator(bit_generator_class(_HashedWords(row))) for row in words)

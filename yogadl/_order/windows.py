@@ -1,5 +1,8 @@
 """Shuffle within windows of blocks, for data that is larger than the disk, or in a remote store.
 
+The words block, lane and window are explained in `Blocks`. The rest are the records that fill no window. The
+place of a record is its index after the blocks are shuffled, but before records are shuffled within windows.
+
 `docs/explanation/order.md` states the arithmetic, frozen as version 1. The hot code is flat;
 `benchmarks/order.py` justifies it.
 """
@@ -37,7 +40,7 @@ class _WindowLayout(NamedTuple):
     window_blocks: int
     window_records: int
     blocks: int  # full blocks
-    windowed: int  # positions in windows; the others are the rest
+    windowed: int  # positions that lie in windows; all others are the rest
 
 
 class _Keys(NamedTuple):
@@ -48,7 +51,8 @@ class _Keys(NamedTuple):
     rest: int
 
 
-_InPart = Callable[[Integers, int, Blocks, _Keys], Integers]
+# Maps positions to indices, or places to positions, in the windows or in the rest.
+_MapNumbers = Callable[[Integers, int, Blocks, _Keys], Integers]
 
 
 @frozen
@@ -65,36 +69,37 @@ class BlocksOrder:
     def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
         """Return the record index at each position."""
         flat = check_within(positions, self.records, "position")
-        found = self._applied(flat, epoch, _indices_in_windows, _indices_in_rest)
+        found = self._map_by_part(flat, epoch, _indices_in_windows, _indices_in_rest)
         return found.reshape(np.shape(positions))
 
     def positions(self, indices: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
         """Return the position of each record index."""
         flat = check_within(indices, self.records, "index")
         layout, keys = _lay_out(self.records, self.blocks), _epoch_keys(self.seed, epoch)
-        # A record's place is its index in the sequence of blocks as they are shuffled.
         places = flat.copy()
         full = np.flatnonzero(flat < layout.blocks * self.blocks.records)
         block, offset = np.divmod(flat[full], np.int64(self.blocks.records))
         places[full] = unpermute(block, layout.blocks, keys.blocks) * np.int64(self.blocks.records) + offset
-        found = self._applied(places, epoch, _positions_in_windows, _positions_in_rest)
+        found = self._map_by_part(places, epoch, _positions_in_windows, _positions_in_rest)
         return found.reshape(np.shape(indices))
 
-    def _applied(self, numbers: Integers, epoch: int, in_windows: _InPart, in_rest: _InPart) -> Integers:
-        """Compute the results chunk by chunk; each number by the function of its part, windows or rest."""
+    def _map_by_part(
+        self, numbers: Integers, epoch: int, in_windows: _MapNumbers, in_rest: _MapNumbers
+    ) -> Integers:
+        """Apply one function to the numbers in windows and another to those in the rest, chunk by chunk."""
         windowed = _lay_out(self.records, self.blocks).windowed
-        of = self.records, self.blocks, _epoch_keys(self.seed, epoch)
+        arguments = self.records, self.blocks, _epoch_keys(self.seed, epoch)
         results = np.empty(numbers.size, np.int64)
         for start in range(0, numbers.size, CHUNK):
             chunk, result = numbers[start : start + CHUNK], results[start : start + CHUNK]
             if int(chunk.max()) < windowed:
-                result[:] = in_windows(chunk, *of)
+                result[:] = in_windows(chunk, *arguments)
             elif int(chunk.min()) >= windowed:
-                result[:] = in_rest(chunk, *of)
+                result[:] = in_rest(chunk, *arguments)
             else:
                 inside = chunk < windowed
-                result[inside] = in_windows(chunk[inside], *of)
-                result[~inside] = in_rest(chunk[~inside], *of)
+                result[inside] = in_windows(chunk[inside], *arguments)
+                result[~inside] = in_rest(chunk[~inside], *arguments)
         return results
 
     def describe(self) -> dict[str, Any]:
@@ -134,10 +139,10 @@ def _indices_in_windows(positions: Integers, records: int, blocks: Blocks, keys:
     turn = offset // word(blocks.lanes)
     lane = offset - turn * word(blocks.lanes)
     drawn = _permute_in_lane(turn, window, lane, layout, keys, inverse=False)
-    nth = drawn // word(blocks.records)
-    record = drawn - nth * word(blocks.records)
+    block_in_lane = drawn // word(blocks.records)
+    record = drawn - block_in_lane * word(blocks.records)
     np.multiply(lane, word(blocks.window), out=lane)
-    np.add(lane, nth, out=lane)
+    np.add(lane, block_in_lane, out=lane)
     block = np.add(lane, window * np.int64(layout.window_blocks), dtype=np.int64, casting="unsafe")
     index = permute(block, layout.blocks, keys.blocks)
     np.multiply(index, np.int64(blocks.records), out=index)
@@ -163,7 +168,7 @@ def _indices_in_rest(positions: Integers, records: int, blocks: Blocks, keys: _K
     layout = _lay_out(records, blocks)
     start = np.int64(layout.windowed)
     index = permute(positions - start, records - layout.windowed, keys.rest) + start
-    # The records of the short block, at the very end, keep their indices; the blocks of the others move.
+    # The last block may be short: its records keep their indices, and only full blocks are shuffled.
     full = np.flatnonzero(index < layout.blocks * blocks.records)
     block, offset = np.divmod(index[full], np.int64(blocks.records))
     index[full] = permute(block, layout.blocks, keys.blocks) * np.int64(blocks.records) + offset

@@ -1,4 +1,4 @@
-"""A source in partitions: each is a function that opens its records when they are to be read."""
+"""A source in partitions: each partition is a function that opens its records when they are read."""
 
 import functools
 import os
@@ -37,11 +37,11 @@ class Partitioned:
         self._paths: tuple[Any, ...] | None = None
         if not self._open:
             raise ConfigurationError("a source in partitions needs one at least: the list is empty")
-        for number, one in enumerate(self._open):
-            if not callable(one):
+        for number, partition in enumerate(self._open):
+            if not callable(partition):
                 raise ConfigurationError(
-                    f"partition {number} is {one!r:.60}, which can't be called: give a function for each "
-                    "that returns its records, or partitioned.of(paths, read)"
+                    f"partition {number} is {partition!r:.60}, which can't be called: give a function for "
+                    "each that returns its records, or partitioned.of(paths, read)"
                 )
 
     @classmethod
@@ -57,10 +57,10 @@ class Partitioned:
             raise ConfigurationError(f"give a list of paths, not one alone: [{paths!r:.200}]")
         if not callable(read):
             raise ConfigurationError(f"read must be a function of a path, not {read!r:.60}")
-        kept = tuple(paths)
-        made = cls([functools.partial(read, path) for path in kept])
-        made._paths = kept
-        return made
+        all_paths = tuple(paths)
+        source = cls([functools.partial(read, path) for path in all_paths])
+        source._paths = all_paths
+        return source
 
     def __repr__(self) -> str:
         return f"<yogadl.partitioned: {len(self._open)} partitions>"
@@ -107,7 +107,7 @@ class PartitionedSource(Source):
 
     @functools.cached_property
     def spec(self) -> Spec:  # type: ignore[override]  # nothing sets it
-        """The structure of the first record; partitions are opened in order until one has a record."""
+        """The structure of the first record: partitions are opened in order until one has a record."""
         for number in range(self.partitions):
             source = self.partition(number).source()
             if source is not None:
@@ -116,13 +116,13 @@ class PartitionedSource(Source):
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records of all partitions; `start` skips by reading."""
-        left = start
+        to_skip = start
         for number in range(self.partitions):
             source = self.partition(number).source()
             for columns in source.chunks() if source is not None else ():
-                if left < len(columns[0]):
-                    yield [column[left:] for column in columns] if left else columns
-                left = max(0, left - len(columns[0]))
+                if to_skip < len(columns[0]):
+                    yield [column[to_skip:] for column in columns] if to_skip else columns
+                to_skip = max(0, to_skip - len(columns[0]))
 
 
 class Partition:
@@ -138,14 +138,14 @@ class Partition:
 
     @property
     def stamp(self) -> str:
-        """A string that changes when the partition's file does; empty if it has no file here."""
+        """A string that changes when the partition's file changes; empty if there is no such file."""
         if not isinstance(self._path, str | os.PathLike):
             return ""
         try:
-            found = os.stat(self._path)
+            status = os.stat(self._path)
         except (OSError, ValueError):
             return ""
-        return f"{found.st_size} {found.st_mtime_ns}"
+        return f"{status.st_size} {status.st_mtime_ns}"
 
     def source(self) -> Source | None:
         """Open the partition; ``None`` if it has no records."""

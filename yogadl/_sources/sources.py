@@ -48,16 +48,17 @@ class Source(Protocol):
     """A source of records that can be read in order.
 
     Attributes:
-        spec: The structure of a record; shapes may still turn out to vary.
-        length: How many records there are, ``None`` if unknown.
+        spec: The structure of a record; later records may show that shapes vary.
+        length: The number of records, ``None`` if unknown.
         can_start_anywhere: Whether `chunks` can begin at any record without reading those before it.
 
     A source may have more attributes. `is_costly` is true if its records are computed, as by a user's
     ``__getitem__``: a build that continues an earlier one then compares only some of the records. `origin` is
     the object that decides the records, if it is not the object that the source was opened from.
-    `has_final_spec` is true if the shapes can't turn out to vary. `starts` lists the records, 0 first, at
-    which reading starts faster than at others. ``write_partitions(write)`` is for a source that lies on other
-    machines: its own tasks call ``write(partition, records)``, and it returns the number of partitions.
+    `has_final_spec` is true if no later record can show that shapes vary. `starts` lists the records, 0
+    first, at which reading starts faster than at others. ``write_partitions(write)`` is for a source that
+    lies on other machines: its own tasks call ``write(partition, records)``, and it returns the number of
+    partitions.
     """
 
     spec: Spec
@@ -77,14 +78,14 @@ class Resumable(Protocol):
     """A source that is read in order, but can save its position and continue there in another process."""
 
     def state(self, record: int) -> bytes | None:
-        """Return the state by which `restore` reaches this record without reading all before it, if any."""
+        """Return a state with which `restore` continues at this record, or None if there is none."""
 
     def restore(self, state: bytes) -> None:
-        """Take a state that `state` returned, perhaps in an earlier process; `chunks` continues from it."""
+        """Continue from a state that `state` returned, perhaps in an earlier process."""
 
 
 def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
-    """Return the source in `data`.
+    """Return a source that reads `data`.
 
     An object that is a source already is returned as it is, and an object of a framework, such as a table,
     goes to its adapter. A dict, a tuple or a numpy array is read by column; an object with ``__len__`` and
@@ -93,7 +94,7 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
     Raises:
         UnsupportedDataError: if `data` is none of these, or empty.
     """
-    if hasattr(type(data), "as_source"):  # in partitions: reading its spec would open one
+    if hasattr(type(data), "as_source"):  # a `Partitioned`, whose spec opens a partition
         source: Source = data.as_source(allow_pickle=allow_pickle)
         return source
     if _has(data, "spec", "length", "can_start_anywhere", "chunks"):
@@ -136,7 +137,7 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
 
 
 def open_if_any(data: Any, *, allow_pickle: bool = False) -> Source | None:
-    """Return the source in `data`, or ``None`` if it has no records at all.
+    """Return a source that reads `data`, or ``None`` if it has no records at all.
 
     Raises:
         UnsupportedDataError: if `data` is no source.
@@ -156,7 +157,7 @@ def adapted_source(data: Any, *, allow_pickle: bool = False) -> Source | None:
     name = _adapter_of(data)
     if name is None:
         return None
-    # By name, since imports run downward only, and only the users of a framework import it.
+    # Imported by name: no module may import a higher one, and frameworks are imported only by their users.
     adapter = importlib.import_module(f"yogadl.adapters.{name}")
     found: Source | None = adapter.source(data, allow_pickle)
     return found
@@ -219,9 +220,9 @@ class ArraysSource:
 
         tree = node_of(data, leaf)
         if len(set(lengths.values())) > 1:
-            described = ", ".join(f"{name!r}: {length}" for name, length in lengths.items())
+            listed = ", ".join(f"{name!r}: {length}" for name, length in lengths.items())
             raise UnsupportedDataError(
-                f"the columns have different lengths ({described}); records need one value of each"
+                f"the columns have different lengths ({listed}); records need one value of each"
             )
         if not lengths:
             raise UnsupportedDataError(
@@ -237,8 +238,8 @@ class ArraysSource:
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield slices of the arrays."""
-        fixed = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
-        most = max(1, min(CHUNK_BYTES // max(fixed, 1), 64 * CHUNK_RECORDS))
+        fixed_bytes = sum(field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed)
+        most = max(1, min(CHUNK_BYTES // max(fixed_bytes, 1), 64 * CHUNK_RECORDS))
         # Values of unknown length may be large: the first chunk has one record, and sets the size of the
         # next.
         count, first = most, start
@@ -247,18 +248,18 @@ class ArraysSource:
         while first < self.length:
             columns = self.columns(slice(first, first + count), first)
             yield columns
-            taken = min(count, self.length - first)
-            first += taken
+            read = min(count, self.length - first)
+            first += read
             if count != most:
-                size = sum(map(size_of, columns)) // taken
+                size = sum(map(size_of, columns)) // read
                 count = max(1, min(most, 8 * count, CHUNK_BYTES // max(size, 1)))
 
     def rows(self, first: int, end: int) -> "ArraysSource":
         """Return a source of these rows alone."""
-        made = copy.copy(self)
-        made._columns = [column[first:end] for column in self._columns]
-        made.length = end - first
-        return made
+        source = copy.copy(self)
+        source._columns = [column[first:end] for column in self._columns]
+        source.length = end - first
+        return source
 
     def columns(self, chosen: Any, first_record: int = 0) -> Columns:
         """Return the chosen rows of every column; a slice gives views if no conversion is needed."""
@@ -273,6 +274,7 @@ class ArraysSource:
 
 
 def _leaf_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], allow_pickle: bool) -> Leaf:
+    """Return the leaf of a column's values, and add the column to `columns` and its length to `lengths`."""
     if not has_random_access(data):
         what = "an array of no dimension" if isinstance(data, np.ndarray) else f"a {type(data).__name__}"
         raise UnsupportedDataError(
@@ -335,7 +337,8 @@ class ItemsSource:
         """Return these records; later reads don't change them."""
         return self._read(indices, copier_of(self.spec.tree, lambda value: value) if self.is_costly else None)
 
-    def _read(self, indices: Sequence[int], keep: Callable[[Any], Any] | None) -> list[Any]:
+    def _read(self, indices: Sequence[int], copier: Callable[[Any], Any] | None) -> list[Any]:
+        """Return these records; each is passed through `copier` before the next one is read."""
         if hasattr(self._data, "__getitems__"):
             try:
                 return list(self._data.__getitems__(list(indices)))
@@ -346,7 +349,7 @@ class ItemsSource:
         try:
             for index in indices:
                 record = self._data[index]
-                found.append(record if keep is None else keep(record))
+                found.append(record if copier is None else copier(record))
         except Exception as error:
             error.add_note(f"while reading record {indices[len(found)]} of the source")
             raise
@@ -356,10 +359,10 @@ class ItemsSource:
         """Return a source of these rows alone, or None if they are not in memory."""
         if type(self._data) not in (list, tuple):
             return None
-        made = copy.copy(self)
-        made._data = self._data[first:end]
-        made.length = end - first
-        return made
+        source = copy.copy(self)
+        source._data = self._data[first:end]
+        source.length = end - first
+        return source
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""
@@ -374,19 +377,19 @@ class ItemsSource:
 
 
 class RecordsSource:
-    """A `DataRef` of this library, or any object that returns columns of any records."""
+    """Records that can be read at random as columns: those of a `DataRef`, or of any object like it."""
 
     can_start_anywhere = True
     has_final_spec = True
 
     def __init__(self, records: Any, *, allow_pickle: bool = False) -> None:
         self.spec: Spec = records.spec
-        pickled = [
+        pickled_fields = [
             field.name or "the record itself" for field in self.spec.fields if field.leaf.dtype == OBJECT
         ]
-        if pickled and not allow_pickle:
+        if pickled_fields and not allow_pickle:
             raise UnsupportedDataError(
-                f"the fields {pickled} are pickled: to pickle them again, pass allow_pickle=True"
+                f"the fields {pickled_fields} are pickled: to pickle them again, pass allow_pickle=True"
             )
         self.length = len(records)
         self._records = records

@@ -1,4 +1,8 @@
-"""Read whole blocks ahead if the order is of blocks: one shard then needs each block, once an epoch."""
+"""Read whole blocks ahead in an order of `yogadl.Blocks`: one shard then needs each block, once an epoch.
+
+The blocks of a window are requested and held in a store until the window is over. To hold a block means to
+keep its bytes, in memory or on disk, so that its records are not requested one by one.
+"""
 
 import contextlib
 import itertools
@@ -21,16 +25,16 @@ from yogadl._stream.rows import Rows
 _WINDOWS: Final = 2
 # Smaller windows are combined up to this size.
 _WINDOW_BYTES: Final = 8_000_000
-# The bytes between blocks are held, too, which takes 1/_GAP_DIVISOR more.
+# The bytes between blocks are held, too, which takes 1/_GAP_DIVISOR more memory.
 _GAP_DIVISOR: Final = 64
-# A request for a block takes a request to the store if the entries of its values are not here.
+# The longest wait for a request to be sent. Before that, the entries of the values may have to be requested.
 _BEGUN_LIMIT_S: Final = 60.0
-# The readers, each anywhere in the order, that are recognised by their last position.
+# The most readers, each at its own place in the order, that are recognised by their last position.
 _READERS: Final = 8
 # The bytes requested and not yet received at a time, besides those needed at once.
 _COMING_BYTES: Final = 64 * 2**20
-# A window is over when 1/_WINDOW_OVERLAP_DIVISOR of the next was announced, since other readers may be
-# behind.
+# A window is over when 1/_WINDOW_OVERLAP_DIVISOR of the next one was announced, since other readers may read
+# more slowly.
 _WINDOW_OVERLAP_DIVISOR: Final = 8
 # The bytes requested together, so that the wait for the entries of their values happens once.
 _REQUEST_BYTES: Final = 4 * 2**20
@@ -95,7 +99,7 @@ class BlockAhead:
         source: The source of the records.
         order: The order, which is of blocks.
         shard: The shard.
-        skipped: The positions that neither order nor shard count.
+        skipped: The positions that are left out.
         is_same: Whether every epoch has the order of the first.
         planned: Called instead of each cache's announcement, if nothing will be read.
 
@@ -118,10 +122,11 @@ class BlockAhead:
         self._is_same = is_same
         self._planned = planned
         blocks = order.blocks
-        self._each = blocks.records
-        one = blocks.records * blocks.window * blocks.lanes
+        self._block_records = blocks.records
+        window_records = blocks.records * blocks.window * blocks.lanes
         row_bytes = max(1, source.record_bytes)
-        self._positions = one * max(1, _WINDOW_BYTES * shard.ranks // (one * row_bytes))  # in a window
+        # The positions of a window.
+        self._positions = window_records * max(1, _WINDOW_BYTES * shard.ranks // (window_records * row_bytes))
         rows = min(self._positions, order.records) // shard.ranks
         self.most_rows = max(1, rows // _WINDOW_OVERLAP_DIVISOR // 2)
         self.held_bytes = _WINDOWS * rows * row_bytes * (_GAP_DIVISOR + 1) // _GAP_DIVISOR
@@ -160,8 +165,8 @@ class BlockAhead:
                 for _, positions in rows.pieces:
                     start, end = end, end + len(positions)
                     if len(positions):
-                        some = rows[start:end]
-                        is_other[start:end] = self._not_held(some, is_shared, awaited)
+                        of_epoch = rows[start:end]
+                        is_other[start:end] = self._hold_and_find_others(of_epoch, is_shared, awaited)
             self.records += int(is_other.sum())
         for event in awaited:  # otherwise their records would be requested, too
             event.wait(_BEGUN_LIMIT_S)
@@ -172,9 +177,9 @@ class BlockAhead:
 
         The first rows of a reader are needed at once, and a reader at random positions needs no blocks.
         """
-        return len(rows) > 0 and self._before(rows, is_shared) is not None
+        return len(rows) > 0 and self._find_reader(rows, is_shared) is not None
 
-    def _before(self, rows: Rows, is_shared: bool) -> _ReadingPlace | None:
+    def _find_reader(self, rows: Rows, is_shared: bool) -> _ReadingPlace | None:
         """Return the reader whose next rows these are, if any."""
         epoch, positions = rows.pieces[0]
         first, last = int(positions[0]), int(positions[-1])
@@ -183,16 +188,18 @@ class BlockAhead:
             reach = 64 * (last - first + reach)
         if self._skipped is not None:
             reach += self._positions
-        near = [one for one in self._readers if one.epoch == epoch and 0 < first - one.last <= reach]
-        return max(near, default=None)
+        candidates = [
+            reader for reader in self._readers if reader.epoch == epoch and 0 < first - reader.last <= reach
+        ]
+        return max(candidates, default=None)
 
-    def _not_held(self, rows: Rows, is_shared: bool, awaited: list[threading.Event]) -> Any:
+    def _hold_and_find_others(self, rows: Rows, is_shared: bool, awaited: list[threading.Event]) -> Any:
         """Return whether each of these rows, of one epoch, is outside of all held blocks.
 
         The events of requests that are being sent for other rows are added to `awaited`.
         """
         [(epoch, positions)] = rows.pieces
-        before = self._before(rows, is_shared)
+        before = self._find_reader(rows, is_shared)
         first, last = int(positions[0]), min(int(positions[-1]), self._order.records - 1)
         if before is not None:
             self._readers.remove(before)
@@ -202,12 +209,12 @@ class BlockAhead:
         is_other = np.ones(len(rows), bool)
         if before is None:
             return is_other
-        blocks = rows.indices // self._each
+        blocks = rows.indices // self._block_records
         for number in range(first // self._positions, last // self._positions + 1):
             window = self._window(epoch, number, first)
             wanted = int(np.searchsorted(window.uses, last, side="right"))
             while window.requested < wanted:
-                group = self._next(window, wanted, reader)
+                group = self._take_next_blocks(window, wanted, reader)
                 if group is None:
                     break  # without room, the records are read one by one
                 self._hold(window, group)
@@ -229,16 +236,16 @@ class BlockAhead:
             self._stores = None
             self._windows.clear()
         if self._stores is None:
-            said = f"{self._order.describe()} {self._order.seed} {self._shard.rank}/{self._shard.ranks}"
+            key = f"{self._order.describe()} {self._order.seed} {self._shard.rank}/{self._shard.ranks}"
             if not is_shared:  # only this stream knows when one of its windows is over
-                said += f" {os.getpid()} {next(_numbers)}"
+                key += f" {os.getpid()} {next(_numbers)}"
             views = views_of(self._source) if self._planned is None and self._is_joined() else ()
             caches = {view: len(view) for view in views if hasattr(view, "block_store")}
             self._stores = {}
             for cache, count in caches.items():
                 held_bytes = self.held_bytes * count // sum(caches.values())
                 own = min(self._shard.own(0), count)
-                store = cache.block_store(said, own, held_bytes, is_shared=is_shared)
+                store = cache.block_store(key, own, held_bytes, is_shared=is_shared)
                 if store is not None:
                     self._stores[cache] = store
         return bool(self._stores) or self._planned is not None
@@ -252,19 +259,20 @@ class BlockAhead:
             steps = np.abs(np.diff(indices))
             near, far = near + int((steps < 2).sum()), far + int((steps > 1).sum())
 
-        announce(self._source, np.arange(min(self._each, len(self._source))), planned=count)
+        announce(self._source, np.arange(min(self._block_records, len(self._source))), planned=count)
         return near >= far
 
     def _window(self, epoch: int, number: int, position: int) -> _BlockWindow:
         """Return a window, entered at a position, or at the window's beginning if that is later."""
-        found = self._windows.get((epoch, number))
-        if found is None:
-            found = self._windows[epoch, number] = self._made(epoch, number, position)
+        window = self._windows.get((epoch, number))
+        if window is None:
+            window = self._windows[epoch, number] = self._choose_blocks(epoch, number, position)
         self._windows.move_to_end((epoch, number))
-        found.touched = self._calls
-        return found
+        window.touched = self._calls
+        return window
 
-    def _made(self, epoch: int, number: int, position: int) -> _BlockWindow:
+    def _choose_blocks(self, epoch: int, number: int, position: int) -> _BlockWindow:
+        """Choose the blocks of a window of which this shard reads more than half from a position on."""
         step, records = self._shard.ranks, self._order.records
         low, high = number * self._positions, min((number + 1) * self._positions, records)
         if self._skipped is None:
@@ -274,31 +282,33 @@ class BlockAhead:
             kept = np.arange(self._skipped.before(max(low, position)), self._skipped.before(high))
             places = self._skipped.places(kept)
         blocks, firsts, counts = np.unique(
-            self._order.indices(places, 0 if self._is_same else epoch) // self._each,
+            self._order.indices(places, 0 if self._is_same else epoch) // self._block_records,
             return_index=True,
             return_counts=True,
         )
-        chosen = np.flatnonzero(2 * counts > np.minimum(self._each, records - blocks * self._each))
+        chosen = np.flatnonzero(
+            2 * counts > np.minimum(self._block_records, records - blocks * self._block_records)
+        )
         chosen = chosen[np.argsort(firsts[chosen])]
         label = f"{epoch}-{number}"
         return _BlockWindow(label, low, high, blocks[chosen], places[firsts[chosen]], counts[chosen])
 
-    def _next(self, window: _BlockWindow, end: int, reader: _ReadingPlace) -> Indices | None:
+    def _take_next_blocks(self, window: _BlockWindow, end: int, reader: _ReadingPlace) -> Indices | None:
         """Return the next blocks of a window to hold, before block `end`; None if there is no room.
 
         Room comes from windows that no process of this machine still reads, judging by this reader's
         position, and from windows that were not used since this reader began.
         """
-        most = max(1, _REQUEST_BYTES // (self._each * self._source.record_bytes))
+        most = max(1, _REQUEST_BYTES // (self._block_records * self._source.record_bytes))
         group = window.blocks[window.requested : min(end, window.requested + most)]
-        size_bytes = len(group) * self._each * self._source.record_bytes
+        size_bytes = len(group) * self._block_records * self._source.record_bytes
         while self._stores and sum(store.free_bytes() for store in self._stores.values()) < size_bytes:
-            over = reader.last - max(self._positions // _WINDOW_OVERLAP_DIVISOR, 2 * self._most_span)
+            over_before = reader.last - max(self._positions // _WINDOW_OVERLAP_DIVISOR, 2 * self._most_span)
             past = (
                 key
                 for key, other in self._windows.items()
                 if other is not window
-                and (other.high <= over if key[0] == reader.epoch else other.touched < reader.since)
+                and (other.high <= over_before if key[0] == reader.epoch else other.touched < reader.since)
             )
             oldest = next(past, None)
             if oldest is None:
@@ -312,15 +322,15 @@ class BlockAhead:
     def _hold(self, window: _BlockWindow, blocks: Indices) -> None:
         """Begin to read blocks, each whole and by itself; they are kept as long as the window."""
 
-        def hold(entries: bool, cache: Any, some: Indices, fields: Sequence[int] | None) -> None:
+        def hold(entries: bool, cache: Any, indices: Indices, fields: Sequence[int] | None) -> None:
             store = (self._stores or {}).get(cache)
             if store is not None:
                 held = window.held.setdefault(cache, store.window(window.label))
-                cache.hold(some, fields, held, entries=entries)
+                cache.hold(indices, fields, held, entries=entries)
             elif not entries:
-                announce(cache, some, fields)
+                announce(cache, indices, fields)
 
-        each = self._each
+        each = self._block_records
         records = [
             np.arange(first, min(first + each, self._order.records)) for first in (blocks * each).tolist()
         ]
@@ -331,8 +341,8 @@ class BlockAhead:
     def _request_more(self, reader: _ReadingPlace) -> None:
         """Request more blocks: of the window being read, and then of the next."""
         with contextlib.suppress(Exception):  # reading the blocks raises it
-            while (found := self._following(reader)) is not None:
-                window, blocks, begun = found
+            while (request := self._choose_next_request(reader)) is not None:
+                window, blocks, begun = request
                 try:
                     self._hold(window, blocks)
                 finally:
@@ -340,7 +350,7 @@ class BlockAhead:
                     begun[1].set()
         self._is_requesting_more = False
 
-    def _following(
+    def _choose_next_request(
         self, reader: _ReadingPlace
     ) -> tuple[_BlockWindow, Indices, tuple[int, threading.Event]] | None:
         """Return the blocks to hold next; None if there are none for now."""
@@ -357,7 +367,7 @@ class BlockAhead:
                 if window.requested == len(window.blocks):
                     return None
             begun = window.requested, threading.Event()
-            blocks = self._next(window, len(window.blocks), reader)
+            blocks = self._take_next_blocks(window, len(window.blocks), reader)
             if blocks is None:
                 return None
             window.begun.append(begun)

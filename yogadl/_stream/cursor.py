@@ -1,4 +1,4 @@
-"""A place in a stream: written as JSON and read back, with positions left out, by number of item."""
+"""Cursors: a place in a stream, written as JSON and read back; skipped positions; the numbers of items."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -31,16 +31,16 @@ class Skipped:
     records: int
 
     @staticmethod
-    def of(given: Any, records: int) -> "Skipped":  # Any: from the user, or from a file
-        """Return the given ranges, which may be in any order and overlap.
+    def of(pairs: Any, records: int) -> "Skipped":  # Any: from the user, or from a file
+        """Return these ranges as `Skipped`; they may be in any order and overlap.
 
         Raises:
             ConfigurationError: if they are no ranges, or leave no position.
         """
-        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-            raise ConfigurationError(f"pass a list of (start, stop), not {given!r:.100}")
+        if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
+            raise ConfigurationError(f"pass a list of (start, stop), not {pairs!r:.100}")
         ranges: list[tuple[int, int]] = []
-        for pair in given:
+        for pair in pairs:
             try:
                 start, stop = pair
             except (TypeError, ValueError):
@@ -57,10 +57,10 @@ class Skipped:
                 merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
             else:
                 merged.append((start, stop))
-        found = Skipped(tuple(merged), records)
-        if ranges and not found.kept:
+        skipped = Skipped(tuple(merged), records)
+        if ranges and not skipped.kept:
             raise ConfigurationError(f"nothing is left of the {records} positions of an epoch")
-        return found
+        return skipped
 
     @property
     def kept(self) -> int:
@@ -90,8 +90,8 @@ class Skipped:
 
 # Write a place in a stream as a small JSON dict, and read it back with full checks.
 #
-# The dict is the same on every shard in step. A cursor of a single shard, which a later stage may need, will
-# carry ``shard`` and ``needs``; this version refuses both by name.
+# The dict is the same on every shard that has delivered the same number of records. A later version may save
+# cursors of a single shard, with the keys ``shard`` and ``needs``; this version refuses both by name.
 
 
 VERSION = 1
@@ -102,7 +102,7 @@ _NUMBERS = ("epoch", "position", "records")
 _RANGES = "skip_ranges"  # only if there are any, so that other cursors stay unchanged
 _KEYS = frozenset({"yogadl", *_NUMBERS, "fingerprint", "order", _SEED, _SKIP})
 _VERSION = "version"  # only if requested by a tag, which may name another version later
-_OPEN_THAT = "open the dataset and version that it was saved with"
+_OPEN_SAVED_VERSION = "open the dataset and version that it was saved with"
 _START_ANEW = "use a cursor as state_dict() returned it, or start anew without one"
 
 
@@ -196,7 +196,7 @@ def _is_count(value: Any) -> bool:
     return _is_whole(value) and 0 <= value <= _LARGEST
 
 
-_FORMS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+_VALUE_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     *((name, _is_count, "a whole number from 0 to 2**63 - 1") for name in _NUMBERS),
     ("fingerprint", lambda value: isinstance(value, str), "a string"),
     ("order", lambda value: isinstance(value, Mapping), "a dict"),
@@ -228,7 +228,7 @@ def _check_form(state: Any) -> None:
     missing = sorted(_KEYS - state.keys())
     if missing:
         raise CursorError(f"the cursor lacks {', '.join(map(repr, missing))}: {_START_ANEW}")
-    for name, is_right, form in _FORMS:
+    for name, is_right, form in _VALUE_CHECKS:
         if not is_right(state[name]):
             raise CursorError(f"the cursor's {name!r} is {state[name]!r}, not {form}: {_START_ANEW}")
     if not isinstance(state.get(_VERSION, ""), str):
@@ -240,7 +240,7 @@ def _check_form(state: Any) -> None:
 
 
 def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
-    """Refuse a cursor of an earlier version that the stream's continues: its order has fewer records."""
+    """Refuse a cursor of an earlier version of the dataset, which has fewer records and another order."""
     lineage = identity.lineage
     for earlier in reversed(lineage.earlier if lineage else ()):
         if (earlier.fingerprint, earlier.records) == (state["fingerprint"], state["records"]):
@@ -259,8 +259,8 @@ def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
 def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped, rebind: bool) -> None:
     """Refuse a cursor that belongs to other data or to another order."""
 
-    def refuse(what: str, theirs: Any, ours: Any, mend: str) -> CursorError:
-        return CursorError(f"the cursor is of {what} {theirs!r}, the stream has {ours!r}: {mend}")
+    def refuse(what: str, theirs: Any, ours: Any, remedy: str) -> CursorError:
+        return CursorError(f"the cursor is of {what} {theirs!r}, the stream has {ours!r}: {remedy}")
 
     order, their_order = identity.order_in(state["epoch"]), dict(state["order"])
     mend = "open the stream with the same shuffle; a mix that has other weights, with this cursor"
@@ -269,11 +269,11 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
         raise other_order  # the number of records follows from the order
     if state["fingerprint"] != identity.fingerprint:
         _check_earlier(identity, state)
-    that = f"{_OPEN_THAT}, {state[_VERSION]!r}" if _VERSION in state else _OPEN_THAT
+    reopen = f"{_OPEN_SAVED_VERSION}, {state[_VERSION]!r}" if _VERSION in state else _OPEN_SAVED_VERSION
     if state["records"] != identity.records:
-        raise refuse("other data, its number of records is", state["records"], identity.records, that)
+        raise refuse("other data, its number of records is", state["records"], identity.records, reopen)
     if state["fingerprint"] != identity.fingerprint and not rebind:
-        mend = f"{that}, or accept other data of equal length by rebind=True"
+        mend = f"{reopen}, or accept other data of equal length by rebind=True"
         raise refuse("other data, its fingerprint is", state["fingerprint"], identity.fingerprint, mend)
     if their_order != order:
         raise other_order

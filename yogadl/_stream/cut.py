@@ -12,8 +12,8 @@ from yogadl.errors import ConfigurationError
 # Compute the positions that a shard reads, and the place after a number of rows: integers only.
 #
 # A run starts at position g of an epoch of n records. Its row k consists of the positions g + kR .. g + kR +
-# R - 1, and shard r of R is column r. A cursor counts *requested* rows, in step on every shard: after k rows
-# it stands at min(n, g + kR), whether or not this shard had a record in the last row.
+# R - 1, and shard r of R is column r. A cursor counts *requested* rows, so that it is equal on all
+# shards: after k rows it is at min(n, g + kR), whether or not this shard had a record in the last row.
 
 
 Remainder = Literal["uneven", "drop", "pad"]
@@ -48,8 +48,8 @@ class Shard:
 
     def rows(self, position: int) -> int:
         """Return the number of rows from `position` to the epoch's end, the same on every shard."""
-        left = self.records - position
-        return left // self.ranks if self.remainder == "drop" else -(-left // self.ranks)
+        positions = self.records - position
+        return positions // self.ranks if self.remainder == "drop" else -(-positions // self.ranks)
 
     def own(self, position: int) -> int:
         """Return the number of rows from `position` in which this shard has a record: `rows`, or one less."""
@@ -107,9 +107,6 @@ class Shard:
                     f"{self.ranks} shards are uneven, so the shards would drift into different epochs: pass "
                     "drop_shard_remainder=True or pad_shard_remainder=True, or read one epoch at a time"
                 )
-
-
-# Compute how a shard's rows form records or batches, and where a number of these ends: integers only.
 
 
 class Span(NamedTuple):
@@ -170,12 +167,12 @@ class Cut:
                 "epochs=None would never yield anything: read fewer shards, make smaller batches, or pass "
                 "across_epochs=True"
             )
-        in_all = rows * (self.epochs or 1) if self.across_epochs else rows
-        if in_all and not self.items(in_all):
-            # The warning's line is here, not the caller's: Python then shows it once a process.
+        joined_rows = rows * (self.epochs or 1) if self.across_epochs else rows
+        if joined_rows and not self.items(joined_rows):
+            # The warning points at this line, not at the caller's, so that Python shows it once a process.
             warnings.warn(
-                f"there is no batch to read: {in_all} records make none of {self.size}, and short ones are "
-                "left out. Make smaller batches, read fewer shards, or keep the short one",
+                f"there is no batch to read: {joined_rows} records make none of {self.size}, and short ones "
+                "are left out. Make smaller batches, read fewer shards, or keep the short one",
                 UserWarning,
                 stacklevel=1,
             )
@@ -203,7 +200,7 @@ class Cut:
         return self.span(Point(span.end, 0))
 
     def warn_if_finished(self, shard: Shard, span: Span) -> None:
-        """Log that a resumed span is empty: a trainer may take this for the end of the training."""
+        """Log that a resumed span is empty: a trainer may mistake this for the end of the training."""
         if self._is_finished(shard, span):
             import logging  # slow to import, and rarely needed
 
@@ -261,10 +258,10 @@ class Cut:
             rows = items * self.size
             return rows if span.end is None else min(rows, first + (span.end - span.start.epoch - 1) * full)
         onward, steps = walk(self.items(first), self.items(full), items)
-        before = self._kept(first) + (onward - 1) * self._kept(full) if onward else 0
+        before = self._rows_in_items(first) + (onward - 1) * self._rows_in_items(full) if onward else 0
         return before + min(full if onward else first, steps * self.size)
 
-    def _kept(self, rows: int) -> int:
+    def _rows_in_items(self, rows: int) -> int:
         """Return the number of an epoch's rows that are in items."""
         return min(rows, self.items(rows) * self.size)
 
@@ -306,8 +303,8 @@ def pieces_of(shard: Shard, cut: Cut, start: Point, end: int | None, items: int 
                 held, room = [], size
         if held and not (cut.across_epochs and epoch + 1 != end):
             left_out = (size - room) % cut.size if cut.drop_remainder else 0
-            if whole := _without(held, left_out):
-                yield whole
+            if full_items := _without(held, left_out):
+                yield full_items
             held, room = [], size
 
 

@@ -18,13 +18,13 @@ _NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class WorkerErrors(NamedTuple):
-    """Make the errors of worker processes, worded with the names of the caller's arguments.
+    """Makes these errors for one way to request workers.
 
     Args:
-        called: The function that the caller used to ask for workers.
-        begin: Its argument for the function that each worker calls first.
-        timeout: Its argument for the time-out.
-        method: Its argument for the way to start processes.
+        called: The name of the function by which the caller requested workers.
+        begin: The name of its argument for the function that each worker calls first.
+        timeout: The name of its argument for the time-out.
+        method: The name of its argument for the way to start processes.
     """
 
     called: str = "prefetch"

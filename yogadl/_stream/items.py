@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 # more, and the gathered memory should still be in the CPU's cache when the batch is used.
 MOST_BYTES = 1_500_000
 ALONE_BYTES = 1_000_000  # a batch at least this large is read by itself
-TOGETHER = 4  # the least number of smaller batches in a read: a thread hands over whole reads
+TOGETHER = 4  # the least number of smaller batches in a read, all of which a thread delivers at once
 # Several threads read two batches at least this large together; if one is kept, both are. Smaller batches are
 # copied out of larger reads.
 PAIR_BYTES = 250_000
-UNLOCKED_RECORDS = 512  # numpy gathers this many rows, or any of UNLOCKED_BYTES, without Python's lock
-UNLOCKED_BYTES = 4096
+UNLOCKED_RECORDS = 512  # rows from which numpy releases the GIL while it gathers
+UNLOCKED_BYTES = 4096  # the size of a row from which numpy releases the GIL for any number of rows
 RECORDS_BYTES = 1_000_000
 MOST_RECORDS = 1024
 
 Finish = Callable[[Any, Flags], Any]
 
 
-# The items of one read: their number, and an iterator that has little left to do for each.
+# The items of one read: their number, and an iterator that makes each of them quickly.
 Read = tuple[int, Iterator[Any]]
 # A read still to be made: the number of its items, and a function that reads them one by one in any thread.
 Pending = tuple[int, Callable[[], Iterator[Any]]]
@@ -136,7 +136,7 @@ class Batches:
         """Yield the batches from `start` to the epoch `end`, read by read."""
         finish, batch = self.finish(), cut.size
         for rows, flags in _parts(self.run, cut, start, end, self._sizes(batch)):
-            columns = self._several(rows, batch)
+            columns = self._read_several(rows, batch)
             if columns is None:
                 for item in self._one_by_one(rows, flags, batch, finish):
                     yield 1, iter([item])
@@ -147,7 +147,7 @@ class Batches:
                 # The user's functions run in the thread that reads, and an error must come after the batches
                 # before it. Therefore the batches are handed over one by one.
                 for number, item in enumerate(_cut(columns, flags, batch, finish)):
-                    yield 1, iter([self._passed(item, rows[number * batch : number * batch + 1])])
+                    yield 1, iter([self._call_stages(item, rows[number * batch : number * batch + 1])])
                     del item
             del columns
 
@@ -169,13 +169,14 @@ class Batches:
         finish, batch = self.finish(), cut.size
         together = self._in_threads(batch)
         for rows, flags in _parts(self.run, cut, start, end, (batch, batch * together)):
-            is_copied = together > 2 or len(rows) % batch > 0  # else a short batch holds them all
-            yield -(-len(rows) // batch), partial(self._owned, rows, flags, batch, finish, is_copied)
+            # A short batch would keep the memory of up to two others.
+            is_copied = together > 2 or len(rows) % batch > 0
+            yield -(-len(rows) // batch), partial(self._read_batches, rows, flags, batch, finish, is_copied)
 
     def _in_threads(self, batch: int) -> int:
         """Return the number of batches that a thread reads at a time, if several threads read.
 
-        A gather that holds Python's lock stops the other threads, so it should be small.
+        A gather that holds the GIL stops the other threads, so it should be small.
         """
         size = self.run.record_bytes
         alone, unlocked = size * batch, 1 if size >= UNLOCKED_BYTES else -(-UNLOCKED_RECORDS // batch)
@@ -185,7 +186,7 @@ class Batches:
             return 2
         return max(TOGETHER, unlocked, MOST_BYTES // alone)
 
-    def _several(self, rows: Rows, batch: int) -> Sequence[Column] | None:
+    def _read_several(self, rows: Rows, batch: int) -> Sequence[Column] | None:
         """Read the rows of several batches; None if there is only one, or they must be read one by one."""
         if len(rows) <= batch:  # a single batch is not cut, and must not be held here
             return None
@@ -195,15 +196,18 @@ class Batches:
             return None
 
     def _one_by_one(self, rows: Rows, flags: Flags, batch: int, finish: Finish) -> Iterator[Any]:
+        """Yield the batches of one read, each read by itself, and passed through the functions."""
         for first in range(0, len(rows), batch):
-            some, padding = rows[first : first + batch], flags[first : first + batch]
+            batch_rows, padding = rows[first : first + batch], flags[first : first + batch]
             if self.padding_field is not None:
                 padding = padding.copy()  # otherwise a batch that is kept would keep the flags of many
-            yield self._passed(finish(self.run.read(some), padding), some[:1])
+            yield self._call_stages(finish(self.run.read(batch_rows), padding), batch_rows[:1])
 
-    def _owned(self, rows: Rows, flags: Flags, batch: int, finish: Finish, is_copied: bool) -> Iterator[Any]:
+    def _read_batches(
+        self, rows: Rows, flags: Flags, batch: int, finish: Finish, is_copied: bool
+    ) -> Iterator[Any]:
         """Yield the batches of one read, in memory that at most two of them share."""
-        columns = self._several(rows, batch)
+        columns = self._read_several(rows, batch)
         if columns is None:
             return self._one_by_one(rows, flags, batch, finish)
         if is_copied:
@@ -221,13 +225,13 @@ class Batches:
 
     def item(self, rows: Rows) -> Any:
         """Return the batch of some rows."""
-        return self._passed(self.finish()(self.run.read(rows), rows.padding), rows[:1])
+        return self._call_stages(self.finish()(self.run.read(rows), rows.padding), rows[:1])
 
     def cut(self, columns: Sequence[Column], flags: Flags, size: int) -> Iterator[Any]:
         """Return the batches of the columns of several, one after another."""
         return _cut(columns, flags, size, self.finish())
 
-    def _passed(self, batch: Any, first: Rows) -> Any:
+    def _call_stages(self, batch: Any, first: Rows) -> Any:
         """Return the functions' result for the batch that begins with this row."""
         return passed(self.stages, batch, first, "the batch that begins with record", self.run.counters)
 
@@ -282,7 +286,7 @@ def _parts(
     size, most = sizes
     for rows in run.chunks(cut, start, end):
         ahead = Ahead(run, rows, planned, blocks)
-        padding = rows.padding  # of all at once: small arrays between large ones fragment the memory
+        padding = rows.padding  # all at once, since small arrays between large ones fragment the memory
         first, total = 0, len(rows)
         while first < total:
             last = min(total, first + size)
@@ -305,10 +309,10 @@ def _cut(columns: Sequence[Column], flags: Flags, size: int, finish: Finish) -> 
 def _slices(column: Column, size: int) -> Iterator[Any]:
     """Cut a column into pieces of `size` rows and a shorter last one."""
     rows = len(column)
-    whole = rows - rows % size
+    full = rows - rows % size
     if isinstance(column, list):
-        yield from (column[first : first + size] for first in range(0, whole, size))
+        yield from (column[first : first + size] for first in range(0, full, size))
     else:  # iterating over an array makes the views in C
-        yield from column[:whole].reshape(whole // size, size, *column.shape[1:])
-    if whole < rows:
-        yield column[whole:]
+        yield from column[:full].reshape(full // size, size, *column.shape[1:])
+    if full < rows:
+        yield column[full:]

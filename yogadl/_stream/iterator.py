@@ -17,8 +17,6 @@ from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.recipe import Recipe, SpanProgress
 from yogadl.errors import ConfigurationError
 
-# Assign epochs to the iterators of one stream or loader, and note the place of each.
-
 
 class Claims:
     """Assigns epochs to the iterators of one stream or loader. Thread-safe; pickles without its lock."""
@@ -46,16 +44,16 @@ class Claims:
         return self._newest
 
     def begin(self, progress: SpanProgress) -> None:
-        """Note the newest iterator; with `skip_finished_epoch`, it continues where the last one stopped."""
-        before = self._newest
-        if before.span is not None and self.recipe.cut.skip_finished_epoch:
+        """Note a new iterator; with `skip_finished_epoch`, it continues where the last one stopped."""
+        previous = self._newest
+        if previous.span is not None and self.recipe.cut.skip_finished_epoch:
             with self._lock:
-                self._next = self.recipe.resume(before.span, self.recipe.reach(before))
+                self._next = self.recipe.resume(previous.span, self.recipe.reach(previous))
                 self._endless = None
         self._newest = progress
 
     def next_span(self) -> Span:
-        """Return the span of the next claim. An endless iterator leaves it the epochs not entered yet."""
+        """Return the span of the next claim; after an endless iterator, it begins with the next epoch."""
         if self._endless is None:
             return self._next
         return self.recipe.cut.span(Point(self.recipe.reach(self._endless).epoch + 1, 0))
@@ -64,22 +62,22 @@ class Claims:
         """Assign the next span to `progress`, and return it."""
         with self._lock:
             span = self.next_span()
-            self._hand_over(span, progress)
+            self._set_next(span, progress)
             progress.span = span
         return span
 
     def move(self, span: Span, progress: SpanProgress) -> None:
         """Note that an iterator was moved to `span`, after which the next claim begins."""
         with self._lock:
-            self._hand_over(span, progress)
+            self._set_next(span, progress)
 
     def restart(self, point: Point) -> None:
-        """Have the next claim begin at `point`, and forget the newest iterator."""
+        """Let the next claim begin at `point`, as if there were no newest iterator."""
         with self._lock:
             self._next, self._endless = self.recipe.resume(self.next_span(), point), None
             self._newest = SpanProgress()
 
-    def _hand_over(self, span: Span, progress: SpanProgress) -> None:
+    def _set_next(self, span: Span, progress: SpanProgress) -> None:
         if span.end is None:
             self._endless = progress
         else:
@@ -89,9 +87,6 @@ class Claims:
         """Return the place of the newest iterator, or where the next one would begin if there is none."""
         newest = self._newest
         return self.next_span().start if newest.span is None else self.recipe.reach(newest)
-
-
-# Iterate over the items of a stream; the cursor is known at any moment.
 
 
 _SHOW_EVERY_S: Final = 0.1
@@ -178,7 +173,7 @@ class StreamIterator(Iterator[Item_co]):
             close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the cursor after the items delivered so far; it is the same on every shard in step."""
+        """Return the cursor after the items delivered so far; it is the same on all shards in step."""
         progress = self._progress
         if progress.span is not None:
             point = self._recipe.reach(progress)
@@ -242,15 +237,15 @@ class ShownIterator(StreamIterator[Item_co]):
         progress = self._progress
         assert progress.span is not None
         if self._show is None:
-            from yogadl._core.progress import shown  # slow to import
+            from yogadl._core.progress import showing_progress  # slow to import
 
             stack = contextlib.ExitStack()
-            self._show = stack.enter_context(shown(True, "reading"))
+            self._show = stack.enter_context(showing_progress(True, "reading"))
             self._end = weakref.finalize(self, stack.close)
         self._shown_s = perf_counter()
-        found = self._recipe.stats(progress)
-        waited = f"waited {found.waited_share:.0%}"
-        self._show(found.records, self._recipe.total(progress.span), found.bytes, waited)
+        stats = self._recipe.stats(progress)
+        waited = f"waited {stats.waited_share:.0%}"
+        self._show(stats.records, self._recipe.total(progress.span), stats.bytes, waited)
 
     def _finish(self) -> None:
         if self._show is not None:

@@ -1,6 +1,7 @@
 """Read a stream's batches by number, for frameworks that own the iterator.
 
-tf.data, Keras, Grain and the worker processes of PyTorch request batches by number; no count is kept here.
+tf.data, Keras, Grain and the worker processes of PyTorch request batches by number, and count them
+themselves.
 """
 
 from functools import partial

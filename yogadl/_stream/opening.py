@@ -33,10 +33,10 @@ def open_stream(
         ConfigurationError: if an argument, or two together, make no sense.
         CursorError: if the cursor is no cursor, or belongs to other data or another order.
     """
-    asked = shuffle.shuffle if isinstance(shuffle, Mixture) else shuffle
-    if not isinstance(asked, bool | np.bool_ | Blocks):
+    record_shuffle = shuffle.shuffle if isinstance(shuffle, Mixture) else shuffle
+    if not isinstance(record_shuffle, bool | np.bool_ | Blocks):
         raise ConfigurationError(
-            f"shuffle must be True, False or an order such as yogadl.Blocks(...), not {asked!r}"
+            f"shuffle must be True, False or an order such as yogadl.Blocks(...), not {record_shuffle!r}"
         )
     if isinstance(start_offset, bool | np.bool_):
         raise ConfigurationError(
@@ -56,24 +56,25 @@ def open_stream(
         skip_shuffle_at_epoch_end=skip and bool(shuffle),
     )
     if cursor is not None:
-        go_on = _resumed_mix if isinstance(shuffle, Mixture) else _resumed
-        run = go_on(run, cursor, flag("rebind", rebind))
+        resume = _resume_mix if isinstance(shuffle, Mixture) else _resume
+        run = resume(run, cursor, flag("rebind", rebind))
     return RecordStream(run)
 
 
-def _resumed(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
+def _resume(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
+    """Return the run that continues from a cursor."""
     skipped = read_skipped(cursor)
     if skipped.ranges and skipped.records == run.shard.records:
         run = run.skipping(skipped)
     return replace(run, start=read_cursor(run.identity(), cursor, rebind))
 
 
-def _resumed_mix(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
+def _resume_mix(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
     """Return the run that continues from a cursor, which may have other weights."""
     order: Any = run.order
     saved = order.as_saved(cursor)
     shard = replace(run.shard, records=saved.records)
-    found = _resumed(replace(run, order=saved, shard=shard), cursor, rebind)
+    resumed = _resume(replace(run, order=saved, shard=shard), cursor, rebind)
     epoch, position = cursor["epoch"], cursor["position"]
     if position < saved.start(epoch):
         raise CursorError(
@@ -81,9 +82,9 @@ def _resumed_mix(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
             "cursor as state_dict() returned it"
         )
     if saved.mixture == order.mixture:
-        return found
-    if run.skip_shuffle_at_epoch_end or found.skipped is not None:
-        last = found.skipped.ranges[-1][1] if found.skipped is not None else 0
+        return resumed
+    if run.skip_shuffle_at_epoch_end or resumed.skipped is not None:
+        last = resumed.skipped.ranges[-1][1] if resumed.skipped is not None else 0
         reading = f"read until the 'position' of its cursor is {last} or more, " if position < last else ""
         why = (
             "with skip_shuffle_at_epoch_end they can't change"

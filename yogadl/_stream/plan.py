@@ -13,7 +13,7 @@ from yogadl.errors import ConfigurationError
 
 # In a longer epoch, about this many records are counted, and the rest is assumed to be alike.
 COUNTED: Final = 131_072
-_ABOUT_BLOCKS: Final = "* An estimate: if an order of yogadl.Blocks read each block once."
+_BLOCKS_FOOTNOTE: Final = "* An estimate: if an order of yogadl.Blocks read each block once."
 
 
 @frozen
@@ -79,14 +79,14 @@ class Plan:
         if self.why:
             lines[0] += f": {self.chosen}, since {self.why}" if self.chosen else f": {self.why}"
         if self.ways and self.chosen != "here":
-            heads = ("", "requests", "requests/s", "bytes", "disk", "price")
-            rows = [heads, *(_row(way, is_estimate=not self.of_blocks) for way in self.ways)]
+            header = ("", "requests", "requests/s", "bytes", "disk", "price")
+            rows = [header, *(_row(way, is_estimate=not self.of_blocks) for way in self.ways)]
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
             for name, *rest in rows:
                 cells = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
                 lines.append("  ".join([name.ljust(widths[0]), *cells]))
             if not self.of_blocks:
-                lines.append(_ABOUT_BLOCKS)
+                lines.append(_BLOCKS_FOOTNOTE)
         return "\n".join(lines)
 
 
@@ -108,38 +108,42 @@ def plan(
         raise ConfigurationError(f"prices must be yogadl.Prices(...), not {prices!r}")
     run = make.run
     records = run.shard.own(0)
-    most = records * run.source.record_bytes
+    size_bytes = records * run.source.record_bytes
     views = list(views_of(run.source))
     if not any(hasattr(view, "planner") for view in views):
-        return Plan(records, most, epochs, why="the records come from no storage, so the cost is unknown")
+        return Plan(
+            records, size_bytes, epochs, why="the records come from no storage, so the cost is unknown"
+        )
     if not all(getattr(view, "is_plannable", True) for view in views):
-        return Plan(records, most, epochs, why="the cost of chunks can't be planned; plan the documents")
+        return Plan(
+            records, size_bytes, epochs, why="the cost of chunks can't be planned; plan the documents"
+        )
     caches = list(dict.fromkeys(view for view in views if hasattr(view, "planner")))
-    planners, share = _counted(make, cut, caches, is_of_blocks=False)
+    planners, share = _count_first_records(make, cut, caches, is_of_blocks=False)
     of_blocks, held_bytes = run.block_ahead is not None, run.block_ahead and run.block_ahead.held_bytes
-    each: dict[str, list[tuple[Any, ...]]] = {
+    costs_of_ways: dict[str, list[tuple[Any, ...]]] = {
         "ranges": [(*planner.by_range(share, epochs), 0) for planner in planners],
         "mirror": [planner.by_mirror() for planner in planners],
         "blocks": [(*planner.by_blocks(share, epochs), 0) for planner in planners],
     }
     if of_blocks:
-        blocks, share = _counted(make, cut, caches, is_of_blocks=True)
-        each["blocks"] = [(*planner.by_range(share, epochs), 0) for planner in blocks]
+        blocks, share = _count_first_records(make, cut, caches, is_of_blocks=True)
+        costs_of_ways["blocks"] = [(*planner.by_range(share, epochs), 0) for planner in blocks]
     seconds = None if records_per_s is None else max(1, records) * epochs / records_per_s
-    ways = _ways(planners, each, seconds, prices)
+    ways = _ways(planners, costs_of_ways, seconds, prices)
     choices = {
         planner.choice(min(records, len(cache)), held_bytes)
         for cache, planner in zip(caches, planners, strict=True)
     }
     names = [name for name in ("ranges", "blocks", "mirror", "here") if name in {name for name, _ in choices}]
     why = "; ".join(sorted({why for _, why in choices}))
-    return Plan(records, most, epochs, ways, " and ".join(names), why, of_blocks)
+    return Plan(records, size_bytes, epochs, ways, " and ".join(names), why, of_blocks)
 
 
-def _counted(
+def _count_first_records(
     make: Batches | Records, cut: Cut, caches: Sequence[Any], *, is_of_blocks: bool
 ) -> tuple[list[Any], float]:
-    """Return a planner for each cache, which counted the epoch's first records, and the share of these."""
+    """Return a planner for each cache that has counted the epoch's first records, and the share of these."""
     planners: dict[Any, Any] = {cache: cache.planner() for cache in caches}
 
     def add(cache: Any, indices: Indices, fields: Sequence[int] | None) -> None:
@@ -162,12 +166,12 @@ def _counted(
 
 def _ways(
     planners: Sequence[Any],
-    each: dict[str, list[tuple[Any, ...]]],
+    costs_of_ways: dict[str, list[tuple[Any, ...]]],
     seconds: float | None,
     prices: Prices | None,
 ) -> tuple[ReadingCost, ...]:
     ways = []
-    for name, costs in each.items():
+    for name, costs in costs_of_ways.items():
         requests, size_bytes, disk_bytes = (sum(column) for column in zip(*costs, strict=True))
         rate = None if seconds is None or name == "mirror" else requests / seconds
         price = sum(

@@ -35,10 +35,10 @@ class _Worker:
         self.number, self.serial, self.channel = number, serial, channel
         self.unpacker = Unpacker()
         self.requested: list[int] = []  # unanswered requests of this iteration
-        self.called_s: float | None = None  # when its first function was called
+        self.called_s: float | None = None  # the time at which its first function was called
         self.begun_s: float | None = None
         self.iteration = 0  # the last one that it began with
-        self.last_request = 0  # when it was last sent a request, in requests
+        self.last_request = 0  # the number of its latest request, counted over all workers
 
 
 class WorkerPool:
@@ -48,7 +48,7 @@ class WorkerPool:
 
     Args:
         task: The work of the processes.
-        given: The pickled task; empty for "fork".
+        pickled_task: The pickled task; empty for "fork".
         workers: The number of processes.
         method: The way to start them; see `yogadl._workers.server.Workers`.
         errors: Makes the errors.
@@ -59,7 +59,7 @@ class WorkerPool:
     def __init__(
         self,
         task: WorkerTask,
-        given: bytes,
+        pickled_task: bytes,
         workers: int,
         *,
         method: str,
@@ -68,7 +68,7 @@ class WorkerPool:
         preload: tuple[str, ...],
     ) -> None:
         self.task = task
-        self._given, self._count, self._errors = given, workers, errors
+        self._pickled_task, self._count, self._errors = pickled_task, workers, errors
         try:
             self._processes = Workers(
                 forked(task) if method == "fork" else work, method, preload, environment=environment
@@ -76,9 +76,9 @@ class WorkerPool:
         except OSError as error:
             raise errors.start_error(error) from error
         self._workers: dict[int, _Worker] = {}  # by serial
-        self._kept: list[int] = []
+        self._task_descriptors: list[int] = []
         weakref.finalize(self, _close, self._workers)
-        weakref.finalize(self, _close_all, self._kept)
+        weakref.finalize(self, _close_all, self._task_descriptors)
         self._serial = 0
         self._is_over = False
         self._iteration = 0
@@ -87,10 +87,10 @@ class WorkerPool:
         self._pieces: dict[int, Pieces] = {}  # of requests that are not delivered
         self._ready: dict[int, AnswerParts] = {}
         self._lost: dict[int, str] = {}  # how the worker died, by request
-        self._again: list[int] = []  # requests to send again
-        self._is_copy = False  # whether this process can open, or map, no more
+        self._to_resend: list[int] = []  # requests to send again
+        self._is_copy = False  # whether answers must use no shared memory, since this process can map no more
         self._waits_for, self._since_s = -1, 0.0
-        self._is_looking = False
+        self._is_polling = False
         self._requests: Iterator[Pieces] = iter(())
         self._most = self._requested = self._delivered = self._last_request = 0
         self._is_all = True
@@ -115,7 +115,7 @@ class WorkerPool:
     @property
     def was_interrupted(self) -> bool:
         """Whether an exception from elsewhere, such as a signal's handler, interrupted a wait."""
-        return self._is_looking
+        return self._is_polling
 
     def end(self) -> None:
         """End the processes now."""
@@ -139,18 +139,18 @@ class WorkerPool:
         if not (self.was_interrupted and self._place() == place):
             self._end = place[1]
             self._begin(requests, min(most, _MOST_REQUESTED * self._count))
-        self._is_looking = False
-        found: AnswerParts | None = None
+        self._is_polling = False
+        answer: AnswerParts | None = None
         while True:
             self._request()
-            if found is not None:
-                yield found
+            if answer is not None:
+                yield answer
             if not self.is_ours:
                 raise ForkedError  # the iterator then continues with workers of its own
             self._count_ready()
             if not self._wait(self._delivered, timeout_s):
                 return
-            found = self._ready.pop(self._delivered)
+            answer = self._ready.pop(self._delivered)
             del self._pieces[self._delivered]
             self._delivered += 1
 
@@ -163,7 +163,7 @@ class WorkerPool:
         return Point(piece.epoch, position), self._end
 
     def _begin(self, requests: Iterator[Pieces], most: int) -> None:
-        """Begin an iteration; answers left from the one before are not waited for."""
+        """Begin an iteration, without waiting for answers that belong to the previous one."""
         self._iteration += 1
         self._requests, self._most = requests, most
         self._requested = self._delivered = 0
@@ -172,7 +172,7 @@ class WorkerPool:
         self._pieces.clear()
         self._ready.clear()
         self._lost.clear()
-        self._again.clear()
+        self._to_resend.clear()
         for worker in self._workers.values():
             worker.requested.clear()
         self._start()
@@ -182,10 +182,10 @@ class WorkerPool:
         missing = set(range(self._count)) - {worker.number for worker in self._workers.values()}
         if not missing:
             return
-        descriptors = self._kept
+        descriptors = self._task_descriptors
         try:
-            if self._given and not descriptors:
-                descriptors = [_written(self._given)]
+            if self._pickled_task and not descriptors:
+                descriptors = [_shared_copy(self._pickled_task)]
             for number in sorted(missing):
                 self._serial += 1
                 channel = Channel(self._processes.start(self._serial))
@@ -197,7 +197,7 @@ class WorkerPool:
             raise self._errors.start_error(error) from error
         finally:
             if KEEPS_DESCRIPTORS:
-                self._kept[:] = descriptors
+                self._task_descriptors[:] = descriptors
             else:
                 _close_all(descriptors)
 
@@ -205,14 +205,14 @@ class WorkerPool:
         """Send as many requests as allowed, in turn to the started workers with the fewest requests."""
         share = -(-self._most // self._count)
         while not self._lost and (
-            self._again or (not self._is_all and self._requested - self._delivered < self._most)
+            self._to_resend or (not self._is_all and self._requested - self._delivered < self._most)
         ):
             begun = [worker for worker in self._workers.values() if worker.begun_s is not None]
             worker = min(begun, key=lambda worker: (len(worker.requested), worker.last_request), default=None)
             if worker is None or len(worker.requested) >= share:
                 return
-            if self._again:
-                number = self._again.pop(0)
+            if self._to_resend:
+                number = self._to_resend.pop(0)
             else:
                 pieces = next(self._requests, None)
                 if pieces is None:
@@ -258,8 +258,9 @@ class WorkerPool:
                 continue
             left_ms.append(1000 * (since_s + timeout_s - time.monotonic()))
             if left_ms[-1] <= 0 and worker.begun_s is None:
-                for one in [one for one in self._workers.values() if one.begun_s is None and one.called_s]:
-                    self._kill(one)
+                for other in list(self._workers.values()):
+                    if other.begun_s is None and other.called_s:
+                        self._kill(other)
                 raise self._errors.init_timeout_error(timeout_s, worker.number)
             if left_ms[-1] <= 0:
                 self._kill(worker)
@@ -268,9 +269,9 @@ class WorkerPool:
 
     def _process_messages(self, left_ms: float | None) -> None:
         """Process the messages that have arrived, or that arrive within the time."""
-        self._is_looking = True  # stays true after an exception from elsewhere
+        self._is_polling = True  # stays true after an exception from elsewhere
         ready = self._poll.poll(left_ms)
-        self._is_looking = False
+        self._is_polling = False
         for descriptor, _ in ready:
             if descriptor == self._processes.control.fileno():
                 self._process_death()
@@ -298,7 +299,7 @@ class WorkerPool:
                 self._poll.unregister(worker.channel)
 
     def _store_answer(self, worker: _Worker, answer: WorkerAnswer, descriptors: list[int]) -> None:
-        error = None if answer.failure is None else self._raised(worker, answer.failure)
+        error = None if answer.failure is None else self._error_of(worker, answer.failure)
         if answer.number is None:
             if error is not None:
                 raise error
@@ -317,7 +318,7 @@ class WorkerPool:
                 self._is_copy = True
                 if answer.iteration == self._iteration:
                     worker.requested.remove(answer.number)
-                    self._again.append(answer.number)
+                    self._to_resend.append(answer.number)
                 return
             except Exception as failed:  # noqa: BLE001  (a user's object may do anything here)
                 error = failed
@@ -329,7 +330,7 @@ class WorkerPool:
             worker.requested.remove(answer.number)
             self._ready[answer.number] = AnswerParts(parts, error)
 
-    def _raised(self, worker: _Worker, failure: Failure) -> BaseException:
+    def _error_of(self, worker: _Worker, failure: Failure) -> BaseException:
         error, cause = failure.load()
         if cause is not None:
             error.__cause__ = cause
@@ -339,17 +340,17 @@ class WorkerPool:
     def _process_death(self) -> None:
         """Process the report of a death."""
         serial, how = self._processes.death()
-        died = [one for one in self._workers.values() if serial in (None, one.serial)]
+        died = [worker for worker in self._workers.values() if serial in (None, worker.serial)]
         for worker in died:
             self._take(worker)
             self._remove(worker)
             if worker.requested and worker.iteration != self._iteration and serial is not None:
-                self._again += worker.requested  # it was working for the iteration before
+                self._to_resend += worker.requested  # it was still working for the previous iteration
                 self._start()
                 continue
-            # The first lost request is the one that it was working on, which ends this iteration.
+            # The worker died at the first of its requests, which ends this iteration.
             self._lost |= dict.fromkeys(worker.requested, how)
-            # If it had no request, the other workers do the rest, unless workers die as soon as they begin.
+            # If it had no request, the other workers go on, unless it died before it began, or none is left.
             if worker.begun_s is None or not self._workers:
                 self._lost.setdefault(self._requested, how)
         if serial is None:
@@ -367,6 +368,7 @@ class WorkerPool:
         del self._workers[worker.serial]
 
     def _where(self, number: int) -> str:
+        """Describe the first record of a request, for messages."""
         # The worker may have died before it was sent the request.
         piece = (self._pieces.get(number) or next(self._requests))[0]
         rows = self.task.make.run.rows(Point(piece.epoch, piece.origin), piece.first, piece.first + 1)
@@ -384,7 +386,7 @@ def _close_all(descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
-def _written(data: bytes) -> int:
+def _shared_copy(data: bytes) -> int:
     """Return the descriptor of memory that other processes can map, filled with these bytes."""
     descriptor = shared_memory(len(data))
     with mmap.mmap(descriptor, len(data)) as memory:

@@ -16,9 +16,6 @@ from yogadl._core.memory import settle_allocator
 from yogadl._stream.items import Pending, Read
 from yogadl._stream.run import Counters, Run
 
-# Report what an iterator delivered, how long the consumer waited, and the time of each stage: sums only.
-
-
 T = TypeVar("T")
 
 
@@ -114,13 +111,13 @@ class WaitTimes:
     def each(self, items: Iterator[T]) -> Iterator[T]:
         """Yield items, and count the time of each as waited."""
         while True:
-            asked = perf_counter()
+            requested_s = perf_counter()
             try:
                 item = next(items)
             except StopIteration:
                 return
             finally:
-                self.waited_s += perf_counter() - asked
+                self.waited_s += perf_counter() - requested_s
             yield item
             del item
 
@@ -144,15 +141,12 @@ class WaitTimes:
         )
 
 
-# Read ahead in threads, with a bounded queue between the threads and the consumer.
-
-
 _EXIT_TIMEOUT_S = 5.0
 
-# The items of a read, and the error that came after them.
-_Found = tuple[Iterator[Any], BaseException | None]
+# The result of a read: its items, and the error that came after them.
+_ReadResult = tuple[Iterator[Any], BaseException | None]
 # A read for a thread to make: the number of its items, and the function to call.
-_Job = tuple[int, Callable[[], _Found]]
+_Job = tuple[int, Callable[[], _ReadResult]]
 
 
 class ForkedError(Exception):
@@ -185,30 +179,30 @@ class Prefetch:
 
         Small batches are read many at a time, and handing over each would cost more than reading it.
         """
-        jobs = ((count, partial(_as_it_is, items)) for count, items in reads)
+        jobs = ((count, partial(_without_error, items)) for count, items in reads)
         return _delivered(self.depth, 1, jobs, counters, waits)
 
     def of_pending(self, pending: Iterator[Pending], counters: Counters, waits: WaitTimes) -> Iterator[Any]:
         """Yield the items of reads that are still to be made; each thread makes the next one."""
-        jobs = ((count, partial(_made, read)) for count, read in pending)
+        jobs = ((count, partial(_make_all, read)) for count, read in pending)
         return _delivered(self.depth, self.threads, jobs, counters, waits)
 
 
-def _as_it_is(items: Iterator[Any]) -> _Found:
+def _without_error(items: Iterator[Any]) -> _ReadResult:
     return items, None
 
 
-def _made(read: Callable[[], Iterator[Any]]) -> _Found:
+def _make_all(read: Callable[[], Iterator[Any]]) -> _ReadResult:
     """Make all items of a read, up to an error."""
     items: deque[Any] = deque()
     try:
         items.extend(read())
     except BaseException as error:  # noqa: BLE001  (the consumer raises it)
-        return _popped(items), error
-    return _popped(items), None
+        return _drain(items), error
+    return _drain(items), None
 
 
-def _popped(items: deque[Any]) -> Iterator[Any]:
+def _drain(items: deque[Any]) -> Iterator[Any]:
     """Yield items, each removed from the queue, so that only the consumer holds it."""
     return map(deque.popleft, repeat(items, len(items)))
 
@@ -216,29 +210,30 @@ def _popped(items: deque[Any]) -> Iterator[Any]:
 def _delivered(
     depth: int, threads: int, jobs: Iterator[_Job], counters: Counters, waits: WaitTimes
 ) -> Iterator[Any]:
+    """Yield the items of jobs that threads make ahead; an error is raised after the items before it."""
     feed = _Feed(depth, threads, jobs)
     del jobs  # only the threads hold it, so that it ends with them
     try:
         while True:
             counters.asked += 1
             counters.ready += feed.ready
-            asked = time.perf_counter()
+            requested_s = time.perf_counter()
             items, error = feed.take()
-            waits.waited_s += time.perf_counter() - asked
+            waits.waited_s += time.perf_counter() - requested_s
             yield from items
             if isinstance(error, _EndError):
-                return  # not by `except`: the class may be gone when the interpreter exits
+                return  # a check, not an `except`: the class may be gone when the interpreter exits
             if error is not None:
                 try:
                     raise error
                 finally:
-                    del error  # otherwise the traceback would refer to itself
+                    del error  # a reference from the traceback to itself would keep it alive
     finally:
         feed.stop()
 
 
 class _Slot:
-    """The place for the result of one read; the consumer waits for it, and it links to the next place.
+    """The place for the result of one read, for which the consumer waits; a slot refers to the next one.
 
     (Each slot has a lock, instead of one condition for all: when three threads share two cores, each
     additional moment in Python's lock costs a switch between them; benchmarks/prefetch.py.)
@@ -249,7 +244,7 @@ class _Slot:
     def __init__(self) -> None:
         self._done = threading.Lock()
         self._done.acquire()
-        self._found: _Found | None = None
+        self._found: _ReadResult | None = None
         self.count = 0
         self.next: _Slot | None = None
 
@@ -263,7 +258,7 @@ class _Slot:
         """Whether the result is stored."""
         return not self._done.locked()
 
-    def take(self) -> _Found:
+    def take(self) -> _ReadResult:
         """Wait for the result, and return it."""
         self._done.acquire()
         found, self._found = self._found, None
@@ -312,13 +307,13 @@ class _Feed:
     @property
     def ready(self) -> int:
         """The number of items that the consumer can take without waiting."""
-        slot, found = self._first, 0
+        slot, count = self._first, 0
         while slot is not None and slot.is_ready:
-            found += slot.count
+            count += slot.count
             slot = slot.next
-        return found
+        return count
 
-    def take(self) -> _Found:
+    def take(self) -> _ReadResult:
         """Wait for the next read; return its items and the error after them.
 
         Raises:
@@ -340,7 +335,7 @@ class _Feed:
     def stop(self) -> None:
         """End the threads after their current reads, and drop the results."""
         if self._is_over or not self._running:
-            return  # by `_exit`, or without threads; at the interpreter's exit modules may be gone
+            return  # stopped before, or no thread runs; at the interpreter's exit, modules may be gone
         self._is_over = True
         if os.getpid() != self._pid:
             atexit.unregister(self._exit)
@@ -374,10 +369,11 @@ class _Feed:
             with self._turn:
                 self._running -= 1
                 if not self._running:
-                    self._free.put(iter(()), _exit_error())  # in case the consumer waits in another thread
+                    # A consumer in another thread may still wait.
+                    self._free.put(iter(()), _exit_error())
                     atexit.unregister(self._exit)
 
-    def _next(self, jobs: Iterator[_Job]) -> tuple[_Slot, Callable[[], _Found]] | None:
+    def _next(self, jobs: Iterator[_Job]) -> tuple[_Slot, Callable[[], _ReadResult]] | None:
         """Wait for room in the queue, and take the next job; None: there are no more jobs.
 
         A job is taken only when there is room, since `depth` is a promise.
@@ -399,8 +395,8 @@ class _Feed:
             slot.put(iter(()), _EndError() if isinstance(error, StopIteration) else error)
             return None
         self._taken += slot.count
-        # With a read of several items in the queue there is room for another read. With room for one alone, a
-        # thread waits for the consumer to wake up, and then the consumer for the thread
+        # If reads have several items, the queue has room for one read more than there are threads. Otherwise
+        # a thread waits for the consumer to wake up, and then the consumer for the thread
         # (benchmarks/prefetch.py).
         self._most = max(self._depth, slot.count * self._count + 1 if slot.count > 1 else 0)
         return slot, read

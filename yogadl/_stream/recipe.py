@@ -47,10 +47,10 @@ class MakeInWorkers(Make, Protocol):
         """The way in which the workers are started."""
 
     def begun(self) -> "MakeInWorkers":
-        """Return what makes the items of one more iterator."""
+        """Return a maker for one more iterator."""
 
     def then(self, function: Callable[..., Any], seed: int | None) -> "MakeInWorkers":
-        """Return what also passes each item through a function."""
+        """Return a maker that also passes each item through a function."""
 
     def here(self, cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
         """Yield the items from `start` to the epoch `end`, made in this process."""
@@ -127,13 +127,13 @@ class Recipe:
         from yogadl._stream.workers import InWorkers  # most streams have none
 
         if not isinstance(self.make, Batches | Records):
-            made = self.make.options if isinstance(self.make, MakeInWorkers) else options
+            present = self.make.options if isinstance(self.make, MakeInWorkers) else options
             raise ConfigurationError(
-                f"{made.errors.called} has workers already: ask for workers only once, after all functions"
+                f"{present.errors.called} has workers already: ask for workers only once, after all functions"
             )
         return replace(self, make=InWorkers(self.make, self.changing, options), stages=())
 
-    def prefetch(self, n: int, workers: int, threads: int, *more: Any) -> "Recipe":
+    def prefetch(self, n: int, workers: int, threads: int, *worker_arguments: Any) -> "Recipe":
         """Return the recipe that reads ahead, by the arguments of `Loader.prefetch`.
 
         Raises:
@@ -141,7 +141,7 @@ class Recipe:
         """
         from yogadl._stream.workers import worker_options
 
-        options = worker_options(n, workers, threads, *more)
+        options = worker_options(n, workers, threads, *worker_arguments)
         return self.ahead(n, threads) if options is None else self.in_workers(options)
 
     def begun(self) -> "Recipe":
@@ -173,13 +173,13 @@ class Recipe:
     def rows(self, span: Span, number: int) -> Rows:
         """Return the rows of one item of a span."""
         shard, cut = self.run.shard, self.cut
-        point, left = cut.reach(shard, span, number), cut.size
+        point, missing = cut.reach(shard, span, number), cut.size
         pieces: list[Rows] = []
-        while left and point.epoch != span.end and (cut.across_epochs or not pieces):
-            count = min(left, shard.own(point.position))
+        while missing and point.epoch != span.end and (cut.across_epochs or not pieces):
+            count = min(missing, shard.own(point.position))
             if count:
                 pieces.append(self.run.rows(point, 0, count))
-            point, left = Point(point.epoch + 1, 0), left - count
+            point, missing = Point(point.epoch + 1, 0), missing - count
         return joined(pieces)
 
     def item_at(self, number: int) -> Any:
@@ -197,9 +197,9 @@ class Recipe:
             spans, number = divmod(number - first, full)
             assert span.end is not None and cut.epochs is not None
             span = self.span(Point(span.end + spans * cut.epochs, 0))
-        start, made = cut.reach(shard, span, number), self.make
-        if isinstance(made, MakeInWorkers):
-            items = made.here(cut, start, span.end)
+        start, make = cut.reach(shard, span, number), self.make
+        if isinstance(make, MakeInWorkers):
+            items = make.here(cut, start, span.end)
             for stage in self.changing:
                 items = stage(items)
             return next(items)
@@ -233,7 +233,7 @@ class Recipe:
         Raises:
             ConfigurationError: if the shards would drift into different epochs from there.
         """
-        return self._ready(self.cut.span(point))
+        return self._skip_finished(self.cut.span(point))
 
     def resume(self, span: Span, point: Point) -> Span:
         """Return `span` continued from `point`.
@@ -241,9 +241,10 @@ class Recipe:
         Raises:
             ConfigurationError: if the shards would drift into different epochs from there.
         """
-        return self._ready(self.cut.resume(span, point))
+        return self._skip_finished(self.cut.resume(span, point))
 
-    def _ready(self, span: Span) -> Span:
+    def _skip_finished(self, span: Span) -> Span:
+        """Return `span`, or the next one if it is finished and to be skipped, after a check of the shards."""
         span = self.cut.past_finished(self.run.shard, span)
         self.run.shard.require_step(span.start, span.end)
         return span

@@ -10,7 +10,7 @@ from yogadl._core.protocols import Indices
 Flags = NDArray[np.bool_]
 
 
-# Rows of one epoch at ascending positions, which are mostly evenly spaced and therefore a range.
+# An epoch, and the ascending positions of rows in it: a range if they are evenly spaced.
 Positions = tuple[int, range | Indices]
 
 
@@ -43,15 +43,15 @@ class Rows:
             epoch, positions = pieces[0]
             return Rows(indices, ((epoch, positions[chosen]),), self.records)
         start, stop, step = chosen.indices(len(self.indices))
-        found: list[Positions] = []
+        chosen_pieces: list[Positions] = []
         first = 0
         for epoch, positions in pieces:
             end = first + len(positions)
             low = start if start >= first else first + (start - first) % step
             if low < min(stop, end):
-                found.append((epoch, positions[low - first : min(stop, end) - first : step]))
+                chosen_pieces.append((epoch, positions[low - first : min(stop, end) - first : step]))
             first = end
-        return Rows(indices, found, self.records)
+        return Rows(indices, chosen_pieces, self.records)
 
     def take(self, numbers: Indices) -> "Rows":
         """Return some of these rows, given their numbers in ascending order."""
@@ -86,5 +86,5 @@ def joined(rows: Sequence[Rows]) -> Rows:
     """Return several rows as one."""
     if len(rows) == 1:
         return rows[0]
-    indices = np.concatenate([some.indices for some in rows])
-    return Rows(indices, [piece for some in rows for piece in some.pieces], rows[0].records)
+    indices = np.concatenate([part.indices for part in rows])
+    return Rows(indices, [piece for part in rows for piece in part.pieces], rows[0].records)

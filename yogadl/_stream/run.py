@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from yogadl._stream.block_ahead import BlockAhead
     from yogadl._views.functions import Chain, Stage
 
-# Find the records that a shard reads, and read them: source, order, shard and functions together.
-
-
 # The order costs some 30 us a call and some 5 ns an index, so many indices are computed at a time, from the
 # first call on: 0.1 ms. (Chunks that begin small and grow were slower with large records: the arrays of each
 # chunk come to lie between the memory of two batches, which is then faulted in anew. Measured with
@@ -89,7 +86,7 @@ class Run:
     seed: int | None
     skip_shuffle_at_epoch_end: bool
     chain: "Chain | None" = None  # functions that the records pass through
-    skipped: Skipped | None = None  # positions that neither order nor shard count, if any
+    skipped: Skipped | None = None  # positions that are left out, if any; the shard does not count them
     counters: Counters = field(default_factory=Counters, compare=False)  # times and counts of reading
 
     @property
@@ -114,9 +111,9 @@ class Run:
         """
         return 1 if self.calls_functions else max(1, min(records, size_bytes // self.record_bytes))
 
-    def stage_seed(self, given: int | None) -> int:
-        """Return the seed of a random function: the given one, or that of the order."""
-        return (self.seed or 0) if given is None else whole("seed", given, None)
+    def stage_seed(self, seed: int | None) -> int:
+        """Return the seed of a random function: the argument, or the seed of the order if it is None."""
+        return (self.seed or 0) if seed is None else whole("seed", seed, None)
 
     def then(
         self, stages: "tuple[Stage, ...]", function: Callable[..., Any], seed: int | None
@@ -199,19 +196,20 @@ class Run:
         shard = self.shard
         origin, step = point.position + shard.rank, shard.ranks
         positions = range(origin + first * step, origin + last * step, step)
-        asked = np.arange(positions.start, positions.stop, step, dtype=np.int64)
+        to_read = np.arange(positions.start, positions.stop, step, dtype=np.int64)
         places: range | Indices = positions
         records = shard.records
         if self.skipped is not None:
-            places, records = self.skipped.places(asked), self.skipped.records
-        if len(asked) and positions[-1] >= shard.records:  # only an epoch's last row can reach beyond the end
+            places, records = self.skipped.places(to_read), self.skipped.records
+        # Only an epoch's last row can reach beyond the end; its record there is padding.
+        if len(to_read) and positions[-1] >= shard.records:
             begin = getattr(self.order, "start", None)  # of a mix whose weights may have changed
             low = 0 if begin is None else begin(point.epoch)
             low = low if self.skipped is None else self.skipped.before(low)
-            asked[-1] = low + (asked[-1] - shard.records) % (shard.records - low)
+            to_read[-1] = low + (to_read[-1] - shard.records) % (shard.records - low)
         if self.skipped is not None:
-            asked = self.skipped.places(asked)
-        indices = self.order.indices(asked, 0 if self.skip_shuffle_at_epoch_end else point.epoch)
+            to_read = self.skipped.places(to_read)
+        indices = self.order.indices(to_read, 0 if self.skip_shuffle_at_epoch_end else point.epoch)
         return Rows(indices, ((point.epoch, places),), records)
 
     def chunks(self, cut: Cut, start: Point, end: int | None) -> Iterator[Rows]:
@@ -236,9 +234,9 @@ class Run:
                     yield joined(pieces)
                     pieces, held = [], 0
             if held and not (cut.across_epochs and epoch + 1 != end):
-                whole = held - held % cut.size if cut.drop_remainder else held
-                if whole:
-                    yield joined(pieces)[:whole]
+                used = held - held % cut.size if cut.drop_remainder else held
+                if used:
+                    yield joined(pieces)[:used]
                 pieces, held = [], 0
 
     def read(
@@ -316,18 +314,18 @@ class Ahead:
             self._blocks = None
 
     def of(self, first: int, last: int) -> None:
-        """Announce the records after `first` to `last - 1`, which are read next; these, too, if needed."""
+        """Announce the records after rows `first` to `last - 1`, which are read next, and these if needed."""
         total, ahead = len(self._rows), min(last, self._most)
         if self._announced < min(total, last + ahead - ahead // _STEPS):
             start, end = max(first, self._announced), min(total, last + ahead)
-            some, blocks = self._rows[start:end], self._blocks
-            if blocks is not None and not blocks.continues(some, is_shared=self._is_shared):
-                some = some[: max(0, last - start)]  # these are needed at once, and perhaps no others are
-            self._announced = start + len(some)
+            rows, blocks = self._rows[start:end], self._blocks
+            if blocks is not None and not blocks.continues(rows, is_shared=self._is_shared):
+                rows = rows[: max(0, last - start)]  # these are needed at once, and perhaps no others are
+            self._announced = start + len(rows)
             indices = (
-                some.indices
+                rows.indices
                 if blocks is None
-                else blocks.hold_and_list_missing(some, is_shared=self._is_shared)
+                else blocks.hold_and_list_missing(rows, is_shared=self._is_shared)
             )
             self._announced += announce(self._source, indices, planned=self._planned)
 

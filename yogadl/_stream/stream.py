@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from yogadl._core.protocols import Prices
     from yogadl._stream.plan import Plan
 
-# The loader of a stream's batches, as users hold it.
-
 
 class Loader(Restartable[Item_co]):
     """Delivers a stream's records in batches, or the results of later stages.
@@ -112,13 +110,13 @@ class Loader(Restartable[Item_co]):
         return self._through(fn, self.stream.run.stage_seed(seed))
 
     def _through(self, function: Callable[..., Any], seed: int | None) -> "Loader":
-        made = self._recipe.make
-        if not isinstance(made, Batches | MakeInWorkers) or self._recipe.changing:
+        make = self._recipe.make
+        if not isinstance(make, Batches | MakeInWorkers) or self._recipe.changing:
             raise ConfigurationError(
                 "this loader's batches are passed through transform= or pinned already: pass one function as "
                 "transform=, or map the stream's records"
             )
-        return Loader(self.stream, replace(self._recipe, make=made.then(function, seed)))
+        return Loader(self.stream, replace(self._recipe, make=make.then(function, seed)))
 
     def plan(
         self, *, epochs: int = 1, records_per_s: float | None = None, prices: "Prices | None" = None
@@ -198,11 +196,8 @@ class Loader(Restartable[Item_co]):
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        asked = n, workers, threads, worker_init, timeout_s, start_method, worker_threads
-        return Loader(self.stream, self._recipe.prefetch(*asked))
-
-
-# The stream of records, as users hold it.
+        arguments = n, workers, threads, worker_init, timeout_s, start_method, worker_threads
+        return Loader(self.stream, self._recipe.prefetch(*arguments))
 
 
 class RecordStream(Restartable[Item_co], Stream[Item_co]):
@@ -376,8 +371,8 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
                 of unequal length would drift into different ones.
         """
         cut = Cut(n, drop_remainder, epochs, across_epochs, skip_finished_epoch)
-        made = Batches(replace(self._run, counters=Counters()), collate, padding_field)
-        return Loader(self, Recipe(made, cut, is_shown=flag("progress", progress)))
+        make = Batches(replace(self._run, counters=Counters()), collate, padding_field)
+        return Loader(self, Recipe(make, cut, is_shown=flag("progress", progress)))
 
     @explains_names({"ref.stream": DataRef.stream, "stream.batch": batch})
     def prefetch(
@@ -401,8 +396,8 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        asked = n, workers, threads, worker_init, timeout_s, start_method, worker_threads
-        return RecordStream(self._run, self._recipe.prefetch(*asked))
+        arguments = n, workers, threads, worker_init, timeout_s, start_method, worker_threads
+        return RecordStream(self._run, self._recipe.prefetch(*arguments))
 
     def indices(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> Indices:
         """Return the indices of the records that this shard reads in an epoch, in order, without reading any.
@@ -476,9 +471,6 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         from yogadl._stream.plan import plan
 
         return plan(Records(self._run), Cut(), epochs, records_per_s, prices)
-
-
-# Check the streams that callers pass to adapters.
 
 
 def as_stream(given: Any) -> RecordStream:  # Any: the value is checked here

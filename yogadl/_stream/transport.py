@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.leaf import dtype_named
-from yogadl._core.memory import mapped
+from yogadl._core.memory import map_descriptor
 from yogadl._workers.messages import reduced
 from yogadl._workers.server import KEEPS_DESCRIPTORS
 
@@ -28,10 +28,10 @@ _ALIGNED: Final = 64
 _PAGES: Final = 16 * 4096
 # A consumer that keeps one array of a batch should not keep the memory of the whole batch. Therefore arrays
 # up to `_SMALL_BYTES` are pickled with the structure, from which they are copied in some 2 us, and each
-# larger array gets a segment of its own. If there are more than `_MOST_ALONE`, as in a list of arrays, all
-# share one segment.
+# larger array gets a segment of its own. If there are more than `_MAX_OWN_SEGMENTS`, as in a list of arrays,
+# all share one segment.
 _SMALL_BYTES: Final = 16_384
-_MOST_ALONE: Final = 16
+_MAX_OWN_SEGMENTS: Final = 16
 # Each segment is a mapping, of which a process may have some 65,000. If a consumer keeps so many batches,
 # further arrays are copied.
 MOST_SEGMENTS: Final = 4096
@@ -89,14 +89,14 @@ class Packer:
         self._sent: dict[int, _Segment] = {}
         self._gathered: dict[int, _Segment] = {}  # by address; not sent yet
         self._new: dict[int, int] = {}  # descriptors by number; never sent
-        self._going: dict[int, int] = {}  # descriptors sent with the batch
+        self._descriptors_to_send: dict[int, int] = {}  # descriptors sent with the batch
         self._kept: dict[int, int] = {}  # descriptors by number; see `KEEPS_DESCRIPTORS`
-        self._dropped: list[int] = []
+        self._given_up: list[int] = []
         self._packed = 0
         self._idle: dict[int, int] = {}  # the fewest free at each of the latest batches
 
     def give_up(self, numbers: Sequence[int]) -> None:
-        """Forget these segments, which the consumer could not map."""
+        """Give up these segments, which the consumer could not map."""
         for number in numbers:
             del self._sent[number]
             if number in self._kept:
@@ -114,7 +114,12 @@ class Packer:
         """Return an array for the next batch to be packed."""
         size = math.prod(shape) * dtype.itemsize
         position = len(self._gathered)
-        if size <= _SMALL_BYTES or position >= _MOST_ALONE or dtype.kind in _NO_BUFFER or dtype.hasobject:
+        if (
+            size <= _SMALL_BYTES
+            or position >= _MAX_OWN_SEGMENTS
+            or dtype.kind in _NO_BUFFER
+            or dtype.hasobject
+        ):
             return np.empty(shape, dtype)
         try:
             segment = self._segment(position, size)
@@ -141,7 +146,7 @@ class Packer:
         if not is_copy:
             buffers: Buffers = []
             pickled = _pickled(batch, buffers, self._reduce)
-            groups = [[buffer] for buffer in buffers] if len(buffers) <= _MOST_ALONE else [buffers]
+            groups = [[buffer] for buffer in buffers] if len(buffers) <= _MAX_OWN_SEGMENTS else [buffers]
             stream = pickled if len(pickled) <= _SMALL_BYTES else None
             if stream is None:
                 groups.append([np.frombuffer(pickled, np.uint8)])
@@ -149,16 +154,16 @@ class Packer:
                 for position, group in enumerate(groups):
                     segments.append(self._write(position, group))
             except OSError:  # this process can open, or map, no more
-                self._new |= self._going
-                self._going.clear()
+                self._new |= self._descriptors_to_send
+                self._descriptors_to_send.clear()
                 self.take_back([segment.number for segment in segments])
                 is_copy = True
         if is_copy:
             segments, stream = [], _pickled(batch, None, self._reduce)
         self.forget()
         self._trim()
-        dropped, self._dropped = self._dropped, []
-        return SharedBatch(segments, stream, dropped), list(self._going.values())
+        dropped, self._given_up = self._given_up, []
+        return SharedBatch(segments, stream, dropped), list(self._descriptors_to_send.values())
 
     def _trim(self) -> None:
         """Give up segments that no recent batch has needed."""
@@ -175,17 +180,17 @@ class Packer:
             if segment.number in self._new:  # never sent
                 os.close(self._new.pop(segment.number))
             else:
-                self._dropped.append(segment.number)
+                self._given_up.append(segment.number)
         del free[:count]
 
     def sent(self) -> None:
         """Close the descriptors that were sent."""
         if KEEPS_DESCRIPTORS:
-            self._kept |= self._going
+            self._kept |= self._descriptors_to_send
         else:
-            for descriptor in self._going.values():
+            for descriptor in self._descriptors_to_send.values():
                 os.close(descriptor)
-        self._going.clear()
+        self._descriptors_to_send.clear()
 
     def _write(self, position: int, buffers: Buffers) -> FilledSegment:
         segment = self._gathered.pop(_address(buffers[0]), None) if len(buffers) == 1 else None
@@ -203,7 +208,7 @@ class Packer:
         self._sent[segment.number] = segment
         is_new = segment.number in self._new
         if is_new:
-            self._going[segment.number] = self._new.pop(segment.number)
+            self._descriptors_to_send[segment.number] = self._new.pop(segment.number)
         return FilledSegment(segment.number, segment.memory.size, is_new, spans)
 
     def _segment(self, position: int, size: int) -> _Segment:
@@ -217,7 +222,7 @@ class Packer:
         size = -(-(size + size // 8) // _PAGES) * _PAGES
         descriptor = shared_memory(size)
         try:
-            memory = mapped(descriptor, size)
+            memory = map_descriptor(descriptor, size)
         except OSError:
             os.close(descriptor)
             raise
@@ -260,16 +265,16 @@ class Unpacker:
 
     def returned(self) -> tuple[int, ...]:
         """Return the segments that were released since the last call."""
-        found = []
+        numbers = []
         with contextlib.suppress(IndexError):
             while True:
-                found.append(self._returned.popleft())
-        return tuple(found)
+                numbers.append(self._returned.popleft())
+        return tuple(numbers)
 
     def lost(self) -> tuple[int, ...]:
         """Return the segments that could not be mapped since the last call."""
-        found, self._lost = self._lost, []
-        return tuple(found)
+        lost, self._lost = self._lost, []
+        return tuple(lost)
 
     def unpack(self, batch: SharedBatch, descriptors: Sequence[int], is_copy: bool = False) -> Any:
         """Return a batch without a copy. A segment is free after every array in it is released.
@@ -295,10 +300,10 @@ class Unpacker:
 
     def _map(self, segments: Sequence[FilledSegment], descriptors: Sequence[int]) -> None:
         new = [segment for segment in segments if segment.is_new]
-        found = {}
+        mapped = {}
         try:
             for segment, descriptor in zip(new, descriptors, strict=True):
-                found[segment.number] = mapped(descriptor, segment.size)
+                mapped[segment.number] = map_descriptor(descriptor, segment.size)
         except (ValueError, OSError) as error:  # descriptors are missing, or no mapping is left
             self._lost += [segment.number for segment in new]
             self._returned += [segment.number for segment in segments if not segment.is_new]
@@ -306,7 +311,7 @@ class Unpacker:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        self._segments |= found
+        self._segments |= mapped
 
     def _read(self, segment: FilledSegment) -> Buffers:
         memory = np.asarray(_Borrowed(self._segments[segment.number], segment.number, self._returned.append))
@@ -369,8 +374,8 @@ class _Pickler(pickle.Pickler):
             if not (value.flags.forc or value.dtype.hasobject):
                 return np.ascontiguousarray(value).__reduce_ex__(5)
             return NotImplemented
-        found = NotImplemented if self._reduce is None else self._reduce(value)
-        return reduced(value) if found is NotImplemented else found
+        reduction = NotImplemented if self._reduce is None else self._reduce(value)
+        return reduced(value) if reduction is NotImplemented else reduction
 
 
 @functools.cache
@@ -380,8 +385,10 @@ def _by_value() -> Any:
 
     class ByValue(_Pickler, cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
-            found = super().reducer_override(value)
-            return cloudpickle.Pickler.reducer_override(self, value) if found is NotImplemented else found
+            reduction = super().reducer_override(value)
+            if reduction is NotImplemented:
+                return cloudpickle.Pickler.reducer_override(self, value)
+            return reduction
 
     return ByValue
 

@@ -30,7 +30,7 @@ from yogadl.errors import ConfigurationError
 
 _HEADER: Final = struct.Struct("=QI")  # bytes that follow, and descriptors sent along
 _READ_AT_ONCE: Final = 2**16
-_NOT_WAITING: Final = int(socket.MSG_DONTWAIT)  # a number: see `received`
+_NOT_WAITING: Final = int(socket.MSG_DONTWAIT)  # a number: see `_CLOSED_AT_EXEC` of `server`
 
 
 class Channel:
@@ -113,9 +113,6 @@ class Channel:
             self._descriptors.append(descriptors)
 
 
-# Run in a worker: read the requested rows, call the functions, and send the results.
-
-
 # Environment variables that set the number of threads of libraries, before these are loaded.
 THREADS: Final = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
@@ -132,10 +129,10 @@ class WorkerTask(NamedTuple):
         make: Makes the items.
         stages: The stages that the items pass through.
         cut: The number of records in an item.
-        begin: Called first, with the worker's number.
+        begin: A function that is called first, with the worker's number.
         threads: The number of threads of numerical libraries.
         maker: The name of the function that makes the items, for messages.
-        most: The most requests that a worker may have to answer.
+        most: The most unanswered requests of a worker.
     """
 
     make: Batches | Records
@@ -148,7 +145,7 @@ class WorkerTask(NamedTuple):
 
     @property
     def sends_columns(self) -> bool:
-        """Whether columns are sent, of which the pool's process makes the items: no function is called."""
+        """Whether workers send columns: no function is called, and the pool's process makes the items."""
         return self.make.is_plain and not self.stages
 
 
@@ -195,7 +192,7 @@ def _work(task: WorkerTask | None, connection: socket.socket, _: int) -> None:
         number, descriptors = channel.receive()
         try:
             if task is None:
-                task = _loaded(descriptors[0])
+                task = _load_task(descriptors[0])
             _limit_threads(task.threads)
             if "numpy.random" in sys.modules:
                 np.random.seed()  # otherwise all workers would draw the same numbers
@@ -210,7 +207,8 @@ def _work(task: WorkerTask | None, connection: socket.socket, _: int) -> None:
         _answer(channel, _ItemReader(task))
 
 
-def _loaded(descriptor: int) -> WorkerTask:
+def _load_task(descriptor: int) -> WorkerTask:
+    """Return the task that is pickled in shared memory, and close the memory's descriptor."""
     with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as memory:
         os.close(descriptor)
         task: WorkerTask = pickle.loads(memory)
@@ -248,7 +246,7 @@ def _answer(channel: Channel, reader: "_ItemReader") -> None:
         if request.iteration != iteration:
             iteration = request.iteration
             channel.send(WorkerAnswer(iteration, None))
-        parts, descriptors, failure = reader.packed(request.pieces, request.is_copy)
+        parts, descriptors, failure = reader.answer_parts(request.pieces, request.is_copy)
         took, received = reader.took(), reader.received()
         answer = WorkerAnswer(request.iteration, request.number, parts, failure, took, received)
         channel.send(answer, descriptors)
@@ -274,7 +272,9 @@ class _ItemReader:
             for piece in pieces:
                 announce_rows(self._run, self._blocks.rows(*piece))
 
-    def packed(self, pieces: Pieces, is_copy: bool) -> tuple[SharedBatch | None, list[int], Failure | None]:
+    def answer_parts(
+        self, pieces: Pieces, is_copy: bool
+    ) -> tuple[SharedBatch | None, list[int], Failure | None]:
         """Return the parts made of some rows, the descriptors that map them, and the error after them."""
         parts, error = self._parts(pieces)
         shared: SharedBatch | None = None

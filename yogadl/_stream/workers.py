@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 1_000_000
 _CHUNKS: Final = 4  # the least number of an epoch's chunks for each worker, if there are enough batches
 _CALLED_RECORDS: Final = 16  # records in a request, if a function is called with each
-_MOST_DEATHS: Final = 2  # at the same item: the first death may have had another cause
+_MOST_DEATHS: Final = 2  # at the same item; the first death may have had a cause outside of the item
 
 
 @frozen
@@ -41,7 +41,7 @@ class WorkerOptions:
         factor: The number of requests for each worker, instead of `ahead`.
         is_begun_by_pool: Whether `begin` is called here for each pool, and returns the function that the
             workers call.
-        named: Functions by the names of the user's arguments, for messages.
+        named: The user's functions, each with the name of its argument, for messages.
         preload: Modules that the workers share.
         errors: Makes the errors of workers, with the names of the caller's arguments.
 
@@ -121,7 +121,7 @@ def worker_options(
 
 
 class _WorkerDeaths:
-    """The deaths of workers that an iterator has seen: an item is tried only a limited number of times."""
+    """Counts the deaths of workers at one item, which is tried only a limited number of times."""
 
     def __init__(self) -> None:
         self.deaths = 0  # since an item was delivered
@@ -205,15 +205,15 @@ class InWorkers:
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the items from `start` to the epoch `end`, as the workers return them."""
-        made = self._reads(cut, start, end)
+        reads = self._reads(cut, start, end)
         if not self.after:
-            yield from made
+            yield from reads
             return
         try:
-            for item in self._passed((item for _, items in made for item in items), cut, start, end):
+            for item in self._passed((item for _, items in reads for item in items), cut, start, end):
                 yield 1, iter((item,))
         finally:
-            made.close()  # now, not when an error's traceback is freed
+            reads.close()  # now, not when an error's traceback is freed
 
     def _reads(self, cut: Cut, start: Point, end: int | None) -> Generator[Read, None, None]:
         attempts, options, make = self._attempts, self.options, self.make
@@ -281,18 +281,18 @@ class InWorkers:
         if begin is not None and options.is_begun_by_pool:
             begin = begin()
         each = -(-options.most(self._each(cut)) // options.workers)
-        task = WorkerTask(self.make, self.item_stages, cut, begin, options.threads, self._maker(), each)
+        task = WorkerTask(self.make, self.item_stages, cut, begin, options.threads, self._maker_name(), each)
         return WorkerPool(
             task,
-            b"" if method == "fork" else self._sent(task),
+            b"" if method == "fork" else self._pickle_task(task),
             options.workers,
             method=method,
             errors=options.errors,
             environment=dict.fromkeys(THREADS, str(options.threads)),
-            preload=options.preload + _modules(),
+            preload=options.preload + _modules_to_preload(),
         )
 
-    def _sent(self, task: "WorkerTask") -> bytes:
+    def _pickle_task(self, task: "WorkerTask") -> bytes:
         """Return the pickled task.
 
         Raises:
@@ -301,14 +301,14 @@ class InWorkers:
         from yogadl._workers.messages import pickled
 
         try:
-            hint = _UNSENDABLE.format(self.options.errors.method)
+            hint = _PICKLE_HINT.format(self.options.errors.method)
             return pickled(task, "the stream's source", stays_here=True, hint=hint)
         except ConfigurationError:
             for name, function in self._functions():
                 pickled(function, f"{name}={function!r}", stays_here=True, hint=hint)
             raise
 
-    def _maker(self) -> str:
+    def _maker_name(self) -> str:
         """Return the name of the function that makes the items, for messages."""
         chain = self.run.chain
         collate = getattr(self.make, "collate", None)
@@ -327,7 +327,7 @@ class InWorkers:
             yield str(called).partition("(")[0], called.function
 
 
-_UNSENDABLE: Final = (
+_PICKLE_HINT: Final = (
     "Let the function make what does not pickle when it is first called; or read from a cache "
     '(storage.submit); or pass {}="fork": then each process begins with a copy of this one'
 )
@@ -337,7 +337,7 @@ def _row(piece: Piece) -> tuple[Point, int, int]:
     return Point(piece.epoch, piece.origin), piece.first, piece.first + 1
 
 
-def _modules() -> tuple[str, ...]:
+def _modules_to_preload() -> tuple[str, ...]:
     """Return the modules for reading that this process has loaded, which each worker needs, too."""
     import sys
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -29,74 +29,80 @@ _log = logging.getLogger("yogadl")
 
 Predicate = Callable[[Any], Any]
 
-# How many bytes, and how many records at most, are read at a time.
+# The most bytes, and the most records, that are read at a time.
 _READ_BYTES: Final = 2**20
 _READ_RECORDS: Final = 2**14
 _INDEX_BYTES: Final = 24  # the most memory that the indices need for each record
-# Tasks a worker, if there are enough records, and the most records of one task.
+# The number of tasks for each worker, if there are enough records, and the most records of one task.
 _TASKS: Final = 32
 _TASK_RECORDS: Final = 2**16
 
 
 def filtered(records: RandomAccess, function: Predicate, fields: Any, workers: Any) -> SelectedRecords:
     """Return the records that a function is true of, in their order; see `RecordsRef.filter`."""
-    given: object = function  # from the user: may be any object, as may fields and workers
-    if not callable(given):
-        raise ConfigurationError(f"filter takes a function of one argument, a record, not {given!r:.100}")
+    argument: object = function  # the caller may pass any object
+    if not callable(argument):
+        raise ConfigurationError(f"filter takes a function of one argument, a record, not {argument!r:.100}")
     workers = whole("workers", workers)
     require_memory("filter", len(records), _INDEX_BYTES)
-    seen = records
+    seen = records  # the records as the function sees them: perhaps with some of their fields only
     if fields is not None:
         names = tuple(fields) if isinstance(fields, tuple | list) else (fields,)
         seen = ProjectedRecords(records, *records.spec.project(names))
-    place = _place(seen, function)
-    indices = None if place is None else place.cache.selection(place.name, len(records))
+    stored = _find_stored_selection(seen, function)
+    indices = None if stored is None else stored.cache.selection(stored.name, len(records))
     if indices is None:
-        pieces = _by_workers(seen, function, workers) if workers else _true(seen, function, 0, len(seen))
-        indices = np.concatenate([np.empty(0, np.int64), *pieces])
-        if place is not None:
-            place.cache.keep_selection(place.name, len(records), indices)
+        if workers:
+            found: Iterable[Indices] = _indices_by_workers(seen, function, workers)
+        else:
+            found = _indices_where_true(seen, function, 0, len(seen))
+        indices = np.concatenate([np.empty(0, np.int64), *found])
+        if stored is not None:
+            stored.cache.keep_selection(stored.name, len(records), indices)
     return SelectedRecords(records, indices)
 
 
-class _Place(NamedTuple):
-    """The records that a selection is stored with, and the selection's name."""
+class _StoredSelection(NamedTuple):
+    """Where a selection is stored: the cache, and the selection's name in it."""
 
-    cache: Any  # records that have `selection` and `keep_selection`
+    cache: Any  # an object with `selection` and `keep_selection`
     name: str
 
 
-def _place(records: RandomAccess, function: Predicate) -> _Place | None:
-    """Return the place where a function's selection of these records is stored, or None if there is none."""
+def _find_stored_selection(records: RandomAccess, function: Predicate) -> _StoredSelection | None:
+    """Return where a function's selection of these records is stored; None if it can't be stored.
+
+    The name covers all views, since the fingerprint of mapped records does not cover the functions.
+    """
     from yogadl._provenance.builder import sha256_of_function
 
-    below: Any = records
-    passed: list[Any] = []  # between the cache and these records; fingerprints may not cover it
+    base: Any = records
+    views: list[Any] = []  # the views between the cache and these records, as JSON
     try:
         while True:
-            if isinstance(below, MappedRecords):
-                functions = [sha256_of_function(stage.function) for stage in below.chain.stages]
-                passed.append(["map", functions, below.spec.to_json()])
-                below = below.chain.source
-            elif isinstance(below, ProjectedRecords):
-                passed.append(["fields", below.numbers, below.spec.to_json()])
-                below = below.parent
-            elif isinstance(below, SelectedRecords | SlicedRecords):
-                passed.append(["of", below.fingerprint])
-                below = below.parent
+            if isinstance(base, MappedRecords):
+                functions = [sha256_of_function(stage.function) for stage in base.chain.stages]
+                views.append(["map", functions, base.spec.to_json()])
+                base = base.chain.source
+            elif isinstance(base, ProjectedRecords):
+                views.append(["fields", base.numbers, base.spec.to_json()])
+                base = base.parent
+            elif isinstance(base, SelectedRecords | SlicedRecords):
+                views.append(["of", base.fingerprint])
+                base = base.parent
             else:
                 break
-        if not hasattr(below, "keep_selection"):
+        if not hasattr(base, "keep_selection"):
             return None
-        described = ["filter", below.fingerprint, passed, sha256_of_function(function)]
+        described = ["filter", base.fingerprint, views, sha256_of_function(function)]
     except ConfigurationError as error:
         _log.debug("yogadl: the selection of %s is kept only in memory: %s", name_of(function), error)
         return None
-    return _Place(below, hashlib.sha256(json.dumps(described).encode()).hexdigest())
+    return _StoredSelection(base, hashlib.sha256(json.dumps(described).encode()).hexdigest())
 
 
-def _true(
-    records: RandomAccess, function: Predicate, first: int, end: int, most: int = _READ_RECORDS
+def _indices_where_true(
+    records: RandomAccess, function: Predicate, first: int, end: int, max_records: int = _READ_RECORDS
 ) -> Iterator[Indices]:
     """Yield the indices from `first` to `end` at which a function is true, some at a time.
 
@@ -104,8 +110,8 @@ def _true(
         StageError: if a function raises, or returns no bool; the error names the first such record.
     """
     if first == end:
-        return  # without any record, the size may be unknown
-    count = max(1, min(most, _READ_BYTES // records.record_bytes))
+        return  # without records, `record_bytes` may be unknown
+    count = max(1, min(max_records, _READ_BYTES // records.record_bytes))
     for start in range(first, end, count):
         indices = np.arange(start, min(start + count, end))
         try:
@@ -113,30 +119,30 @@ def _true(
         except StageError:
             if len(indices) == 1:
                 raise
-            # A function of `map` failed. The predicate may fail at an earlier record, so they are tried one
-            # by one.
-            yield from _true(records, function, start, start + len(indices), 1)
+            # A function of `map` failed. The predicate may fail at an earlier record, so the records are read
+            # one by one.
+            yield from _indices_where_true(records, function, start, start + len(indices), 1)
             continue
-        yield indices[_called(function, records.spec, columns, indices)]
+        yield indices[_call_predicate(function, records.spec, columns, indices)]
 
 
-def _called(
+def _call_predicate(
     function: Predicate, spec: Spec, columns: Sequence[Column], indices: Indices
 ) -> NDArray[np.bool_]:
     """Return whether the function is true, for each record."""
-    made: list[Any] = []
+    results: list[Any] = []
     raised: Exception | None = None
     try:
-        spec.call(function, columns, len(indices), made.append)
+        spec.call(function, columns, len(indices), results.append)
     except Exception as error:  # noqa: BLE001  (a user's function may raise anything)
         raised = error
     # True and False are single objects, in Python and in numpy: all addresses are compared at once.
-    places = np.frombuffer(np.fromiter(made, object, len(made)).tobytes(), np.intp)
-    is_true: NDArray[np.bool_] = (places == id(True)) | (places == id(np.True_))
-    are_bools = is_true | (places == id(False)) | (places == id(np.False_))
+    addresses = np.frombuffer(np.fromiter(results, object, len(results)).tobytes(), np.intp)
+    is_true: NDArray[np.bool_] = (addresses == id(True)) | (addresses == id(np.True_))
+    are_bools = is_true | (addresses == id(False)) | (addresses == id(np.False_))
     if not are_bools.all():
         number = int(are_bools.argmin())
-        value = made[number]
+        value = results[number]
         index = int(indices[number])
         hint = "does it end without `return`?" if value is None else "give bool(...) of that"
         raise StageError(
@@ -146,18 +152,18 @@ def _called(
             index,
         )
     if raised is not None:
-        index = int(indices[len(made)])
+        index = int(indices[len(results)])
         what = f"filter({name_of(function)}) failed at record {index}"
         raise StageError(f"{what}: {type(raised).__name__}: {raised}", 0, index) from raised
     return is_true
 
 
-def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> list[Indices]:
+def _indices_by_workers(records: RandomAccess, function: Predicate, workers: int) -> list[Indices]:
     """Return the indices at which the function is true, computed by several processes."""
     from yogadl._workers.messages import pickled
     from yogadl._workers.processes import worker_pool
 
-    given = pickled(
+    pickled_arguments = pickled(
         (records, function),
         f"{name_of(function)}, or what it reads,",
         stays_here=True,
@@ -167,34 +173,37 @@ def _by_workers(records: RandomAccess, function: Predicate, workers: int) -> lis
     starts = range(0, len(records), count)
     found: list[Indices] = []
     if starts:
-        with worker_pool(min(workers, len(starts)), given) as pool:
-            # `map` of an executor cancels the remaining tasks at an error, which breaks this pool.
-            tasks = [pool.submit(_examined, start, min(start + count, len(records))) for start in starts]
+        with worker_pool(min(workers, len(starts)), pickled_arguments) as pool:
+            # Not `pool.map`: at an error it cancels the remaining tasks, which breaks this pool.
+            tasks = [
+                pool.submit(_indices_in_worker, start, min(start + count, len(records))) for start in starts
+            ]
             for task in tasks:  # in order, so that the error is that of the first failing record
                 try:
-                    piece = task.result()
+                    result = task.result()
                 except WorkerDiedError as error:
                     raise WorkerDiedError(f"filter({name_of(function)}): {error}") from error
-                if isinstance(piece, Failure):
-                    failed, cause = piece.load()
+                if isinstance(result, Failure):
+                    error_of_worker, cause = result.load()
                     if cause is not None:
-                        cause.add_note(f"in a worker process of filter:\n{piece.where}")
-                    raise failed from cause
-                found.append(piece)
+                        cause.add_note(f"in a worker process of filter:\n{result.where}")
+                    raise error_of_worker from cause
+                found.append(result)
     return found
 
 
-def _examined(first: int, end: int) -> Indices | Failure:
+def _indices_in_worker(first: int, end: int) -> Indices | Failure:
     """Return the indices from `first` to `end` at which the function is true; runs in a worker."""
-    records, function = _given()
+    records, function = _load_arguments()
     try:
-        return np.concatenate(list(_true(records, function, first, end)))
+        return np.concatenate(list(_indices_where_true(records, function, first, end)))
     except StageError as error:
         return Failure.of(error)
 
 
-@functools.cache  # this process is a worker and has one function only
-def _given() -> Any:
+@functools.cache  # a worker process has only one function in its life
+def _load_arguments() -> Any:
+    """Return the records and the function that this worker process got at its start."""
     from yogadl._workers.processes import given_to_worker
 
     return pickle.loads(given_to_worker())

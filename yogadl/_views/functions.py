@@ -18,14 +18,14 @@ from yogadl._core.protocols import READ, Column, Indices, Memory, Planned, Rando
 from yogadl._core.spec import Spec
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 
-# The epochs and positions at which records come, epoch by epoch: random functions depend on them.
+# For each epoch in turn, its number and the positions at which its records come: random functions need them.
 Places = Sequence[tuple[int, range | Indices]]
 # Called with the title of a stage and the seconds that the stage took.
 ReportDuration = Callable[[str, float], None]
 
 
 def _ignore_duration(stage: str, seconds: float) -> None:
-    """Do nothing: nobody collects the durations."""
+    """Do nothing: the default where durations are not collected."""
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -55,12 +55,12 @@ class Stage:
         Raises:
             ConfigurationError: if it is not a function.
         """
-        given: object = function  # from the user: any object is possible
-        if not callable(given):
+        argument: object = function  # the caller may pass any object
+        if not callable(argument):
             name, takes = (
                 ("map", "one argument") if seed is None else ("random_map", "two: a record, a generator")
             )
-            raise ConfigurationError(f"{name} takes a function of {takes}, not {given!r:.100}")
+            raise ConfigurationError(f"{name} takes a function of {takes}, not {argument!r:.100}")
         return Stage(function, number, seed)
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class Stage:
         Raises:
             StageError: if the function raises.
         """
-        began = perf_counter()
+        start_s = perf_counter()
         function = self.function
         results: list[Any] = []
         try:
@@ -108,7 +108,7 @@ class Stage:
             index = int(indices[len(results)])
             text = f"{self} failed at {what} {index}: {type(error).__name__}: {error}"
             raise StageError(text, self.number, index) from error
-        report_duration(self.title, perf_counter() - began)
+        report_duration(self.title, perf_counter() - start_s)
         return results
 
     def _generators(self, places: Places) -> Iterator[np.random.Generator]:
@@ -124,7 +124,7 @@ class Chain:
     """The functions that a run's records pass through, one after another.
 
     Args:
-        source: Where the records come from.
+        source: The records that the first function gets.
         stages: The functions.
         declared_spec: The caller's declaration of the resulting records' fields; see `declare`.
     """
@@ -145,12 +145,12 @@ class Chain:
     def _sample(self) -> tuple[Spec, int]:
         """The structure of a resulting record, taken from the first one, and its approximate size."""
         if isinstance(self.declared_spec, Spec):
-            fixed = sum(field.leaf.row_bytes for field in self.declared_spec.fields if field.leaf.is_fixed)
-            return self.declared_spec, max(1, fixed)
+            leaves = [field.leaf for field in self.declared_spec.fields]
+            return self.declared_spec, max(1, sum(leaf.row_bytes for leaf in leaves if leaf.is_fixed))
         if not len(self.source):
             raise ConfigurationError(f"there is no record, so what {self} returns is unknown: pass its spec=")
-        first = np.zeros(1, np.int64)
-        [record] = self._called(self.source.columns(first), first, ((0, first),))
+        first_index = np.zeros(1, np.int64)
+        [record] = self._call_stages(self.source.columns(first_index), first_index, ((0, first_index),))
         if record is None or isinstance(record, Iterator | Awaitable):
             hint = "does it end without `return`?" if record is None else "it must return the record itself"
             text = f"{self} returned {record!r:.100} for record 0: {hint}"
@@ -158,7 +158,7 @@ class Chain:
         try:
             spec = Spec.of_record(record, 0, allow_pickle=True)
         except UnsupportedDataError as error:
-            raise self._misfit(0, error) from error
+            raise self._misfit_error(0, error) from error
         values = split(spec, [record])
         record_bytes = max(1, sum(map(size_of, values)))
         return spec if self.declared_spec is None else declare(spec, self.declared_spec)[0], record_bytes
@@ -183,10 +183,10 @@ class Chain:
         Raises:
             StageError: if a function raises, or returns a record that does not fit the first one's structure.
         """
-        began = perf_counter()
+        start_s = perf_counter()
         columns = self.source.columns(indices)
-        report_duration(READ, perf_counter() - began)
-        records = self._called(columns, indices, places, report_duration)
+        report_duration(READ, perf_counter() - start_s)
+        records = self._call_stages(columns, indices, places, report_duration)
         spec = self.spec
         found: list[Column] = []
         try:
@@ -196,29 +196,30 @@ class Chain:
                 try:
                     split(spec, [record], index)
                 except UnsupportedDataError as error:
-                    raise self._misfit(index, error) from error
+                    raise self._misfit_error(index, error) from error
             raise
         for field, field_values in zip(spec.fields, values, strict=True):
             try:
                 found.append(batch_column(field.leaf, field_values))
             except BadValueError as error:
                 index = int(indices[error.position])
-                raise self._misfit(index, refuse(field.name, index, error.problem)) from error.__cause__
+                raise self._misfit_error(index, refuse(field.name, index, error.problem)) from error.__cause__
         return found
 
-    def _called(
+    def _call_stages(
         self,
         columns: Sequence[Column],
         indices: Indices,
         places: Places,
         report_duration: ReportDuration = _ignore_duration,
     ) -> list[Any]:
+        """Return the results of all functions for records that are given as columns."""
         records = self.source.spec.records(columns, len(indices))
         for stage in self.stages:
             records = stage.call(records, indices, places, report_duration)
         return records
 
-    def _misfit(self, record: int, error: UnsupportedDataError) -> StageError:
+    def _misfit_error(self, record: int, error: UnsupportedDataError) -> StageError:
         """Return the error for a record that is not like the first."""
         text = (
             f"{self} returned a result for record {record} that is not like the first one: {error}. If "

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from yogadl._format.fields import BlockPositions
     from yogadl._format.joined import JoinedFields
 
-_RADIX_SORTED: Final = 2**16  # numpy sorts 16-bit integers in linear time
+_MAX_RADIX_SORTED: Final = 2**16  # numpy sorts 16-bit integers in linear time
 
-# A parent's number, the indices of its requested records, and their positions in the batch.
+# The number of a parent, the indices of its requested records, and the positions of these in the batch.
 _Share = tuple[int, Indices, Indices]
 
 
@@ -65,7 +65,10 @@ class JoinedRecords:
     ) -> int:
         """Announce that these records will be read soon; see `announce`."""
         shares = self._shares(indices)
-        return min(announce(self._filled[number], own, fields, planned) for number, own, _ in shares)
+        return min(
+            announce(self._filled[number], parent_indices, fields, planned)
+            for number, parent_indices, _ in shares
+        )
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -78,7 +81,7 @@ class JoinedRecords:
         found: dict[int, Column] = {}
         if mapped is not None:
             direct = [number for number in numbers if number in mapped.fields]
-            rows = self._rows(mapped, indices) if direct else indices
+            rows = self._joined_rows(mapped, indices) if direct else indices
             found.update((number, mapped.fields[number].gather(rows)) for number in direct)
         rest = [number for number in numbers if number not in found]
         if rest:
@@ -86,7 +89,7 @@ class JoinedRecords:
         return [found[number] for number in numbers]
 
     def _find_mapped(self, records: int) -> "JoinedFields | None":
-        """Return fields that gather from all parents at once, if all are mapped caches or views of them.
+        """Return fields that gather from all parents at once; None unless each is a mapped cache or its view.
 
         A copy from each parent's batch into the common one would take as long as the gather itself
         (benchmarks/stages.py).
@@ -100,7 +103,7 @@ class JoinedRecords:
             windows.append(window)
         mapped = self._mapped
         if mapped is None or any(map(operator.is_not, windows, mapped.windows)):
-            from yogadl._format.joined import JoinedFields  # not needed by all that join records
+            from yogadl._format.joined import JoinedFields  # slow to import, and not always needed
 
             leaves = [field.leaf for field in self.spec.fields]
             blocks = [
@@ -110,14 +113,16 @@ class JoinedRecords:
             self._mapped = mapped
         return mapped
 
-    def _rows(self, mapped: "JoinedFields", indices: Indices) -> Indices:
+    def _joined_rows(self, mapped: "JoinedFields", indices: Indices) -> Indices:
         """Return the rows of these records, as the mapped fields count them."""
         if not self._has_views:
             shifts = mapped.begins - self._starts
             return indices + shifts.take(bounds_reached(indices, self._ends[:-1]))
         rows = np.empty(len(indices), np.int64)
-        for number, own, places in self._shares(indices):
-            rows[places] = origin_of(self._filled[number], own, 0)[1] + mapped.begins[number]
+        for number, parent_indices, batch_positions in self._shares(indices):
+            rows[batch_positions] = (
+                origin_of(self._filled[number], parent_indices, 0)[1] + mapped.begins[number]
+            )
         return rows
 
     def _shares(self, indices: Indices) -> Iterator[_Share]:
@@ -127,44 +132,44 @@ class JoinedRecords:
             number = int(numbers[0]) if len(numbers) else 0
             yield number, indices - self._starts[number], np.arange(len(indices))
             return
-        if len(self._filled) <= _RADIX_SORTED:
+        if len(self._filled) <= _MAX_RADIX_SORTED:
             numbers = numbers.astype(np.uint16)
-        places = np.argsort(numbers, kind="stable")
-        numbers, own = numbers[places], indices[places]
-        ends = [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(places)]
+        batch_positions = np.argsort(numbers, kind="stable")
+        numbers, parent_indices = numbers[batch_positions], indices[batch_positions]
+        ends = [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(batch_positions)]
         first = 0
         for last in ends:
             number = int(numbers[first])
-            yield number, own[first:last] - self._starts[number], places[first:last]
+            yield number, parent_indices[first:last] - self._starts[number], batch_positions[first:last]
             first = last
 
     def _read(self, indices: Indices, fields: Sequence[int], memory: Memory | None) -> Sequence[Column]:
-        """Read fields of each parent, and copy the values into place."""
+        """Read fields of each parent, and copy the values to their positions in the batch."""
         shares = list(self._shares(indices))
         if len(shares) == 1:
             return self._filled[shares[0][0]].columns(shares[0][1], fields, memory)
         found: list[Column] = []
-        for number, own, places in shares:
-            columns = self._filled[number].columns(own, fields)
+        for number, parent_indices, batch_positions in shares:
+            columns = self._filled[number].columns(parent_indices, fields)
             if not found:
-                found = [_room_for(column, len(indices), memory) for column in columns]
+                found = [_empty_column_like(column, len(indices), memory) for column in columns]
             for column, part in zip(found, columns, strict=True):
                 if isinstance(column, list):
-                    for place, value in zip(places.tolist(), part, strict=True):
-                        column[place] = value
+                    for position, value in zip(batch_positions.tolist(), part, strict=True):
+                        column[position] = value
                 elif column.nbytes:
-                    _items(column)[places] = _items(part)
+                    _items(column)[batch_positions] = _items(part)
         return found
 
 
 def _blocks_of(parent: RandomAccess, number: int) -> "BlockPositions | None":
     """Return the blocks of a field of a parent, which is a mapped cache or a view of one."""
-    base, _, of_base = origin_of(parent, np.empty(0, np.int64), number)
-    found: BlockPositions | None = base.blocks(of_base)
-    return found
+    base, _, base_number = origin_of(parent, np.empty(0, np.int64), number)
+    blocks: BlockPositions | None = base.blocks(base_number)
+    return blocks
 
 
-def _room_for(part: Column, records: int, memory: Memory | None) -> Column:
+def _empty_column_like(part: Column, records: int, memory: Memory | None) -> Column:
     """Return a column of `records` rows, to be filled with values like those in `part`."""
     if isinstance(part, list):
         return [None] * records
@@ -181,7 +186,7 @@ def _items(column: Any) -> NDArray[Any]:
 
 
 def _require_alike(ours: Spec, theirs: Spec, number: int) -> None:
-    """Refuse records that differ from those of the first.
+    """Refuse records that differ from those of the first parent.
 
     Raises:
         ConfigurationError: if they differ; the error names the field and the difference.
@@ -191,12 +196,12 @@ def _require_alike(ours: Spec, theirs: Spec, number: int) -> None:
     first, other = ({field.name: field.leaf for field in spec.fields} for spec in (ours, theirs))
     for name in [*first, *other]:
         if first.get(name) != other.get(name):
-            said = [f"is {found[name]}" if name in found else "is not there" for found in (first, other)]
+            leaves = [f"is {spec[name]}" if name in spec else "is not there" for spec in (first, other)]
             what = f"field {name!r}" if name else "the record"
             raise ConfigurationError(
-                f"records of different kinds can't be joined: {what} {said[0]} in the first, and {said[1]} "
-                f"in number {number}. Make them alike with fields(...) or map(...); if a shape varies in "
-                "only one of them, declare it for the others with map(..., spec=...)"
+                f"records of different kinds can't be joined: {what} {leaves[0]} in the first, and "
+                f"{leaves[1]} in number {number}. Make them alike with fields(...) or map(...); if a shape "
+                "varies in only one of them, declare it for the others with map(..., spec=...)"
             )
     raise ConfigurationError(
         f"records of different kinds can't be joined: the first are like {ours.to_json()}, those of number "

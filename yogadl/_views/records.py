@@ -42,14 +42,16 @@ class SourceRecords:
         stored = [
             stored_column(field.leaf, column) for field, column in zip(self.spec.fields, columns, strict=True)
         ]
-        sizes = sum(
+        sample_bytes = sum(
             int(np.sum(column.sizes())) * (len(sample) if np.ndim(column.sizes()) == 0 else 1)
             for column in stored
         )
-        self.record_bytes = max(1, sizes // len(sample))
-        hashed = hash_run([column.hashes() for column in stored], len(sample)).value
-        self.fingerprint = fingerprint or "weak-" + hash_of("sample", len(self), hashed, self.spec.to_json())
-        if spec is not None:  # after the fingerprint, so that a spec given later leaves cursors valid
+        self.record_bytes = max(1, sample_bytes // len(sample))
+        run = hash_run([column.hashes() for column in stored], len(sample))
+        weak_name = "weak-" + hash_of("sample", len(self), run.value, self.spec.to_json())
+        self.fingerprint = fingerprint or weak_name
+        # After the fingerprint: a declaration that is added later must leave cursors valid.
+        if spec is not None:
             self.spec, self._declared = declare(self.spec, spec)
 
     def __len__(self) -> int:
@@ -68,14 +70,13 @@ class SourceRecords:
             raise
 
     def _widen(self, sample: Indices) -> None:
-        """Admit the shapes that differ between the sampled records."""
+        """Widen the spec so that it admits the shapes of all sampled records."""
         leaves = []
         for field, values in zip(self.spec.fields, self._values(sample), strict=True):
             leaf = field.leaf
             for value in values:
-                leaf = widen(
-                    leaf, np.shape(value) if leaf.is_numeric or isinstance(value, np.ndarray) else ()
-                )
+                has_shape = leaf.is_numeric or isinstance(value, np.ndarray)
+                leaf = widen(leaf, np.shape(value) if has_shape else ())
             leaves.append(leaf)
         self.spec = self.spec.with_leaves(leaves)
 
@@ -86,8 +87,7 @@ class SourceRecords:
         values = self._values(indices)
         found: list[Column] = []
         for number in range(len(values)) if fields is None else fields:
-            field = self.spec.fields[number]
-            column = values[number]
+            field, column = self.spec.fields[number], values[number]
             if (
                 isinstance(column, np.ndarray)
                 and column.shape[1:] == field.leaf.shape
@@ -98,12 +98,12 @@ class SourceRecords:
             try:
                 found.append(batch_column(field.leaf, column))
             except BadShapeError as error:
-                raise self._unforeseen(number, int(indices[error.position]), error.shape) from None
+                raise self._shape_error(number, int(indices[error.position]), error.shape) from None
             except BadValueError as error:
                 raise refuse(field.name, int(indices[error.position]), error.problem) from error.__cause__
         return found
 
-    def _unforeseen(self, number: int, record: int, shape: tuple[int, ...]) -> UnsupportedDataError:
+    def _shape_error(self, number: int, record: int, shape: tuple[int, ...]) -> UnsupportedDataError:
         """Return the error for a shape that a field has in this record, but not in the sampled records."""
         leaves = [field.leaf for field in self.spec.fields]
         expected = "spec= declares" if number in self._declared else "the records sampled at first have it"

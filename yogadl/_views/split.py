@@ -17,8 +17,8 @@ from yogadl._views.functions import MappedRecords
 from yogadl.errors import ConfigurationError
 
 SPLIT_TAG: Final = int.from_bytes(b"split-1", "big")
-# Shares whose sum misses 1 by at most this cover all records: the floats of 1/3, 1/3 and 1/3 add up to a bit
-# less.
+# Shares cover all records if their sum differs from 1 by at most this: the floats of 1/3, 1/3 and 1/3 add up
+# to slightly less.
 _ROUNDING: Final = Fraction(1, 10**9)
 # The most records and bytes that are read at a time to find the values to split by.
 _CHUNK_RECORDS: Final = 65_536
@@ -26,7 +26,7 @@ _CHUNK_BYTES: Final = 2**24
 # The most memory that a split needs for each record.
 _PLAIN_BYTES: Final = 40
 _STRATIFIED_BYTES: Final = 96
-_MOST_STRATIFIED: Final = 2**31  # its square is an int64
+_MOST_STRATIFIED: Final = 2**31  # records; the square of a larger number could overflow int64
 
 
 def split(
@@ -39,27 +39,28 @@ def split(
     Raises:
         ConfigurationError: if an argument makes no sense.
     """
-    parts = _parts(shares)
+    parts = _exact_shares(shares)
     if grows is None:
         _refuse_growth(records, shares, seed, by)
     require_memory("split", len(records), _PLAIN_BYTES if by is None else _STRATIFIED_BYTES)
     values = None if by is None else _values(records, by)
     if not grows:
-        return _divided(np.arange(len(records)), parts, derive_key(SPLIT_TAG, seed), values)
-    found = [
-        _divided(indices, parts, derive_key(SPLIT_TAG, seed, *first), values)
+        return _divide(np.arange(len(records)), parts, derive_key(SPLIT_TAG, seed), values)
+    shares_of_versions = [
+        _divide(indices, parts, derive_key(SPLIT_TAG, seed, *first), values)
         for first, indices in _additions(records)
     ]
-    return [np.concatenate(share) for share in zip(*found, strict=True)]
+    return [np.concatenate(share) for share in zip(*shares_of_versions, strict=True)]
 
 
-def _divided(indices: Indices, parts: Sequence[Fraction], key: int, values: Indices | None) -> list[Indices]:
-    """Divide shuffled records among the shares; if values are given, in proportion for each value."""
+def _divide(indices: Indices, parts: Sequence[Fraction], key: int, values: Indices | None) -> list[Indices]:
+    """Shuffle records and divide them among the shares; if values are given, each value in proportion."""
     counts = apportion(len(indices), parts)
     shuffled = indices[permute(np.arange(len(indices)), len(indices), key)]
     if values is None:
-        return [some.copy() for some in np.split(shuffled, np.cumsum(counts[:-1]))]
-    return [shuffled[np.sort(places)] for places in _apportioned(_grouped_places(values[shuffled]), counts)]
+        return [share.copy() for share in np.split(shuffled, np.cumsum(counts[:-1]))]
+    grouped = _grouped_places(values[shuffled])
+    return [shuffled[np.sort(places)] for places in _divide_evenly(grouped, counts)]
 
 
 def _refuse_growth(records: RandomAccess, shares: Sequence[Any], seed: int, by: str | int | None) -> None:
@@ -76,7 +77,7 @@ def _refuse_growth(records: RandomAccess, shares: Sequence[Any], seed: int, by: 
     call = f"ref.split({', '.join(options)}, grows="
     raise ConfigurationError(
         f"{grown.id!r} version {grown.version!r} continues version {grown.earlier[-1].version!r}: if all its "
-        f"records are divided anew, some of one share of that version come into another. Write {call}True) "
+        f"records are divided anew, some move from one share of that version to another. Write {call}True) "
         f"for shares that begin with those of earlier versions, or {call}False) to divide all anew"
     )
 
@@ -112,37 +113,42 @@ def _additions(records: RandomAccess) -> Iterator[tuple[tuple[int, ...], Indices
     starts = [] if lineage is None else [earlier.records for earlier in lineage.earlier]
     version = np.searchsorted(np.array(starts, np.int64), indices, "right")
     for number, first in enumerate([0, *starts]):
-        its = np.flatnonzero(version == number)
-        if len(its) or not number:
-            yield (first,) if number else (), its
+        added = np.flatnonzero(version == number)
+        if len(added) or not number:
+            yield (first,) if number else (), added
 
 
-def _apportioned(line: Indices, counts: Sequence[int]) -> list[Indices]:
-    """Deal out places to shares evenly along the line: each share gets its proportion of neighbours.
+def _divide_evenly(places: Indices, counts: Sequence[int]) -> list[Indices]:
+    """Divide an ordered list of places among shares, so that each share gets its part of any neighbours.
 
     Places are divided between two halves of the shares, then within each half. If they were dealt out to one
     share after another, the last share would have the errors of all others.
     """
     if len(counts) == 1:
-        return [line]
+        return [places]
     half = len(counts) // 2
-    reached = np.arange(len(line) + 1) * sum(counts[:half]) // max(1, len(line))
-    taken = reached[1:] > reached[:-1]
-    return [*_apportioned(line[taken], counts[:half]), *_apportioned(line[~taken], counts[half:])]
+    quota = np.arange(len(places) + 1) * sum(counts[:half]) // max(1, len(places))
+    is_first = quota[1:] > quota[:-1]  # whether a place belongs to the first half of the shares
+    return [
+        *_divide_evenly(places[is_first], counts[:half]),
+        *_divide_evenly(places[~is_first], counts[half:]),
+    ]
 
 
-def _parts(shares: Sequence[Any]) -> list[Fraction]:
-    """Return the shares as numbers that add up to 1; the last one is the rest, if any."""
+def _exact_shares(shares: Sequence[Any]) -> list[Fraction]:
+    """Return the shares as exact numbers that add up to 1; the rest, if any, is one more share."""
     parts = [exact("a share of split", share) for share in shares]
     rest = Fraction(1) - sum(parts)
     if not parts or rest < -_ROUNDING:
-        said = f"these add up to {float(1 - rest):g}" if parts else "there is none"
-        raise ConfigurationError(f"split takes shares of 1 together at most, and {said}: try ref.split(0.8)")
+        problem = f"these add up to {float(1 - rest):g}" if parts else "none is given"
+        raise ConfigurationError(
+            f"split takes shares that add up to at most 1, and {problem}: try ref.split(0.8)"
+        )
     return [*parts, rest] if rest > _ROUNDING else parts
 
 
 def _grouped_places(groups: Indices) -> Indices:
-    """Return all places, ordered so that a group's places are adjacent; groups are ordered by first place."""
+    """Return the positions in `groups`, those of each group together; groups are in order of appearance."""
     _, first, group = np.unique(groups, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -170,12 +176,14 @@ def _values(records: RandomAccess, by: str | int) -> Indices:
     size = max(1, min(_CHUNK_RECORDS, _CHUNK_BYTES // max(1, records.record_bytes)))
     chunks = (np.arange(first, min(first + size, len(records))) for first in range(0, len(records), size))
     if not leaf.is_numeric:
-        seen: dict[Any, int] = {}
-        found = np.empty(len(records), np.int64)
+        number_of_value: dict[Any, int] = {}
+        value_numbers = np.empty(len(records), np.int64)
         for chunk in chunks:
             [column] = records.columns(chunk, numbers)
-            found[chunk] = [seen.setdefault(value, len(seen)) for value in column]
-        return found
+            value_numbers[chunk] = [
+                number_of_value.setdefault(value, len(number_of_value)) for value in column
+            ]
+        return value_numbers
     # All values of ml_dtypes' types (bfloat16, int4, ...) are exact in float32, which numpy can compare.
     dtype = leaf.numpy_dtype if leaf.numpy_dtype.kind in "biufcmM" else np.dtype(np.float32)
     values = np.empty(len(records), dtype)

@@ -18,8 +18,6 @@ from yogadl._core.spec import DictNode, Spec
 from yogadl._format.table import before
 from yogadl.errors import ConfigurationError
 
-# Views of records: a selection in an order of its own, a slice, or some of the fields.
-
 
 class SelectedRecords:
     """Some records of another source, in any order; any record may come twice."""
@@ -83,19 +81,20 @@ class SlicedRecords:
 
 
 class ProjectedRecords:
-    """Some fields of other records; the fingerprint stays, since cursors mean the same records."""
+    """Some fields of other records; the fingerprint is that of the parent, so that cursors stay valid."""
 
     def __init__(self, parent: RandomAccess, spec: Spec, numbers: tuple[int, ...]) -> None:
         self.parent = parent
         self.numbers = numbers
         self.spec = spec
         self.fingerprint = parent.fingerprint
-        parts = [field.leaf for field in parent.spec.fields]
-        kept = [parts[number] for number in numbers]
-        # The size is exact if all kept fields are fixed. A field that varies may be most of the record, so
-        # otherwise the size is that of the whole record.
-        fixed = all(leaf.is_fixed for leaf in kept)
-        self.record_bytes = max(1, sum(leaf.row_bytes for leaf in kept)) if fixed else parent.record_bytes
+        leaves = [parent.spec.fields[number].leaf for number in numbers]
+        # The size is exact if all these fields are fixed. Otherwise it is that of the whole record, since a
+        # field that varies may be most of it.
+        are_fixed = all(leaf.is_fixed for leaf in leaves)
+        self.record_bytes = (
+            max(1, sum(leaf.row_bytes for leaf in leaves)) if are_fixed else parent.record_bytes
+        )
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -131,10 +130,12 @@ def hash_of(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-# Cut the values of one field, joined end to end, into chunks of one length, as language models read them.
+# Chunks: the values of one field are joined end to end, and cut into pieces of one length, as language models
+# read them.
 
 
-# How many documents' lengths are read at a time, and how many bytes if the values must be read for that.
+# The most documents whose lengths are read at a time, and the most bytes of documents that are read at a time
+# if their lengths are not stored.
 _AT_ONCE: Final = 65_536
 _READ_BYTES: Final = 8 * 2**20
 _OFFSET_BYTES: Final = 16  # the most memory that offsets need for each document
@@ -197,7 +198,7 @@ class ChunkedRecords:
         self._drops = flag("drop_remainder", drop_remainder)
         self._pad = _checked_pad(pad, self._drops, self._dtype)
         chunk = Leaf(leaf.dtype, (self._size, *self._inner))
-        self.spec = Spec(chunk if field is None else _tree(field, chunk, segments))
+        self.spec = Spec(chunk if field is None else _chunk_tree(field, chunk, segments))
         if field is None and segments is not None:
             raise ConfigurationError(
                 "segments= needs records that are dicts, and these are single values: make them dicts first, "
@@ -216,17 +217,18 @@ class ChunkedRecords:
         vars(self).update(state, _lock=ProcessLock())
 
     def __len__(self) -> int:
-        tokens = self._total()[0]
+        tokens = self._count_tokens()[0]
         return tokens // self._size if self._drops else -(-tokens // self._size)
 
     @property
     def fingerprint(self) -> str:
         """The hash of the documents' fingerprint, of their lengths and of the way they are cut."""
-        return self._total()[1]
+        return self._count_tokens()[1]
 
-    def _total(self) -> tuple[int, str]:
+    def _count_tokens(self) -> tuple[int, str]:
+        """Return the number of tokens, and the fingerprint."""
         if self._known is None:
-            offsets = self._bounds()
+            offsets = self._document_offsets()
             # The lengths are hashed, too: the fingerprint of mapped records does not cover the functions'
             # results.
             lengths = hashlib.sha256(offsets.astype("<i8", copy=False).data).hexdigest()
@@ -236,28 +238,28 @@ class ChunkedRecords:
             self._known = int(offsets[-1]), hash_of("chunks", *parts)
         return self._known
 
-    def _bounds(self) -> Indices:
+    def _document_offsets(self) -> Indices:
         """Return the start of each document, in tokens counted over all, and the end of the last one."""
         if self._offsets is None:
             with self._lock:
                 if self._offsets is None:
-                    offsets, self._is_read = self._measured()
+                    offsets, self._is_read = self._measure_offsets()
                     self._offsets = offsets
         return self._offsets
 
-    def _measured(self) -> tuple[Indices, bool]:
+    def _measure_offsets(self) -> tuple[Indices, bool]:
         """Return the offsets, and whether the values had to be read for them."""
         count = len(self.parent)
         require_memory("chunks", count, _OFFSET_BYTES)
         offsets = np.zeros(count + 1, np.int64)
-        is_read = _stored(self.parent, offsets[:0], self._number) is None
+        is_read = _find_stored_values(self.parent, offsets[:0], self._number) is None
         if self._document_length is not None and not is_read:
             return np.arange(count + 1) * self._document_length, False
         # Without stored lengths, the spec's shape comes from the first few records, so all records are read.
         at_once = min(_AT_ONCE, max(1, _READ_BYTES // self.parent.record_bytes)) if is_read else _AT_ONCE
         for start in range(0, count, at_once):
             indices = np.arange(start, min(start + at_once, count))
-            found = _stored(self.parent, indices, self._number)
+            found = _find_stored_values(self.parent, indices, self._number)
             if found is not None:
                 lengths = found[0].lengths(*found[1:])
             else:
@@ -267,7 +269,7 @@ class ChunkedRecords:
 
     def _stretches(self, chunks: Indices) -> _Stretches:
         """Return the stretches of documents that these chunks consist of."""
-        offsets = self._bounds()
+        offsets = self._document_offsets()
         begin = chunks * self._size
         end = np.minimum(begin + self._size, offsets[-1])
         first = np.searchsorted(offsets, begin, side="right") - 1
@@ -277,21 +279,21 @@ class ChunkedRecords:
         offset = offsets[document]
         start = np.maximum(begin[chunk] - offset, 0)
         stop = np.minimum(end[chunk], offsets[document + 1]) - offset
-        has_some = stop > start  # empty documents may lie between two others
-        return _Stretches(*(array[has_some] for array in (chunk, document, start, stop)))
+        has_tokens = stop > start  # empty documents may lie between two others
+        return _Stretches(*(array[has_tokens] for array in (chunk, document, start, stop)))
 
-    is_plannable = False  # the place of a chunk is known only after documents were read
+    is_plannable = False  # where a chunk lies is known only after documents were read
 
     def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
         """Announce that these chunks will be read soon; see `announce`."""
         if self._document_length is None:
             stretches = self._stretches(indices)
-            found = _stored(self.parent, stretches.document, self._number)
+            found = _find_stored_values(self.parent, stretches.document, self._number)
             if found is not None and found[0].will_need_stretches(
                 *found[1:], stretches.start, stretches.stop
             ):
                 return 0
-        offsets, begin = self._bounds(), indices * self._size
+        offsets, begin = self._document_offsets(), indices * self._size
         last = np.minimum(begin + self._size, offsets[-1]) - 1
         # Only a chunk's first and last document are announced; the file holds the others between these two.
         documents = np.searchsorted(offsets, np.concatenate([begin, last]), side="right") - 1
@@ -304,30 +306,32 @@ class ChunkedRecords:
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
         """Read chunks in the order of `indices`."""
-        stretches, makers = self._stretches(indices), (self._tokens, self._segments)
+        stretches, of_fields = self._stretches(indices), (self._tokens, self._segments)
         numbers = range(len(self.spec.fields)) if fields is None else fields
-        return [makers[number](stretches, len(indices)) for number in numbers]
+        return [of_fields[number](stretches, len(indices)) for number in numbers]
 
     def _tokens(self, stretches: _Stretches, count: int) -> NDArray[Any]:
+        """Return the tokens of `count` chunks, one row a chunk."""
         if not count:
             return np.empty((0, self._size, *self._inner), self._dtype)
-        found = _stored(self.parent, stretches.document, self._number)
+        found = _find_stored_values(self.parent, stretches.document, self._number)
         if found is not None and self._document_length is None:
             joined = found[0].stretches(*found[1:], stretches.start, stretches.stop)
         else:
             documents, which = np.unique(stretches.document, return_inverse=True)
             [values] = self.parent.columns(documents, [self._number])
-            each = zip(*(a.tolist() for a in (which, stretches.start, stretches.stop)), strict=True)
-            joined = np.concatenate([values[number][start:stop] for number, start, stop in each])
-        return self._filled(joined, stretches, count, self._pad)
+            bounds = zip(*(a.tolist() for a in (which, stretches.start, stretches.stop)), strict=True)
+            joined = np.concatenate([values[number][start:stop] for number, start, stop in bounds])
+        return self._to_rows(joined, stretches, count, self._pad)
 
     def _segments(self, stretches: _Stretches, count: int) -> NDArray[np.int32]:
+        """Return for each token the number of its document in its chunk, from 0; -1 for padding."""
         counts = np.bincount(stretches.chunk, minlength=count)
         numbers = np.arange(len(stretches.chunk)) - np.repeat(before(counts)[:-1], counts)
         segments = np.repeat(numbers.astype(np.int32), stretches.length)
-        return self._filled(segments, stretches, count, -1)
+        return self._to_rows(segments, stretches, count, -1)
 
-    def _filled(self, joined: NDArray[Any], stretches: _Stretches, count: int, pad: Any) -> NDArray[Any]:
+    def _to_rows(self, joined: NDArray[Any], stretches: _Stretches, count: int, pad: Any) -> NDArray[Any]:
         """Return the tokens of these chunks as one row a chunk; a short row is padded."""
         if len(joined) == count * self._size:
             return joined.reshape(count, self._size, *joined.shape[1:])
@@ -337,7 +341,9 @@ class ChunkedRecords:
         return rows
 
 
-def _stored(records: RandomAccess, indices: Indices, number: int) -> tuple[Any, Indices, int] | None:
+def _find_stored_values(
+    records: RandomAccess, indices: Indices, number: int
+) -> tuple[Any, Indices, int] | None:
     """Return the records that store the values in files, the indices and the field's number there.
 
     The result is None if the values are not stored in files. The records returned have `lengths` and
@@ -392,7 +398,7 @@ def _checked_pad(pad: Any, drops: bool, dtype: np.dtype[Any]) -> NDArray[Any] | 
     return value
 
 
-def _tree(field: str | int, chunk: Leaf, segments: Any) -> DictNode:  # Any: the value is checked here
+def _chunk_tree(field: str | int, chunk: Leaf, segments: Any) -> DictNode:  # Any: the value is checked here
     if segments is None:
         return DictNode((field,), (chunk,))
     if not isinstance(segments, str) or segments in (str(field), ""):

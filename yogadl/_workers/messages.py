@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from yogadl.errors import ConfigurationError, YogaError
 
-# Send an error to another process, with its cause and its traceback.
-
 
 class Failure(NamedTuple):
     """An error on its way to another process.
@@ -38,9 +36,9 @@ class Failure(NamedTuple):
         where = "".join(traceback.format_exception(error))
         cause = error.__cause__
         try:
-            return Failure(_sent((error, cause)), where)
+            return Failure(_pickle_checked((error, cause)), where)
         except Exception:  # noqa: BLE001  (a user's error may do anything here)
-            return Failure(_sent((_sendable(error), cause and _sendable(cause))), where)
+            return Failure(_pickle_checked((_sendable(error), cause and _sendable(cause))), where)
 
     def load(self) -> tuple[BaseException, BaseException | None]:
         """Return the error and its cause."""
@@ -48,7 +46,7 @@ class Failure(NamedTuple):
         return found
 
 
-def _sent(value: object) -> bytes:
+def _pickle_checked(value: object) -> bytes:
     import cloudpickle
 
     pickled: bytes = cloudpickle.dumps(value)
@@ -58,12 +56,12 @@ def _sent(value: object) -> bytes:
 
 def _sendable(error: BaseException) -> BaseException:
     try:
-        _sent(error)
+        _pickle_checked(error)
     except Exception:  # noqa: BLE001  (see above)
-        stands_for = RuntimeError(f"{type(error).__name__}: {error}")
+        substitute = RuntimeError(f"{type(error).__name__}: {error}")
         for note in getattr(error, "__notes__", ()):
-            stands_for.add_note(note)
-        return stands_for
+            substitute.add_note(note)
+        return substitute
     return error
 
 
@@ -89,11 +87,11 @@ def pickled(value: Any, what: str = "the source", *, stays_here: bool, hint: str
     except YogaError:
         raise  # a source's own error gives the reason
     except (TypeError, AttributeError, pickle.PicklingError) as error:
-        whom, without = "workers", "workers"
+        receiver, without = "workers", "workers"
         if not stays_here:
-            whom, without = "an engine's tasks, each of which gets a copy, also in a thread", "the engine"
+            receiver, without = "an engine's tasks, each of which gets a copy, also in a thread", "the engine"
         hint = hint or f"Leave {without} out, or open what does not pickle only at the first read"
-        raise ConfigurationError(f"{what} can't be sent to {whom}: {error}. {hint}") from error
+        raise ConfigurationError(f"{what} can't be sent to {receiver}: {error}. {hint}") from error
     return file.getvalue()
 
 
@@ -113,7 +111,7 @@ def _pickler(file: io.BytesIO, stays_here: bool) -> Any:  # cloudpickle has no t
 
 @functools.cache
 def by_value() -> Any:
-    """Return a pickler that also sends functions and classes of scripts; it refuses those it would change."""
+    """Return a pickler that also sends functions and classes of scripts; see `reduced` for its exceptions."""
     import cloudpickle
 
     class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
@@ -122,8 +120,8 @@ def by_value() -> Any:
         )
 
         def reducer_override(self, value: Any) -> Any:
-            found = reduced(value)
-            return super().reducer_override(value) if found is NotImplemented else found
+            reduction = reduced(value)
+            return super().reducer_override(value) if reduction is NotImplemented else reduction
 
     return ByValue
 
@@ -171,13 +169,13 @@ def _mapped(array: NDArray[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]] |
     if not os.path.isfile(base.filename):
         return None  # a removed file can still be read through the existing map, but not mapped again
     # A map begins at a page of the file, whereas `offset` may be anywhere in a page.
-    begins = base.offset - base.offset % mmap.ALLOCATIONGRANULARITY
-    first = np.frombuffer(base.base, np.uint8).ctypes.data
-    lies = begins + array.ctypes.data - first
-    return _reopened, (str(base.filename), lies, array.dtype, array.shape, array.strides)
+    map_offset = base.offset - base.offset % mmap.ALLOCATIONGRANULARITY
+    map_address = np.frombuffer(base.base, np.uint8).ctypes.data
+    array_offset = map_offset + array.ctypes.data - map_address
+    return _map_again, (str(base.filename), array_offset, array.dtype, array.shape, array.strides)
 
 
-def _reopened(
-    filename: str, lies: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
+def _map_again(
+    filename: str, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> NDArray[Any]:
-    return np.ndarray(shape, dtype, np.memmap(filename, np.uint8, "r"), lies, strides)
+    return np.ndarray(shape, dtype, np.memmap(filename, np.uint8, "r"), offset, strides)

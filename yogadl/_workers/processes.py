@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("yogadl")
 
 _WORKER: Final = "yogadl-worker"  # the name of the pool's processes
-# How often the pool checks that a worker lives, and a worker that its parent lives: work that an orphan does
-# is done twice when the build continues.
+# The intervals at which the pool checks that a worker lives, and at which a worker checks that its parent
+# lives: a worker without its parent must end, or its work would be done twice when the build continues.
 _POLL_INTERVAL_S: Final = 0.5
 _WATCH_EVERY_S: Final = 0.1
 # The signals that a terminal, a cluster's manager or torchrun sends to all processes of a job at once.
@@ -32,19 +32,19 @@ _WATCH_EVERY_S: Final = 0.1
 SENT_TO_ALL: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
 # A call is given up after this many workers died at it: the first death may have had an unrelated cause.
 _MOST_DEATHS: Final = 3
-# The exit code of a worker whose script was about to start workers, and the message for it.
+# The exit code of a worker that imports a script which would start workers again, and the message for it.
 _NO_GUARD: Final = 113
 _GUARD: Final = (
     "a script that starts worker processes is imported by each of them: put what it does under "
     '`if __name__ == "__main__":`'
 )
-# How long a killed pool waits for each of its threads. A killed process ends sooner.
+# The longest time that a killed pool waits for each of its threads. A killed process ends sooner.
 _END_S: Final = 10
 
 
 @contextlib.contextmanager
 def worker_pool(
-    workers: int, given: bytes, on_report: Callable[[Any], None] = lambda _: None
+    workers: int, payload: bytes, on_report: Callable[[Any], None] = lambda _: None
 ) -> Iterator[concurrent.futures.Executor]:
     """Yield an executor of worker processes, which end with the context; an error kills them at once.
 
@@ -53,13 +53,13 @@ def worker_pool(
 
     Args:
         workers: The number of processes.
-        given: Pickled data for each worker; `given_to_worker` returns it there.
+        payload: Pickled data for each worker; `given_to_worker` returns it there.
         on_report: Called, from other threads, with the values that the workers pass to `report`.
     """
     from multiprocessing.util import Finalize
 
     require_main()
-    pool = _Pool(workers, given, on_report)
+    pool = _Pool(workers, payload, on_report)
     # A build in a daemon thread does not end before the interpreter, which waits for its children.
     at_exit = Finalize(None, pool.kill, exitpriority=0)
     try:
@@ -160,8 +160,8 @@ class _Pool(concurrent.futures.Executor):
     call that process was making.
     """
 
-    def __init__(self, workers: int, given: bytes, on_report: Callable[[Any], None]) -> None:
-        self._given = given
+    def __init__(self, workers: int, payload: bytes, on_report: Callable[[Any], None]) -> None:
+        self._payload = payload
         self._on_report = on_report
         self._calls: queue.SimpleQueue[_WorkerCall | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -212,7 +212,7 @@ class _Pool(concurrent.futures.Executor):
                 continue
             try:
                 for deaths in range(1, _MOST_DEATHS + 1):
-                    worker = worker or self._started()
+                    worker = worker or self._start_worker()
                     found = worker.make(call.pickled, self._on_report)
                     if not isinstance(found, _Death):
                         call.future.set_result(found)
@@ -230,8 +230,8 @@ class _Pool(concurrent.futures.Executor):
         if worker is not None:
             self._ended(worker)
 
-    def _started(self) -> "_Worker":
-        worker = _Worker(self._given)
+    def _start_worker(self) -> "_Worker":
+        worker = _Worker(self._payload)
         with self._lock:
             self._workers.add(worker)
             if self._over.is_set():
@@ -266,11 +266,11 @@ class _RemoteError(Exception):
 class _Worker:
     """A process that makes calls; one thread calls its methods, except `kill`."""
 
-    def __init__(self, given: bytes) -> None:
+    def __init__(self, payload: bytes) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         with theirs:
-            self._process = context.Process(target=_work, args=(theirs, given), name=_WORKER)
+            self._process = context.Process(target=_work, args=(theirs, payload), name=_WORKER)
             self._process.start()
 
     def make(self, pickled: bytes, on_report: Callable[[Any], None]) -> Any:
@@ -317,7 +317,7 @@ class _Worker:
 
 def given_to_worker() -> bytes:
     """Return the data that this worker was started with."""
-    return _given
+    return _payload
 
 
 def report(value: Any) -> None:
@@ -326,24 +326,24 @@ def report(value: Any) -> None:
     _connection.send_bytes(pickle.dumps((value, True)))
 
 
-_given = b""
+_payload = b""
 _connection: "Connection | None" = None
 
 
-def _work(connection: "Connection", given: bytes) -> None:
+def _work(connection: "Connection", payload: bytes) -> None:
     """Make the calls that arrive, until none is left or the sender is gone."""
-    global _given, _connection
-    _given, _connection = given, connection
+    global _payload, _connection
+    _payload, _connection = payload, connection
     outlive_signals_alone()
     parent = multiprocessing.parent_process()
     assert parent is not None and parent.pid is not None
     end_with(parent.pid)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            connection.send_bytes(_made(connection.recv_bytes()))
+            connection.send_bytes(_make_call(connection.recv_bytes()))
 
 
-def _made(pickled: bytes) -> bytes:
+def _make_call(pickled: bytes) -> bytes:
     """Return the pickled result of a call, or the pickled error."""
     try:
         function, args, kwargs = pickle.loads(pickled)

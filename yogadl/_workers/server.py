@@ -34,7 +34,8 @@ from yogadl._workers.processes import (
 METHODS: Final = ("forkserver", "spawn", "fork")
 # The interval at which the server checks that its parent lives, where the kernel can't notify it.
 _POLL_INTERVAL_MS: Final = 100
-_MESSAGE: Final = struct.Struct("=ii")  # START or KILL and a number; or a number and an exit code
+# To the server: a command and a worker's number. From the server: a worker's number and its exit code.
+_MESSAGE: Final = struct.Struct("=ii")
 _START, _KILL, _END = 0, 1, 2
 # The kernel of macOS may close a descriptor in transit when its sender closes it.
 KEEPS_DESCRIPTORS: Final = sys.platform == "darwin"
@@ -43,8 +44,10 @@ _MOST_DESCRIPTORS: Final = 64
 # Numbers, not members of an enumeration: arithmetic on members is slow, and Python 3.11 crashes when a
 # signal handler runs at the start of it.
 _CLOSED_AT_EXEC: Final = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-_CUT: Final = int(socket.MSG_CTRUNC)
-_CODE: Final = "import sys; sys.path[:] = {path!r}; from yogadl._workers.server import main; main({given!r})"
+_TRUNCATED: Final = int(socket.MSG_CTRUNC)
+_CODE: Final = (
+    "import sys; sys.path[:] = {path!r}; from yogadl._workers.server import main; main({arguments!r})"
+)
 
 Work = Callable[[socket.socket, int], object]
 
@@ -80,7 +83,7 @@ class Workers:
                 if method == "fork":
                     server = self._fork(theirs, work)
                 else:
-                    server = _spawned(theirs, f"{work.__module__}:{work.__qualname__}", method, preload,
+                    server = _spawn_server(theirs, f"{work.__module__}:{work.__qualname__}", method, preload,
                                       environment or {})  # fmt: skip
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -126,12 +129,12 @@ class Workers:
         Call this when `control` is readable. The number is None if all workers died.
         """
         try:
-            found = self.control.recv(_MESSAGE.size, socket.MSG_WAITALL)
+            message = self.control.recv(_MESSAGE.size, socket.MSG_WAITALL)
         except OSError:
-            found = b""
-        if len(found) < _MESSAGE.size:
+            message = b""
+        if len(message) < _MESSAGE.size:
             return None, "with the process that started it"
-        number, code = _MESSAGE.unpack(found)
+        number, code = _MESSAGE.unpack(message)
         return number, how_it_ended(code)
 
     @property
@@ -163,14 +166,14 @@ def received(connection: socket.socket, size: int, flags: int = 0) -> tuple[byte
     """
     space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * _DESCRIPTOR.size)
     data, messages, state, _ = connection.recvmsg(size, space, flags | _CLOSED_AT_EXEC)
-    if not (messages or state & _CUT):
+    if not (messages or state & _TRUNCATED):
         return data, None
-    found: list[int] = []
+    descriptors: list[int] = []
     for level, kind, content in messages:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            whole = len(content) - len(content) % _DESCRIPTOR.size
-            found += [descriptor for (descriptor,) in _DESCRIPTOR.iter_unpack(content[:whole])]
-    return data, found
+            used = len(content) - len(content) % _DESCRIPTOR.size
+            descriptors += [descriptor for (descriptor,) in _DESCRIPTOR.iter_unpack(content[:used])]
+    return data, descriptors
 
 
 def flush() -> None:
@@ -180,14 +183,14 @@ def flush() -> None:
             stream.flush()
 
 
-def _spawned(
+def _spawn_server(
     theirs: socket.socket, work: str, method: str, preload: Sequence[str], environment: Mapping[str, str]
 ) -> int:
     """Start the server as an empty process."""
-    needed = preload if method == "forkserver" else ()  # nothing is shared with what is started empty
-    given = json.dumps([theirs.fileno(), os.getpid(), work, method, list(needed), None])
+    needed = preload if method == "forkserver" else ()  # a worker that is started empty shares no modules
+    arguments = json.dumps([theirs.fileno(), os.getpid(), work, method, list(needed), None])
     process = subprocess.Popen(
-        [*_interpreter(), _CODE.format(path=sys.path, given=given)],
+        [*_interpreter(), _CODE.format(path=sys.path, arguments=arguments)],
         stdin=subprocess.DEVNULL,
         env={**os.environ, **environment},
         pass_fds=[theirs.fileno()],
@@ -203,16 +206,16 @@ def _interpreter() -> list[str]:
 # The rest runs in the server and in its workers.
 
 
-def main(given: str) -> None:
+def main(arguments: str) -> None:
     """Run the server, or a worker, in a process that was started empty."""
-    descriptor, parent, work, method, preload, number = json.loads(given)
+    descriptor, parent, work, method, preload, number = json.loads(arguments)
     connection = socket.socket(fileno=descriptor)
     outlive_signals()
     module, _, name = work.partition(":")
-    for needed in preload:
+    for module_name in preload:
         # A module that is missing or fails raises its error where it is used.
         with contextlib.suppress(Exception):
-            importlib.import_module(needed)
+            importlib.import_module(module_name)
     function = getattr(importlib.import_module(module), name)
     if number is not None:
         _work(function, connection, number, parent)
@@ -221,19 +224,19 @@ def main(given: str) -> None:
 
 def _serve(control: socket.socket, parent: int, work: Work, spawned: str | None = None) -> NoReturn:
     """Start workers, report their deaths, and end all of them when the owner is gone or requests it."""
-    # Garbage of the process that was forked is left alone: objects of some frameworks can't be destroyed in
-    # another process, which would crash. The pages of all that was imported also stay shared.
+    # Objects of the process that was forked are never destroyed here: this process would crash if it
+    # destroyed objects of some frameworks. The pages of all that was imported also stay shared.
     gc.freeze()
     outlive_signals()
     os.set_blocking(control.fileno(), True)
-    woken, wakes = os.pipe()
-    os.set_blocking(wakes, False)
-    os.set_blocking(woken, False)
+    wakeup_reader, wakeup_writer = os.pipe()
+    os.set_blocking(wakeup_writer, False)
+    os.set_blocking(wakeup_reader, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
     poll = select.poll()
     poll.register(control, select.POLLIN)
-    poll.register(woken, select.POLLIN)
+    poll.register(wakeup_reader, select.POLLIN)
     wait_ms: int | None = _POLL_INTERVAL_MS
     with contextlib.suppress(AttributeError, OSError):  # Linux only, and not in every container
         poll.register(os.pidfd_open(parent), select.POLLIN)
@@ -242,17 +245,17 @@ def _serve(control: socket.socket, parent: int, work: Work, spawned: str | None 
     with contextlib.suppress(OSError):  # the owner is gone, or has closed its end
         while os.getppid() == parent:
             ready = [descriptor for descriptor, _ in poll.poll(wait_ms)]
-            if woken in ready:
-                os.read(woken, 4096)
+            if wakeup_reader in ready:
+                os.read(wakeup_reader, 4096)
             for pid, code in _ended(workers):
                 control.sendall(_MESSAGE.pack(workers.pop(pid), code))
             if control.fileno() not in ready:
                 continue
-            found, descriptors = received(control, _MESSAGE.size)
-            what, number = _MESSAGE.unpack(found) if found else (_END, 0)
-            if what == _END:
+            message, descriptors = received(control, _MESSAGE.size)
+            command, number = _MESSAGE.unpack(message) if message else (_END, 0)
+            if command == _END:
                 break
-            if what == _START:
+            if command == _START:
                 assert descriptors is not None
                 theirs, server = socket.socket(fileno=descriptors[0]), os.getpid()
                 pid = os.fork()
@@ -260,14 +263,15 @@ def _serve(control: socket.socket, parent: int, work: Work, spawned: str | None 
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     control.close()
-                    os.close(woken)
-                    os.close(wakes)
+                    os.close(wakeup_reader)
+                    os.close(wakeup_writer)
                     _begin(work, theirs, number, server, spawned)
                 theirs.close()
                 workers[pid] = number
             else:
-                for pid in [pid for pid, one in workers.items() if one == number]:
-                    os.kill(pid, signal.SIGKILL)
+                for pid, running in workers.items():
+                    if running == number:
+                        os.kill(pid, signal.SIGKILL)
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
     for pid in workers:
@@ -289,8 +293,8 @@ def _begin(work: Work, connection: socket.socket, number: int, server: int, spaw
     """Run a worker in this process, or replace the process by an empty one that does."""
     if spawned is not None:
         connection.set_inheritable(True)
-        given = json.dumps([connection.fileno(), server, spawned, "", [], number])
-        os.execv(sys.executable, [*_interpreter(), _CODE.format(path=sys.path, given=given)])
+        arguments = json.dumps([connection.fileno(), server, spawned, "", [], number])
+        os.execv(sys.executable, [*_interpreter(), _CODE.format(path=sys.path, arguments=arguments)])
     _work(work, connection, number, server)
 
 

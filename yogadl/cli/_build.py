@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from yogadl._core.key import AUTO, DatasetKey, new_key
-from yogadl._core.progress import ProgressDisplay, shown
+from yogadl._core.progress import ProgressDisplay, showing_progress
 from yogadl._provenance.builder import Call, Describer
 from yogadl.cli import _tasks
 from yogadl.cli._arguments import (
@@ -172,7 +172,7 @@ def _build(
 ) -> bool:
     """Return whether this call built the version; False if the version exists already."""
     is_new: bool = arguments.replace
-    with shown(None, f"building {key}") as show:
+    with showing_progress(None, f"building {key}") as show:
 
         def progress(records: int, total: int | None, size_bytes: int) -> None:
             nonlocal is_new

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from yogadl._core.key import DatasetKey, new_key
-from yogadl._core.progress import Tally, shown
+from yogadl._core.progress import Tally, showing_progress
 from yogadl._provenance.builder import Call
 from yogadl._sources.sources import open_source
 from yogadl.cli._output import counted, note, say, say_json
@@ -152,7 +152,7 @@ def _write(build: Partitions, arguments: argparse.Namespace) -> "WrittenPartitio
     records = 0
     title = f"{build.key}, task {task}"
     build.note_tasks(task.count)
-    with shown(None, title) as show:
+    with showing_progress(None, title) as show:
         tally = Tally(title, len(own_partitions), None, show, None, note)
         for partition in own_partitions:
             receipts = build.write_share(partition, part_bytes)

@@ -19,7 +19,7 @@ from yogadl._core.columns import Columns, check_size
 from yogadl._core.leaf import BYTES, STR, BadValueError, Leaf, Shape, leaf_at, refuse
 from yogadl._core.spec import DictNode, Node, Spec, check_keys
 from yogadl._format.columns import HeapValues, as_bytes
-from yogadl._format.fields import ENTRY_DTYPE, decoded
+from yogadl._format.fields import ENTRY_DTYPE, decode_value
 from yogadl._sources.sources import NO_RECORDS
 from yogadl.errors import UnsupportedDataError
 
@@ -419,7 +419,7 @@ def _values_of(leaf: Leaf, column: HeapValues) -> Iterator[Any]:
         if leaf.is_numeric:
             yield data.copy().view(leaf.numpy_dtype).reshape(sizes[:rank])
         else:
-            yield decoded(leaf, data.tobytes(), tuple(sizes[:rank]))
+            yield decode_value(leaf, data.tobytes(), tuple(sizes[:rank]))
 
 
 # Read tables that come in batches, in order; a thread reads the next batch while the last one is stored.

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from yogadl._core.arguments import in_words
 from yogadl._core.key import DatasetKey, is_version, new_key
-from yogadl._core.progress import Progress, Tally, must_log, report_to_both, shown
+from yogadl._core.progress import Progress, Tally, must_log, report_to_both, showing_progress
 from yogadl._core.protocols import DataRef
 from yogadl._provenance.builder import Call, sha256_of_data
 from yogadl._sources.partitioned import PartitionedSource
@@ -288,7 +288,7 @@ def _build(
         return machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
 
     part_bytes, aside = options.part_bytes or backend.part_bytes, _names.unresumable(key, token)
-    with reporting_loss(exclusion), shown(options.progress, f"building {key}") as show:
+    with reporting_loss(exclusion), showing_progress(options.progress, f"building {key}") as show:
         writes_itself = hasattr(source, "write_partitions")
         if writes_itself and (options.workers > 1 or options.engine not in (None, *ENGINES)):
             raise ConfigurationError(

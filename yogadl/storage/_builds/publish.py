@@ -14,7 +14,7 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
 from yogadl._format.columns import RunHash, fingerprint_of
-from yogadl._format.manifest import Manifest, fitting, read_manifest
+from yogadl._format.manifest import Manifest, read_manifest, shorten_to_limit
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
@@ -92,7 +92,7 @@ def publish(
         token=secrets.token_hex(8),
         earlier=content.earlier,
     )
-    manifest = fitting(made)
+    manifest = shorten_to_limit(made)
     if replaces:
         replace(root, key, manifest.to_bytes(), exclusion)
         return True

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.key import DatasetKey
 from yogadl._format.manifest import Manifest
-from yogadl._format.table import ArrayFile, LateSums, PartTable
+from yogadl._format.table import ArrayFile, LateSha256Names, PartTable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._files.folder import Folder
@@ -83,7 +83,7 @@ def table_to_read(root: Root, manifest: Manifest) -> PartTable:
     table = open_table(root, manifest)
     if manifest.table_bytes < LARGE_TABLE_BYTES:
         return table
-    return table.compacted(LateSums(len(table), partial(_index_sums, root, manifest)))
+    return table.compacted(LateSha256Names(len(table), partial(_index_sums, root, manifest)))
 
 
 def _index_sums(root: Root, manifest: Manifest) -> Sequence[str]:

@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 
 from yogadl._core.key import RESERVED_NAMES
 from yogadl._format.manifest import MAX_MANIFEST_BYTES
-from yogadl._format.rows import NO_FILE
+from yogadl._format.rows import NOT_A_FILE
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._files.root import MAX_READ_BYTES, Entry, Root, too_large
 
@@ -56,7 +56,7 @@ def open_file(root: Path, name: str) -> BinaryIO:
     try:
         descriptor = os.open(path, _FLAGS | (os.O_NOFOLLOW if is_inside else 0))
     except OSError as error:
-        if error.errno in NO_FILE:
+        if error.errno in NOT_A_FILE:
             raise (_link_error(path) if os.path.islink(path) else _not_regular_error(path)) from error
         raise
     try:

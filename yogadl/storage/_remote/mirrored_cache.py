@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.process import ProcessLock
-from yogadl._core.progress import shown_bytes
+from yogadl._core.progress import showing_bytes
 from yogadl._format.layout import PartIndex
 from yogadl._format.manifest import Manifest
 from yogadl._format.table import PartTable
@@ -136,7 +136,7 @@ class MirroredCache:
                 sizes = {download.name: download.size_bytes or 0 for download in missing}
                 evict_for(self._location, sizes, self._location.limit_bytes(), key)
             _log.info("yogadl: downloading %d bytes of %s", sum(sizes.values()), key)
-            with shown_bytes(progress, f"fetching {key}", sum(sizes.values())) as show:
+            with showing_bytes(progress, f"fetching {key}", sum(sizes.values())) as show:
                 fetch(self._bucket, missing, show)
 
     def fill_in(self, number: int, ranges: Executor, total: Total, lock: int) -> bool:

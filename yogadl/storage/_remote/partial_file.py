@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from yogadl._core.frozen import parse_json
-from yogadl._format.rows import NO_FILE
+from yogadl._format.rows import NOT_A_FILE
 from yogadl.errors import StorageError
 from yogadl.storage._files.locks import is_at, try_lock
 
@@ -176,7 +176,7 @@ def _resumed(path: Path, is_noted: bool) -> PartialFile | None:
         try:
             descriptor = os.open(name, _FLAGS | os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            if error.errno not in NO_FILE:
+            if error.errno not in NOT_A_FILE:
                 raise
             name.unlink()  # a link, for example
             continue

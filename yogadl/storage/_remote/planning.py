@@ -186,7 +186,7 @@ class Planner:
             blocks += field.rows_first_block[parts]
             for size in np.unique(row_bytes[row_bytes > 0]).tolist():  # parts may store a field in two ways
                 chosen = np.flatnonzero(row_bytes == size)
-                keeps_pages = number in self._parts.kept and size <= KEPT_ROW_BYTES
+                keeps_pages = number in self._parts.fields_with_kept_pages and size <= KEPT_ROW_BYTES
                 positions = field.rows_position[blocks[chosen]] + within[chosen] * size
                 lengths = np.full(len(chosen), size)
                 self._counter.announce(parts[chosen], positions, lengths, keeps_pages=keeps_pages)
@@ -223,7 +223,10 @@ class Planner:
         count = self._counter.page_count
         if count:  # kept pages are requested once, and there are no more than `all_pages`
             pages *= (
-                min(count / share, max(count, self._counter.all_pages(self._fields, self._parts.kept)))
+                min(
+                    count / share,
+                    max(count, self._counter.all_pages(self._fields, self._parts.fields_with_kept_pages)),
+                )
                 / count
             )
         return round(float(rows[0] + pages[0])), round(float(rows[1] + pages[1]))
