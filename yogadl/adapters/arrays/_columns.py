@@ -459,20 +459,20 @@ class StreamSource:
 
 
 @dataclass(frozen=True)
-class RowGroup:
+class Piece:
     """A row group of a Parquet file, which can be read without the row groups before."""
 
     records: int
     batches: Callable[[], Iterable[Any]]
 
 
-class RowGroupsSource:
+class PiecesSource:
     """Row groups of Parquet files of one schema, read one after the other."""
 
     can_start_anywhere = True
     has_final_spec = True
 
-    def __init__(self, schema: Any, pieces: Sequence[RowGroup]) -> None:
+    def __init__(self, schema: Any, pieces: Sequence[Piece]) -> None:
         self._names = schema.names
         self._pieces = pieces
         self.spec: Spec = spec_of(self._names, list(schema))

@@ -16,8 +16,8 @@ from yogadl._core.protocols import Indices
 from yogadl._core.spec import Spec
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.adapters.arrays._columns import (
-    RowGroup,
-    RowGroupsSource,
+    Piece,
+    PiecesSource,
     StreamSource,
     Values,
     bytes_of,
@@ -241,9 +241,9 @@ def _with_file_contents(table: Any, media: Sequence[str]) -> Any:
 # Read Parquet files, and Arrow's datasets of them, row group by row group.
 
 
-def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> RowGroupsSource:
+def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> PiecesSource:
     """Return the source of Parquet files, each given as a path or as a pq.ParquetFile."""
-    pieces: list[RowGroup] = []
+    pieces: list[Piece] = []
     expected = None
     for file in files:
         opened = _open_parquet(file)
@@ -259,10 +259,10 @@ def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> RowGroupsSo
             group = opened.metadata.row_group(number)
             if group.num_rows:
                 size = chunk_records(group.total_byte_size // group.num_rows)
-                pieces.append(RowGroup(group.num_rows, _RowGroupBatches(file, number, columns, 2 * size)))
+                pieces.append(Piece(group.num_rows, _Group(file, number, columns, 2 * size)))
         if opened is not file:
             opened.close()
-    return RowGroupsSource(expected, pieces)
+    return PiecesSource(expected, pieces)
 
 
 def _open_parquet(file: Any) -> Any:
@@ -286,7 +286,7 @@ def _listed(schema: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _RowGroupBatches:
+class _Group:
     """The batches of one row group; picklable if the file is given by its path."""
 
     file: Any
@@ -312,7 +312,7 @@ class _RowGroupBatches:
                 opened.close()
 
 
-def of_dataset(dataset: Any) -> RowGroupsSource | StreamSource:
+def of_dataset(dataset: Any) -> PiecesSource | StreamSource:
     """Return the source of a pa.dataset.Dataset; by row groups if its files are Parquet."""
     try:
         fragments = list(dataset.get_fragments())
@@ -322,11 +322,11 @@ def of_dataset(dataset: Any) -> RowGroupsSource | StreamSource:
     # `count_rows` counts the whole file, so it is not used.
     counts = [sum(part.num_rows for part in group.row_groups) for group in groups]
     found = [
-        RowGroup(count, partial(_fragment_batches, group, dataset.schema))
+        Piece(count, partial(_fragment_batches, group, dataset.schema))
         for count, group in zip(counts, groups, strict=True)
         if count
     ]
-    return RowGroupsSource(dataset.schema, found)
+    return PiecesSource(dataset.schema, found)
 
 
 def _fragment_batches(fragment: Any, schema: Any) -> Iterator[Any]:

@@ -101,10 +101,10 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 def source(data: Any, allow_pickle: bool = False) -> Source | None:
     """Return the source of a ``ray.data.Dataset``, or None for any other object of Ray."""
-    return RayDatasetSource(data, allow_pickle) if isinstance(data, ray.data.Dataset) else None
+    return DatasetSource(data, allow_pickle) if isinstance(data, ray.data.Dataset) else None
 
 
-class RayDatasetSource(Source):
+class DatasetSource(Source):
     """The rows of a Ray dataset as records: dicts with a value for each column.
 
     Args:

@@ -165,10 +165,10 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
         UnsupportedDataError: if the pipeline never ends, or has components that can't be stored; names them.
         ConfigurationError: if TensorFlow does not execute eagerly.
     """
-    return PipelineSource(data) if isinstance(data, tf.data.Dataset) else None
+    return DatasetSource(data) if isinstance(data, tf.data.Dataset) else None
 
 
-class PipelineSource:
+class DatasetSource:
     """The records of a tf.data pipeline, read in order.
 
     One iterator is kept and continues. To go back, or far ahead, another iterator begins at the nearest state
@@ -331,7 +331,7 @@ class _Pass:
     `first` is the number of the record at which the iterator begins; later, of the first record of the chunk.
     """
 
-    def __init__(self, source: PipelineSource, iterator: Any, first: int) -> None:
+    def __init__(self, source: DatasetSource, iterator: Any, first: int) -> None:
         self._source = source
         self._iterator = [iterator]  # a list, so that the finalizer can drop the iterator
         # An iterator that still reads ahead, perhaps in Python, would keep the interpreter from exiting.
