@@ -54,7 +54,7 @@ yogadl._order.windows BlocksOrder
 yogadl._core.protocols usual_prices
 yogadl._core.printable printable without_secrets
 yogadl._provenance.code CodeReader dumped
-yogadl._provenance.builder Describer
+yogadl._provenance.builder Describer sha256_of_data
 yogadl._provenance.difference Difference difference
 yogadl._provenance.code names_read
 yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource open_source

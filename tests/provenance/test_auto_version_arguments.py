@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import sha256_of_data
 from versioned_project import auto, squares
 
+import yogadl
 from yogadl.errors import ConfigurationError
 
 
@@ -294,3 +296,30 @@ def test_what_is_nested_too_deeply_is_refused_by_name(storage):
         auto(storage, closes_over)
     storage.cacheable("d", "1")(takes)(deep)
     storage.cacheable("d", "2")(closes_over)()
+
+
+def numbers(fingerprint="x"):
+    return yogadl.from_source({"a": np.arange(30), "b": np.arange(30)}, fingerprint=fingerprint)
+
+
+@pytest.mark.parametrize(
+    ("make", "form"),
+    [
+        (lambda: numbers().split(0.5), "1a55b4274f5ea071"),
+        (lambda: numbers()[2:9].select([3, 1]), "bfdd7256730a084c"),
+        (lambda: numbers().fields("a"), "95c91a7baf468341"),
+        (
+            lambda: yogadl.from_source({"a": np.zeros((9, 8))}, fingerprint="x").chunks("a", 4),
+            "194319017b999e1e",
+        ),
+        (lambda: numbers().map(abs), "acdc4b43e0cab647"),
+        (lambda: yogadl.concat([numbers(), numbers("y")]), "620e102e40946cfe"),
+        (lambda: yogadl.mix({"a": (numbers(), 2), "b": (numbers("y"), 1)}), "1ba0fe1bd65df7a3"),
+        (lambda: yogadl.Leaf("uint8", (None, 3)), "6065ed0f2641c4bf"),
+        (lambda: yogadl.partitioned.of(range(3), abs), "fd7254fe87576259"),
+        (lambda: yogadl.storage.LeasePolicy(ttl_s=60), "60f7b54ee0f6eddc"),
+    ],
+)
+def test_what_the_library_makes_keeps_its_form(make, form):
+    """A new form of an argument is a new version of all that was built with it: names of classes are in it."""
+    assert sha256_of_data(make())[:16] == form

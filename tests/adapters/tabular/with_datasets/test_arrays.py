@@ -19,7 +19,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
-from inside import HeapValues, open_source, stored_column
+from inside import HeapValues, open_source, sha256_of_data, stored_column
 from inside import arrays_source as _source
 
 import yogadl
@@ -706,6 +706,13 @@ def test_parquet_columns_come_in_the_order_asked_for(files, tmp_path):
     ref = cached(arrays.parquet(files, columns=["struct", "i64"]), tmp_path / "cache")
     assert ref.spec.keys() == ["struct", "i64"]
     assert rows_of(ref) == everything().select(["struct", "i64"]).to_pylist()
+
+
+def test_parquet_as_an_argument_keeps_its_form(tmp_path, monkeypatch):
+    """A new form would be a new version of all that was built of it: names of classes are in it."""
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(pa.table({"a": [1, 2, 3]}), "a.parquet")
+    assert sha256_of_data(arrays.parquet("a.parquet"))[:16] == "c7b9b595eb853786"
 
 
 @pytest.mark.parametrize("columns", [["i64", "none"], []])
