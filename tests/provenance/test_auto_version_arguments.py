@@ -321,5 +321,5 @@ def numbers(fingerprint="x"):
     ],
 )
 def test_what_the_library_makes_keeps_its_form(make, form):
-    """A new form of an argument is a new version of all that was built with it: names of classes are in it."""
+    """A new form would be a new version of all that was built with it: names of classes are in it."""
     assert sha256_of_data(make())[:16] == form
