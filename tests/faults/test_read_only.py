@@ -6,7 +6,7 @@ import os
 import pickle
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,14 @@ from yogadl.cli import main
 from yogadl.errors import ConfigurationError, DatasetNotFoundError, StorageError
 
 RECORDS = 500
+
+
+@pytest.fixture
+def seen_by_all() -> Iterator[Path]:
+    """A folder that other users may look into, as they may not into pytest's."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 def make_caches(root: Path) -> None:
@@ -164,17 +172,9 @@ def test_a_filled_mirror_on_a_read_only_disk_is_read_offline(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_a_filled_mirror_of_another_user_is_read_offline(tmp_path: Path) -> None:
-    fill_mirror(tmp_path)
-    opened = [path for path in tmp_path.parents if path.stat().st_mode & 0o005 != 0o005]
-    modes = [path.stat().st_mode for path in [tmp_path, *opened]]
-    try:
-        for path in [tmp_path, *opened]:
-            path.chmod(0o755)
-        in_child(read_offline, tmp_path, become_nobody)
-    finally:
-        for path, mode in zip([tmp_path, *opened], modes, strict=True):
-            path.chmod(mode)
+def test_a_filled_mirror_of_another_user_is_read_offline(seen_by_all: Path) -> None:
+    fill_mirror(seen_by_all)
+    in_child(read_offline, seen_by_all, become_nobody)
 
 
 @pytest.mark.skipif(mounting() is None, reason="this user may not mount")
@@ -188,24 +188,13 @@ def test_what_is_selected_on_a_read_only_disk_is_kept_in_memory(tmp_path: Path) 
     in_child(filter_in_memory, tmp_path, remount, prefix=mounting())
 
 
-def test_a_folder_without_write_permission_can_be_read_and_nothing_else(tmp_path: Path) -> None:
-    root = tmp_path / "root"
+def test_a_folder_without_write_permission_can_be_read_and_nothing_else(seen_by_all: Path) -> None:
+    root = seen_by_all / "root"
     make_caches(root)
     for path in [root, *root.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
-        if os.geteuid() == 0:
-            opened = [path for path in tmp_path.parents if path.stat().st_mode & 0o005 != 0o005]
-            modes = [path.stat().st_mode for path in [tmp_path, *opened]]
-            for path in [tmp_path, *opened]:
-                path.chmod(0o755)
-            try:
-                in_child(read_and_fail_to_write, root, become_nobody)
-            finally:
-                for path, mode in zip([tmp_path, *opened], modes, strict=True):
-                    path.chmod(mode)
-        else:
-            in_child(read_and_fail_to_write, root, change_nothing)
+        in_child(read_and_fail_to_write, root, become_nobody if os.geteuid() == 0 else change_nothing)
     finally:
         for path in [root, *root.rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)
