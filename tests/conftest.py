@@ -12,6 +12,26 @@ import pytest
 TESTS = Path(__file__).parent
 DAY_S = 86_400
 
+# Folders and files that `--fast` leaves out: processes, kills, buckets, frameworks, and large matrices.
+SLOW = {
+    TESTS / name
+    for name in (
+        "adapters", "compare", "examples", "faults", "provenance", "together", "with_sybil",
+        "cli/test_cli_growth.py", "cli/test_cli_tasks.py", "cli/test_cli_terminal.py", "cli/test_report.py",
+        "format/test_format_checks.py", "format/test_format_sizes.py",
+        "storage/test_lease.py", "storage/test_storage_afar.py", "storage/test_storage_blocks.py",
+        "storage/test_storage_cacheable.py", "storage/test_storage_checked_ranges.py",
+        "storage/test_storage_checks.py", "storage/test_storage_contract.py",
+        "storage/test_storage_growth.py", "storage/test_storage_many_parts.py",
+        "storage/test_storage_partitioned.py", "storage/test_storage_partitions.py",
+        "storage/test_storage_parts.py", "storage/test_storage_plan.py", "storage/test_storage_resuming.py",
+        "storage/test_storage_shares.py",
+        "stream/test_stream_chains.py", "stream/test_stream_prefetch.py", "stream/test_stream_workers.py",
+        "stream/test_stream_worker_memory.py",
+        "test_concat.py", "test_filter.py", "test_import.py", "test_packaging.py", "test_shuffle_quality.py",
+    )
+}  # fmt: skip
+
 try:
     import hypothesis
 except ModuleNotFoundError:  # the environment `bare`
@@ -72,6 +92,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="see to it that no optional package is installed",
     )
+    parser.addoption("--fast", action="store_true", help="leave out the files whose tests take long")
     parser.addoption(
         "--forgeries",
         type=int,
@@ -87,17 +108,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    assert not [path for path in SLOW if not path.exists()]
+
+
 def pytest_collection_finish() -> None:
     """Let later collections of garbage pass over the tests and modules, which stay."""
     gc.collect()
     gc.freeze()
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out a folder for a package that is not installed, `torch` of `with_torch`.
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a folder for a package that is not installed, `torch` of `with_torch`; what is slow, if asked.
 
     No folder has a package's own name: pytest makes those below it importable, as that package.
     """
     package = collection_path.name.removeprefix("with_")
     is_missing = package != collection_path.name and importlib.util.find_spec(package) is None
+    is_missing |= config.getoption("--fast") and collection_path in SLOW
     return is_missing or None  # the other rules decide

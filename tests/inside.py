@@ -177,7 +177,7 @@ yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
 yogadl.storage._remote.planning PLANNING_TOGETHER_BYTES=TOGETHER_BYTES
 yogadl.storage._remote.ranges GAP_BYTES MOST_HELD_BYTES _THREADS
 yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
-yogadl.storage._builds.receipts _SHARE_BYTES
+yogadl.storage._builds.receipts _SHARES _SHARE_BYTES
 """
 
 

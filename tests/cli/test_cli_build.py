@@ -110,7 +110,7 @@ def test_a_version_that_other_code_or_arguments_built_is_served_with_a_warning(b
 def test_a_name_with_what_is_not_seen_is_refused(replace, yoga, file, tmp_path):
     ended = yoga("build", f"{file}:table", "a\u202eb", "1", "-s", tmp_path / "caches", *replace)
     assert ended.code == 1
-    assert "not seen" in ended.err
+    assert "an invisible character" in ended.err
 
 
 def test_replace_builds_anew_and_can_be_undone(build, storage, yoga, root):

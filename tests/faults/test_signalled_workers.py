@@ -90,7 +90,8 @@ def start_and_terminate(record: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_worker_starts_can_be_terminated(method: str) -> None:
-    loader = stream().map(start_and_terminate).batch(COUNT).prefetch(1, workers=1, start_method=method)
+    stream = yogadl.from_source({"id": np.arange(4)}).stream()
+    loader = stream.map(start_and_terminate).batch(4).prefetch(1, workers=1, start_method=method)
     (batch,) = loader
     assert (np.stack(batch["codes"]) == -signal.SIGTERM).all()
 

@@ -76,7 +76,7 @@ def test_after_a_prune_without_grace_a_deleted_version_is_a_clear_error_or_still
     assert is_whole(mapped)
     with pytest.raises(CacheFormatError, match="is missing"):
         fresh.gather([0])
-    with pytest.raises(DatasetNotFoundError, match="gone"):
+    with pytest.raises(DatasetNotFoundError, match="pruned; fetch it again"):
         pickle.loads(pickled).gather([0])
 
 

@@ -58,7 +58,7 @@ def test_a_location_that_is_none_is_refused(location, says):
 
 def test_a_file_is_no_storage(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigurationError, match="is a file, not a folder"):
+    with pytest.raises(ConfigurationError, match="is a file; give the path of a folder"):
         yogadl.open_storage(tmp_path / "file")
     with pytest.raises(StorageError, match="can't open the folder"):
         yogadl.open_storage(tmp_path / "file" / "below")

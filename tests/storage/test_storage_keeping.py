@@ -544,7 +544,7 @@ def test_a_version_whose_name_has_what_is_not_seen_is_read_and_deleted_but_not_b
         lambda: storage.begin("data", name, partitions=1),
         storage.cacheable("data", name)(lambda: [1]),
     ):
-        with pytest.raises(ConfigurationError, match="not seen"):
+        with pytest.raises(ConfigurationError, match="an invisible character"):
             build()
     storage.undelete("data", name)
     assert len(storage.fetch("data", name)) == 3

@@ -27,7 +27,7 @@ NPY: Final = "npy"
 FORMATS: Final = (NPY, *_ADAPTERS)
 
 _CHUNK_BYTES: Final = 32 * 2**20
-_MAX_NAME_BYTES: Final = 100
+_MAX_NAME: Final = 100
 
 
 class Writer(Protocol):
@@ -248,8 +248,7 @@ def file_names(names: Sequence[str]) -> list[str]:
     for name in names:
         safe = "".join(c if c.isalnum() or c in "_-." else "_" for c in name.replace("/", "."))
         base = name_on_disk = (
-            safe.lstrip(".").encode("utf-8", "replace")[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
-            or "records"
+            safe.lstrip(".").encode("utf-8", "replace")[:_MAX_NAME].decode("utf-8", "ignore") or "records"
         )
         number = 1
         while name_on_disk.lower() in used_names:  # some file systems do not distinguish a and A
