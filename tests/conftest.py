@@ -119,7 +119,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out a folder for a package that is not installed, `torch` of `with_torch`; what is slow, if asked.
+    """Leave out a folder for a package that is not installed, `with_torch`; or a slow file, if asked.
 
     No folder has a package's own name: pytest makes those below it importable, as that package.
     """

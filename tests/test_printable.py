@@ -52,7 +52,7 @@ def test_secrets_of_urls_are_not_shown(text, shown):
 )
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 def test_an_endpoint_with_a_secret_is_refused_without_it(scheme, endpoint):
-    with pytest.raises(ConfigurationError, match="endpoint_url (is not|has more than)") as caught:
+    with pytest.raises(ConfigurationError, match=r"endpoint_url (is not|has more than)") as caught:
         yogadl.open_storage(f"{scheme}://bucket", endpoint_url=endpoint)
     assert SECRET not in str(caught.value)
     assert caught.value.__cause__ is None
