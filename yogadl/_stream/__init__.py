@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from yogadl._stream.cursor import Identity, Numbering, read_cursor, write_cursor
 from yogadl._stream.cut import Cut, Point, Shard, Span, walk
 from yogadl._stream.deaths import WorkerErrors
-from yogadl._stream.items import Batches, Finish, Pending, Read
+from yogadl._stream.items import Batches, Finish, ItemStage, Pending, Read
 from yogadl._stream.iterator import Claims, Restartable, StreamIterator, begin
 from yogadl._stream.numbered import NumberedBatches
 from yogadl._stream.opening import open_shard, open_stream
 from yogadl._stream.prefetch import ForkedError, Prefetch, Stats
-from yogadl._stream.recipe import ItemStage, Make, Recipe, SpanProgress
+from yogadl._stream.recipe import Make, Recipe, SpanProgress
 from yogadl._stream.rows import Flags, Rows
 from yogadl._stream.run import INDICES_PER_CHUNK, Ahead, Counters, Run
 from yogadl._stream.stream import Loader, RecordStream, as_order, as_stream

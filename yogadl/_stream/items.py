@@ -45,6 +45,7 @@ Finish = Callable[[Any, Flags], Any]
 Read = tuple[int, Iterator[Any]]
 # A read still to be made: the number of its items, and a function that reads them one by one in any thread.
 Pending = tuple[int, Callable[[], Iterator[Any]]]
+ItemStage = Callable[[Iterator[Any]], Iterator[Any]]  # a function of all items, such as a prefetch
 
 
 @frozen

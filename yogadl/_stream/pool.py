@@ -28,7 +28,7 @@ class AnswerParts(NamedTuple):
     error: BaseException | None
 
 
-class _Worker:
+class _PooledWorker:
     """One worker process, as the pool sees it."""
 
     def __init__(self, number: int, serial: int, channel: Channel) -> None:
@@ -75,7 +75,7 @@ class WorkerPool:
             )
         except OSError as error:
             raise errors.start_error(error) from error
-        self._workers: dict[int, _Worker] = {}  # by serial
+        self._workers: dict[int, _PooledWorker] = {}  # by serial
         self._task_descriptors: list[int] = []
         weakref.finalize(self, _close, self._workers)
         weakref.finalize(self, _close_all, self._task_descriptors)
@@ -189,7 +189,7 @@ class WorkerPool:
             for number in sorted(missing):
                 self._serial += 1
                 channel = Channel(self._processes.start(self._serial))
-                self._workers[self._serial] = worker = _Worker(number, self._serial, channel)
+                self._workers[self._serial] = worker = _PooledWorker(number, self._serial, channel)
                 with contextlib.suppress(OSError):  # dead already: `control` reports it
                     channel.send(number, descriptors)
                 self._poll.register(worker.channel, select.POLLIN)
@@ -289,7 +289,7 @@ class WorkerPool:
             counters.ready += -(-count_of(self._pieces[number]) // size)
             number += 1
 
-    def _take(self, worker: _Worker) -> None:
+    def _take(self, worker: _PooledWorker) -> None:
         """Process the messages of a worker."""
         try:
             while (arrived := worker.channel.arrived()) is not None:
@@ -298,7 +298,7 @@ class WorkerPool:
             with contextlib.suppress(KeyError):
                 self._poll.unregister(worker.channel)
 
-    def _store_answer(self, worker: _Worker, answer: WorkerAnswer, descriptors: list[int]) -> None:
+    def _store_answer(self, worker: _PooledWorker, answer: WorkerAnswer, descriptors: list[int]) -> None:
         error = None if answer.failure is None else self._error_of(worker, answer.failure)
         if answer.number is None:
             if error is not None:
@@ -330,7 +330,7 @@ class WorkerPool:
             worker.requested.remove(answer.number)
             self._ready[answer.number] = AnswerParts(parts, error)
 
-    def _error_of(self, worker: _Worker, failure: Failure) -> BaseException:
+    def _error_of(self, worker: _PooledWorker, failure: Failure) -> BaseException:
         error, cause = failure.load()
         if cause is not None:
             error.__cause__ = cause
@@ -357,11 +357,11 @@ class WorkerPool:
             self._lost.setdefault(self._requested, how)
             self.end()
 
-    def _kill(self, worker: _Worker) -> None:
+    def _kill(self, worker: _PooledWorker) -> None:
         self._processes.kill(worker.serial)
         self._remove(worker)
 
-    def _remove(self, worker: _Worker) -> None:
+    def _remove(self, worker: _PooledWorker) -> None:
         with contextlib.suppress(KeyError):
             self._poll.unregister(worker.channel)
         worker.channel.close()
@@ -376,7 +376,7 @@ class WorkerPool:
         return f"at epoch {epoch}, position {position} (record {rows.indices[0]})"
 
 
-def _close(workers: dict[int, _Worker]) -> None:
+def _close(workers: dict[int, _PooledWorker]) -> None:
     for worker in workers.values():
         worker.channel.close()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from yogadl._core.arguments import whole
 from yogadl._core.frozen import frozen
 from yogadl._stream.cut import Cut, Point, Span
-from yogadl._stream.items import Batches, Pending, Read, Records
+from yogadl._stream.items import Batches, ItemStage, Pending, Read, Records
 from yogadl._stream.prefetch import Prefetch, Stats, WaitTimes
 from yogadl._stream.rows import Rows, joined
 from yogadl._stream.run import Run
@@ -15,8 +15,6 @@ from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from yogadl._stream.workers import WorkerOptions
-
-ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 class Make(Protocol):

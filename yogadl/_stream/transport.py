@@ -383,14 +383,14 @@ def _by_value() -> Any:
     """Return a pickler that also handles objects of classes in the user's script."""
     import cloudpickle
 
-    class ByValue(_Pickler, cloudpickle.Pickler):  # type: ignore[misc]
+    class ByValueWithBuffers(_Pickler, cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
             reduction = super().reducer_override(value)
             if reduction is NotImplemented:
                 return cloudpickle.Pickler.reducer_override(self, value)
             return reduction
 
-    return ByValue
+    return ByValueWithBuffers
 
 
 def _array(raw: Any, name: str, shape: tuple[int, ...]) -> NDArray[Any]:

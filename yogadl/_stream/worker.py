@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from yogadl._core.memory import settle_allocator
 from yogadl._core.protocols import Column, received_by
 from yogadl._stream.cut import Cut, Pieces, count_of
-from yogadl._stream.items import Batches, Records
+from yogadl._stream.items import Batches, ItemStage, Records
 from yogadl._stream.rows import Flags, Rows, joined
 from yogadl._stream.run import RowBlocks, announce_rows
 from yogadl._stream.transport import Packer, SharedBatch
@@ -118,8 +118,6 @@ THREADS: Final = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
     *("VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "OPENCV_FOR_THREADS_NUM"),
 )
-
-ItemStage = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 class WorkerTask(NamedTuple):

@@ -14,8 +14,9 @@ from yogadl._stream.run import Run
 from yogadl.errors import ConfigurationError, WorkerDiedError
 
 if TYPE_CHECKING:
+    from yogadl._stream.items import ItemStage
     from yogadl._stream.pool import WorkerPool
-    from yogadl._stream.worker import ItemStage, WorkerTask
+    from yogadl._stream.worker import WorkerTask
     from yogadl._views.functions import Stage
 
 # Small batches are sent in chunks of about this size, since sending costs some 0.1 ms for any size

@@ -55,7 +55,7 @@ class _Measured:
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _LoadedRecords:
     """Some of the records, in RAM: one array for each field, or a list if the field's length varies."""
 
     columns: Sequence[Column]
@@ -188,10 +188,10 @@ def _read_blocks() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_inblock
 
 
-def _take_sample(ref: RecordsRef) -> _Sample:
+def _take_sample(ref: RecordsRef) -> _LoadedRecords:
     """Read the first records, at most `_SAMPLE_BYTES` of them."""
     count = min(len(ref), max(1, _SAMPLE_BYTES // ref.record_bytes))
-    return _Sample(ref.columns(np.arange(count, dtype=np.int64)), count)
+    return _LoadedRecords(ref.columns(np.arange(count, dtype=np.int64)), count)
 
 
 def _gathered(column: Column, chosen: NDArray[np.int64]) -> Column:

@@ -229,10 +229,12 @@ def read(ref: RecordsRef, *, tasks: int = -1, **options: Any) -> "ray.data.Datas
             f"a {type(ref).__name__} can't be read by tasks: pass the result of storage.fetch(...), or a "
             "view of it"
         )
-    return ray.data.read_datasource(_Rows(ref), override_num_blocks=None if tasks == -1 else tasks, **options)
+    return ray.data.read_datasource(
+        _RefDatasource(ref), override_num_blocks=None if tasks == -1 else tasks, **options
+    )
 
 
-class _Rows(Datasource):  # type: ignore[misc]  # Ray is not annotated for us
+class _RefDatasource(Datasource):  # type: ignore[misc]  # Ray is not annotated for us
     """The rows of a `DataRef`, to be read in ranges."""
 
     def __init__(self, ref: RecordsRef) -> None:

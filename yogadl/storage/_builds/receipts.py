@@ -108,14 +108,14 @@ def shares_of(source: Source, count: int | None = None) -> Shares:
         )
     length = source.length
     if count is not None:
-        return _Ranges(source, [length * k // count for k in range(count + 1)])
+        return _RangeShares(source, [length * k // count for k in range(count + 1)])
     record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
     records = records_per_share(length, record_bytes)
     bounds = [0]
     for start in getattr(source, "starts", range(0, length, records)):
         if start - bounds[-1] >= records:
             bounds.append(start)
-    return _Ranges(source, [*bounds, length])
+    return _RangeShares(source, [*bounds, length])
 
 
 def records_per_share(length: int, record_bytes: int) -> int:
@@ -143,7 +143,7 @@ def ending_before(source: Source, end: int) -> Source:
     return shortened  # type: ignore[no-any-return]
 
 
-class _Ranges:
+class _RangeShares:
     """The shares of a source with random access: records from one number to another."""
 
     def __init__(self, source: Source, bounds: list[int]) -> None:
@@ -226,8 +226,8 @@ class _PartitionShares:
     def count(self) -> int:
         return self._source.partitions
 
-    def __getitem__(self, number: int) -> "_Partition":
-        return _Partition(self._source.partition(number))
+    def __getitem__(self, number: int) -> "_PartitionShare":
+        return _PartitionShare(self._source.partition(number))
 
     def terms(self) -> Any:
         return self.count
@@ -236,7 +236,7 @@ class _PartitionShares:
         return sha256_of_data(self._source.origin, strict=True)
 
 
-class _Partition:
+class _PartitionShare:
     """A partition as a share; its stamp, made of its function and its file, detects changes."""
 
     can_compare = False
@@ -254,7 +254,7 @@ class _Partition:
     def source(self) -> Source | None:
         return self._partition.source()
 
-    def without_other_records(self) -> "_Partition":
+    def without_other_records(self) -> "_PartitionShare":
         return self
 
 
