@@ -1,7 +1,6 @@
 """`ref.filter`: the records that a function is true of, worked out once."""
 
 import itertools
-import multiprocessing
 import os
 import pickle
 import signal
@@ -10,6 +9,7 @@ import traceback
 from functools import partial
 
 import numpy as np
+import psutil
 import pytest
 from filter_functions import OwnError, PicklesNot, is_small
 from hypothesis import given
@@ -451,7 +451,8 @@ def test_what_does_not_pickle_can_not_be_sent_to_workers(ref):
 
 
 def test_workers_are_gone_afterwards(ref):
+    before = psutil.Process().children(recursive=True)
     ref.filter(is_small, workers=2)
     with pytest.raises(StageError):
         ref.filter(lambda record: None, workers=2)
-    assert multiprocessing.active_children() == []
+    assert psutil.Process().children(recursive=True) == before

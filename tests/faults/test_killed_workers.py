@@ -1,7 +1,6 @@
 """Workers of a builder that is killed end with it, whatever they are at, and hold nothing of it open."""
 
 import itertools
-import multiprocessing.util
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import Workers
 from processes import WARNINGS, until
 
 import yogadl
@@ -124,15 +124,15 @@ def filter_slowly(folder: str) -> None:
 
 def at_worker(number: int, do: Callable[[], None]) -> None:
     """Do something while the process of the worker of that number is started, before it is known."""
-    spawn, started = multiprocessing.util.spawnv_passfds, itertools.count(1)
+    start = Workers.start
 
-    def spawned(path: Any, args: list[Any], fds: Any) -> Any:
-        pid = spawn(path, args, fds)
-        if any("spawn_main" in os.fsdecode(argument) for argument in args) and next(started) == number:
+    def started(self: Workers, serial: int) -> Any:
+        connection = start(self, serial)
+        if serial == number:
             do()
-        return pid
+        return connection
 
-    multiprocessing.util.spawnv_passfds = spawned
+    Workers.start = started
 
 
 def start(function: str, folder: Path) -> "subprocess.Popen[bytes]":

@@ -341,32 +341,32 @@ def test_what_tasks_have_written_stays_where_others_submit_the_version_meanwhile
     assert storage.fetch("d", "1").gather(range(4)).tolist() == [0, 10, 1, 11]
 
 
-def test_workers_of_a_script_that_does_all_when_it_is_imported_are_refused(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(f"""
+@pytest.mark.parametrize("is_file", [True, False])
+def test_workers_of_a_script_need_no_guard_and_are_sent_its_classes(tmp_path, is_file):
+    text = f"""
 import yogadl
-yogadl.open_storage({str(tmp_path / "caches")!r}).submit(list(range(100)), "d", "1", workers=2)
-""")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 1
-    assert 'under `if __name__ == "__main__":`' in done.stderr
-    assert done.stderr.count("Traceback") == 1  # of no worker
-    assert "died" not in done.stderr  # and none is tried again
 
+class Items:
+    def __len__(self):
+        return 100
 
-def test_a_script_that_then_builds_without_workers_does_not_wait_for_itself(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(f"""
-import yogadl
+    def __getitem__(self, index):
+        return number_of(index)
+
+def number_of(index):
+    return 3 * index
+
 storage = yogadl.open_storage({str(tmp_path / "caches")!r})
-try:
-    storage.submit(list(range(100)), "d", "1", workers=2)
-except yogadl.errors.ConfigurationError:
-    storage.submit(list(range(100)), "d", "1")
-""")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=280)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(yogadl.open_storage(tmp_path / "caches").fetch("d", "1")) == 100
+storage.submit(Items(), "d", "1", workers=2)
+print(len(storage.fetch("d", "1").filter(lambda number: number % 2 == 0, workers=2)))
+"""
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    command = [sys.executable, "-W", "error", *([script] if is_file else [])]
+    given = {} if is_file else {"input": text}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, **given)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "50\n", "")
+    assert yogadl.open_storage(tmp_path / "caches").fetch("d", "1")[99] == 297
 
 
 def test_a_file_is_written_though_its_folder_is_cleared_away_meanwhile(tmp_path, monkeypatch):

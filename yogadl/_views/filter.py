@@ -5,11 +5,9 @@ pass through before the predicate, and of the predicate. A selection has no such
 any of these can't be described with certainty.
 """
 
-import functools
 import hashlib
 import json
 import logging
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -173,10 +171,9 @@ def _indices_by_workers(records: RandomAccess, function: Predicate, workers: int
     starts = range(0, len(records), count)
     found: list[Indices] = []
     if starts:
-        with worker_pool(min(workers, len(starts)), pickled_arguments) as pool:
-            # Not `pool.map`: at an error it cancels the remaining tasks, which breaks this pool.
+        with worker_pool(min(workers, len(starts)), pickled_arguments, [__name__]) as pool:
             tasks = [
-                pool.submit(_indices_in_worker, start, min(start + count, len(records))) for start in starts
+                pool.call(_indices_in_worker, start, min(start + count, len(records))) for start in starts
             ]
             for task in tasks:  # in order, so that the error is that of the first failing record
                 try:
@@ -192,18 +189,12 @@ def _indices_by_workers(records: RandomAccess, function: Predicate, workers: int
     return found
 
 
-def _indices_in_worker(first: int, end: int) -> Indices | Failure:
+def _indices_in_worker(
+    arguments: tuple[RandomAccess, Predicate], _: Callable[[Any], None], first: int, end: int
+) -> Indices | Failure:
     """Return the indices from `first` to `end` at which the function is true; runs in a worker."""
-    records, function = _load_arguments()
+    records, function = arguments
     try:
         return np.concatenate(list(_indices_where_true(records, function, first, end)))
     except StageError as error:
         return Failure.of(error)
-
-
-@functools.cache  # a worker process has only one function in its life
-def _load_arguments() -> Any:
-    """Return the records and the function that this worker process got at its start."""
-    from yogadl._workers.processes import given_to_worker
-
-    return pickle.loads(given_to_worker())

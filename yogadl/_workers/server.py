@@ -8,6 +8,7 @@ script that was started.)
 """
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -18,19 +19,19 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
 
-from yogadl._workers.processes import (
-    SENT_TO_ALL,
-    end_with,
-    how_it_ended,
-    outlive_signals,
-    outlive_signals_alone,
-)
-
+# The signals that a terminal, a cluster's manager or torchrun sends to all processes of a job at once.
+# Workers ignore them: the process that started the workers decides what to do, may save first, and ends the
+# workers.
+SENT_TO_ALL: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
+# How often a worker checks that its parent lives: work that an orphan does is done twice when the build
+# continues.
+_WATCH_EVERY_S: Final = 0.1
 METHODS: Final = ("forkserver", "spawn", "fork")
 # The interval at which the server checks that its parent lives, where the kernel can't notify it.
 _POLL_INTERVAL_MS: Final = 100
@@ -135,7 +136,7 @@ class Workers:
         if len(message) < _MESSAGE.size:
             return None, "with the process that started it"
         number, code = _MESSAGE.unpack(message)
-        return number, how_it_ended(code)
+        return number, _how_it_ended(code)
 
     @property
     def has_ended(self) -> bool:
@@ -157,6 +158,14 @@ def _end(control: socket.socket, kept: list[socket.socket], server: int, pid: in
             control.sendall(_MESSAGE.pack(_END, 0))
         with contextlib.suppress(ChildProcessError):
             os.waitpid(server, 0)
+
+
+def _how_it_ended(code: int) -> str:
+    """Describe how a process ended, by its exit code; a negative code is a signal."""
+    if code >= 0:
+        return f"with exit code {code}"
+    hint = ": is there enough memory?" if code == -signal.SIGKILL else ""
+    return f"of {signal.Signals(-code).name}{hint}"
 
 
 def received(connection: socket.socket, size: int, flags: int = 0) -> tuple[bytes, list[int] | None]:
@@ -210,7 +219,7 @@ def main(arguments: str) -> None:
     """Run the server, or a worker, in a process that was started empty."""
     descriptor, parent, work, method, preload, number = json.loads(arguments)
     connection = socket.socket(fileno=descriptor)
-    outlive_signals()
+    _outlive_signals()
     module, _, name = work.partition(":")
     for module_name in preload:
         # A module that is missing or fails raises its error where it is used.
@@ -227,7 +236,7 @@ def _serve(control: socket.socket, parent: int, work: Work, spawned: str | None 
     # Objects of the process that was forked are never destroyed here: this process would crash if it
     # destroyed objects of some frameworks. The pages of all that was imported also stay shared.
     gc.freeze()
-    outlive_signals()
+    _outlive_signals()
     os.set_blocking(control.fileno(), True)
     wakeup_reader, wakeup_writer = os.pipe()
     os.set_blocking(wakeup_writer, False)
@@ -301,8 +310,8 @@ def _begin(work: Work, connection: socket.socket, number: int, server: int, spaw
 def _work(work: Work, connection: socket.socket, number: int, server: int) -> NoReturn:
     code = 1
     try:
-        outlive_signals_alone()
-        end_with(server)
+        _outlive_signals_alone()
+        _end_with(server)
         with contextlib.suppress(AttributeError, ValueError, OSError):
             # The worker is killed at the end: its output must appear before that.
             sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -313,3 +322,45 @@ def _work(work: Work, connection: socket.socket, number: int, server: int) -> No
     finally:
         flush()
         os._exit(code)
+
+
+def _end_with(parent: int) -> None:
+    """Let this process end when its parent does, whatever it is doing.
+
+    The parent's id is compared, since a pipe may be held open by another child of the parent.
+    """
+
+    def watch() -> None:
+        waiting = threading.Event()
+        while os.getppid() == parent:
+            waiting.wait(_WATCH_EVERY_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="yogadl-watch", daemon=True).start()
+
+
+def _outlive_signals() -> None:
+    """Let this process survive the signals that are sent to all processes of a job."""
+    for number in SENT_TO_ALL:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT_TO_ALL)
+
+
+def _outlive_signals_alone() -> None:
+    """Let a worker, but no process that it starts, survive these signals: `terminate()` must work."""
+    _outlive_signals()
+    ending = SENT_TO_ALL - {signal.SIGINT}
+    for number in ending:
+        signal.signal(number, lambda *_: None)  # executed programs inherit SIG_IGN, but no handler
+        signal.siginterrupt(number, False)
+
+    def end_at_signals() -> None:
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
+
+    os.register_at_fork(
+        before=functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, ending),
+        after_in_parent=functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, ending),
+        after_in_child=end_at_signals,
+    )

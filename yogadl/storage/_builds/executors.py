@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from yogadl._core.progress import Tally
 from yogadl._sources.sources import open_if_any
 from yogadl._workers.messages import pickled
-from yogadl._workers.processes import given_to_worker, report, worker_pool
+from yogadl._workers.processes import worker_pool
 from yogadl.errors import ConfigurationError, WorkerDiedError
 from yogadl.storage._builds.partitions import Partitions
 from yogadl.storage._builds.publish import put_aside
@@ -21,6 +21,8 @@ from yogadl.storage._catalogue.backend import BuildExclusion
 
 # The executors of yogadl, by name: the module and class of each.
 ENGINES: Final = {"ray": ("yogadl.adapters.ray", "RayExecutor")}
+# What the workers of a build share.
+_PRELOAD: Final = (__name__, "yogadl._format.writer")
 # The interval between reports of progress.
 _PROGRESS_INTERVAL_S: Final = 0.5
 # The largest size of a part; larger than a share of a source with random access, so each share is one part.
@@ -83,8 +85,9 @@ def write_all(
         _write_in_this_process(build, part_bytes, tally, exclusion)
     else:
         arguments = pickled((build, part_bytes), stays_here=True)
-        with worker_pool(min(workers, build.count), arguments, lambda counts: tally.note(*counts)) as pool:
-            _run_tasks(build, tally, exclusion, lambda k: _SubmittedTask(pool.submit(_write_in_worker, k), k))
+        count = min(workers, build.count)
+        with worker_pool(count, arguments, _PRELOAD, lambda counts: tally.note(*counts)) as pool:
+            _run_tasks(build, tally, exclusion, lambda k: _SubmittedTask(pool.call(_write_in_worker, k), k))
 
 
 def _executor(engine: concurrent.futures.Executor | str) -> concurrent.futures.Executor:
@@ -201,9 +204,11 @@ def write_partition(arguments: bytes) -> WrittenCounts:
     return _counts_of(build.write_share(partition, part_bytes))
 
 
-def _write_in_worker(partition: int) -> WrittenCounts:
+def _write_in_worker(
+    arguments: tuple[Partitions, int], report: Callable[[Any], None], partition: int
+) -> WrittenCounts:
     """Write a partition in a worker process."""
-    build, part_bytes = _worker_arguments()
+    build, part_bytes = arguments
     last_s = 0.0
 
     def progress(records: int, _: int | None, size_bytes: int) -> None:
@@ -213,11 +218,6 @@ def _write_in_worker(partition: int) -> WrittenCounts:
             report((partition, records, size_bytes))
 
     return _counts_of(build.write_share(partition, part_bytes, progress))
-
-
-@functools.cache  # one value a process: a worker process serves one build
-def _worker_arguments() -> Any:
-    return pickle.loads(given_to_worker())
 
 
 def _counts_of(receipts: list[Receipt]) -> WrittenCounts:

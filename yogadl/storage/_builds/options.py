@@ -38,10 +38,6 @@ class BuildOptions:
             raise ConfigurationError(f"workers must be a positive integer, not {self.workers!r}")
         if self.engine is not None:
             self._check_engine()
-        elif self.workers > 1:
-            from yogadl._workers.processes import require_main  # most builds need no processes
-
-            require_main()
         if self.part_bytes is not None and (type(self.part_bytes) is not int or self.part_bytes < 1):
             raise ConfigurationError(
                 f"part_bytes must be a positive number of bytes, not {self.part_bytes!r}"

@@ -6,7 +6,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from yogadl._core.key import DatasetKey
-from yogadl._workers.processes import refuse_starting_worker
 from yogadl.errors import ConfigurationError
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
 from yogadl.storage._catalogue.tags import refuse_tag
@@ -38,11 +37,9 @@ def exclusive_build_unless(
             to build is not taken.
 
     Raises:
-        ConfigurationError: if this context builds the version already, the name is a tag, or a worker process
-            is importing its script.
+        ConfigurationError: if this context builds the version already, or the name is a tag.
         LeaseError: if the wait takes longer than the storage allows.
     """
-    refuse_starting_worker()
     outer, location = _building.get(), backend.root.location
     if any((build.location, build.key, build.is_over) == (location, key, False) for build in outer):
         raise ConfigurationError(
