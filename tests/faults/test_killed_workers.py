@@ -16,6 +16,7 @@ from inside import Workers
 from processes import WARNINGS, until
 
 import yogadl
+from yogadl.errors import WorkerDiedError
 
 # An interrupt is one whatever this process inherited: a shell's background jobs ignore it.
 _MAIN = (
@@ -225,3 +226,47 @@ def test_no_part_of_a_killed_build_with_workers_stays_when_it_is_pruned(tmp_path
     assert left.size_bytes >= held > 0
     storage.prune(unfinished=True)
     assert not list(tmp_path.glob("data/parts/*"))
+
+
+class Once:
+    """A source at one of whose records a function is called, once."""
+
+    def __init__(self, path: Path, do: Callable[[Path], None]) -> None:
+        self.path, self.do = path, do
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        if index == 60 and not self.path.exists():
+            self.do(self.path)
+        return index
+
+
+def leave_a_child_and_die(path: Path) -> None:
+    child = os.fork()  # which holds the worker's connection open
+    if not child:
+        time.sleep(10_000)
+    path.write_text(str(child))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_the_server(path: Path) -> None:
+    path.touch()
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(10_000)
+
+
+def test_a_worker_that_leaves_a_child_behind_is_replaced(storage: Any, tmp_path: Path) -> None:
+    path = tmp_path / "child"
+    storage.submit(Once(path, leave_a_child_and_die), "d", "1", workers=2)
+    os.kill(int(path.read_text()), signal.SIGKILL)
+    assert list(storage.fetch("d", "1")) == list(range(100))
+
+
+def test_a_build_whose_workers_can_not_be_started_any_more_says_so(storage: Any, tmp_path: Path) -> None:
+    source = Once(tmp_path / "killed", kill_the_server)
+    with pytest.raises(WorkerDiedError, match="the process that starts the workers was killed"):
+        storage.submit(source, "d", "1", workers=2)
+    storage.submit(source, "d", "1", workers=2)
+    assert list(storage.fetch("d", "1")) == list(range(100))

@@ -1,5 +1,6 @@
 """Make calls in worker processes: those of builds and of filters."""
 
+import atexit
 import concurrent.futures
 import contextlib
 import functools
@@ -44,11 +45,13 @@ def worker_pool(
         on_report: Called, from other threads, with the values that calls pass to their second argument.
     """
     pool = CallPool(workers, payload, preload, on_report)
+    atexit.register(pool.kill)  # a build in a daemon thread is not over when the interpreter ends
     try:
         yield pool
         pool.finish()
     finally:
         pool.kill()
+        atexit.unregister(pool.kill)
 
 
 class _WorkerCall(NamedTuple):
