@@ -1,4 +1,4 @@
-"""Run several pytests, two at a time, and print what each of them said when it has ended; fail if one fails.
+"""Run several pytests, three at a time, and print what each of them said when it has ended; fail if one fails.
 
 Usage: side_by_side.py OPTION ... + [NAME=VALUE ...] FILE ... [+ [NAME=VALUE ...] FILE ...] ...
 
@@ -15,7 +15,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-AT_ONCE = 2
+AT_ONCE = 3
 
 
 def run(options: list[str], words: list[str]) -> int:
