@@ -123,7 +123,7 @@ def noted(states_, record):
 
 
 def test_states_of_sizes_around_what_is_held_are_noted_and_found():
-    size = len(states._written(iter(tf.data.Dataset.range(1000))))
+    size = len(states._serialized(iter(tf.data.Dataset.range(1000))))
     for limit in (*around(size), 2 * size, 5 * size):
         held = {
             "adapters.tensorflow._source._MOST_BYTES": limit,
