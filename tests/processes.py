@@ -25,7 +25,11 @@ _MOUNTING_MAIN = f"import ctypes; assert ctypes.CDLL(None).unshare(0x20000) == 0
 
 
 # What tests import, for the process of which others are forked; what is not installed is left out.
-LOADED = ["pytest", "numpy", "yogadl.storage", "psutil", "hypothesis", "processes"]
+LOADED = [
+    "pytest", "numpy", "psutil", "hypothesis", "processes", "cloudpickle", "yogadl.storage",
+    "yogadl.storage._builds.building", "yogadl.storage._builds.executors", "yogadl._format.writer",
+    "yogadl._views.split", "yogadl.testing",
+]  # fmt: skip
 
 
 @functools.cache
