@@ -1,4 +1,4 @@
-"""Run several pytests, three at a time, and print what each of them said when it has ended; fail if one fails.
+"""Run several pytests, three at a time, and print what each said when it has ended; fail if one fails.
 
 Usage: side_by_side.py OPTION ... + [NAME=VALUE ...] FILE ... [+ [NAME=VALUE ...] FILE ...] ...
 
