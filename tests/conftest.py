@@ -3,7 +3,10 @@
 import functools
 import gc
 import importlib.util
+import os
 import re
+import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 DAY_S = 86_400
+MEMORY_BYTES = 2**33  # far more than the temporary files of a run, a quarter of which are there at once
 
 # Folders and files that `--fast` leaves out: processes, kills, buckets, frameworks, and large matrices.
 SLOW = {
@@ -110,6 +114,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     assert not [path for path in SLOW if not path.exists()]
+    if "TMPDIR" not in os.environ:  # as it is in the processes of pytest-xdist
+        config.add_cleanup(functools.partial(shutil.rmtree, own_temporary_folder(), ignore_errors=True))
+
+
+def own_temporary_folder() -> str:
+    """Make a folder for all temporary files of this run, in memory if there is room and programs run there.
+
+    It is the run's own, because pytest tidies up what other runs have left in theirs.
+    """
+    memory = "/dev/shm"
+    has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= MEMORY_BYTES
+    is_used = has_room and not os.statvfs(memory).f_flag & os.ST_NOEXEC
+    folder = tempfile.mkdtemp(prefix="yogadl-tests-", dir=memory if is_used else None)
+    os.chmod(folder, 0o755)  # for the tests of other users
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    return folder
 
 
 def pytest_collection_finish() -> None:

@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,16 +21,14 @@ def run(options: list[str], words: list[str]) -> int:
     """Run one of them, and return its exit code."""
     variables = list(itertools.takewhile(re.compile("[A-Z_]+=").match, words))
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="yogadl-pytest-", ignore_cleanup_errors=True) as folder:
-        own = {"PYTEST_DEBUG_TEMPROOT": folder}  # pytest removes folders there that it left behind earlier
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *words[len(variables) :]],
-            env=os.environ | own | dict(word.split("=", 1) for word in variables),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *words[len(variables) :]],
+        env=os.environ | dict(word.split("=", 1) for word in variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
     title = f"{' '.join(words)}: {done.returncode} after {time.monotonic() - begun:.0f} s"
     sys.stdout.buffer.write(b"%s\n%s\n" % (title.encode(), done.stdout))
     sys.stdout.flush()

@@ -34,31 +34,31 @@ def prune_until_told(folder: Path, kind: str) -> int:
 
 
 @pytest.mark.parametrize("kind", ["folder", "shared"])
-def test_what_is_deleted_while_another_process_prunes_comes_back(memory: Path, kind: str) -> None:
-    storage = opened(memory / "caches", kind)
+def test_what_is_deleted_while_another_process_prunes_comes_back(tmp_path: Path, kind: str) -> None:
+    storage = opened(tmp_path / "caches", kind)
     for version in ("1", "2"):
         storage.submit([version] * 3, "data", version)
     # So that prune has something to read and to remove, each time.
     storage.submit(["old"], "data", "3")
     storage.delete("data", "3")
-    (trashed,) = (memory / "caches/data/trash").iterdir()
+    (trashed,) = (tmp_path / "caches/data/trash").iterdir()
     for number in range(50):
         shutil.copy(trashed, trashed.with_name(f"3@{time.time_ns() + number:020d}.json"))
     for number in range(1_000):
-        (memory / f"caches/data/parts/{number:064d}.mdb").touch()
+        (tmp_path / f"caches/data/parts/{number:064d}.mdb").touch()
     then = time.time() - 2 * DAY_S
-    for path in (memory / "caches").rglob("*"):
+    for path in (tmp_path / "caches").rglob("*"):
         os.utime(path, (then, then))
-    child = Process(prune_until_told, memory, kind)
+    child = Process(prune_until_told, tmp_path, kind)
     try:
         for _ in until(200, "the child to prune"):
-            if (memory / "begun").exists():
+            if (tmp_path / "begun").exists():
                 break
         for _ in range(ROUNDS[kind]):
             storage.delete("data", "1")
             storage.undelete("data", "1")
             storage.verify("data", "1")
     finally:
-        (memory / "over").touch()
+        (tmp_path / "over").touch()
     assert child.result() > 1
     storage.verify("data", "2")

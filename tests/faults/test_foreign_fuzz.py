@@ -245,10 +245,10 @@ def ended(pid: int) -> str:
 
 @pytest.mark.parametrize("kind", forge.KINDS)
 def test_whatever_is_forged_is_read_rightly_or_refused(
-    kind: str, memory: Path, request: pytest.FixtureRequest
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     count, seed = request.config.getoption("--forgeries"), request.config.getoption("--forgery-seed")
-    forge.build(memory / "base", kind)
+    forge.build(tmp_path / "base", kind)
     seeds = [f"{seed}/{kind}/{number}" for number in range(count)]
-    problems = in_child(run_cases, memory / "base", seeds, timeout_s=200 + count * LIMIT_S)
+    problems = in_child(run_cases, tmp_path / "base", seeds, timeout_s=200 + count * LIMIT_S)
     assert not problems, f"{len(problems)} of {count}:\n" + "\n\n".join(problems[:20])

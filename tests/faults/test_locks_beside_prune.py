@@ -160,10 +160,10 @@ def prune_until_told(root: Path) -> int:
     return removed
 
 
-def test_builders_beside_prune_are_one_at_a_time(memory: Path) -> None:
-    with Process(prune_until_told, memory) as pruner:
-        with processes(build_and_delete, [(memory,)] * BUILDERS) as builders:
+def test_builders_beside_prune_are_one_at_a_time(tmp_path: Path) -> None:
+    with Process(prune_until_told, tmp_path) as pruner:
+        with processes(build_and_delete, [(tmp_path,)] * BUILDERS) as builders:
             for builder in builders:
                 builder.result()
-        (memory / "over").touch()
+        (tmp_path / "over").touch()
         assert pruner.result() > 0

@@ -6,7 +6,7 @@ import os
 import pickle
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,6 @@ from yogadl.cli import main
 from yogadl.errors import ConfigurationError, DatasetNotFoundError, StorageError
 
 RECORDS = 500
-
-
-@pytest.fixture
-def seen_by_all() -> Iterator[Path]:
-    """A folder that other users may look into, as they may not into pytest's."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
 
 
 def make_caches(root: Path) -> None:

@@ -31,10 +31,9 @@ def furnish(root: Path, kind: str) -> None:
 
 
 @pytest.fixture
-def root(memory: Path) -> Path:
+def root(seen_by_all: Path) -> Path:
     """A storage that belongs to nobody, but for one folder of versions, which only root may list."""
-    memory.chmod(0o755)
-    root = memory / "caches"
+    root = seen_by_all / "caches"
     furnish(root, "folder")
     for path in [root, *root.rglob("*")]:
         os.chown(path, NOBODY, NOBODY)
@@ -111,11 +110,11 @@ def prune_with_no_more_files(root: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "shared"])
 def test_prune_removes_nothing_that_is_named_whichever_list_finds_too_many_files_open(
-    memory: Path, kind: str
+    tmp_path: Path, kind: str
 ) -> None:
-    furnish(memory / "caches", kind)
-    assert wait(fork(prune_with_no_more_files, memory / "caches", kind)) == 0
-    storage = opened(memory / "caches", kind)
+    furnish(tmp_path / "caches", kind)
+    assert wait(fork(prune_with_no_more_files, tmp_path / "caches", kind)) == 0
+    storage = opened(tmp_path / "caches", kind)
     for dataset_id in ("mine", "others"):
         for version in ("1", "deep/down/3"):
             assert storage.fetch(dataset_id, version)[0] == f"{dataset_id} {version}"

@@ -79,7 +79,7 @@ def appending_killed_at_every_step(folder: Path) -> tuple[int, int]:
         step += 1
 
 
-def test_an_append_killed_before_any_change_to_the_disk_is_taken_up_by_the_next(memory: Path) -> None:
-    steps, went_on = in_child(appending_killed_at_every_step, memory)
+def test_an_append_killed_before_any_change_to_the_disk_is_taken_up_by_the_next(tmp_path: Path) -> None:
+    steps, went_on = in_child(appending_killed_at_every_step, tmp_path)
     assert steps > 6 * 2
     assert went_on > 0

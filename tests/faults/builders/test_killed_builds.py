@@ -371,35 +371,35 @@ def killed_after_publishing(folder: Path, then: str) -> bool:
 
 @pytest.mark.parametrize("kind", [Items, Records])
 def test_a_build_killed_before_any_change_to_the_disk_is_taken_up_by_the_next_caller(
-    memory: Path, kind: type
+    tmp_path: Path, kind: type
 ) -> None:
-    steps = in_child(build_killed_at_every_step, memory, kind)
+    steps = in_child(build_killed_at_every_step, tmp_path, kind)
     assert steps > 6 * PARTS
 
 
-def test_a_build_killed_at_random_moments_is_taken_up_by_the_next_caller(memory: Path) -> None:
-    assert in_child(build_killed_at_random, memory, 10) > 0
+def test_a_build_killed_at_random_moments_is_taken_up_by_the_next_caller(tmp_path: Path) -> None:
+    assert in_child(build_killed_at_random, tmp_path, 10) > 0
 
 
 def test_a_replacement_killed_before_any_change_to_the_disk_leaves_the_old_version_or_the_new_one(
-    memory: Path,
+    tmp_path: Path,
 ) -> None:
-    steps, replaced = in_child(replacing_killed_at_every_step, memory)
+    steps, replaced = in_child(replacing_killed_at_every_step, tmp_path)
     assert steps > 6 * PARTS
     assert 0 < replaced < steps / 2
 
 
 def test_readers_of_a_version_whose_replacements_are_killed_at_random_see_one_of_them_whole(
-    memory: Path,
+    tmp_path: Path,
 ) -> None:
-    in_child(replacing_killed_at_random, memory, 8)
+    in_child(replacing_killed_at_random, tmp_path, 8)
 
 
 def test_a_source_changed_after_a_kill_is_noticed_by_the_first_and_last_16_records_of_each_part_and_no_others(
-    memory: Path,
+    tmp_path: Path,
 ) -> None:
     """The last is the limit of what can be seen of a file: who changes it must bump the version."""
-    assert in_child(built_after_changes, memory) == {
+    assert in_child(built_after_changes, tmp_path) == {
         "everything": True,
         "head of the first part": True,
         "tail of the first part": True,
@@ -412,9 +412,9 @@ def test_a_source_changed_after_a_kill_is_noticed_by_the_first_and_last_16_recor
 
 @pytest.mark.parametrize("then", ["replace", "delete"])
 def test_a_builder_killed_after_it_published_lends_no_parts_to_what_replaces_its_version(
-    memory: Path, then: str
+    tmp_path: Path, then: str
 ) -> None:
-    assert in_child(killed_after_publishing, memory, then)
+    assert in_child(killed_after_publishing, tmp_path, then)
 
 
 def killed_in_the_middle(root: Path, part_bytes: int | None) -> int:
@@ -435,5 +435,5 @@ def killed_in_the_middle(root: Path, part_bytes: int | None) -> int:
 
 
 @pytest.mark.parametrize("part_bytes", [None, 10 * PART_BYTES])
-def test_what_a_killed_first_build_holds_is_freed_by_prune(memory: Path, part_bytes: int | None) -> None:
-    assert in_child(killed_in_the_middle, memory, part_bytes) == 0
+def test_what_a_killed_first_build_holds_is_freed_by_prune(tmp_path: Path, part_bytes: int | None) -> None:
+    assert in_child(killed_in_the_middle, tmp_path, part_bytes) == 0

@@ -36,11 +36,11 @@ def opened(root: Path, host: str, ttl_s: float) -> CacheStorage:
 
 
 @pytest.fixture(params=["bucket", "shared"])
-def root(request: pytest.FixtureRequest, memory: Path) -> Path:
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Where the storage is, and what the processes tell each other."""
     if request.param == "shared":
-        (memory / "is-shared").write_text("")
-    return memory
+        (tmp_path / "is-shared").write_text("")
+    return tmp_path
 
 
 class Halting:
@@ -133,25 +133,25 @@ def test_a_builder_goes_on_with_what_a_killed_one_has_uploaded(root: Path) -> No
     opened(root, "c", 600.0).verify(*(KEY.id, KEY.version))
 
 
-def test_a_builder_does_not_go_on_with_other_data(memory: Path) -> None:
-    first = Process(build, memory, "a", 600.0, 6_000)
-    is_at(memory, "a")
+def test_a_builder_does_not_go_on_with_other_data(tmp_path: Path) -> None:
+    first = Process(build, tmp_path, "a", 600.0, 6_000)
+    is_at(tmp_path, "a")
     first.kill()
-    _, records, _ = Process(build, memory, "b", 600.0, -1, 1).result(60)
+    _, records, _ = Process(build, tmp_path, "b", 600.0, -1, 1).result(60)
     assert records == expected(seed=1)
 
 
-def test_a_builder_whose_machine_has_died_is_taken_over_after_its_time_to_live(memory: Path) -> None:
-    first = Process(build, memory, "a", 5.0, 6_000)
-    is_at(memory, "a")
-    second = Process(build, memory, "b", 5.0)
+def test_a_builder_whose_machine_has_died_is_taken_over_after_its_time_to_live(tmp_path: Path) -> None:
+    first = Process(build, tmp_path, "a", 5.0, 6_000)
+    is_at(tmp_path, "a")
+    second = Process(build, tmp_path, "b", 5.0)
     started = time.monotonic()
     for process in [*helpers(first), psutil.Process(first.pid)]:
         process.kill()
     first.kill()
     assert second.result(60)[1] == expected()
     assert time.monotonic() - started > 4  # it may have begun to wait a little before
-    assert manifest(memory).builder["lease_epoch"] == 2
+    assert manifest(tmp_path).builder["lease_epoch"] == 2
 
 
 def hold_the_interpreter(root: Path) -> str:
@@ -168,11 +168,11 @@ def hold_the_interpreter(root: Path) -> str:
     return data().fingerprint
 
 
-def test_a_source_that_lets_no_other_thread_run_keeps_the_right_to_build(memory: Path) -> None:
-    children = [Process(hold_the_interpreter, memory) for _ in range(2)]
+def test_a_source_that_lets_no_other_thread_run_keeps_the_right_to_build(tmp_path: Path) -> None:
+    children = [Process(hold_the_interpreter, tmp_path) for _ in range(2)]
     assert len({child.result(100) for child in children}) == 1
-    assert len(list(memory.glob("built-by-*"))) == 1
-    assert manifest(memory).builder["lease_epoch"] == 1
+    assert len(list(tmp_path.glob("built-by-*"))) == 1
+    assert manifest(tmp_path).builder["lease_epoch"] == 1
 
 
 def stopped_and_overtaken(root: Path, first: Process) -> None:
@@ -208,10 +208,10 @@ def test_a_replacement_that_was_stopped_and_overtaken_replaces_nothing(root: Pat
     assert ref.gather([0, 57, RECORDS - 1]).tolist() == expected(seed=1)
 
 
-def test_whoever_is_killed_at_any_moment_the_rest_is_served(memory: Path) -> None:
+def test_whoever_is_killed_at_any_moment_the_rest_is_served(tmp_path: Path) -> None:
     random = np.random.default_rng(7)
     for number in range(3):
-        root = memory / str(number)
+        root = tmp_path / str(number)
         root.mkdir()
         for _ in range(2):
             child = Process(build, root, "a", 600.0)
@@ -256,24 +256,24 @@ def take_and_die(root: Path, moment: str) -> None:
 
 
 @pytest.mark.parametrize("moment", ["once it is taken", "before it has ended", "once it has ended"])
-def test_who_is_killed_at_a_moment_of_its_lease_is_not_waited_for(memory: Path, moment: str) -> None:
-    (memory / "bucket").mkdir()
+def test_who_is_killed_at_a_moment_of_its_lease_is_not_waited_for(tmp_path: Path, moment: str) -> None:
+    (tmp_path / "bucket").mkdir()
     with pytest.raises(AssertionError, match="ended with -9"):
-        Process(take_and_die, memory, moment).result(60)
-    _, records, _ = Process(build, memory, "b", 600.0).result(60)
+        Process(take_and_die, tmp_path, moment).result(60)
+    _, records, _ = Process(build, tmp_path, "b", 600.0).result(60)
     assert records == expected()
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_to_all_processes_of_a_builder_leaves_nobody_waiting(
-    memory: Path, sent: signal.Signals
+    tmp_path: Path, sent: signal.Signals
 ) -> None:
-    first = Process(build, memory, "a", 600.0, 6_000)
-    is_at(memory, "a")
+    first = Process(build, tmp_path, "a", 600.0, 6_000)
+    is_at(tmp_path, "a")
     for process in helpers(first):
         process.send_signal(sent)
     first.kill()
-    assert Process(build, memory, "b", 600.0).result(60)[1] == expected()
+    assert Process(build, tmp_path, "b", 600.0).result(60)[1] == expected()
 
 
 def build_in_a_thread_that_goes_with_the_process(root: Path) -> None:
@@ -281,6 +281,6 @@ def build_in_a_thread_that_goes_with_the_process(root: Path) -> None:
     is_at(root, "a")
 
 
-def test_a_process_that_ends_while_a_thread_of_it_builds_leaves_nobody_waiting(memory: Path) -> None:
-    Process(build_in_a_thread_that_goes_with_the_process, memory).result(60)
-    assert Process(build, memory, "b", 600.0).result(60)[1] == expected()
+def test_a_process_that_ends_while_a_thread_of_it_builds_leaves_nobody_waiting(tmp_path: Path) -> None:
+    Process(build_in_a_thread_that_goes_with_the_process, tmp_path).result(60)
+    assert Process(build, tmp_path, "b", 600.0).result(60)[1] == expected()

@@ -35,6 +35,6 @@ def read_with_few_files(root: Path) -> int:
     return storage.info("data", "1").parts
 
 
-def test_more_parts_than_files_may_be_open_read_shuffled(memory: Path) -> None:
-    build(memory)
-    assert in_child(read_with_few_files, memory) >= PARTS
+def test_more_parts_than_files_may_be_open_read_shuffled(tmp_path: Path) -> None:
+    build(tmp_path)
+    assert in_child(read_with_few_files, tmp_path) >= PARTS

@@ -289,23 +289,23 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def make_world(kind: str, memory: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
+def make_world(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
     """Return what makes the same world again and again."""
-    other = yogadl.open_storage(memory / "other")
+    other = yogadl.open_storage(tmp_path / "other")
     other.submit(NEW, ID, "1", part_bytes=PART_BYTES)
     numbers = itertools.count()
     known: dict[bytes, dict[str, int]] = {}
     if kind == "bucket":
         furnished = MemoryBucket()
-        furnish(_in_bucket(furnished, memory / "mirror"))
+        furnish(_in_bucket(furnished, tmp_path / "mirror"))
 
         def in_bucket() -> World:
             bucket = MemoryBucket()
             bucket._tags = itertools.count(10_000)
             for name, (found, content) in furnished._objects.items():
                 bucket._objects[name] = replace(found, modified=found.modified - 2 * DAY_S), content
-            folder = memory / str(next(numbers))
-            storage = _in_bucket(bucket, memory / "mirror")
+            folder = tmp_path / str(next(numbers))
+            storage = _in_bucket(bucket, tmp_path / "mirror")
             return World(folder, storage, other, lambda it: it is bucket, known)
 
         return in_bucket
@@ -313,17 +313,17 @@ def make_world(kind: str, memory: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     def opened(folder: Path) -> CacheStorage:
         return yogadl.open_storage(folder, shared=kind == "shared", wait_s=0.0 if kind == "shared" else None)
 
-    furnish(opened(memory / "furnished"))
+    furnish(opened(tmp_path / "furnished"))
     then = time.time() - 2 * DAY_S
-    for path in (memory / "furnished").rglob("*"):
+    for path in (tmp_path / "furnished").rglob("*"):
         os.utime(path, (then, then))
     for module in (_folder, local):  # the other time of a file can't be set
         monkeypatch.setattr(module, "changed", lambda found: found.st_mtime)
 
     def in_folder() -> World:
-        folder = memory / str(next(numbers))
+        folder = tmp_path / str(next(numbers))
         root = folder / "caches"
-        shutil.copytree(memory / "furnished", root)
+        shutil.copytree(tmp_path / "furnished", root)
         return World(folder, opened(root), other, lambda it: _folder_of(it) == root, known)
 
     return in_folder
