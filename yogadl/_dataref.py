@@ -6,7 +6,7 @@ from typing import Any, Final, Self, SupportsIndex, overload
 
 import numpy as np
 
-from yogadl._core.arguments import checked_indices, explains_names, flag, whole
+from yogadl._core.arguments import bool_argument, checked_indices, explains_names, int_argument
 from yogadl._core.process import end_daemon_at_exit
 from yogadl._core.protocols import (
     Column,
@@ -251,8 +251,8 @@ class RecordsRef(StreamedRef[Item_co]):
         """
         from yogadl._views.split import split  # imported only when splitting
 
-        grows = None if grows is None else flag("grows", grows)
-        chosen = split(self._records, shares, whole("seed", seed, None), by, grows)
+        grows = None if grows is None else bool_argument("grows", grows)
+        chosen = split(self._records, shares, int_argument("seed", seed, None), by, grows)
         return tuple(RecordsRef(SelectedRecords(self._records, indices)) for indices in chosen)
 
     @explains_names()

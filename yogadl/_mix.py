@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import gcd, lcm
 from typing import Any, Final
 
-from yogadl._core.arguments import exact, explains_names, whole
+from yogadl._core.arguments import explains_names, fraction_argument, int_argument
 from yogadl._core.protocols import Item_co, Made, RandomAccess
 from yogadl._dataref import RecordsRef, StreamedRef
 from yogadl._order import Blocks, Mixture, make_order
@@ -130,7 +130,7 @@ def mix(
         lengths=tuple(map(len, records_of.values())),
         weights=_whole_weights({name: weight for name, (_, weight) in parents.items()}),
         at_end=at_end,
-        seed=whole("seed", seed, None),
+        seed=int_argument("seed", seed, None),
     )
     return MixedRef(JoinedRecords(list(records_of.values())), mixture)
 
@@ -141,7 +141,9 @@ def _whole_weights(weights_by_name: Mapping[str, Any]) -> tuple[int, ...]:
     Raises:
         ConfigurationError: if a value is no weight, or too small beside the others.
     """
-    fractions = [exact(f"the weight of {name!r}", weight) for name, weight in weights_by_name.items()]
+    fractions = [
+        fraction_argument(f"the weight of {name!r}", weight) for name, weight in weights_by_name.items()
+    ]
     scale = lcm(*(weight.denominator for weight in fractions))
     weights = [int(weight * scale) for weight in fractions]
     least = gcd(*weights)

@@ -182,7 +182,7 @@ def _similar_names(name: str, names: Collection[str]) -> list[str]:
     return difflib.get_close_matches(name, names, n=2)
 
 
-def whole(name: str, value: Any, least: int | None = 0) -> int:  # Any: the value is checked here
+def int_argument(name: str, value: Any, least: int | None = 0) -> int:  # Any: the value is checked here
     """Return `value` as a Python int; a bool is refused.
 
     If `least` is given, the value must be at least that.
@@ -200,7 +200,7 @@ def whole(name: str, value: Any, least: int | None = 0) -> int:  # Any: the valu
     return number
 
 
-def flag(name: str, value: Any) -> bool:  # Any: the value is checked here
+def bool_argument(name: str, value: Any) -> bool:  # Any: the value is checked here
     """Return `value` as a Python bool.
 
     Raises:
@@ -211,7 +211,7 @@ def flag(name: str, value: Any) -> bool:  # Any: the value is checked here
     return bool(value)
 
 
-def exact(name: str, value: Any) -> "Fraction":  # Any: the value is checked here
+def fraction_argument(name: str, value: Any) -> "Fraction":  # Any: the value is checked here
     """Return a number above 0 as a fraction; a float is read as the decimal number that Python prints for it.
 
     Raises:

@@ -185,14 +185,14 @@ class RandomAccess(Protocol):
 
 
 # Called instead of a cache's announcement, with the cache, the announced indices and the fields' numbers.
-Planned = Callable[[Any, Indices, Sequence[int] | None], None]
+OnPlanned = Callable[[Any, Indices, Sequence[int] | None], None]
 
 
 def announce(
     records: RandomAccess,
     indices: Indices,
     fields: Sequence[int] | None = None,
-    planned: Planned | None = None,
+    on_planned: OnPlanned | None = None,
 ) -> int:
     """Announce that these records will be read soon, if `records` has a `will_need`.
 
@@ -200,7 +200,7 @@ def announce(
         records: The records to read from.
         indices: The indices of the records.
         fields: The numbers of the fields; all if not given.
-        planned: Called instead of each cache's announcement, if nothing will be read; see `stream.plan`.
+        on_planned: Called instead of each cache's announcement, if nothing will be read; see `stream.plan`.
 
     Returns:
         The number of following records that need no announcement, since the announced ones were in memory.
@@ -208,7 +208,7 @@ def announce(
     will_need = getattr(records, "will_need", None)
     if will_need is None:
         return 0
-    exempt = will_need(indices, fields) if planned is None else will_need(indices, fields, planned)
+    exempt = will_need(indices, fields) if on_planned is None else will_need(indices, fields, on_planned)
     return exempt or 0
 
 

@@ -13,7 +13,7 @@ from yogadl._format.fields import VaryingField
 from yogadl._format.layout import BlockKind, BlockRanges, PartIndex
 from yogadl._format.reader import Reader
 from yogadl._format.rows import Parts, StoredRows
-from yogadl._format.table import PartTable, before
+from yogadl._format.table import PartTable, running_sums
 from yogadl.errors import CacheFormatError
 
 _KINDS: tuple[BlockKind, BlockKind] = ("rows", "heap")
@@ -62,7 +62,7 @@ class Checksums:
             self._first_blocks += [field.rows_first_block, field.heap_first_block]
             positions += [field.rows_position, field.heap_position]
             lengths += [field.rows_length(records), field.heap_length]
-        self.first = before([len(blocks) for blocks in positions])
+        self.first = running_sums([len(blocks) for blocks in positions])
         no_blocks = [np.empty(0, np.int64)]  # a table without fields has nothing else to join
         self.position = np.concatenate(no_blocks + positions)
         self.length = np.concatenate(no_blocks + lengths)

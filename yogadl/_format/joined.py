@@ -13,7 +13,7 @@ from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Indices, Int64s
 from yogadl._format.fields import BlockPositions
 from yogadl._format.rows import Window, view_rows
-from yogadl._format.table import ArrayFile, before
+from yogadl._format.table import ArrayFile, running_sums
 from yogadl.errors import CacheFormatError
 
 # The code that gathers is flat on purpose: benchmarks/stages.py measures it.
@@ -41,7 +41,7 @@ class JoinedFields:
         # The rows of each cache begin at a multiple of every field's block size.
         known = [field_blocks for of_cache in blocks for field_blocks in of_cache if field_blocks is not None]
         most = max((field_blocks.rows for field_blocks in known), default=1)
-        bounds = before([-(-count // most) * most for count in records])
+        bounds = running_sums([-(-count // most) * most for count in records])
         self.begins = bounds[:-1]
         self.fields: dict[int, JoinedField] = {}
         for number, leaf in enumerate(leaves):

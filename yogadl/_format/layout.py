@@ -20,8 +20,8 @@ from yogadl._format.table import (
     FieldTable,
     PartTable,
     are_in_range,
-    before,
     have_room,
+    running_sums,
 )
 from yogadl.errors import CacheFormatError
 
@@ -242,7 +242,7 @@ def join_parts(parts: Sequence[SealedPart]) -> PartTable:
         sha256=tuple(part.sha256 for part in parts),
         index_sha256=tuple(part.index_sha256 for part in parts),
         size_bytes=np.array([index.size_bytes for index in indexes], np.int64),
-        first_record=before([index.records for index in indexes]),
+        first_record=running_sums([index.records for index in indexes]),
         fields=tuple(
             _join_field([index.fields[number] for index in indexes]) for number in range(field_count)
         ),
@@ -257,10 +257,10 @@ def _join_field(fields: Sequence[FieldIndex]) -> FieldTable:
         shape=np.array(shapes, np.int64),
         row_bytes=np.array([field.row_bytes for field in fields], np.int64),
         rows_per_block=np.array([field.rows_per_block for field in fields], np.int64),
-        elements_before=before([field.elements for field in fields]),
-        rows_first_block=before([len(field.rows.position) for field in fields]),
+        elements_before=running_sums([field.elements for field in fields]),
+        rows_first_block=running_sums([len(field.rows.position) for field in fields]),
         rows_position=np.concatenate([field.rows.position for field in fields]),
-        heap_first_block=before([len(field.heap.position) for field in fields]),
+        heap_first_block=running_sums([len(field.heap.position) for field in fields]),
         heap_position=np.concatenate([field.heap.position for field in fields]),
         heap_length=np.concatenate([field.heap.length for field in fields]),
         heap_first_record=np.concatenate([field.heap_first_record for field in fields]),

@@ -330,7 +330,7 @@ def _are_bounds_of(bounds: Int64s, end: int) -> bool:
     return bounds[0] == 0 and bounds[-1] == end and bool((bounds[:-1] <= bounds[1:]).all())
 
 
-def before(counts: Sequence[int] | Int64s) -> Int64s:
+def running_sums(counts: Sequence[int] | Int64s) -> Int64s:
     """Return the sum of the counts before each one, and the sum of all."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
 

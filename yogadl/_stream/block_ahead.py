@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from yogadl._core.process import ProcessLock
-from yogadl._core.protocols import Indices, Planned, RandomAccess, announce, views_of
+from yogadl._core.protocols import Indices, OnPlanned, RandomAccess, announce, views_of
 from yogadl._stream.cursor import Skipped
 from yogadl._stream.cut import Shard
 from yogadl._stream.rows import Rows
@@ -101,7 +101,7 @@ class BlockAhead:
         shard: The shard.
         skipped: The positions that are left out.
         is_same: Whether every epoch has the order of the first.
-        planned: Called instead of each cache's announcement, if nothing will be read.
+        on_planned: Called instead of each cache's announcement, if nothing will be read.
 
     Attributes:
         most_rows: The most rows to announce ahead: blocks are held for the rows being read.
@@ -116,11 +116,11 @@ class BlockAhead:
         shard: Shard,
         skipped: Skipped | None,
         is_same: bool,
-        planned: Planned | None = None,
+        on_planned: OnPlanned | None = None,
     ) -> None:
         self._source, self._order, self._shard, self._skipped = source, order, shard, skipped
         self._is_same = is_same
-        self._planned = planned
+        self._on_planned = on_planned
         blocks = order.blocks
         self._block_records = blocks.records
         window_records = blocks.records * blocks.window * blocks.lanes
@@ -239,7 +239,7 @@ class BlockAhead:
             key = f"{self._order.describe()} {self._order.seed} {self._shard.rank}/{self._shard.ranks}"
             if not is_shared:  # only this stream knows when one of its windows is over
                 key += f" {os.getpid()} {next(_numbers)}"
-            views = views_of(self._source) if self._planned is None and self._is_joined() else ()
+            views = views_of(self._source) if self._on_planned is None and self._is_joined() else ()
             caches = {view: len(view) for view in views if hasattr(view, "block_store")}
             self._stores = {}
             for cache, count in caches.items():
@@ -248,7 +248,7 @@ class BlockAhead:
                 store = cache.block_store(key, own, held_bytes, is_shared=is_shared)
                 if store is not None:
                     self._stores[cache] = store
-        return bool(self._stores) or self._planned is not None
+        return bool(self._stores) or self._on_planned is not None
 
     def _is_joined(self) -> bool:
         """Return whether a block's records are neighbours in a cache, unlike those of a shuffled view."""
@@ -259,7 +259,7 @@ class BlockAhead:
             steps = np.abs(np.diff(indices))
             near, far = near + int((steps < 2).sum()), far + int((steps > 1).sum())
 
-        announce(self._source, np.arange(min(self._block_records, len(self._source))), planned=count)
+        announce(self._source, np.arange(min(self._block_records, len(self._source))), on_planned=count)
         return near >= far
 
     def _window(self, epoch: int, number: int, position: int) -> _BlockWindow:
@@ -334,9 +334,9 @@ class BlockAhead:
         records = [
             np.arange(first, min(first + each, self._order.records)) for first in (blocks * each).tolist()
         ]
-        for entries in (True, False) if self._planned is None else (False,):
+        for entries in (True, False) if self._on_planned is None else (False,):
             for indices in records:
-                announce(self._source, indices, planned=self._planned or partial(hold, entries))
+                announce(self._source, indices, on_planned=self._on_planned or partial(hold, entries))
 
     def _request_more(self, reader: _ReadingPlace) -> None:
         """Request more blocks: of the window being read, and then of the next."""

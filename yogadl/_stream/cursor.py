@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from yogadl._core.arguments import whole
+from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
 from yogadl._core.protocols import Indices, Lineage
 from yogadl._stream.cut import Cut, Point, Shard
@@ -45,7 +45,7 @@ class Skipped:
                 start, stop = pair
             except (TypeError, ValueError):
                 raise ConfigurationError(f"a range is (start, stop), not {pair!r:.100}") from None
-            start, stop = whole("a range's start", start), whole("a range's stop", stop)
+            start, stop = int_argument("a range's start", start), int_argument("a range's stop", stop)
             if not start < stop <= records:
                 raise ConfigurationError(
                     f"({start}, {stop}) is no range of an epoch's positions: they are 0 to {records - 1}"

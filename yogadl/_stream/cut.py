@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from yogadl._core.arguments import flag, whole
+from yogadl._core.arguments import bool_argument, int_argument
 from yogadl._core.frozen import frozen
 from yogadl.errors import ConfigurationError
 
@@ -146,11 +146,11 @@ class Cut:
 
     def __post_init__(self) -> None:
         checked = {
-            "size": whole("a batch's n (batch_size)", self.size, 1),
-            "epochs": None if self.epochs is None else whole("epochs", self.epochs, 1),
+            "size": int_argument("a batch's n (batch_size)", self.size, 1),
+            "epochs": None if self.epochs is None else int_argument("epochs", self.epochs, 1),
         }
         for name in ("drop_remainder", "across_epochs", "skip_finished_epoch"):
-            checked[name] = flag(name, getattr(self, name))
+            checked[name] = bool_argument(name, getattr(self, name))
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 

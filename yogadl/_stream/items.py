@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from yogadl._core.frozen import frozen
-from yogadl._core.protocols import Column, Planned
+from yogadl._core.protocols import Column, OnPlanned
 from yogadl._stream.cut import Cut, Point
 from yogadl._stream.rows import Flags, Rows
 from yogadl._stream.run import Ahead, Counters, Run
@@ -65,10 +65,10 @@ class Records:
             yield len(rows), partial(self._read, rows)
 
     def planned(
-        self, cut: Cut, epoch: int, planned: Planned, blocks: "BlockAhead | None" = None
+        self, cut: Cut, epoch: int, on_planned: OnPlanned, blocks: "BlockAhead | None" = None
     ) -> Iterator[int]:
-        """Yield the number of records of each read of an epoch, announced to `planned`; reads nothing."""
-        for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, self._sizes(), planned, blocks):
+        """Yield the number of records of each read of an epoch, announced to `on_planned`; reads nothing."""
+        for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, self._sizes(), on_planned, blocks):
             yield len(rows)
 
     def _sizes(self) -> tuple[int, int]:
@@ -153,11 +153,11 @@ class Batches:
             del columns
 
     def planned(
-        self, cut: Cut, epoch: int, planned: Planned, blocks: "BlockAhead | None" = None
+        self, cut: Cut, epoch: int, on_planned: OnPlanned, blocks: "BlockAhead | None" = None
     ) -> Iterator[int]:
-        """Yield the number of records of each read of an epoch, announced to `planned`; reads nothing."""
+        """Yield the number of records of each read of an epoch, announced to `on_planned`; reads nothing."""
         sizes = self._sizes(cut.size)
-        for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, sizes, planned, blocks):
+        for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, sizes, on_planned, blocks):
             yield len(rows)
 
     def _sizes(self, batch: int) -> tuple[int, int]:
@@ -277,7 +277,7 @@ def _parts(
     start: Point,
     end: int | None,
     sizes: tuple[int, int],
-    planned: Planned | None = None,
+    on_planned: OnPlanned | None = None,
     blocks: "BlockAhead | None" = None,
 ) -> Iterator[tuple[Rows, Flags]]:
     """Yield the rows of each read and their padding flags, and announce the rows that follow.
@@ -286,7 +286,7 @@ def _parts(
     """
     size, most = sizes
     for rows in run.chunks(cut, start, end):
-        ahead = Ahead(run, rows, planned, blocks)
+        ahead = Ahead(run, rows, on_planned, blocks)
         padding = rows.padding  # all at once, since small arrays between large ones fragment the memory
         first, total = 0, len(rows)
         while first < total:

@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, NamedTuple
 
 import numpy as np
 
-from yogadl._core.arguments import whole
+from yogadl._core.arguments import int_argument
 from yogadl._core.process import ProcessLock, end_daemon_at_exit
 from yogadl._core.protocols import Indices, Item_co
 from yogadl._stream.cursor import read_cursor, write_cursor
@@ -295,11 +295,11 @@ class Restartable(Generic[Item_co]):
                 different epochs from there.
         """
         skipped = self._recipe.run.identity().skipped
-        if whole("position", position) > skipped.records:
+        if int_argument("position", position) > skipped.records:
             raise ConfigurationError(
                 f"position {position} is past the epoch's end: it has {skipped.records} records"
             )
-        point = Point(whole("epoch", epoch), skipped.before(position))
+        point = Point(int_argument("epoch", epoch), skipped.before(position))
         progress = SpanProgress(self._recipe.span(point))
         self._claims.track(progress)
         return StreamIterator(self._recipe, progress, None)

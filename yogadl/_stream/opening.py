@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from yogadl._core.arguments import flag, whole
+from yogadl._core.arguments import bool_argument, int_argument
 from yogadl._core.protocols import RandomAccess
 from yogadl._order import Blocks, Mixture, make_order
 from yogadl._stream.cursor import read_cursor, read_skipped
@@ -42,9 +42,9 @@ def open_stream(
         raise ConfigurationError(
             f"start_offset must be a number of records, not {start_offset}: to shuffle, pass shuffle=True"
         )
-    seed = 0 if shuffle_seed is None else whole("shuffle_seed", shuffle_seed, None)
-    skip = flag("skip_shuffle_at_epoch_end", skip_shuffle_at_epoch_end)
-    offset = whole("start_offset", start_offset)
+    seed = 0 if shuffle_seed is None else int_argument("shuffle_seed", shuffle_seed, None)
+    skip = bool_argument("skip_shuffle_at_epoch_end", skip_shuffle_at_epoch_end)
+    offset = int_argument("start_offset", start_offset)
     if offset and cursor is not None:
         raise ConfigurationError("start_offset and cursor both say where to start: pass one of them")
     run = Run(
@@ -57,7 +57,7 @@ def open_stream(
     )
     if cursor is not None:
         resume = _resume_mix if isinstance(shuffle, Mixture) else _resume
-        run = resume(run, cursor, flag("rebind", rebind))
+        run = resume(run, cursor, bool_argument("rebind", rebind))
     return RecordStream(run)
 
 
@@ -114,9 +114,9 @@ def open_shard(
     Raises:
         ConfigurationError: if an argument, or two together, make no sense.
     """
-    drop = flag("drop_shard_remainder", drop_shard_remainder)
-    pad = flag("pad_shard_remainder", pad_shard_remainder)
-    ranks, rank = whole("num_shards", num_shards, 1), whole("shard_rank", shard_rank)
+    drop = bool_argument("drop_shard_remainder", drop_shard_remainder)
+    pad = bool_argument("pad_shard_remainder", pad_shard_remainder)
+    ranks, rank = int_argument("num_shards", num_shards, 1), int_argument("shard_rank", shard_rank)
     if rank >= ranks:
         raise ConfigurationError(
             f"shard_rank is {rank}, but num_shards is {ranks}: pass a rank from 0 to {ranks - 1}"

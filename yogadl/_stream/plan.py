@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from yogadl._core.arguments import above_zero, in_words, whole
+from yogadl._core.arguments import above_zero, in_words, int_argument
 from yogadl._core.frozen import frozen
 from yogadl._core.protocols import Indices, Prices, views_of
 from yogadl._stream.cut import Cut
@@ -102,7 +102,7 @@ def plan(
     make: Batches | Records, cut: Cut, epochs: Any, records_per_s: Any, prices: Any
 ) -> Plan:  # epochs, records_per_s, prices: from the user, checked here
     """Return what this many epochs of a run's shard read, for items made and cut in the same way."""
-    epochs = whole("epochs", epochs, 1)
+    epochs = int_argument("epochs", epochs, 1)
     records_per_s = above_zero("records_per_s", records_per_s)
     if not isinstance(prices, Prices | None):
         raise ConfigurationError(f"prices must be yogadl.Prices(...), not {prices!r}")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from yogadl._core.arguments import whole
+from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
 from yogadl._stream.cut import Cut, Point, Span
 from yogadl._stream.items import Batches, ItemStage, Pending, Read, Records
@@ -104,7 +104,10 @@ class Recipe:
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        depth, threads = whole("prefetch's n", depth, 1), whole("prefetch's threads", threads, 1)
+        depth, threads = (
+            int_argument("prefetch's n", depth, 1),
+            int_argument("prefetch's threads", threads, 1),
+        )
         stages: tuple[ItemStage, ...] = (*self.stages, Prefetch(depth))
         if threads > 1:
             if not isinstance(self.make, MakeInThreads):

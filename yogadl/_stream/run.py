@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from yogadl._core.arguments import whole
+from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import (
@@ -20,7 +20,7 @@ from yogadl._core.protocols import (
     Indices,
     Lineage,
     Memory,
-    Planned,
+    OnPlanned,
     RandomAccess,
     announce,
     lineage_of,
@@ -113,7 +113,7 @@ class Run:
 
     def stage_seed(self, seed: int | None) -> int:
         """Return the seed of a random function: the argument, or the seed of the order if it is None."""
-        return (self.seed or 0) if seed is None else whole("seed", seed, None)
+        return (self.seed or 0) if seed is None else int_argument("seed", seed, None)
 
     def then(
         self, stages: "tuple[Stage, ...]", function: Callable[..., Any], seed: int | None
@@ -169,12 +169,12 @@ class Run:
             return None
         return self.planned_blocks(None)
 
-    def planned_blocks(self, planned: Planned | None) -> "BlockAhead":
+    def planned_blocks(self, on_planned: OnPlanned | None) -> "BlockAhead":
         """Return the reader of blocks for a plan."""
         from yogadl._stream.block_ahead import BlockAhead  # not imported for other orders
 
         return BlockAhead(
-            self.source, self.order, self.shard, self.skipped, self.skip_shuffle_at_epoch_end, planned
+            self.source, self.order, self.shard, self.skipped, self.skip_shuffle_at_epoch_end, on_planned
         )
 
     def received(self) -> tuple[int, int]:
@@ -282,7 +282,7 @@ class Ahead:
     Args:
         run: The run of the records.
         rows: The rows that follow each other; their positions in the order may be unknown.
-        planned: Called instead of each cache's announcement.
+        on_planned: Called instead of each cache's announcement.
         blocks: The planned blocks, used instead of the run's.
         is_shared: Whether other processes read rows between these.
     """
@@ -291,21 +291,21 @@ class Ahead:
         self,
         run: Run,
         rows: Rows,
-        planned: Planned | None = None,
+        on_planned: OnPlanned | None = None,
         blocks: "BlockAhead | None" = None,
         *,
         is_shared: bool = False,
     ) -> None:
         self._source = run.source
         self._rows = rows
-        self._planned = planned
+        self._on_planned = on_planned
         self._announced = 0
         self._most = max(1, AHEAD_BYTES // run.record_bytes)
         self._is_shared = is_shared or any(
             isinstance(positions, range) and positions.step != run.shard.ranks for _, positions in rows.pieces
         )
-        self._blocks = run.block_ahead if planned is None and rows.pieces else blocks
-        if planned is None:
+        self._blocks = run.block_ahead if on_planned is None and rows.pieces else blocks
+        if on_planned is None:
             held_bytes = None if self._blocks is None else self._blocks.held_bytes
             will_read(run.source, run.shard.own(0), held_bytes=held_bytes)
         if self._blocks is not None and self._blocks.has_stores(is_shared=self._is_shared):
@@ -327,7 +327,7 @@ class Ahead:
                 if blocks is None
                 else blocks.hold_and_list_missing(rows, is_shared=self._is_shared)
             )
-            self._announced += announce(self._source, indices, planned=self._planned)
+            self._announced += announce(self._source, indices, on_planned=self._on_planned)
 
 
 # Compute rows that are requested in any order, a block of them at a time, and announce the next ones.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from yogadl._core.arguments import explains_names, flag, whole
+from yogadl._core.arguments import bool_argument, explains_names, int_argument
 from yogadl._core.protocols import DataRef, Indices, Item_co, Made, RandomAccess, Stream
 from yogadl._core.spec import Spec
 from yogadl._stream.cursor import Skipped, write_cursor
@@ -141,7 +141,7 @@ class Loader(Restartable[Item_co]):
             ConfigurationError: if `step` is negative or no whole number.
             IndexError: if the batch does not exist.
         """
-        found: Item_co = self._recipe.item_at(whole("step", step))
+        found: Item_co = self._recipe.item_at(int_argument("step", step))
         return found
 
     def stats(self) -> Stats:
@@ -372,7 +372,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         """
         cut = Cut(n, drop_remainder, epochs, across_epochs, skip_finished_epoch)
         make = Batches(replace(self._run, counters=Counters()), collate, padding_field)
-        return Loader(self, Recipe(make, cut, is_shown=flag("progress", progress)))
+        return Loader(self, Recipe(make, cut, is_shown=bool_argument("progress", progress)))
 
     @explains_names({"ref.stream": DataRef.stream, "stream.batch": batch})
     def prefetch(
@@ -410,10 +410,10 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         Raises:
             ConfigurationError: if an argument is negative or no whole number.
         """
-        point = Point(whole("epoch", epoch), self._run.origin(epoch))
+        point = Point(int_argument("epoch", epoch), self._run.origin(epoch))
         own = self._run.shard.own(point.position)
-        last = own if stop is None else min(own, whole("stop", stop))
-        return self._run.rows(point, min(whole("start", start), last), last).indices
+        last = own if stop is None else min(own, int_argument("stop", stop))
+        return self._run.rows(point, min(int_argument("start", start), last), last).indices
 
     def cursor(self, delivered: int, epoch: int | None = None) -> dict[str, Any]:
         """Return the cursor for the place at which this shard has delivered this many records.
@@ -428,10 +428,10 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         Raises:
             ConfigurationError: if the epoch has fewer records.
         """
-        records, shard = whole("delivered", delivered), self._run.shard
+        records, shard = int_argument("delivered", delivered), self._run.shard
         point = self._run.start
         if epoch is not None:
-            point = Point(whole("epoch", epoch), self._run.origin(epoch))
+            point = Point(int_argument("epoch", epoch), self._run.origin(epoch))
             most = shard.rows(point.position)
             if records > most:
                 raise ConfigurationError(

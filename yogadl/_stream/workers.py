@@ -5,7 +5,7 @@ from dataclasses import field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from yogadl._core.arguments import whole
+from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
 from yogadl._stream.cut import Cut, Piece, Point, pieces_of
 from yogadl._stream.deaths import WorkerErrors
@@ -80,7 +80,7 @@ class WorkerOptions:
             raise ConfigurationError(
                 f"{self.errors.method} must be one of {', '.join(METHODS)}, not {self.method!r}"
             )
-        whole("worker_threads", self.threads, 1)
+        int_argument("worker_threads", self.threads, 1)
 
     def most(self, each: int) -> int:
         """Return the number of requests at a time, of `each` items."""
@@ -103,7 +103,7 @@ def worker_options(
     Raises:
         ConfigurationError: if an argument makes no sense.
     """
-    ahead, count = whole("prefetch's n", n, 1), whole("prefetch's workers", workers)
+    ahead, count = int_argument("prefetch's n", n, 1), int_argument("prefetch's workers", workers)
     named = (("worker_init", worker_init),)
     options = WorkerOptions(count, ahead, worker_init, timeout_s, start_method, worker_threads, named=named)
     if count and threads != 1:

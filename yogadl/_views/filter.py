@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.arguments import whole
+from yogadl._core.arguments import int_argument
 from yogadl._core.memory import require_memory
 from yogadl._core.protocols import Column, Indices, RandomAccess
 from yogadl._core.spec import Spec
@@ -41,7 +41,7 @@ def filtered(records: RandomAccess, function: Predicate, fields: Any, workers: A
     argument: object = function  # the caller may pass any object
     if not callable(argument):
         raise ConfigurationError(f"filter takes a function of one argument, a record, not {argument!r:.100}")
-    workers = whole("workers", workers)
+    workers = int_argument("workers", workers)
     require_memory("filter", len(records), _INDEX_BYTES)
     seen = records  # the records as the function sees them: perhaps with some of their fields only
     if fields is not None:

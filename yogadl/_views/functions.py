@@ -14,7 +14,7 @@ import numpy as np
 from yogadl._core.columns import batch_column, declare, size_of, split
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import BadValueError, refuse
-from yogadl._core.protocols import READ, Column, Indices, Memory, Planned, RandomAccess, announce
+from yogadl._core.protocols import READ, Column, Indices, Memory, OnPlanned, RandomAccess, announce
 from yogadl._core.spec import Spec
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 
@@ -250,13 +250,13 @@ class MappedRecords:
         return self.chain.record_bytes
 
     def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
         """Announce that these records will be read soon, with all their fields; see `announce`.
 
         The functions take whole records, so `fields` is not passed on.
         """
-        return announce(self.parent, indices, planned=planned)
+        return announce(self.parent, indices, on_planned=on_planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None

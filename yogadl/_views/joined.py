@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.protocols import Column, Indices, Memory, Planned, RandomAccess, announce
+from yogadl._core.protocols import Column, Indices, Memory, OnPlanned, RandomAccess, announce
 from yogadl._core.spec import Spec
 from yogadl._order.keys import bounds_reached
 from yogadl._views.views import hash_of, origin_of
@@ -61,12 +61,12 @@ class JoinedRecords:
         return int(self._ends[-1])
 
     def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
         """Announce that these records will be read soon; see `announce`."""
         shares = self._shares(indices)
         return min(
-            announce(self._filled[number], parent_indices, fields, planned)
+            announce(self._filled[number], parent_indices, fields, on_planned)
             for number, parent_indices, _ in shares
         )
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from yogadl._core.arguments import exact
+from yogadl._core.arguments import fraction_argument
 from yogadl._core.leaf import OBJECT
 from yogadl._core.memory import require_memory
 from yogadl._core.protocols import Indices, RandomAccess, views_of
@@ -137,7 +137,7 @@ def _divide_evenly(places: Indices, counts: Sequence[int]) -> list[Indices]:
 
 def _exact_shares(shares: Sequence[Any]) -> list[Fraction]:
     """Return the shares as exact numbers that add up to 1; the rest, if any, is one more share."""
-    parts = [exact("a share of split", share) for share in shares]
+    parts = [fraction_argument("a share of split", share) for share in shares]
     rest = Fraction(1) - sum(parts)
     if not parts or rest < -_ROUNDING:
         problem = f"these add up to {float(1 - rest):g}" if parts else "none is given"

@@ -8,14 +8,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.arguments import flag, whole
+from yogadl._core.arguments import bool_argument, int_argument
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import Leaf, is_too_large
 from yogadl._core.memory import require_memory
 from yogadl._core.process import ProcessLock
-from yogadl._core.protocols import Column, Indices, Memory, Planned, RandomAccess, announce
+from yogadl._core.protocols import Column, Indices, Memory, OnPlanned, RandomAccess, announce
 from yogadl._core.spec import DictNode, Spec
-from yogadl._format.table import before
+from yogadl._format.table import running_sums
 from yogadl.errors import ConfigurationError
 
 
@@ -38,10 +38,10 @@ class SelectedRecords:
         return self.parent, self._indices[indices], number
 
     def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
         """Announce that these records will be read soon; see `announce`."""
-        return announce(self.parent, self._indices[indices], fields, planned)
+        return announce(self.parent, self._indices[indices], fields, on_planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -68,10 +68,10 @@ class SlicedRecords:
         return self.parent, indices * self._range.step + self._range.start, number
 
     def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
         """Announce that these records will be read soon; see `announce`."""
-        return announce(self.parent, indices * self._range.step + self._range.start, fields, planned)
+        return announce(self.parent, indices * self._range.step + self._range.start, fields, on_planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -104,11 +104,11 @@ class ProjectedRecords:
         return self.parent, indices, self.numbers[number]
 
     def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
         """Announce that these records will be read soon; see `announce`."""
         numbers = self.numbers if fields is None else [self.numbers[number] for number in fields]
-        return announce(self.parent, indices, numbers, planned)
+        return announce(self.parent, indices, numbers, on_planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -187,7 +187,7 @@ class ChunkedRecords:
         segments: str | None,
     ) -> None:
         self.parent = parent
-        self._size = whole("size", size, 1)
+        self._size = int_argument("size", size, 1)
         self._number = _number_of(parent.spec, field)
         leaf = parent.spec.fields[self._number].leaf
         _check_leaf(field, leaf, self._size)
@@ -195,7 +195,7 @@ class ChunkedRecords:
         self._dtype = leaf.numpy_dtype
         self._inner = tuple(size or 0 for size in leaf.shape[1:])
         self._document_length = leaf.shape[0]
-        self._drops = flag("drop_remainder", drop_remainder)
+        self._drops = bool_argument("drop_remainder", drop_remainder)
         self._pad = _checked_pad(pad, self._drops, self._dtype)
         chunk = Leaf(leaf.dtype, (self._size, *self._inner))
         self.spec = Spec(chunk if field is None else _chunk_tree(field, chunk, segments))
@@ -275,7 +275,7 @@ class ChunkedRecords:
         first = np.searchsorted(offsets, begin, side="right") - 1
         counts = np.searchsorted(offsets, end) - first
         chunk = np.repeat(np.arange(len(chunks)), counts)
-        document = np.arange(len(chunk)) + np.repeat(first - before(counts)[:-1], counts)
+        document = np.arange(len(chunk)) + np.repeat(first - running_sums(counts)[:-1], counts)
         offset = offsets[document]
         start = np.maximum(begin[chunk] - offset, 0)
         stop = np.minimum(end[chunk], offsets[document + 1]) - offset
@@ -327,7 +327,7 @@ class ChunkedRecords:
     def _segments(self, stretches: _Stretches, count: int) -> NDArray[np.int32]:
         """Return for each token the number of its document in its chunk, from 0; -1 for padding."""
         counts = np.bincount(stretches.chunk, minlength=count)
-        numbers = np.arange(len(stretches.chunk)) - np.repeat(before(counts)[:-1], counts)
+        numbers = np.arange(len(stretches.chunk)) - np.repeat(running_sums(counts)[:-1], counts)
         segments = np.repeat(numbers.astype(np.int32), stretches.length)
         return self._to_rows(segments, stretches, count, -1)
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
-from yogadl._core.arguments import whole
+from yogadl._core.arguments import int_argument
 from yogadl._core.leaf import Leaf
 from yogadl._core.spec import DictNode, Spec
 from yogadl._stream import Cut, RecordStream
@@ -68,7 +68,7 @@ def cut_of(
     """
     if batch_size is None and drop_remainder:
         raise ConfigurationError("drop_remainder needs batch_size: without one, single records are delivered")
-    size = 1 if batch_size is None else whole("batch_size", batch_size, 1)
+    size = 1 if batch_size is None else int_argument("batch_size", batch_size, 1)
     return Cut(size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
 
 
@@ -78,7 +78,7 @@ def ahead_of(prefetch: int, threads: int) -> tuple[int, int]:
     Raises:
         ConfigurationError: if an argument is invalid.
     """
-    depth, threads = whole("prefetch", prefetch), whole("threads", threads, 1)
+    depth, threads = int_argument("prefetch", prefetch), int_argument("threads", threads, 1)
     if threads > 1 and not depth:
         raise ConfigurationError(f"threads={threads} read ahead: pass prefetch=1 or more with it")
     return depth, threads

@@ -93,4 +93,4 @@ def _examine(arguments: argparse.Namespace) -> Iterator[Finding]:
 def _say(finding: Finding) -> None:
     say(f"{finding.state.value:<8} {finding.what:<15} {finding.text}", _COLORS.get(finding.state, ""))
     if finding.mend:
-        say(f"{'':<24} to mend it: {finding.mend}")
+        say(f"{'':<24} remedy: {finding.mend}")

@@ -58,12 +58,12 @@ class FolderOpener(Opener):
     def write(self, name: str, content: bytes) -> None:
         self.root.write(name, content)
 
-    def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
+    def tagged_version(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
         from yogadl.storage._catalogue.tags import version_of  # fetching by version does not need it
 
         return None if is_away else version_of(self.root, key)
 
-    def opened(self, published: Published) -> None:
+    def note_opened(self, published: Published) -> None:
         """Do nothing."""
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import grain
 import numpy as np
 
-from yogadl._core.arguments import whole
+from yogadl._core.arguments import int_argument
 from yogadl._core.protocols import RandomAccess
 from yogadl._dataref import RecordsRef, as_ref
 from yogadl._order import derive_key
@@ -177,7 +177,9 @@ def from_json(described: Any) -> Numbering:  # Any: the JSON comes from a file
         size, drop_remainder, epochs = described["cut"]
         identity = Identity.of(start)
         point = read_cursor(identity, start)
-        shard = Shard(identity.skipped.kept, whole("rank", rank), whole("ranks", ranks, 1), remainder)
+        shard = Shard(
+            identity.skipped.kept, int_argument("rank", rank), int_argument("ranks", ranks, 1), remainder
+        )
         return Numbering(identity, shard, point, Cut(size, drop_remainder, epochs))
     except (KeyError, TypeError, ValueError) as error:
         raise CursorError(

@@ -12,7 +12,7 @@ import grain
 import numpy as np
 from absl import flags
 
-from yogadl._core.arguments import names_of, unknown_argument, whole
+from yogadl._core.arguments import int_argument, names_of, unknown_argument
 from yogadl._dataref import RecordsRef, takes_a_stream
 from yogadl._sources.sources import IterableSource, Source
 from yogadl._stream import Cut, NumberedBatches, Numbering, RecordStream, as_order, as_stream
@@ -295,7 +295,7 @@ def _data_loader(
     options: dict[str, Any],
 ) -> grain.DataLoader:
     """Return the loader; `options` are the other arguments of `grain.DataLoader`."""
-    workers = os.cpu_count() or 1 if worker_count is None else whole("worker_count", worker_count)
+    workers = os.cpu_count() or 1 if worker_count is None else int_argument("worker_count", worker_count)
     if workers:
         allow_workers()
     _check_shards(numbering, options.pop("shard_options", None))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import grain
 
-from yogadl._core.arguments import whole
+from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._stream import Numbering, walk
 from yogadl.adapters.grain._items import (
@@ -156,7 +156,7 @@ def _read_sampler(state: Any) -> tuple[Numbering, Effect | None]:
         if kind == "yogadl.Sampler":
             return numbering, None
         effect = Effect(**described["effect"])
-        whole("deal", effect.deal, 1)
+        int_argument("deal", effect.deal, 1)
         return numbering, effect
     except (KeyError, TypeError, ValueError) as error:
         raise CursorError(_DAMAGED) from error
@@ -167,11 +167,14 @@ def _taken_counts(state: Any, numbering: Numbering) -> list[int]:
     rank, ranks = numbering.shard.rank, numbering.shard.ranks
     counts_and_rests = []
     try:
-        workers, last = max(1, whole("worker_count", state["worker_count"])), state["last_seen_indices"]
+        workers, last = (
+            max(1, int_argument("worker_count", state["worker_count"])),
+            state["last_seen_indices"],
+        )
         for worker in range(workers):
             first = rank + worker * ranks - workers * ranks  # Grain's value before the first item
             counts_and_rests.append(
-                divmod(whole("last seen index", last[str(worker)] - first), workers * ranks)
+                divmod(int_argument("last seen index", last[str(worker)] - first), workers * ranks)
             )
     except (KeyError, TypeError, ValueError) as error:
         raise CursorError(_DAMAGED) from error

@@ -13,7 +13,7 @@ import jax.experimental
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.arguments import users_level, whole
+from yogadl._core.arguments import int_argument, users_level
 from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Column, Stream
 from yogadl._core.spec import DictNode, Field, Node, Spec
@@ -374,7 +374,7 @@ def make_jax_iterator(
         2
     """
     stream = as_stream(stream)
-    run, size = stream.run, whole("batch_size", batch_size, 1)
+    run, size = stream.run, int_argument("batch_size", batch_size, 1)
     rows = run.shard.own(0)
     if sharding is not None and 0 < rows < size:
         raise ConfigurationError(

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import keras
 
-from yogadl._core.arguments import whole
+from yogadl._core.arguments import int_argument
 from yogadl._core.leaf import Leaf
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Stream
@@ -149,7 +149,7 @@ class BatchReader:
 
     def cursor(self, delivered: int) -> dict[str, Any]:
         """Return the cursor after a number of delivered batches."""
-        delivered, count = whole("delivered", delivered), self.numbering.length
+        delivered, count = int_argument("delivered", delivered), self.numbering.length
         if count is not None and delivered > count:
             raise ConfigurationError(f"{delivered} batches can't be delivered: there are {count}")
         return self.numbering.cursor(self.numbering.reach(delivered))

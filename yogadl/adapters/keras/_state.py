@@ -12,7 +12,7 @@ from typing import Any, Final
 import keras
 import numpy as np
 
-from yogadl._core.arguments import whole
+from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl.adapters.keras._loader import PyDataset
 from yogadl.errors import CacheFormatError, ConfigurationError
@@ -161,7 +161,9 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
                 "leave out its epochs=, and give it to fit with what Checkpoint.parts yields"
             )
         self._dataset = dataset
-        self._every_batches = None if every_batches is None else whole("every_batches", every_batches, 1)
+        self._every_batches = (
+            None if every_batches is None else int_argument("every_batches", every_batches, 1)
+        )
         self._saves = saves
         self.epoch = 0
         self.step = 0
@@ -236,7 +238,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
             ConfigurationError: if `steps_per_epoch` steps of the epoch are done already.
         """
         steps = self._dataset.steps_per_epoch if steps_per_epoch is None else steps_per_epoch
-        steps = whole("steps_per_epoch", steps, 1)
+        steps = int_argument("steps_per_epoch", steps, 1)
         while self.epoch < epochs:
             epoch, last = self.epoch, self.epoch + 1 if self.step else epochs
             if self.step >= steps:

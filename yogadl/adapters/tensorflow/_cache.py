@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
-from yogadl._core.arguments import flag, names_of, unknown_argument, users_level
+from yogadl._core.arguments import bool_argument, names_of, unknown_argument, users_level
 from yogadl._core.key import AUTO
 from yogadl._dataref import RecordsRef, from_source
 from yogadl.adapters.tensorflow._graph import Graph
@@ -76,7 +76,7 @@ def cache(
     """
     if not hasattr(storage, "cacheable"):
         raise ConfigurationError(f"cache takes a storage, yogadl.open_storage(...), not {storage!r:.100}")
-    flag("skip_finished_epoch", skip_finished_epoch)
+    bool_argument("skip_finished_epoch", skip_finished_epoch)
     _check_options(stream_options)
     pipeline = _Pipeline()
     build_once = storage.cacheable(dataset_id, dataset_version)(pipeline)

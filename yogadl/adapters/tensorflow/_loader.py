@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from yogadl._core.arguments import whole
+from yogadl._core.arguments import int_argument
 from yogadl._core.protocols import Stream
 from yogadl._core.spec import Node
 from yogadl._dataref import takes_a_stream
@@ -58,7 +58,7 @@ def make_tf_dataset(
         [4, 2]
     """
     if batch_size is not None:
-        batch_size = whole("batch_size", batch_size, 1)
+        batch_size = int_argument("batch_size", batch_size, 1)
     given: Any = stream  # checked below
     if isinstance(given, Stream) and not isinstance(given, RecordStream):
         return _from_generator(given, batch_size, drop_remainder, padding_field)

@@ -20,7 +20,7 @@ from yogadl._core.leaf import BYTES, NUMPY_DTYPES, BadValueError, Leaf
 from yogadl._core.protocols import Column
 from yogadl._core.spec import Keys, NamedTupleNode, Node, Spec, node_of
 from yogadl._format.columns import HeapValues, as_bytes, shapes_of
-from yogadl._format.table import before
+from yogadl._format.table import running_sums
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 # A tf.data.Dataset, a tf.Tensor, a tf.TypeSpec: TensorFlow has no annotations that a checker can use.
@@ -278,7 +278,7 @@ def rows(leaf: Leaf, column: Column) -> Arrays:
     found, counts = [flat], np.ones(len(values), np.int64)
     for level in range(rank):
         lengths = np.repeat(shapes[:, level], counts)
-        found.append(before(lengths))
+        found.append(running_sums(lengths))
         counts = counts * shapes[:, level]
     return found
 
@@ -295,9 +295,9 @@ def nested_rows(name: str, columns: Sequence[Column]) -> Arrays:
     flat = np.concatenate(values)
     if flat.dtype == object:
         flat = encoded(flat.ravel().tolist()).reshape(flat.shape)
-    found = [flat, before([len(value) - 1 for value in splits[0]])]
+    found = [flat, running_sums([len(value) - 1 for value in splits[0]])]
     for level in splits:
-        found.append(before(np.concatenate([np.diff(value) for value in level])))
+        found.append(running_sums(np.concatenate([np.diff(value) for value in level])))
     return found
 
 

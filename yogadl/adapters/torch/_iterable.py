@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from yogadl._core.arguments import whole
+from yogadl._core.arguments import int_argument
 from yogadl._dataref import takes_a_stream
 from yogadl._stream import Cut, NumberedBatches, Point, RecordStream, as_stream, read_cursor, write_cursor
 from yogadl.adapters._checks import cut_of
@@ -309,7 +309,7 @@ class ItemIterator(Iterator[Any]):
             CursorError: if the state is of another dataset, batch size or number of workers.
         """
         try:
-            start, yielded = Point(*state["start"]), whole("yielded", state["yielded"])
+            start, yielded = Point(*state["start"]), int_argument("yielded", state["yielded"])
             layout = {name: state[name] for name in self._layout()}
             point = read_cursor(self._items.stream.run.identity(), state["cursor"])
         except (KeyError, TypeError, ConfigurationError) as error:

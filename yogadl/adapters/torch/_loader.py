@@ -11,7 +11,7 @@ from typing import Any, Final, TypedDict, Unpack
 import numpy as np
 import torch
 
-from yogadl._core.arguments import flag, names_of, unknown_argument, whole
+from yogadl._core.arguments import bool_argument, int_argument, names_of, unknown_argument
 from yogadl._core.frozen import frozen
 from yogadl._dataref import RecordsRef
 from yogadl._stream import (
@@ -77,7 +77,7 @@ def worker_options(workers: int, options: Any, transform: Any) -> WorkerOptions:
         timeout_s=options.get("timeout") or None,
         method=method,
         is_persistent=bool(options.get("persistent_workers")),
-        factor=whole("prefetch_factor", options.get("prefetch_factor", _CHUNKS_PER_WORKER), 1),
+        factor=int_argument("prefetch_factor", options.get("prefetch_factor", _CHUNKS_PER_WORKER), 1),
         named=(("transform", transform), ("worker_init_fn", initialize)),
         preload=("yogadl.adapters.torch",),
         errors=_ERRORS,
@@ -201,8 +201,8 @@ def make_dataloader(
         tensor([2, 3])
     """
     run = as_stream(stream).run
-    workers = whole("num_workers", num_workers)
-    size = whole("batch_size", batch_size, 1)
+    workers = int_argument("num_workers", num_workers)
+    size = int_argument("batch_size", batch_size, 1)
     cut = cut_of(size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
     batches = TensorBatches(run, padding_field=padding_field)
     if transform is not None and not callable(transform):
@@ -211,7 +211,7 @@ def make_dataloader(
     recipe = Recipe(batches, cut, () if transform is None else (partial(map, transform),))
     if workers:
         recipe = recipe.in_workers(worker_options(workers, given, transform))
-    if flag("pin_memory", pin_memory) and _should_pin():
+    if bool_argument("pin_memory", pin_memory) and _should_pin():
         recipe = replace(recipe, stages=(*recipe.stages, partial(map, _pinned), Prefetch(_PINNED_AHEAD)))
     warn_of_shards(stream, cut)
     return Loader(stream, recipe)

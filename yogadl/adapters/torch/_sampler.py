@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from yogadl._core.arguments import flag, whole
+from yogadl._core.arguments import bool_argument, int_argument
 from yogadl._dataref import takes_a_stream
 from yogadl._stream import (
     Cut,
@@ -243,7 +243,7 @@ class BatchSampler(_StreamSampler, torch.utils.data.Sampler):  # type: ignore[mi
 
     @takes_a_stream
     def __init__(self, stream: RecordStream, batch_size: int, drop_last: bool = False) -> None:
-        self.batch_size = whole("batch_size", batch_size, 1)
-        self.drop_last = flag("drop_last", drop_last)
+        self.batch_size = int_argument("batch_size", batch_size, 1)
+        self.drop_last = bool_argument("drop_last", drop_last)
         cut = cut_of(self.batch_size, self.drop_last)
         _StreamSampler.__init__(self, stream, cut, is_batched=True)

@@ -11,7 +11,7 @@ from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey
 from yogadl._core.memory import trim_allocator
 from yogadl._core.process import ProcessLock
-from yogadl._core.protocols import Column, Indices, Lineage, Locality, Memory, Planned
+from yogadl._core.protocols import Column, Indices, Lineage, Locality, Memory, OnPlanned
 from yogadl._core.spec import Spec
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import AnyReader, Reader
@@ -53,7 +53,7 @@ class Opener(Protocol):
             digest: The digest of the manifest that the caller wants, if any; the result may have another.
         """
 
-    def here(self, key: DatasetKey, digest: str) -> Published | None:
+    def mirrored(self, key: DatasetKey, digest: str) -> Published | None:
         """Return the manifest with this digest if all its files are on this machine, else ``None``."""
         return None
 
@@ -78,7 +78,7 @@ class Opener(Protocol):
     def write(self, name: str, content: bytes) -> None:
         """Write a file that is the same in every copy; a file of that name is replaced."""
 
-    def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
+    def tagged_version(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
         """Return the version that a tag names, ``None`` if there is no such tag.
 
         Args:
@@ -87,7 +87,7 @@ class Opener(Protocol):
                 used.
         """
 
-    def opened(self, published: Published) -> None:
+    def note_opened(self, published: Published) -> None:
         """Record that this manifest was returned as the newest of its version."""
 
     def planner(self, parts: "Parts") -> Any:
@@ -238,11 +238,11 @@ class CachedRecords:
         return reader.blocks(number) if isinstance(reader, Reader) else None
 
     def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, planned: Planned | None = None
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
         """Announce that these records will be read soon; see `announce`."""
-        if planned is not None:
-            planned(self, indices, fields)
+        if on_planned is not None:
+            on_planned(self, indices, fields)
             return 0
         return self.open()[1].will_need(indices, fields)
 

@@ -44,7 +44,7 @@ class Catalogue:
             self, key, published.digest, allow_pickle, check=check, tag=tag, published=published
         )
         records.open()
-        self.opener.opened(published)
+        self.opener.note_opened(published)
         return RecordsRef(records)
 
     def published(self, key: DatasetKey, digest: str | None = None) -> Published:
@@ -58,7 +58,7 @@ class Catalogue:
             if found is None:
                 raise self.not_found(key)
             return found
-        here = self.opener.here(key, digest)
+        here = self.opener.mirrored(key, digest)
         if here is not None:
             return here
         for name in self._manifest_names(key):
@@ -84,9 +84,9 @@ class Catalogue:
             published = self.find(key, digest)
             if published is not None:
                 return key, published
-            version = self.opener.tagged(key)
+            version = self.opener.tagged_version(key)
         except StorageError:
-            version = self.opener.tagged(key, is_away=True)
+            version = self.opener.tagged_version(key, is_away=True)
             if version is None:
                 raise
         if version is None:

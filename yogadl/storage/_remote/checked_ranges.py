@@ -11,7 +11,7 @@ import numpy as np
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
 from yogadl._format.checks import Checksums
-from yogadl._format.table import before
+from yogadl._format.table import running_sums
 from yogadl.errors import CacheFormatError
 from yogadl.storage._remote.ranges import Ranges
 
@@ -113,7 +113,7 @@ class BlockPlaces:
 
     def __init__(self, sums: Checksums) -> None:
         self._sums = sums
-        self._first = before(sums.table.size_bytes)  # the start of each part if all parts were joined
+        self._first = running_sums(sums.table.size_bytes)  # the start of each part if all parts were joined
         keys = self._first[sums.part] + sums.position
         full = np.flatnonzero(sums.length)
         self._blocks = full[np.argsort(keys[full])]
@@ -125,14 +125,14 @@ class BlockPlaces:
         Raises:
             CacheFormatError: if a range lies in no block, or in several.
         """
-        sums, blocks = self._sums, self.before(parts, positions)
+        sums, blocks = self._sums, self.blocks_at(parts, positions)
         ends = sums.position[blocks] + sums.length[blocks]
         is_inside = (sums.part[blocks] == parts) & (sums.position[blocks] <= positions)
         if not (is_inside & (positions + lengths <= ends)).all():
             raise CacheFormatError("a range is not within one block; build the dataset again")
         return blocks
 
-    def before(self, parts: Int64s, positions: Int64s) -> Int64s:
+    def blocks_at(self, parts: Int64s, positions: Int64s) -> Int64s:
         """Return the last block that begins at or before each of these positions, if there is one."""
         places = np.searchsorted(self._keys, self._first[parts] + positions, side="right") - 1
         return self._blocks[places]

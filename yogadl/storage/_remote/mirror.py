@@ -302,7 +302,7 @@ class Mirror:
             else:
                 location.caches.write(self._newest_name(key), digest.encode())
 
-    def tagged(self, key: DatasetKey) -> str | None:
+    def tagged_version(self, key: DatasetKey) -> str | None:
         """Return the version that a tag named when the store answered last."""
         location = self._location_if_any()
         content = None if location is None else location.caches.read(self._tag_name(key))
@@ -311,7 +311,7 @@ class Mirror:
     def note_tag(self, key: DatasetKey, version: str | None) -> None:
         """Note the version that a tag names, or ``None`` if it names none."""
         with _errors_logged(key):
-            if self.tagged(key) == version:
+            if self.tagged_version(key) == version:
                 return
             if version is None:
                 self.folder.remove(self._tag_name(key))
@@ -453,7 +453,7 @@ class NoMirror(Mirror):
     def renew(self, key: DatasetKey, digest: str | None) -> None:
         """Note nothing."""
 
-    def tagged(self, key: DatasetKey) -> str | None:
+    def tagged_version(self, key: DatasetKey) -> str | None:
         """Return that no tag is known here."""
         return None
 

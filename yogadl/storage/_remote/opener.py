@@ -308,7 +308,7 @@ class MirrorOpener:
         self.mirror.renew(key, None if content is None else digest_of(content))
         return content
 
-    def here(self, key: DatasetKey, digest: str) -> Published | None:
+    def mirrored(self, key: DatasetKey, digest: str) -> Published | None:
         return self.mirror.published_if_whole(key, digest)
 
     def reader(self, published: Published, *, check: bool = False) -> AnyReader:
@@ -426,16 +426,16 @@ class MirrorOpener:
         self.mirror.keep_file(name, content)
         self._hurried.write(name, content)
 
-    def tagged(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
+    def tagged_version(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
         from yogadl.storage._catalogue.tags import version_of  # fetching by version does not need it
 
         if is_away:
-            return self.mirror.tagged(key)
+            return self.mirror.tagged_version(key)
         version = version_of(MirroredRoot(self._bucket, self.mirror), key)
         self.mirror.note_tag(key, version)
         return version
 
-    def opened(self, published: Published) -> None:
+    def note_opened(self, published: Published) -> None:
         self.mirror.keep_newest(published)
 
     def fill(self, published: Published, *, progress: Callable[[int, int], None] | None = None) -> list[str]:

@@ -114,7 +114,7 @@ class _BlockCounter:
     def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         full = lengths > 0
         # `find` would need exact positions; the positions of values are estimates.
-        blocks = self._places.before(parts[full], positions[full])
+        blocks = self._places.blocks_at(parts[full], positions[full])
         if keeps_pages:
             new = [block for block in np.unique(blocks).tolist() if block not in self._kept]
             self._kept.update(new)
@@ -147,7 +147,7 @@ class _BlockCounter:
 
 
 class Planner:
-    """Count the requests that reading one cache takes. Call it with the announced records; see `Planned`.
+    """Count the requests that reading one cache takes. Call it with the announced records; see `OnPlanned`.
 
     The part table has the size of each block of values of varying length, but not of each value. The planner
     counts as if all values of a block were equally long.

@@ -11,7 +11,7 @@ import numpy as np
 
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
-from yogadl._format.table import before
+from yogadl._format.table import running_sums
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
 from yogadl.storage._remote.requests import DaemonThreads, Pins, RequestedRange, Spending
@@ -188,12 +188,12 @@ class Ranges:
     @cached_property
     def _first(self) -> Int64s:
         """The start of each part, if all parts were joined."""
-        return before(self._sizes)
+        return running_sums(self._sizes)
 
     @cached_property
     def _first_page(self) -> Int64s:
         """The number of each part's first page; all parts' pages are numbered in one sequence."""
-        return before(-(-self._sizes // PAGE_BYTES))
+        return running_sums(-(-self._sizes // PAGE_BYTES))
 
     def raise_if_damaged(self, parts: Int64s) -> None:
         """Raise the error of one of these parts, if a part was marked as damaged."""
