@@ -126,7 +126,7 @@ def own_temporary_folder() -> str:
     memory = "/dev/shm"
     has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= MEMORY_BYTES
     is_used = has_room and not os.statvfs(memory).f_flag & os.ST_NOEXEC
-    folder = tempfile.mkdtemp(prefix="yogadl-tests-", dir=memory if is_used else None)
+    folder = tempfile.mkdtemp(prefix="yogadl-", dir=memory if is_used else None)
     os.chmod(folder, 0o755)  # for the tests of other users
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     return folder
