@@ -13,7 +13,7 @@ yogadl.storage._builds _build=build _engines=executors _shares=receipts
 yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=parts _tags=tags
 yogadl.storage._files _folder=folder _mounts=mounts local=local_bucket
 yogadl.storage._objects bucket obstore_ranges
-yogadl.storage._remote _checked_ranges=checked_ranges _held=extents _ranges=ranges _remote_opening=opener
+yogadl.storage._remote _checked_ranges=checked_ranges _held=held_ranges _ranges=ranges _remote_opening=opener
 yogadl.storage._remote eviction location=eviction mirrored_cache partial_file receive=download
 yogadl.storage._remote transfer=download
 yogadl._views _chain=functions _filter=filter
@@ -148,7 +148,7 @@ yogadl.cli._report_page.fields MOST_VERSIONS
 yogadl.cli._report_page.fields MOST_IMAGE_BYTES RECORDS
 yogadl.cli._report_page.fields SAMPLING_AT_ONCE=_AT_ONCE SAMPLING_MOST_BYTES=MOST_BYTES
 yogadl.cli._output WAITING_DELAY_S=_DELAY_S _TICK_S
-yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S _MISTAKEN_S
+yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S MISTAKEN_S=_NEVER_ANSWERED_LIMIT_S
 yogadl.storage._catalogue.catalogue _MOST_FILES_LISTED
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES
@@ -159,7 +159,7 @@ yogadl.storage._builds.executors _LEAST_WAITING_IF_UNKNOWN _LEAST_WAITING _MOST_
 yogadl.storage._builds.executors _PART_BYTES _WAITING_BYTES
 yogadl.storage._catalogue.export EXPORT_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.storage._builds.growth MOST_EARLIER
-yogadl.storage._remote.extents HELD_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
+yogadl.storage._remote.held_ranges HELD_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
 yogadl.storage._leases.policy _MIN_TTL_S
 yogadl.storage._leases.waiting WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
 yogadl.storage._leases.locks LOCK_LOG_AFTER_S=_LOG_AFTER_S

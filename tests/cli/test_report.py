@@ -423,7 +423,7 @@ def test_a_long_table_of_fields_is_folded(report, count):
 def test_it_says_how_each_field_is_stored(report, storage):
     page = report([{"x": n, "text": "a" * n} for n in range(1000)])
     header, number, text = page.rows("How each field is stored")
-    assert header[:5] == ["field", "stored as", "blocks", "bytes", "a record"]
+    assert header[:5] == ["field", "stored as", "blocks", "bytes", "bytes per record"]
     assert number[:5] == ["x", "fixed", "1", "8.0 kB", "8 B"]
     assert text[1] == "varying"
     assert facts_of(page)["files"].startswith("1 file, ")

@@ -459,8 +459,8 @@ ELSEWHERE = {
         "_stream.run._BLOCK_RECORDS",
         "_stream.block_ahead._REQUEST_BYTES",
         "_stream.block_ahead._WINDOW_BYTES",
-        "storage._remote.extents.HELD_GAP_BYTES",
-        "storage._remote.extents.MOST_IN_MEMORY_BYTES",
+        "storage._remote.held_ranges.HELD_GAP_BYTES",
+        "storage._remote.held_ranges.MOST_IN_MEMORY_BYTES",
     ],
     "storage/test_storage_checked_ranges.py": [
         "storage._remote.checked_ranges.MOST_CHECKED_BYTES",
@@ -522,7 +522,7 @@ def size_constants():
     for path in LIBRARY.rglob("*.py"):
         module = ".".join(path.relative_to(LIBRARY).with_suffix("").parts)
         of_records = (
-            "storage._remote.extents",
+            "storage._remote.held_ranges",
             "storage._remote.checked_ranges",
             "storage._remote.ranges",
             "storage._builds.receipts",

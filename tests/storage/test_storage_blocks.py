@@ -299,7 +299,7 @@ def test_iterators_side_by_side_hold_blocks_each(url, first):
 )
 def test_a_block_in_two_of_the_formats_is_one_request(url, between, is_one):
     ranges = fetched(url)._records.open()[1].parts.away._ranges
-    held = _held.BlockStore(_held.HeldReader(ranges), None).window("w")
+    held = _held.BlockStore(_held.WindowReader(ranges), None).window("w")
     parts, lengths = np.zeros(2, np.int64), np.full(2, 100)
     held.add(parts, np.array([0, 100 + between]), lengths)
     found = held._holder.read(parts, np.array([0, 100 + between]), lengths, is_announced=True)

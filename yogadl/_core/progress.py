@@ -118,9 +118,9 @@ class Tally:
         title: The name of the build.
         count: The number of partitions.
         total: The number of records, if known.
-        show: Shows the progress, if anything does.
+        show: The function that shows the progress; ``None``: `print_line` prints it.
         report: Called with the progress as well.
-        print_line: Prints a line now and then, if `show` is None.
+        print_line: Prints a line now and then; used only if `show` is None.
     """
 
     def __init__(

@@ -250,7 +250,7 @@ class CheckedReader:
                 heap = self._sums.blocks_of(number, "heap").start + field.heap_blocks(rows)
                 checked_bytes += self._check_blocks(rows, heap)
         self._unchecked_fields = self._find_unchecked_fields()
-        parts.touch(checked_bytes)
+        parts.count_read_bytes(checked_bytes)
 
     def _check_blocks(self, rows: StoredRows, blocks: Int64s) -> int:
         """Hash the blocks that were not checked yet; return their total size in bytes.

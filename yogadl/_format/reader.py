@@ -40,7 +40,10 @@ class Hints:
         self._trusted_records = 0
 
     def announce(self, rows: StoredRows) -> int:
-        """Have the kernel read these rows, if not in memory; return how many records need no announcement."""
+        """Have the kernel read these rows, if not in memory.
+
+        Return how many of the following records need no announcement.
+        """
         if self._trusted_records > 0:
             self._trusted_records -= len(rows.indices) + _SPARED_RECORDS
             return _SPARED_RECORDS
@@ -55,7 +58,7 @@ class Hints:
         return 0
 
     def _are_resident(self, rows: StoredRows, starts: Int64s) -> bool:
-        """Return whether a sample of positions in the window is in memory.
+        """Return whether a sample of positions in the window, which maps the parts, is in memory.
 
         A read without waiting is used, since mincore reports files of other users as always resident.
         """
@@ -140,8 +143,8 @@ class Reader:
         chosen_fields = self.fields if fields is None else [self.fields[number] for number in fields]
         if not len(indices):
             return [field.empty() for field in chosen_fields]
-        if self.parts.renew_after:
-            self.parts.touch(len(indices) * len(self.fields) * (PAGE_BYTES + self.record_bytes))
+        if self.parts.remap_after_pages:
+            self.parts.count_read_bytes(len(indices) * len(self.fields) * (PAGE_BYTES + self.record_bytes))
         try:
             rows = self.parts.rows(indices)
             return [field.gather(rows, memory) for field in chosen_fields]
@@ -158,8 +161,10 @@ class Reader:
     def stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> NDArray[Any]:
         """Return the items from `starts` to `stops` of each value of a field, back to back."""
         field = self._varying_field(number)
-        if self.parts.renew_after:
-            self.parts.touch(2 * PAGE_BYTES * len(indices) + int((stops - starts).sum()) * field.item_bytes)
+        if self.parts.remap_after_pages:
+            self.parts.count_read_bytes(
+                2 * PAGE_BYTES * len(indices) + int((stops - starts).sum()) * field.item_bytes
+            )
         try:
             return field.stretches(self.parts.rows(indices), starts, stops)
         except PartRemovedError:
@@ -173,8 +178,8 @@ class Reader:
     def mapped(self, records: int) -> Window | None:
         """Return the window if all parts are mapped into it, else None; count this many records as read."""
         parts = self.parts
-        if parts.renew_after:
-            parts.touch(records * len(self.fields) * (PAGE_BYTES + self.record_bytes))
+        if parts.remap_after_pages:
+            parts.count_read_bytes(records * len(self.fields) * (PAGE_BYTES + self.record_bytes))
         window = parts.window
         is_mapped = parts.are_all_mappable and (window.all_mapped or window.map_few())
         return window if is_mapped else None
@@ -185,7 +190,10 @@ class Reader:
         return field.blocks() if isinstance(field, FixedField) else None
 
     def will_need(self, indices: Int64s, fields: Sequence[int] | None = None) -> int:
-        """Announce that these records will be read soon; costs next to nothing if they are in memory."""
+        """Announce that these records will be read soon; costs next to nothing if they are in memory.
+
+        Return how many of the following records need no announcement.
+        """
         if not len(indices):
             return 0
         if self.parts.away is not None and self.parts.away.are_away.any():

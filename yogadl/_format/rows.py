@@ -372,7 +372,7 @@ class Parts:
         # If all parts but the last have one size, the part of a record is found by a division.
         is_even = len(counts) > 0 and bool((counts[:-1] == counts[0]).all() and counts[-1] <= counts[0])
         self._part_records = int(counts[0]) if is_even else 0
-        self.renew_after = _RENEW_PAGES if table.total_bytes > _RENEW_CACHE_BYTES else 0
+        self.remap_after_pages = _RENEW_PAGES if table.total_bytes > _RENEW_CACHE_BYTES else 0
         self._touched_pages = 0
 
     def rows(self, indices: Int64s, *, is_announced: bool = True) -> "StoredRows":
@@ -449,10 +449,10 @@ class Parts:
         """Open a part's file; the caller closes the descriptor."""
         return open_part(self._files.path(part), int(self.table.size_bytes[part]))
 
-    def touch(self, size_bytes: int) -> None:
+    def count_read_bytes(self, size_bytes: int) -> None:
         """Count bytes that are read from mapped parts; after many of a large cache, replace the window."""
         self._touched_pages += size_bytes // PAGE_BYTES
-        if self._touched_pages > self.renew_after > 0:
+        if self._touched_pages > self.remap_after_pages > 0:
             self._touched_pages = 0
             self.window = self._new_window()  # code that gathers from the old window still holds it
 

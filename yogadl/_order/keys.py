@@ -77,7 +77,7 @@ def apportion(total: int, weights: Sequence[int | Fraction]) -> list[int]:
 
 # Hash integers into 64-bit keys, so that neighbouring seeds and epochs never give the same order.
 #
-# The mixer is the finaliser of SplitMix64, and `stream` is the output of SplitMix64; both are stated in
+# The mixer `mix` is the finaliser of SplitMix64; it and `splitmix64_output` are stated in
 # `docs/explanation/order.md`, frozen as version 1.
 
 
@@ -99,7 +99,7 @@ def absorb(state: int, word: int) -> int:
     return mix(((state ^ word) + GOLDEN) & MASK64)
 
 
-def stream(key: int, number: int) -> int:
+def splitmix64_output(key: int, number: int) -> int:
     """Return output `number` (from 0) of the generator SplitMix64 started at `key`."""
     return mix((key + (number + 1) * GOLDEN) & MASK64)
 

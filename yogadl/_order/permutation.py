@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._order.keys import GOLDEN, mix_array, stream
+from yogadl._order.keys import GOLDEN, mix_array, splitmix64_output
 
 Integers = NDArray[np.int64]
 Words = NDArray[np.unsignedinteger[Any]]  # uint32 or uint64: the arithmetic is the same
@@ -102,7 +102,7 @@ def make_network(n: int) -> Network:
 def make_schedule(network: Network, key: int) -> Schedule:
     """Spread a key over the rounds of a network."""
     surplus = 64 - network.word_bits
-    words = [stream(key, number) >> surplus for number in range(2 * ROUNDS)]
+    words = [splitmix64_output(key, number) >> surplus for number in range(2 * ROUNDS)]
     return Schedule(
         tuple(network.dtype(word | 1) for word in words[0::2]),
         tuple(network.dtype(word) for word in words[1::2]),

@@ -79,8 +79,8 @@ def builder_of(
         args: The positional arguments.
         kwargs: The keyword arguments.
         reader: Reads code; it keeps parsed files, so use the same reader for one call after another.
-        thorough: As in `ValueForms`.
-        strict: As in `ValueForms`.
+        thorough: Whether every value must be described exactly, as for a version; otherwise only cheap ones.
+        strict: Whether a value that can't be described is refused; otherwise only its type counts.
 
     Raises:
         ConfigurationError: if a value can't be described; the error names the value and a remedy.
@@ -221,7 +221,7 @@ def sha256_of_function(function: Callable[..., Any]) -> str:
         ConfigurationError: if a value has no description, so that the hash would not be reliable.
     """
     walk = Walk(function, CodeReader(), thorough=True, strict=True)
-    walk.add_argument("function", function)  # with its defaults; for a builder, the call includes them
+    walk.add_argument("function", function)  # its defaults too
     walk.finish()
     return Builder("", None, {}, tuple(walk.found.values()), {}).sha256
 

@@ -35,7 +35,8 @@ _MAX_OWN_SEGMENTS: Final = 16
 # Each segment is a mapping, of which a process may have some 65,000. If a consumer keeps so many batches,
 # further arrays are copied.
 MOST_SEGMENTS: Final = 4096
-# A segment is given up after it was free for this many batches: batches that were kept may have taken many.
+# A segment that was free for this many batches is dropped: while the consumer keeps batches, more
+# segments are made than are needed later.
 _IDLE_BATCHES: Final = 16
 _NO_BUFFER: Final = "VMm"  # kinds of dtypes for which numpy exports no buffer: those of ml_dtypes, and dates
 
@@ -54,10 +55,10 @@ class FilledSegment(NamedTuple):
 
 
 class SharedBatch(NamedTuple):
-    """A batch in shared memory, as a worker sends it; without segments, the stream holds all of it."""
+    """A batch in shared memory, as a worker sends it; without segments, `pickled` holds all of it."""
 
     segments: list[FilledSegment]
-    stream: bytes | None  # the pickled structure; None: it is the last buffer
+    pickled: bytes | None  # the pickled structure; None: it is the last buffer
     dropped: list[int]  # the numbers of segments that the worker will not use again
 
 
@@ -91,12 +92,12 @@ class Packer:
         self._new: dict[int, int] = {}  # descriptors by number; never sent
         self._descriptors_to_send: dict[int, int] = {}  # descriptors sent with the batch
         self._kept: dict[int, int] = {}  # descriptors by number; see `KEEPS_DESCRIPTORS`
-        self._given_up: list[int] = []
+        self._dropped: list[int] = []
         self._packed = 0
         self._idle: dict[int, int] = {}  # the fewest free at each of the latest batches
 
-    def give_up(self, numbers: Sequence[int]) -> None:
-        """Give up these segments, which the consumer could not map."""
+    def remove_unmapped(self, numbers: Sequence[int]) -> None:
+        """Remove these segments, which the consumer could not map."""
         for number in numbers:
             del self._sent[number]
             if number in self._kept:
@@ -142,13 +143,13 @@ class Packer:
             is_copy: Whether to use no segments, and send everything in the message.
         """
         segments: list[FilledSegment] = []
-        stream: bytes | None = None
+        structure: bytes | None = None
         if not is_copy:
             buffers: Buffers = []
             pickled = _pickled(batch, buffers, self._reduce)
             groups = [[buffer] for buffer in buffers] if len(buffers) <= _MAX_OWN_SEGMENTS else [buffers]
-            stream = pickled if len(pickled) <= _SMALL_BYTES else None
-            if stream is None:
+            structure = pickled if len(pickled) <= _SMALL_BYTES else None
+            if structure is None:
                 groups.append([np.frombuffer(pickled, np.uint8)])
             try:
                 for position, group in enumerate(groups):
@@ -159,11 +160,11 @@ class Packer:
                 self.take_back([segment.number for segment in segments])
                 is_copy = True
         if is_copy:
-            segments, stream = [], _pickled(batch, None, self._reduce)
+            segments, structure = [], _pickled(batch, None, self._reduce)
         self.forget()
         self._trim()
-        dropped, self._given_up = self._given_up, []
-        return SharedBatch(segments, stream, dropped), list(self._descriptors_to_send.values())
+        dropped, self._dropped = self._dropped, []
+        return SharedBatch(segments, structure, dropped), list(self._descriptors_to_send.values())
 
     def _trim(self) -> None:
         """Give up segments that no recent batch has needed."""
@@ -180,7 +181,7 @@ class Packer:
             if segment.number in self._new:  # never sent
                 os.close(self._new.pop(segment.number))
             else:
-                self._given_up.append(segment.number)
+                self._dropped.append(segment.number)
         del free[:count]
 
     def sent(self) -> None:
@@ -293,10 +294,10 @@ class Unpacker:
         buffers: Buffers = []
         for segment in batch.segments:
             buffers += self._read(segment)
-        stream = buffers.pop().data if batch.stream is None else batch.stream
+        pickled = buffers.pop().data if batch.pickled is None else batch.pickled
         if is_copy:
             buffers = [buffer.copy() for buffer in buffers]
-        return pickle.loads(stream, buffers=buffers)
+        return pickle.loads(pickled, buffers=buffers)
 
     def _map(self, segments: Sequence[FilledSegment], descriptors: Sequence[int]) -> None:
         new = [segment for segment in segments if segment.is_new]
@@ -340,33 +341,33 @@ class _Borrowed:
 
 def _pickled(batch: Any, buffers: Buffers | None, reduce: Reduce | None) -> bytes:
     """Pickle a batch; collect the memory of its arrays in `buffers`, unless that is ``None``."""
-    stream = io.BytesIO()
+    file = io.BytesIO()
     try:
-        _Pickler(stream, buffers, reduce).dump(batch)
+        _Pickler(file, buffers, reduce).dump(batch)
     except (TypeError, AttributeError, pickle.PicklingError):
-        stream = io.BytesIO()
+        file = io.BytesIO()
         if buffers is not None:
             buffers.clear()
-        _by_value()(stream, buffers, reduce).dump(batch)
-    return stream.getvalue()
+        _by_value()(file, buffers, reduce).dump(batch)
+    return file.getvalue()
 
 
 class _Pickler(pickle.Pickler):
     """Pickles objects by their own reduction, and collects the memory of large arrays in `buffers`."""
 
-    def __init__(self, stream: io.BytesIO, buffers: Buffers | None, reduce: Reduce | None) -> None:
-        def is_in_stream(buffer: pickle.PickleBuffer) -> bool:
+    def __init__(self, file: io.BytesIO, buffers: Buffers | None, reduce: Reduce | None) -> None:
+        def is_in_pickle(buffer: pickle.PickleBuffer) -> bool:
             raw = buffer.raw()
             if buffers is None or raw.nbytes <= _SMALL_BYTES:
                 return True
             buffers.append(np.frombuffer(raw, np.uint8))
             return False
 
-        super().__init__(stream, 5, buffer_callback=is_in_stream)
+        super().__init__(file, 5, buffer_callback=is_in_pickle)
         self._reduce = reduce
 
     def reducer_override(self, value: Any) -> Any:
-        """Return how to pickle an object whose memory would otherwise be copied into the stream."""
+        """Return how to pickle an object whose memory would otherwise be copied into the pickle."""
         if type(value) is np.ndarray:
             if value.dtype.kind in _NO_BUFFER and value.dtype.names is None:
                 raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data

@@ -234,7 +234,7 @@ def _answer(channel: Channel, reader: "_ItemReader") -> None:
         while arrived is not None:
             request: Request = arrived[0]
             reader.packer.take_back(request.returned)
-            reader.packer.give_up(request.lost)
+            reader.packer.remove_unmapped(request.lost)
             if waiting and waiting[-1].iteration != request.iteration:
                 waiting.clear()
             waiting.append(request)

@@ -106,7 +106,7 @@ class SourceRecords:
     def _shape_error(self, number: int, record: int, shape: tuple[int, ...]) -> UnsupportedDataError:
         """Return the error for a shape that a field has in this record, but not in the sampled records."""
         leaves = [field.leaf for field in self.spec.fields]
-        expected = "spec= declares" if number in self._declared else "the records sampled at first have it"
+        expected = "spec= declares" if number in self._declared else "in the records that were read first"
         problem = f"has shape {shape}, not {leaves[number].shape} as {expected}"
         leaves[number] = widen(leaves[number], shape)
         declared = declaration_text(self.spec.with_leaves(leaves), self._declared | {number})

@@ -54,7 +54,7 @@ class Effect:
     """The effect of operations on the number of items; Grain's checkpoints contain it as JSON.
 
     Attributes:
-        deal: The number of consecutive items that make one element: the product of the sizes of the batch
+        deal: The items of one element (this name is in checkpoints): the product of the sizes of the batch
             operations before the first operation that may change the number of items otherwise.
         is_in_step: Whether only batching changes the number of items, so that all shards stay in step.
         is_known: Whether all operations are Grain's own. Another operation may take items and deliver none.
@@ -132,7 +132,7 @@ class Assignment:
 # Grain's checkpoints contain a numbering as JSON. A cursor can be computed from this JSON alone.
 
 
-_TAG = int.from_bytes(b"grain-1", "big")
+_KEY_USE = int.from_bytes(b"grain-1", "big")
 
 
 def length_of(numbering: Numbering) -> int:
@@ -143,7 +143,7 @@ def length_of(numbering: Numbering) -> int:
 def random_key(numbering: Numbering, number: int) -> int:
     """Return the key of an item's random generator, made of seed, epoch and the first record's position."""
     epoch, inside = numbering.locate(number)
-    return derive_key(_TAG, numbering.identity.seed or 0, epoch, numbering.position(epoch, inside))
+    return derive_key(_KEY_USE, numbering.identity.seed or 0, epoch, numbering.position(epoch, inside))
 
 
 def cursor_of(numbering: Numbering, delivered: int, *, is_short: bool) -> dict[str, Any]:
@@ -353,7 +353,10 @@ class BatchItems:
         return described("Batches", self._batches.stream.source)
 
     def element_spec(self) -> Any:
-        """Return the tree of a batch, with shape and dtype of each leaf; a list is an array of objects."""
+        """Return the tree of a batch, with shape and dtype of each leaf.
+
+        A field of varying shape, which is a list in a batch, is described as an array of objects.
+        """
         cut, spec = self._numbering.cut, with_padding(self._batches.stream.spec, self._batches.padding_field)
         leaves = [field.leaf for field in spec.fields]
         size = cut.size if cut.drop_remainder else None
@@ -440,7 +443,7 @@ class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain
         Raises:
             ConfigurationError: if the dataset has no end.
         """
-        assert sequential_slice, "another slice is a dataset of Grain's"
+        assert sequential_slice, "Grain itself makes any other slice, and does not call this method"
         if self.numbering.cut.epochs is None:
             raise ConfigurationError(
                 "a dataset without end (epochs=None) has no consecutive parts: pass a number of epochs, or "

@@ -39,7 +39,9 @@ _AT_ONCE: Final = 1024  # the number of records whose indices are computed toget
 
 
 class _ShardPlaces:
-    """The places of one shard. Place i of shard r of R has the index i * R + r in Grain.
+    """The places of one shard: numbers from 0, at which Grain reads its items.
+
+    In Grain, place i of shard r of R has the index i * R + r.
 
     Attributes:
         numbering: The numbering of the items.
@@ -179,15 +181,15 @@ def make_dataloader(
         epochs: The number of epochs to read; ``None``: without end.
         batch_size: The number of records in a batch, which is read in one step; ``None``: single records.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
-        padding_field: The name of a bool field to add; true for records that only repeat one to fill the
-            shard.
+        padding_field: The name of a bool field to add; true for a record that repeats another only to make
+            the shards equally long.
         skip_finished_epoch: If no item is left in the cursor's epoch, read the next epoch instead of
             yielding nothing; see docs/howto/cursors.md.
         **options: The other arguments of `grain.DataLoader`. By default ``read_options`` sets no threads,
             which only help if reading waits; ``shard_options`` must agree with the stream.
 
     Raises:
-        ConfigurationError: if an argument is invalid, or the stream is a loader already.
+        ConfigurationError: if an argument is invalid, or `stream` is a loader: what `stream.batch` returns.
 
     Example:
         >>> import grain, numpy as np, yogadl
@@ -228,13 +230,13 @@ def map_dataset(
         batch_size: The number of records in a batch, which is read in one step; ``None``: single records.
         epochs: The number of epochs that the dataset's length covers; ``None``: without end.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
-        padding_field: The name of a bool field to add; true for records that only repeat one to fill the
-            shard.
+        padding_field: The name of a bool field to add; true for a record that repeats another only to make
+            the shards equally long.
         skip_finished_epoch: Start with the next epoch if no item is left in the cursor's epoch; needed for
             ``.repeat()``, which can't repeat an empty dataset.
 
     Raises:
-        ConfigurationError: if an argument is invalid, or the stream is a loader already.
+        ConfigurationError: if an argument is invalid, or `stream` is a loader: what `stream.batch` returns.
 
     Example:
         >>> import numpy as np, yogadl

@@ -22,7 +22,8 @@ _MANY_RECORDS: Final = 2**40
 class _Pipeline(threading.local):
     """The builder that `cacheable` calls: it returns the dataset that was set before the call.
 
-    Its attribute `__yogadl_version__`, the Python functions of the dataset, stands for its code in a version.
+    When a version is computed, its attribute `__yogadl_version__`, the dataset's Python functions, is hashed
+    instead of the code of this class.
     """
 
     dataset: Dataset = None

@@ -142,7 +142,7 @@ _CHUNK_RECORDS: Final = 8 * 1024
 _VARYING_RECORDS: Final = 64
 _LARGE_RECORDS: Final = 16
 _LARGE_GRAPH_BYTES: Final = 2**28
-# The time to search a chunk for the record that fails: all records before it are read again.
+# The most time to search for the record that fails, for which the records before it are read again.
 _SEARCH_S: Final = 20.0
 # Stages that are endless if their input is, though tf.data may not know their length.
 _ENDLESS_AS_INPUT: Final = frozenset(
@@ -155,7 +155,7 @@ _ENDLESS_AS_INPUT: Final = frozenset(
 
 
 def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of TensorFlow
-    """Return the source in a `tf.data.Dataset`, or ``None`` if `data` is none.
+    """Return the source in a `tf.data.Dataset`, or ``None`` if `data` is not one.
 
     Args:
         data: The pipeline, of single records.
@@ -177,8 +177,8 @@ class DatasetSource:
     Attributes:
         provenance: The description of the pipeline for the manifest.
         origin: The pipeline's Python functions, whose code the graph lacks.
-        is_costly: Whether graph and functions determine all records, so that comparing samples of the records
-            is enough to know that they are the same.
+        is_costly: Whether a build that continues compares only samples of the records, since reading all of
+            them is costly: the graph and the functions then determine all records.
     """
 
     can_start_anywhere = True

@@ -1,4 +1,7 @@
-"""The sections of the page: fields, a few records, storing, history, each from a small sample."""
+"""The sections of the page that `yogadl report` makes.
+
+Fields and records are described from a small sample, the rest from the manifest, the part table and the log.
+"""
 
 import base64
 import itertools
@@ -40,8 +43,8 @@ MOST_RECORDS: Final = 4096
 _MOST_RECORDS_IN_BUCKET: Final = 128
 MOST_BYTES: Final = 64 * 2**20  # of all fields together
 _MOST_FIELD_BYTES: Final = 16 * 2**20
-_MOST_DRAWN_BYTES: Final = 32 * 2**20
-_AT_ONCE: Final = 256
+_MOST_SHOWN_BYTES: Final = 32 * 2**20
+_MOST_RECORDS_PER_READ: Final = 256
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Sample:
     def _varying(self, number: int, chosen: NDArray[np.int64], most_bytes: int) -> list[Any]:
         """Read values of a field of varying length, until they reach the limit of bytes."""
         values: list[Any] = []
-        step = max(1, min(_AT_ONCE, most_bytes // self.ref.record_bytes))
+        step = max(1, min(_MOST_RECORDS_PER_READ, most_bytes // self.ref.record_bytes))
         size_bytes = 0
         while len(values) < len(chosen) and size_bytes < most_bytes:
             (column,) = self.ref.columns(np.sort(chosen[len(values) : len(values) + step]), [number])
@@ -98,10 +101,10 @@ class Sample:
         leaves = [field.leaf for field in self.ref.spec.fields[:fields]]
         readable = [number for number, leaf in enumerate(leaves) if leaf.dtype != OBJECT]
         chosen = self.indices(np.arange(min(len(self.ref), count)))
-        step = max(1, min(count, _MOST_DRAWN_BYTES // self.ref.record_bytes))
+        step = max(1, min(count, _MOST_SHOWN_BYTES // self.ref.record_bytes))
         size_bytes = 0
         for first in range(0, len(chosen), step):
-            if size_bytes >= _MOST_DRAWN_BYTES:
+            if size_bytes >= _MOST_SHOWN_BYTES:
                 return
             indices = chosen[first : first + step]
             columns: list[Any] = [[None] * len(indices)] * len(leaves)
@@ -119,7 +122,7 @@ RECORDS: Final = 6
 MOST_FIELDS: Final = 40
 # The limit of all images together. The page holds them as base64, which takes a third more.
 MOST_IMAGE_BYTES: Final = 4 * 2**20
-_MOST_TEXT: Final = 600
+_MOST_TEXT_CHARACTERS: Final = 600
 _FEW_NUMBERS: Final = 8
 _LEAST_SIDE: Final = 96  # smaller images are shown larger
 
@@ -127,11 +130,11 @@ _LEAST_SIDE: Final = 96  # smaller images are shown larger
 def records_section(sample: Sample) -> str:
     """Return the section with records."""
     fields, names = sample.ref.spec.fields, names_of(sample.ref.spec)
-    drawer = _Drawer()
+    renderer = _ValueRenderer()
     cards = []
     for index, values in sample.records(RECORDS, MOST_FIELDS):
         entries = [
-            drawer.entry(name, field.leaf, index, value)
+            renderer.entry(name, field.leaf, index, value)
             for name, field, value in zip(names, fields, values, strict=False)
         ]
         heading = element("h3", f"Record {index:,}")
@@ -144,7 +147,7 @@ def records_section(sample: Sample) -> str:
     return section("records", "Records", note(caption), element("div", "\n".join(cards), class_="cards"))
 
 
-class _Drawer:
+class _ValueRenderer:
     """Show values as HTML; images only until a page has `MOST_IMAGE_BYTES` of them."""
 
     def __init__(self) -> None:
@@ -193,8 +196,8 @@ class _Drawer:
 def _text(value: str) -> str:
     if not value:
         return element("small", "empty")
-    shown = element("div", lines(value, _MOST_TEXT), class_="text", dir="auto")
-    if len(value) <= _MOST_TEXT:
+    shown = element("div", lines(value, _MOST_TEXT_CHARACTERS), class_="text", dir="auto")
+    if len(value) <= _MOST_TEXT_CHARACTERS:
         return shown
     return shown + element("small", f"{len(value):,} characters")
 
@@ -226,7 +229,7 @@ def fields_section(sample: Sample) -> str:
         omitted.append(f"{MOST_LISTED} are listed; <code>yogadl info</code> lists them all")
     caption = (
         "Values are described from a sample: the records that come first in a shuffle with seed "
-        f"{text(sample.seed)}, as many as are read in a moment."
+        f"{text(sample.seed)}, as many as can be read quickly."
     )
     return section(
         "fields", "Fields", listed, note("; ".join(omitted)) if omitted else "", note(caption),
@@ -250,7 +253,7 @@ def _card(name: str, leaf: Leaf, summary: Summary, sample_size: str) -> str:
     _, dtype, shape = row_of_field(name, leaf)
     form = f"{dtype}, {shape}" if shape else dtype
     content = [element("h3", text(name)), element("p", text(f"{form}; {sample_size}"), class_="form")]
-    content += [_drawn_distribution(name, one) for one in summary.distributions]
+    content += [_distribution_html(name, one) for one in summary.distributions]
     content += [note(text(remark)) for remark in summary.notes]
     return element("article", "\n".join(content), class_="card")
 
@@ -261,7 +264,7 @@ def _sample_size(looked_at: int, records: int) -> str:
     return all_records if looked_at == records else f"{looked_at:,} of {all_records}"
 
 
-def _drawn_distribution(name: str, distribution: Distribution) -> str:
+def _distribution_html(name: str, distribution: Distribution) -> str:
     title = f"{name:.100}: {distribution.title}"
     content = element("h4", text(distribution.title))
     if distribution.bars is not None:
@@ -274,7 +277,7 @@ def _drawn_distribution(name: str, distribution: Distribution) -> str:
 # The section about a version's files and blocks, and about the share of them on this machine.
 
 
-_HEADER: Final = ("field", "stored as", "blocks", "bytes", "a record", "share", "")
+_HEADER: Final = ("field", "stored as", "blocks", "bytes", "bytes per record", "share", "")
 
 
 def storing_section(info: DatasetInfo, location: str, parts: PartTable, locality: Locality) -> str:
@@ -314,10 +317,10 @@ def _rows(info: DatasetInfo, parts: PartTable) -> Iterator[list[str]]:
         blocks = len(stored.rows_position) + len(stored.heap_position)
         varying = int(stored.varying.sum())
         form = "varying" if varying == len(parts) else "both" if varying else "fixed"
-        part = min(1.0, size_bytes / total)
+        fraction = min(1.0, size_bytes / total)
         each = size(size_bytes / max(1, info.records))
-        yield [text(name), form, f"{blocks:,}", size(size_bytes), each, f"{part:.0%}",
-               share(part)]  # fmt: skip
+        yield [text(name), form, f"{blocks:,}", size(size_bytes), each, f"{fraction:.0%}",
+               share(fraction)]  # fmt: skip
 
 
 # The sections about a version's origin, the dataset's other versions, and the moves of its tags.
@@ -326,8 +329,8 @@ def _rows(info: DatasetInfo, parts: PartTable) -> Iterator[list[str]]:
 MOST_VERSIONS: Final = 50
 _MOST_LINES: Final = 40
 _MOST_ARGUMENTS: Final = 100
-_MOST_CODE: Final = 20_000
-_HASH: Final = 12
+_MOST_CODE_CHARACTERS: Final = 20_000
+_FINGERPRINT_CHARACTERS: Final = 12
 # `_provenance` hashes the source in this form, so that a change without effect does not change the version.
 _SOURCE: Final = "Its source code, reformatted, without decorators, annotations, docstrings and comments"
 _SOFTWARE: Final = {"yogadl": "yogadl", "python": "Python", "numpy": "numpy", "system": "system"}
@@ -352,7 +355,7 @@ def origin_section(info: DatasetInfo) -> str:
     return section(
         "origin", "Where it came from", pairs(entries),
         table("Arguments", ("argument", "value"), rows) if rows else "",
-        folded(_SOURCE, element("pre", lines(source, _MOST_CODE), tabindex=0))
+        folded(_SOURCE, element("pre", lines(source, _MOST_CODE_CHARACTERS), tabindex=0))
         if isinstance(source, str) and source else "",
         "" if builder.get("function") else note("The code that built it is not recorded."),
     )  # fmt: skip
@@ -401,13 +404,13 @@ def _row(logged: LoggedVersion, version: str) -> list[str]:
         f"{logged.parts:,}",
         size(logged.added_bytes),
         "" if logged.before is None else size(logged.shared_bytes),
-        element("code", text(logged.fingerprint[:_HASH])),
+        element("code", text(logged.fingerprint[:_FINGERPRINT_CHARACTERS])),
         text(", ".join(logged.tags)),
     ]
 
 
 def _changes(logged: LoggedVersion) -> str:
-    """Return the differences between a version and the logged before."""
+    """Return the differences between a version and the one logged before it."""
     if logged.explanation is None:
         return ""
     reasons = str(logged.explanation).splitlines()[1:]

@@ -74,8 +74,8 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
 def table_to_read(root: Root, manifest: Manifest) -> PartTable:
     """Return the part table of a manifest as `open_table` does, for a reader that holds it in memory.
 
-    Of a large table, the names of the indexes (a third of its size) are not kept in memory: they are read
-    from the file again when a block is to be compared with its checksum.
+    Of a large table, the names of the parts' index files (a third of its size) are not kept in memory: they
+    are read from the file again when a block is to be compared with its checksum.
 
     Raises:
         CacheFormatError: if the table is missing, or not the one that the manifest names.
@@ -83,10 +83,10 @@ def table_to_read(root: Root, manifest: Manifest) -> PartTable:
     table = open_table(root, manifest)
     if manifest.table_bytes < LARGE_TABLE_BYTES:
         return table
-    return table.compacted(LateSha256Names(len(table), partial(_index_sums, root, manifest)))
+    return table.compacted(LateSha256Names(len(table), partial(_index_names, root, manifest)))
 
 
-def _index_sums(root: Root, manifest: Manifest) -> Sequence[str]:
+def _index_names(root: Root, manifest: Manifest) -> Sequence[str]:
     return open_table(root, manifest).index_names()
 
 
@@ -112,7 +112,7 @@ def part_files(dataset_id: str, table: PartTable) -> Iterator[str]:
 
 
 def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> "SealedPart":
-    """Return a part of the storage with its index.
+    """Return a part of the storage with its index, the file that describes its layout.
 
     Raises:
         CacheFormatError: if its files are missing or changed.

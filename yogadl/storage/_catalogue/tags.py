@@ -88,7 +88,7 @@ def move_tag(root: Root, dataset_id: str, move: TagMove) -> None:
 
 
 def version_of(root: Root, key: DatasetKey) -> str | None:
-    """Return the version that a tag names, ``None`` if there is no such tag.
+    """Return the version that the tag `key.version` names, ``None`` if there is no such tag.
 
     Raises:
         CacheFormatError: if the file of its last move is damaged.

@@ -37,13 +37,13 @@ from yogadl.storage._objects.store import (
 )
 from yogadl.storage._objects.store_bucket import StoreBucket
 
-# How google-cloud-storage sends a get, so that obstore can send it in the same way.
+# How google-cloud-storage sends a GET, so that obstore can send it in the same way.
 
-# Arguments of the client, and keys of its argument `client_options`, that obstore gets, too, or that do not
-# affect a get. Any other one may have no equal in obstore.
+# Arguments of the client, and keys of its argument `client_options`, that are passed on to obstore, or that
+# do not affect a GET. Any other one may have no equal in obstore.
 _CLIENT_ARGUMENTS: Final = {"project", "credentials", "client_info", "client_options", "extra_headers"}
 _CLIENT_OPTIONS: Final = {"api_endpoint", "credentials_file", "quota_project_id", "scopes", "universe_domain"}
-# Headers that the package requests always sends.
+# Headers that the package `requests` sends with every request.
 _HEADERS_OF_REQUESTS: Final = {"user-agent", "accept", "accept-encoding", "connection"}
 _PAYER: Final = "x-goog-user-project"
 _BEARER: Final = "Bearer "
@@ -64,7 +64,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def transport_of(client: Any, bucket: str, user_project: str | None, timeouts_s: Any) -> Transport:
-    """Return how a client sends gets, for the other API of the same endpoint, which obstore uses.
+    """Return how a client sends GETs, for obstore, which uses the XML API of the same endpoint.
 
     Raises:
         NotCarriedOverError: if the client has a setting that has no equal in obstore.
@@ -126,8 +126,8 @@ _GIVE_CREDENTIALS: Final = (
     "run 'gcloud auth application-default login', set GOOGLE_APPLICATION_CREDENTIALS, or read a public "
     "bucket with anonymous=True"
 )
-# A session's id is a secret: anybody who has it may continue the upload.
-_SESSION_ID: Final = re.compile(r"upload_id=[^&\s'\")]+")
+# The id of a resumable upload is a secret: anybody who has it may continue the upload.
+_UPLOAD_ID: Final = re.compile(r"upload_id=[^&\s'\")]+")
 _UPLOAD_OPTIONS: Final = {"content_type": "application/octet-stream", "checksum": "crc32c"}
 _PERMISSIONS: Final = {
     Verb.READ: "storage.objects.get",
@@ -404,7 +404,7 @@ def _broken_off(error: Exception, verb: Verb, url: str) -> StorageError:
     from requests import exceptions
     from urllib3.exceptions import NewConnectionError
 
-    detail = _SESSION_ID.sub("upload_id=...", str(error))
+    detail = _UPLOAD_ID.sub("upload_id=...", str(error))
     if isinstance(error, exceptions.MissingSchema | exceptions.InvalidSchema | exceptions.InvalidURL):
         return refused(Refusal.NO_URL, verb, url, "", detail)
     if isinstance(error, exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in detail:
@@ -422,7 +422,7 @@ def _message(error: Any) -> str:
     try:
         message: str = error.response.json()["error"]["message"]
     except (AttributeError, ValueError, LookupError, TypeError):
-        message = _SESSION_ID.sub("upload_id=...", error.message or "")
+        message = _UPLOAD_ID.sub("upload_id=...", error.message or "")
     return message
 
 
@@ -451,5 +451,5 @@ def _object_sent(name: str, headers: Mapping[str, str], start: int, stop: int | 
 
 def _object(blob: Any) -> Object:
     if None in (blob.size, blob.generation, blob.updated):
-        raise BadResponseError("size, generation or time")
+        raise BadResponseError("the object's size, generation or time is missing")
     return Object(blob.name, blob.size, str(blob.generation), blob.updated.timestamp())

@@ -22,11 +22,11 @@ _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 10.0
 # If an operation succeeds within this time, its failures are not logged.
 _LOG_AFTER_S: Final = 5.0
-# Until the store has answered once, a refused port or an unknown host is most likely a mistyped endpoint.
-_MISTAKEN_S: Final = 4.0
-# An operation continues as long as this many bytes arrive, or are sent, within its patience.
+# Operations on a store that has never answered fail after this time: most likely the endpoint is mistyped.
+_NEVER_ANSWERED_LIMIT_S: Final = 4.0
+# An operation continues as long as this many bytes arrive, or are sent, within its policy's time.
 PROGRESS_BYTES: Final = 2**16
-# The last attempt gets this time, even if less of the patience is left.
+# The last attempt gets this time, even if less of the policy's time is left.
 _LEAST_ATTEMPT_S: Final = 1.0
 
 Result = TypeVar("Result")
@@ -67,6 +67,7 @@ class RetryPolicy:
     total_s: float = 120.0
 
     def __post_init__(self) -> None:
+        # Users name the second one patience_s.
         times: dict[str, object] = {"silence_s": self.silence_s, "patience_s": self.total_s}
         for name, value in times.items():  # values from the user, of any type
             if isinstance(value, bool) or not (isinstance(value, int | float) and value > 0):
@@ -216,8 +217,8 @@ class Attempts:
     def failed(self, error: TransientError) -> None:
         """Sleep before the next attempt, longer each time, at random, so that clients do not retry in step.
 
-        The sleep is at least the Retry-After. If that is longer than the policy's time, one more attempt
-        follows.
+        The sleep is at least the store's Retry-After, but is cut so that one more attempt fits into the
+        policy's time.
 
         Raises:
             UnavailableError: if the policy's time is over.
@@ -235,8 +236,8 @@ class Attempts:
             most_s = left_s - min(_LEAST_ATTEMPT_S, self._policy.total_s / 4)
             delay = min(error.after_s, most_s) if most_s > 0 else error.after_s
         # The next attempt to connect may take long itself.
-        is_mistaken = not has_answered and waited + delay > _MISTAKEN_S
-        if is_mistaken or delay > left_s:
+        is_endpoint_wrong = not has_answered and waited + delay > _NEVER_ANSWERED_LIMIT_S
+        if is_endpoint_wrong or delay > left_s:
             raise self._unavailable() from error
         if waited > _LOG_AFTER_S:
             self._retrier.presence.note_failures(self._begun, error, self._policy.total_s)

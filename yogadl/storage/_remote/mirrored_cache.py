@@ -37,7 +37,7 @@ from yogadl.storage._remote.download import (
     in_parallel,
 )
 from yogadl.storage._remote.eviction import MirrorLocation, evict_for
-from yogadl.storage._remote.extents import BlockFiles
+from yogadl.storage._remote.held_ranges import BlockFiles
 from yogadl.storage._remote.requests import DaemonThreads
 
 _log = logging.getLogger("yogadl")

@@ -10,7 +10,7 @@ from yogadl._format.rows import KEPT_ROW_BYTES, Parts
 from yogadl._format.table import PartTable
 from yogadl.storage._remote.checked_ranges import AHEAD_BYTES, MOST_CHECKED_BYTES, TOGETHER_BYTES, BlockPlaces
 from yogadl.storage._remote.download import ranges_of
-from yogadl.storage._remote.extents import HELD_GAP_BYTES
+from yogadl.storage._remote.held_ranges import HELD_GAP_BYTES
 from yogadl.storage._remote.ranges import PAGE_BYTES, ByteSpan, Ranges, merged
 from yogadl.storage._remote.requests import RequestedRange, Spending
 

@@ -18,7 +18,7 @@ from yogadl.errors import StorageError
 from yogadl.storage import _names
 from yogadl.storage._files.folder import FULL
 from yogadl.storage._objects.bucket import Bucket
-from yogadl.storage._remote.extents import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore, HeldReader
+from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore, WindowReader
 from yogadl.storage._remote.mirrored_cache import Filler, FillPolicy, MirroredCache
 from yogadl.storage._remote.ranges import Ranges
 from yogadl.storage._remote.requests import Pins, Spending
@@ -74,7 +74,7 @@ class RangedCache:
             Pins(bucket, dataset_id, table, manifest.table_sha256) if sums is None else None,
         )
         self._reading = _comparing(self._ranges, sums)
-        self._holder = HeldReader(self._ranges)
+        self._window_reader = WindowReader(self._ranges)
         self._stores: weakref.WeakValueDictionary[tuple[int, str], BlockStore] = weakref.WeakValueDictionary()
         self._filler = (
             None
@@ -142,7 +142,7 @@ class RangedCache:
             files = self._block_files(key, held_bytes)
             if files is None and (is_shared or held_bytes > MOST_IN_MEMORY_BYTES):
                 return None
-            store = self._stores[os.getpid(), key] = BlockStore(self._holder, files)
+            store = self._stores[os.getpid(), key] = BlockStore(self._window_reader, files)
         return store
 
     def _block_files(self, key: str, held_bytes: int) -> BlockFiles | None:
@@ -170,7 +170,7 @@ class RangedCache:
             return self._reading.read(
                 parts, positions, lengths, keeps_pages=keeps_pages, is_announced=is_announced
             )
-        return self._holder.read(parts, positions, lengths, is_announced=is_announced)
+        return self._window_reader.read(parts, positions, lengths, is_announced=is_announced)
 
     def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         """Begin to read ranges of parts; see `AwayParts`."""

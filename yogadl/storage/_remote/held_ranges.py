@@ -1,8 +1,8 @@
 """Hold whole ranges of a cache for as long as a stream reads from them: in files, or in memory.
 
-A window is a `HeldRanges`: the ranges that a stream reads from during one part of its order. The bytes of a
-window are kept until the window is deleted. The files lie in the mirror, where the processes of a machine
-share them.
+A `HeldRanges` has the ranges that a stream reads from during one section of its order. Here it is called a
+window, and is not the `Window` of mapped memory in `_format/rows.py`. Its bytes are kept until it is deleted.
+The files lie in the mirror, where the processes of a machine share them.
 """
 
 import contextlib
@@ -39,7 +39,12 @@ class NotHeldError(Exception):
 
 
 class HeldFiles(Protocol):
-    """Keep ranges in files that the processes of a machine share."""
+    """Keep ranges in files that the processes of a machine share.
+
+    Attributes:
+        most_bytes: The reserved room.
+        is_lost: Whether the folder was removed by others.
+    """
 
     most_bytes: int
     is_lost: bool
@@ -120,7 +125,7 @@ class HeldRanges:
 
     def __init__(self, store: "BlockStore", label: str) -> None:
         self._label = label
-        self._holder = store.holder
+        self._reader = store.reader
         self._files = store.files
         self._ranges_held: list[HeldRange] = []
         self._starts: list[int] = []  # the start of each range, if all parts were joined
@@ -131,13 +136,16 @@ class HeldRanges:
 
     def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Begin to read these ranges, merged into as few as possible, each read whole."""
-        self._holder.add(self, parts, positions, lengths)
+        self._reader.add(self, parts, positions, lengths)
 
-    def make(self, part: int, start: int, stop: int, key: int) -> HeldRange:
-        """Return a new range, and add it to those that `find` returns; the caller has the holder's lock."""
+    def make(self, part: int, start: int, stop: int, joined_start: int) -> HeldRange:
+        """Return a new range, and add it to those that `find` returns; the caller has the reader's lock.
+
+        `joined_start` is the position of `start` if all parts were joined.
+        """
         held_range = HeldRange(part, start, stop, self._files, self._label, self._tally)
-        place = bisect_right(self._starts, key)
-        self._starts.insert(place, key)
+        place = bisect_right(self._starts, joined_start)
+        self._starts.insert(place, joined_start)
         self._ranges_held.insert(place, held_range)
         self._requested.append(held_range)
         self._tally.names.append(held_range.name)
@@ -149,9 +157,12 @@ class HeldRanges:
         self._requested = coming = [held_range for held_range in self._requested if not held_range.is_done]
         return sum(held_range.size_bytes for held_range in coming)
 
-    def find(self, key: int, part: int, stop: int) -> HeldRange | None:
-        """Return the range that has the bytes from `key` to `stop` of a part; the caller has the lock."""
-        place = bisect_right(self._starts, key) - 1
+    def find(self, joined_start: int, part: int, stop: int) -> HeldRange | None:
+        """Return the range that has the bytes of a part up to `stop`; the caller has the reader's lock.
+
+        They begin at `joined_start`, a position in all parts joined.
+        """
+        place = bisect_right(self._starts, joined_start) - 1
         held_range = self._ranges_held[place] if place >= 0 else None
         is_whole = (
             held_range is not None
@@ -162,7 +173,7 @@ class HeldRanges:
         return held_range if is_whole else None
 
 
-class HeldReader:
+class WindowReader:
     """Read ranges of a cache's parts, from windows if these have them. Thread-safe; fork-safe."""
 
     def __init__(self, ranges: Ranges) -> None:
@@ -192,7 +203,7 @@ class HeldReader:
     def read(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
     ) -> Sequence[bytes | memoryview]:
-        """Return the bytes of these ranges; see `AwayParts`."""
+        """Return the bytes of these ranges; see `AwayParts` in `_format/rows.py`."""
         if os.getpid() != self._pid:
             self._pid, self._windows = os.getpid(), []  # a forked child has no threads that would read them
         windows = [held for window in self._windows if (held := window()) is not None]
@@ -235,15 +246,15 @@ class BlockStore:
     """Keep the blocks of a cache that a stream reads from; see `HeldRanges`.
 
     Args:
-        holder: Reads the blocks.
+        reader: Reads the blocks.
         files: The files that hold them, or None for memory.
 
     Attributes:
         tallies: The tally of each `HeldRanges` that lives.
     """
 
-    def __init__(self, holder: HeldReader, files: HeldFiles | None) -> None:
-        self.holder = holder
+    def __init__(self, reader: WindowReader, files: HeldFiles | None) -> None:
+        self.reader = reader
         self.files = files
         self.tallies: set[HeldTally] = set()
         self._threads = DaemonThreads(1, "yogadl-blocks")
@@ -294,7 +305,7 @@ class BlockFiles:
     Args:
         location: The mirror.
         table_name: The name of the cache's part table.
-        key: The name of the stream.
+        stream_name: The name of the stream.
         most_bytes: The room to reserve.
 
     Attributes:
@@ -305,9 +316,9 @@ class BlockFiles:
         StorageError: if there is no room, or the disk fails.
     """
 
-    def __init__(self, location: MirrorLocation, table_name: str, key: str, most_bytes: int) -> None:
+    def __init__(self, location: MirrorLocation, table_name: str, stream_name: str, most_bytes: int) -> None:
         # The name has the boot's id, since files written before a crash of the machine may be incomplete.
-        name = hashlib.sha256(f"{table_name} {key} {boot()}".encode()).hexdigest()[:32]
+        name = hashlib.sha256(f"{table_name} {stream_name} {boot()}".encode()).hexdigest()[:32]
         self._folder = location.blocks / name
         self._lock_path = lock_path = self._folder / BLOCKS_LOCK
         with location.gate(exclusive=True):
@@ -318,6 +329,7 @@ class BlockFiles:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             wait_for_lock(descriptor, lock_path, exclusive=False, limit_s=_LOCK_LIMIT_S)
             wanted = {f"blocks/{name}": most_bytes}
+            # One window is read while the next one arrives.
             evict_for(location, wanted, location.limit_bytes(), "two windows of blocks")
             os.pwrite(descriptor, str(most_bytes).encode(), 0)
         self.most_bytes = most_bytes
