@@ -302,7 +302,7 @@ def test_a_block_in_two_of_the_formats_is_one_request(url, between, is_one):
     held = _held.BlockStore(_held.WindowReader(ranges), None).window("w")
     parts, lengths = np.zeros(2, np.int64), np.full(2, 100)
     held.add(parts, np.array([0, 100 + between]), lengths)
-    found = held._holder.read(parts, np.array([0, 100 + between]), lengths, is_announced=True)
+    found = held._reader.read(parts, np.array([0, 100 + between]), lengths, is_announced=True)
     assert [len(content) for content in found] == [100, 100]
     assert ranges.requests == (1 if is_one else 2)
 
