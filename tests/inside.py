@@ -146,9 +146,9 @@ yogadl.cli._values HEAD_READ_BYTES=_READ_BYTES
 yogadl.cli._output OUTPUT_DELAY_S=_DELAY_S
 yogadl.cli._report_page.fields MOST_VERSIONS
 yogadl.cli._report_page.fields MOST_IMAGE_BYTES RECORDS
-yogadl.cli._report_page.fields SAMPLING_AT_ONCE=_MOST_RECORDS_PER_READ SAMPLING_MOST_BYTES=MOST_BYTES
+yogadl.cli._report_page.fields _MOST_RECORDS_PER_READ SAMPLING_MOST_BYTES=MOST_BYTES
 yogadl.cli._output WAITING_DELAY_S=_DELAY_S _TICK_S
-yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S MISTAKEN_S=_NEVER_ANSWERED_LIMIT_S
+yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S _NEVER_ANSWERED_LIMIT_S
 yogadl.storage._catalogue.catalogue _MOST_FILES_LISTED
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES

@@ -261,7 +261,7 @@ def test_blocks_of_any_size_and_number_are_read_in_one_go_or_not(tmp_path, monke
 
 def test_a_cache_that_is_mapped_anew_is_read_from_where_it_is_now(sized):
     folder, columns = sized
-    with scaled({"_format.rows._RENEW_CACHE_BYTES": 0, "_format.rows._RENEW_PAGES": 3}):
+    with scaled({"_format.rows._REMAP_CACHE_BYTES": 0, "_format.rows._REMAP_AFTER_PAGES": 3}):
         both, windows = yogadl.concat(opened(folder)[1:]), []
         for seed in range(9):
             chosen = np.random.default_rng(seed).integers(0, 80, 100)

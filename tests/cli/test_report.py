@@ -374,7 +374,7 @@ def test_values_are_those_of_a_bounded_sample(report, storage, count):
 
 @pytest.mark.parametrize("kind", ["fixed", "varying"])
 def test_of_large_values_fewer_are_read(report, monkeypatch, kind):
-    set_constants(monkeypatch, SAMPLING_MOST_BYTES=10_000, SAMPLING_AT_ONCE=2)
+    set_constants(monkeypatch, SAMPLING_MOST_BYTES=10_000, MOST_RECORDS_PER_READ=2)
     values = [np.full(100, 1.0) if kind == "fixed" else b"x" * (800 + n % 2) for n in range(100)]
     card = dict(report([{"x": value} for value in values]).cards("fields"))["x"]
     (looked_at,) = re.findall(r"; (\d+) of 100 records", card)

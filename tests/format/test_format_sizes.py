@@ -64,8 +64,8 @@ OF_RECORDS = [
 OF_PARTS = {
     "_format.fields._MAX_FLAT_BLOCKS": 3,
     "_format.rows.MAX_MAPPED_PARTS": 3,
-    "_format.rows._RENEW_CACHE_BYTES": 0,
-    "_format.rows._RENEW_PAGES": 3,
+    "_format.rows._REMAP_CACHE_BYTES": 0,
+    "_format.rows._REMAP_AFTER_PAGES": 3,
     "_format.rows._FEW_PARTS": 3,
 }
 

@@ -51,7 +51,7 @@ def test_a_port_that_refuses_is_said_within_seconds(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if scheme == "s3":  # the other waits as long as users do
-        set_constants(monkeypatch, MISTAKEN_S=0.5)
+        set_constants(monkeypatch, NEVER_ANSWERED_LIMIT_S=0.5)
     with refusing_port() as port:
         assert_said_soon(place_at(scheme, f"http://127.0.0.1:{port}"), tmp_path)
 
@@ -60,14 +60,14 @@ def test_a_port_that_refuses_is_said_within_seconds(
 def test_a_host_that_nobody_knows_is_said_within_seconds(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_constants(monkeypatch, MISTAKEN_S=0.5)
+    set_constants(monkeypatch, NEVER_ANSWERED_LIMIT_S=0.5)
     assert_said_soon(place_at(scheme, "http://no-such-host.invalid:9000"), tmp_path)
 
 
 def test_https_where_there_is_no_tls_is_said_within_seconds(
     any_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_constants(monkeypatch, MISTAKEN_S=0.5)
+    set_constants(monkeypatch, NEVER_ANSWERED_LIMIT_S=0.5)
     endpoint = any_place.options["endpoint_url"]
     assert_said_soon(any_place.through(endpoint.replace("http://", "https://")), tmp_path)
 
@@ -101,7 +101,7 @@ def test_a_store_that_restarts_is_waited_for(
     any_place: Place, is_pickled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Shorter than the store is away.
-    set_constants(monkeypatch, MISTAKEN_S=AWAY_S / 10)
+    set_constants(monkeypatch, NEVER_ANSWERED_LIMIT_S=AWAY_S / 10)
     endpoint = any_place.options["endpoint_url"]
     with proxy_before(endpoint) as proxy:
         bucket = any_place.through(proxy.url).open()

@@ -53,7 +53,7 @@ def read_all(pickled: bytes) -> list[int]:
 def test_a_version_that_is_here_opens_though_the_store_is_away(
     either_place: Place, opened: Opened, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_constants(monkeypatch, MISTAKEN_S=0.5)
+    set_constants(monkeypatch, NEVER_ANSWERED_LIMIT_S=0.5)
     with proxy_before(either_place.options["endpoint_url"]) as proxy:
         place = either_place.through(proxy.url)
         submit(opened(place))

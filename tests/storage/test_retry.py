@@ -105,7 +105,7 @@ def unreachable() -> None:
 def test_what_was_never_reached_is_given_up_long_before_patience_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    set_constants(monkeypatch, MISTAKEN_S=0.5)
+    set_constants(monkeypatch, NEVER_ANSWERED_LIMIT_S=0.5)
     with pytest.raises(
         UnavailableError, match=r"tried \d+ times; this endpoint has never answered: check its host"
     ):
@@ -113,7 +113,7 @@ def test_what_was_never_reached_is_given_up_long_before_patience_ends(
 
 
 def test_what_has_answered_is_waited_for_as_long_as_patience_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_constants(monkeypatch, MISTAKEN_S=0.1)
+    set_constants(monkeypatch, NEVER_ANSWERED_LIMIT_S=0.1)
     retrier = Retrier(RetryPolicy(1, 2))
     retrier.call(lambda: None)
     begun = time.monotonic()

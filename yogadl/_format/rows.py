@@ -270,9 +270,9 @@ def _mmap(address: int | None, length: int, protection: int, flags: int, descrip
 MAX_MAPPED_PARTS: Final = 32_768
 # Each page touched costs 8 bytes of page table in every process: 32 GiB touched cost 64 MiB. A large cache
 # gets a new window after this many pages, and the old window's page tables go with it.
-_RENEW_PAGES: Final = 4 * 2**20
+_REMAP_AFTER_PAGES: Final = 4 * 2**20
 PAGE_BYTES: Final = 4096
-_RENEW_CACHE_BYTES: Final = 16 * 2**30
+_REMAP_CACHE_BYTES: Final = 16 * 2**30
 
 
 # Ranges of a field with rows up to this size are read as whole pages, which are kept, if all such fields of
@@ -372,7 +372,7 @@ class Parts:
         # If all parts but the last have one size, the part of a record is found by a division.
         is_even = len(counts) > 0 and bool((counts[:-1] == counts[0]).all() and counts[-1] <= counts[0])
         self._part_records = int(counts[0]) if is_even else 0
-        self.remap_after_pages = _RENEW_PAGES if table.total_bytes > _RENEW_CACHE_BYTES else 0
+        self.remap_after_pages = _REMAP_AFTER_PAGES if table.total_bytes > _REMAP_CACHE_BYTES else 0
         self._touched_pages = 0
 
     def rows(self, indices: Int64s, *, is_announced: bool = True) -> "StoredRows":

@@ -104,10 +104,8 @@ class Recipe:
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        depth, threads = (
-            int_argument("prefetch's n", depth, 1),
-            int_argument("prefetch's threads", threads, 1),
-        )
+        depth = int_argument("prefetch's n", depth, 1)
+        threads = int_argument("prefetch's threads", threads, 1)
         stages: tuple[ItemStage, ...] = (*self.stages, Prefetch(depth))
         if threads > 1:
             if not isinstance(self.make, MakeInThreads):

@@ -55,10 +55,10 @@ class FilledSegment(NamedTuple):
 
 
 class SharedBatch(NamedTuple):
-    """A batch in shared memory, as a worker sends it; without segments, `pickled` holds all of it."""
+    """A batch in shared memory, as a worker sends it; without segments, `structure` holds all of it."""
 
     segments: list[FilledSegment]
-    pickled: bytes | None  # the pickled structure; None: it is the last buffer
+    structure: bytes | None  # pickled; None: it is the last buffer
     dropped: list[int]  # the numbers of segments that the worker will not use again
 
 
@@ -294,10 +294,10 @@ class Unpacker:
         buffers: Buffers = []
         for segment in batch.segments:
             buffers += self._read(segment)
-        pickled = buffers.pop().data if batch.pickled is None else batch.pickled
+        structure = buffers.pop().data if batch.structure is None else batch.structure
         if is_copy:
             buffers = [buffer.copy() for buffer in buffers]
-        return pickle.loads(pickled, buffers=buffers)
+        return pickle.loads(structure, buffers=buffers)
 
     def _map(self, segments: Sequence[FilledSegment], descriptors: Sequence[int]) -> None:
         new = [segment for segment in segments if segment.is_new]

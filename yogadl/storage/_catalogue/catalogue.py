@@ -58,9 +58,9 @@ class Catalogue:
             if found is None:
                 raise self.not_found(key)
             return found
-        here = self.opener.mirrored(key, digest)
-        if here is not None:
-            return here
+        mirrored = self.opener.mirrored(key, digest)
+        if mirrored is not None:
+            return mirrored
         for name in self._manifest_names(key):
             content = self.root.read(name)
             if content is not None and digest_of(content) == digest:
