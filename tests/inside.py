@@ -126,7 +126,7 @@ yogadl._views.views CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
 yogadl._views.filter _TASKS _TASK_RECORDS
 yogadl._format.joined _MOST_BLOCKS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
-yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _RENEW_CACHE_BYTES _RENEW_PAGES
+yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _REMAP_CACHE_BYTES _REMAP_AFTER_PAGES
 yogadl._format.table _SUMS_AT_ONCE
 yogadl._order.permutation ROUNDS
 yogadl._core.progress PROGRESS_DELAY_S=_DELAY_S

@@ -222,7 +222,7 @@ def test_an_index_that_contradicts_the_part_table_is_refused(open_cache):
 
 
 def test_blocks_are_checked_while_windows_are_renewed(open_cache, monkeypatch):
-    set_constants(monkeypatch, RENEW_PAGES=1, RENEW_CACHE_BYTES=0)
+    set_constants(monkeypatch, REMAP_AFTER_PAGES=1, REMAP_CACHE_BYTES=0)
     cache = open_cache("half a block")
     reader = cache.reader()
     for indices in np.array_split(RNG.permutation(cache.records), 7):

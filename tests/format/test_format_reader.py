@@ -70,7 +70,7 @@ def test_more_parts_than_may_be_mapped(open_reader, monkeypatch):
 
 
 def test_a_window_that_is_renewed_under_way(open_reader, monkeypatch):
-    set_constants(monkeypatch, RENEW_PAGES=1, RENEW_CACHE_BYTES=0)
+    set_constants(monkeypatch, REMAP_AFTER_PAGES=1, REMAP_CACHE_BYTES=0)
     reader = open_reader()
     held = reader.columns(np.arange(200))
     for _ in range(5):
