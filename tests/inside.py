@@ -113,7 +113,7 @@ yogadl.storage._files.mounts file_system_of is_network network_file_system
 yogadl.storage._builds.partitions Partitions
 yogadl.storage._catalogue.parts PartPaths open_table read_index table_to_read
 yogadl.storage._remote.ranges GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES Ranges merged
-yogadl.storage._remote.opener BucketRoot
+yogadl.storage._files.bucket_root BucketRoot
 yogadl.storage._remote.opener MirrorOpener remote_backend
 yogadl.storage._builds.receipts cut=records_per_share
 yogadl.storage._remote.requests Spending

@@ -29,7 +29,6 @@ SMALLER_MODULES = {
     "cli._completion": "a sub-command",
     "cli._paths": "loaded before a sub-command is known, when its storage is not needed yet",
     "dataref": "a module of yogadl 0.1.4",
-    "storage._remote.shared_root": "loaded only where machines share a folder",
 }
 
 # Functions that may have more parameters, with the reason.

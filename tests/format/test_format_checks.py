@@ -13,7 +13,6 @@ from inside import (
     Checksums,
     DatasetKey,
     PartPaths,
-    Reader,
     checks,
     open_table,
     read_index,
@@ -85,9 +84,8 @@ class Cache:
 
     def reader(self, index=None):
         files = PartPaths(self.storage._backend.root, "d", self.table)
-        reader = Reader(self.manifest.spec, self.table, files, maps=self.maps)
         sums = Checksums(self.table, list(self.source), index or self.index, str(self.key), REMEDY)
-        return CheckedReader(reader, sums)
+        return CheckedReader(sums, self.manifest.spec, files, maps=self.maps)
 
     def blocks(self):
         """Yield path, position, length and records of every block."""

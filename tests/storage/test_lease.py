@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from inside import (
+    BucketRoot,
     BuildLease,
     DatasetKey,
     LeaseLostError,
@@ -50,7 +51,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def leases(bucket: LocalBucket) -> Leases:
-    return Leases(bucket, LeasePolicy())
+    return Leases(BucketRoot(bucket), LeasePolicy())
 
 
 def objects(bucket: LocalBucket) -> list[str]:
@@ -128,7 +129,7 @@ def test_who_waits_leaves_as_soon_as_it_need_not_build(bucket: LocalBucket) -> N
         requested_s.append(1)
         return len(requested_s) == 4
 
-    with Leases(bucket, LeasePolicy()).held(KEY, is_there) as lease:
+    with Leases(BucketRoot(bucket), LeasePolicy()).held(KEY, is_there) as lease:
         assert lease is None
     assert objects(bucket) == ["0000000001"]
 
@@ -179,7 +180,7 @@ def test_a_lease_that_the_store_does_not_list_is_named(
     bucket = Forgetful(tmp_path / "bucket")
     held_by_others(bucket)
     says = r"0000000001 can't be written.* remove it, then build again"
-    with pytest.raises(LeaseError, match=says), Leases(bucket, LeasePolicy()).held(KEY):
+    with pytest.raises(LeaseError, match=says), Leases(BucketRoot(bucket), LeasePolicy()).held(KEY):
         pass
 
 
@@ -204,7 +205,7 @@ def test_a_lease_that_says_nonsense_is_taken_over_once_it_is_silent(
     name = _names.lease(KEY, 1)
     bucket.put(name, content)
     bucket.put(name + _names.HEARTBEAT_SUFFIX, content)
-    with Leases(bucket, LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
+    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
         assert lease is not None
         assert lease.term == 2
 
@@ -216,7 +217,7 @@ def test_a_lease_that_says_nonsense_is_taken_over_once_it_is_silent(
 def test_a_silent_builder_is_taken_over_after_its_time_to_live(bucket: LocalBucket) -> None:
     held_by_others(bucket, ttl_s=0.6)
     started = time.monotonic()
-    with Leases(bucket, LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
+    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
         assert lease is not None
         assert lease.term == 2
         assert time.monotonic() - started >= 0.6
@@ -226,14 +227,14 @@ def test_a_silent_builder_is_taken_over_after_its_time_to_live(bucket: LocalBuck
 def test_the_time_to_live_of_who_waits_counts_if_it_is_larger(bucket: LocalBucket) -> None:
     held_by_others(bucket, ttl_s=0.1)
     started = time.monotonic()
-    with Leases(bucket, LeasePolicy(ttl_s=0.6)).held(KEY):
+    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=0.6)).held(KEY):
         assert time.monotonic() - started >= 0.6
 
 
 def test_an_impatient_caller_robs_no_live_builder(bucket: LocalBucket) -> None:
-    with Leases(bucket, LeasePolicy(ttl_s=600)).held(KEY) as lease:
+    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=600)).held(KEY) as lease:
         assert lease is not None
-        impatient = Leases(bucket, LeasePolicy(ttl_s=1, wait_s=3))
+        impatient = Leases(BucketRoot(bucket), LeasePolicy(ttl_s=1, wait_s=3))
         with pytest.raises(LeaseError), impatient.held(KEY):
             pass
         lease.check()
@@ -242,12 +243,12 @@ def test_an_impatient_caller_robs_no_live_builder(bucket: LocalBucket) -> None:
 def test_the_clocks_of_other_machines_do_not_count(bucket: LocalBucket) -> None:
     held_by_others(bucket, started=time.time() - 86_400, ttl_s=600)
     os.utime(next(Path(bucket._folder.root).rglob("0000000001")), (1e9, 1e9))
-    with pytest.raises(LeaseError), Leases(bucket, LeasePolicy(ttl_s=1, wait_s=2)).held(KEY):
+    with pytest.raises(LeaseError), Leases(BucketRoot(bucket), LeasePolicy(ttl_s=1, wait_s=2)).held(KEY):
         pass
 
 
 def test_who_was_taken_over_is_told(bucket: LocalBucket) -> None:
-    with Leases(bucket, LeasePolicy()).held(KEY) as lease:
+    with Leases(BucketRoot(bucket), LeasePolicy()).held(KEY) as lease:
         assert lease is not None
         lease.check()
         held_by_others(bucket, term=2)
@@ -289,7 +290,7 @@ def test_a_build_that_fails_while_nothing_can_be_written_keeps_nobody_waiting_on
         fail()
     assert "can't write that the build of" in caplog.text
     in_the_way.rmdir()
-    with Leases(bucket, LeasePolicy(wait_s=100)).held(KEY) as lease:  # a third of the time to live
+    with Leases(BucketRoot(bucket), LeasePolicy(wait_s=100)).held(KEY) as lease:
         assert lease is not None
         assert lease.term == 2
 
@@ -328,7 +329,7 @@ def test_who_is_interrupted_as_it_ends_keeps_nobody_waiting(
     stop_heartbeat = BuildLease.stop_heartbeat
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt), leases.held(KEY):
         patched.setattr(BuildLease, "stop_heartbeat", interrupted)
-    with Leases(bucket, LeasePolicy(wait_s=100)).held(KEY) as second:  # a third of the time to live
+    with Leases(BucketRoot(bucket), LeasePolicy(wait_s=100)).held(KEY) as second:
         assert second is not None
 
 
@@ -349,7 +350,7 @@ def test_signs_of_life_import_nothing_of_the_current_folder(
     for name in ("operator", "pickle", "json", "select"):
         (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('not to be imported')")
     monkeypatch.chdir(tmp_path / "here")
-    with Leases(bucket, LeasePolicy(ttl_s=1)).held(KEY):
+    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=1)).held(KEY):
         wait_until(lambda: "0000000001.beat" in objects(bucket), "a heartbeat")
 
 
@@ -357,7 +358,7 @@ def test_signs_of_life_import_nothing_of_the_current_folder(
 @pytest.mark.usefixtures("hurried")
 def test_a_lease_that_says_nothing_sensible_is_waited_out(bucket: LocalBucket, body: bytes) -> None:
     bucket.put(_names.lease(KEY, 1), body)
-    with Leases(bucket, LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
+    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
         assert lease is not None
         assert lease.term == 2
 
@@ -378,7 +379,7 @@ def test_who_waits_too_long_learns_who_builds_and_how_to_clear_it(bucket: LocalB
     held_by_others(bucket, ttl_s=600)
     heartbeat = {"token": "theirs", "count": 1, "progress": {"records": 17, "total": 2_000, "bytes": 5}}
     bucket.put(_names.lease(KEY, 1) + _names.HEARTBEAT_SUFFIX, json.dumps(heartbeat).encode())
-    with pytest.raises(TimeoutError) as caught, Leases(bucket, LeasePolicy(wait_s=0.2)).held(KEY):
+    with pytest.raises(TimeoutError) as caught, Leases(BucketRoot(bucket), LeasePolicy(wait_s=0.2)).held(KEY):
         pass
     message = str(caught.value)
     for part in (
@@ -395,7 +396,7 @@ def test_who_waits_too_long_learns_who_builds_and_how_to_clear_it(bucket: LocalB
 def test_who_waits_says_for_whom(bucket: LocalBucket, caplog: pytest.LogCaptureFixture) -> None:
     held_by_others(bucket, ttl_s=600)
     caplog.set_level(logging.WARNING, "yogadl")
-    with pytest.raises(LeaseError), Leases(bucket, LeasePolicy(wait_s=1)).held(KEY):
+    with pytest.raises(LeaseError), Leases(BucketRoot(bucket), LeasePolicy(wait_s=1)).held(KEY):
         pass
     assert f"waiting for {KEY}, built by process 123 on far-away" in caplog.text
     assert "until 600 s after its last heartbeat, 1 s at most (wait_s)" in caplog.text
@@ -441,7 +442,7 @@ def test_signs_of_life_say_how_far_the_build_is(bucket: LocalBucket) -> None:
             "progress"
         )
 
-    with Leases(bucket, LeasePolicy(ttl_s=1)).held(KEY) as lease:
+    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=1)).held(KEY) as lease:
         assert lease is not None
         wait_until(lambda: progress() is not None, "a report")
 
@@ -488,7 +489,7 @@ def test_who_builds_waits_for_who_prunes(leases: Leases, bucket: LocalBucket) ->
         building.start()
         wait_until(lambda: objects(bucket) == ["0000000001"], "the last to go")
         assert not built.wait(0.3)
-        impatient = Leases(bucket, LeasePolicy(wait_s=0.1))
+        impatient = Leases(BucketRoot(bucket), LeasePolicy(wait_s=0.1))
         with pytest.raises(LeaseError) as caught, impatient.held(DatasetKey(KEY.id, "other")):
             pass
         assert f"dataset {KEY.id!r} is still being pruned" in str(caught.value)
@@ -498,7 +499,7 @@ def test_who_builds_waits_for_who_prunes(leases: Leases, bucket: LocalBucket) ->
 
 
 def test_who_prunes_and_is_dead_loses_the_right_to_who_builds(bucket: LocalBucket) -> None:
-    impatient = Leases(bucket, LeasePolicy(ttl_s=1))
+    impatient = Leases(BucketRoot(bucket), LeasePolicy(ttl_s=1))
     with impatient.pruning(KEY.id, time.time()) as lease:
         assert lease is not None
         lease.stop_heartbeat()
@@ -539,7 +540,7 @@ def test_who_waits_to_build_again_says_so_and_who_comes_back_lets_it_go_first(bu
 
     def build(name: str, count: int) -> None:
         for _ in range(count):
-            with Leases(bucket, LeasePolicy()).held(KEY):
+            with Leases(BucketRoot(bucket), LeasePolicy()).held(KEY):
                 turns.append(name)
 
     with ThreadPoolExecutor() as pool:
@@ -552,7 +553,7 @@ def test_who_waits_to_build_again_says_so_and_who_comes_back_lets_it_go_first(bu
 def test_who_waits_for_any_build_says_nothing(bucket: LocalBucket) -> None:
     held_by_others(bucket)
     looks: list[None] = []
-    with Leases(bucket, LeasePolicy()).held(KEY, lambda: looks.append(None) or len(looks) > 2):  # type: ignore[func-returns-value]
+    with Leases(BucketRoot(bucket), LeasePolicy()).held(KEY, lambda: looks.append(None) or len(looks) > 2):  # type: ignore[func-returns-value]
         pass
     assert objects(bucket) == ["0000000001"]
 

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from yogadl._core.protocols import Int64s, Memory
+from yogadl._core.spec import Spec
 from yogadl._format.fields import VaryingField
 from yogadl._format.layout import BlockKind, BlockRanges, PartIndex
 from yogadl._format.reader import Reader
-from yogadl._format.rows import Parts, StoredRows
+from yogadl._format.rows import PartFiles, StoredRows
 from yogadl._format.table import PartTable, running_sums
 from yogadl.errors import CacheFormatError
 
@@ -144,8 +145,8 @@ class Checksums:
         return agree
 
 
-class CheckedReader:
-    """Reads records of one cache as a `Reader` does, but only from blocks whose checksums agree.
+class CheckedReader(Reader):
+    """A `Reader` that reads only from blocks whose checksums agree.
 
     Before a batch is gathered, each block that has one of its records is hashed, unless it was hashed before.
     In mapped parts, a block is hashed in the memory that is gathered from. Once all blocks are checked, the
@@ -155,31 +156,18 @@ class CheckedReader:
     Ranges read from a store are not checked here: their blocks were compared when they arrived.
 
     Args:
-        reader: Reads the records.
         sums: The checksums of the blocks.
+        spec: The structure of a record.
+        files: The places of the parts' files.
+        maps: Whether files may be mapped.
     """
 
-    def __init__(self, reader: Reader, sums: Checksums) -> None:
-        self._reader = reader
+    def __init__(self, sums: Checksums, spec: Spec, files: PartFiles, *, maps: bool = True) -> None:
+        super().__init__(spec, sums.table, files, maps=maps)
         self._sums = sums
         # A byte each, not a bit: threads may set neighbouring entries at the same time.
         self._is_sound = np.zeros(len(sums.part), bool)
         self._unchecked_fields = self._find_unchecked_fields()
-
-    @property
-    def parts(self) -> Parts:
-        """The parts that are read."""
-        return self._reader.parts
-
-    @property
-    def table(self) -> PartTable:
-        """The part table."""
-        return self._reader.parts.table
-
-    @property
-    def record_bytes(self) -> int:
-        """The approximate size of a record in the files."""
-        return self._reader.record_bytes
 
     def columns(
         self, indices: Int64s, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -191,7 +179,7 @@ class CheckedReader:
         """
         if self._unchecked_fields and len(indices):
             self._check([n for n in self._unchecked_fields if fields is None or n in fields], indices)
-        return self._reader.columns(indices, fields, memory)
+        return super().columns(indices, fields, memory)
 
     def lengths(self, indices: Int64s, number: int) -> Int64s:
         """Return the lengths of a field's values; see `Reader.lengths`.
@@ -201,7 +189,7 @@ class CheckedReader:
         """
         if number in self._unchecked_fields and len(indices):
             self._check([number], indices, has_values=False)
-        return self._reader.lengths(indices, number)
+        return super().lengths(indices, number)
 
     def stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> NDArray[Any]:
         """Return some of the values of a field; see `Reader.stretches`.
@@ -211,15 +199,13 @@ class CheckedReader:
         """
         if number in self._unchecked_fields and len(indices):
             self._check([number], indices)
-        return self._reader.stretches(indices, number, starts, stops)
+        return super().stretches(indices, number, starts, stops)
 
-    def will_need(self, indices: Int64s, fields: Sequence[int] | None = None) -> int:
-        """Announce that these records will be read soon; see `announce`."""
-        return self._reader.will_need(indices, fields)
+    def mapped(self, records: int) -> None:
+        """Return no memory, whose blocks would not be checked."""
 
-    def will_need_stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> bool:
-        """Announce that these stretches will be read soon; see `Reader.will_need_stretches`."""
-        return self._reader.will_need_stretches(indices, number, starts, stops)
+    def blocks(self, number: int) -> None:
+        """Return no blocks, since no memory is read directly."""
 
     def _find_unchecked_fields(self) -> tuple[int, ...]:
         """Return the fields that have blocks not checked yet."""
@@ -238,7 +224,7 @@ class CheckedReader:
         # are downloaded, which may happen before they are read here.
         rows, checked_bytes = parts.rows(indices if are_away is None else indices[~are_away]), 0
         for number in fields if len(rows.indices) else ():
-            table, field = self.table.fields[number], self._reader.fields[number]
+            table, field = self._sums.table.fields[number], self.fields[number]
             parts_of_rows, row_numbers = rows.located()
             blocks = (
                 row_numbers // table.rows_per_block[parts_of_rows] + table.rows_first_block[parts_of_rows]

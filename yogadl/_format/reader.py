@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,28 +79,6 @@ class Hints:
             finally:
                 os.close(descriptor)
         return True
-
-
-class AnyReader(Protocol):
-    """An object that reads records of one cache: a `Reader`, or a `CheckedReader`."""
-
-    @property
-    def parts(self) -> Parts: ...
-
-    @property
-    def record_bytes(self) -> int: ...
-
-    def columns(
-        self, indices: Int64s, fields: Sequence[int] | None = None, memory: Memory | None = None
-    ) -> list[NDArray[Any] | list[Any]]: ...
-
-    def will_need(self, indices: Int64s, fields: Sequence[int] | None = None) -> int: ...
-
-    def will_need_stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> bool: ...
-
-    def lengths(self, indices: Int64s, number: int) -> Int64s: ...
-
-    def stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> NDArray[Any]: ...
 
 
 class Reader:

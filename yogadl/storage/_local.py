@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from yogadl._core.arguments import users_level
 from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey
-from yogadl._format.reader import AnyReader
+from yogadl._format.reader import Reader
 from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import Backend, BuildCoordinator
@@ -23,8 +23,8 @@ from yogadl.storage._leases.policy import LeasePolicy
 
 if TYPE_CHECKING:
     from yogadl._format.rows import Parts
+    from yogadl.storage._files.bucket_root import SharedRoot
     from yogadl.storage._remote.planning import Planner
-    from yogadl.storage._remote.shared_root import SharedRoot
 
 
 @frozen
@@ -44,7 +44,7 @@ class FolderOpener(Opener):
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         return self.root.read(_names.manifest(key))
 
-    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
+    def reader(self, published: Published, *, check: bool = False) -> Reader:
         return open_reader(self.folder, published.manifest, check=check, mapped=self.mapped)
 
     def planner(self, parts: "Parts") -> "Planner":
@@ -86,19 +86,18 @@ def shared_backend(path: Path, policy: LeasePolicy, mapped: bool = True) -> Back
     The file locks of a network file system may not hold between machines. Files lie as in a local folder, and
     each kind of storage can be opened as the other, as long as no process builds.
     """
-    from yogadl.storage._remote.shared_root import SharedRoot
+    from yogadl.storage._files.bucket_root import SharedRoot
 
     folder = _folder_at(path)
     root = SharedRoot(folder)
     opener = FolderOpener(root, folder, mapped)
-    return Backend(Catalogue(root, opener), partial(_leases, root, folder, policy))
+    return Backend(Catalogue(root, opener), partial(_leases, root, policy))
 
 
-def _leases(root: "SharedRoot", folder: Folder, policy: LeasePolicy) -> BuildCoordinator:
-    from yogadl.storage._files.local_bucket import LocalBucket
+def _leases(root: "SharedRoot", policy: LeasePolicy) -> BuildCoordinator:
     from yogadl.storage._leases.lease import LeaseCoordinator, Leases
 
-    return LeaseCoordinator(root, Leases(LocalBucket(folder.root), policy))
+    return LeaseCoordinator(root, Leases(root, policy))
 
 
 def _folder_at(path: Path) -> Folder:

@@ -104,7 +104,7 @@ class Build:
                 work, spec, part_bytes=self.part_bytes, on_sealed=on_sealed, first_record=first
             )
             sizes = _SizeReporter(self, source.length, work)
-            has_mirror = self.root.bucket is not None
+            has_mirror = not self.root.promises.renames
             try:
                 if first != source.length:
                     for columns in source.chunks(first):
@@ -225,7 +225,7 @@ class _SizeReporter:
             "yogadl: %s: about %s in all, %.0f s left, %s free",
             self._build.key, in_words(size_bytes + rest_bytes), rest_s, in_words(free_bytes),
         )  # fmt: skip
-        if rest_bytes > free_bytes and self._build.root.bucket is None:
+        if rest_bytes > free_bytes and self._build.root.promises.renames:
             _log.warning(
                 "yogadl: %s may not fit on the disk: if the other records are as large as those so far, %s "
                 "are still to be written to %s, and %s are free",

@@ -337,7 +337,7 @@ def _check_space(root: Root, key: DatasetKey, source: Source, folder: str) -> No
     Raises:
         StorageError: if the version does not fit.
     """
-    if source.length is None or root.bucket is not None or not getattr(source, "has_final_spec", False):
+    if source.length is None or not root.promises.renames or not getattr(source, "has_final_spec", False):
         return
     record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
     least_bytes = source.length * record_bytes

@@ -24,7 +24,7 @@ from yogadl._core.spec import DictNode, Spec
 from yogadl._format.columns import fingerprint_of, stored_column
 from yogadl._format.layout import SealedPart
 from yogadl._format.manifest import MOST_EARLIER, Manifest, digest_of, read_manifest
-from yogadl._format.reader import AnyReader
+from yogadl._format.reader import Reader
 from yogadl._provenance.builder import Call
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.errors import (
@@ -300,7 +300,7 @@ class _Stored:
     def __init__(self, catalogue: Catalogue, published: Published) -> None:
         self._catalogue = catalogue
         self._published = published
-        self._reader: AnyReader | None = None
+        self._reader: Reader | None = None
         self.spec = published.manifest.spec
         self.length = published.manifest.records
         # The compacted cache keeps the provenance of its base.
@@ -325,7 +325,7 @@ class _Stored:
                 for leaf, field, column in zip(leaves, self.spec.fields, columns, strict=True)
             ]
 
-    def _open(self) -> AnyReader:
+    def _open(self) -> Reader:
         if self._reader is None:
             manifest = self._published.manifest
             plain = replace(manifest, spec=manifest.spec.with_leaves(_as_stored(self.spec)))

@@ -293,7 +293,7 @@ class Partitions:
         Raises:
             ConfigurationError: if a partition is not written yet, or its parts do not exist any more.
         """
-        if self.backend.root.bucket is None:
+        if self.backend.root.promises.renames:
             written = list(map(self._read, range(self.count)))
         else:
             with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:

@@ -14,7 +14,7 @@ from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Column, Indices, Lineage, Locality, Memory, OnPlanned
 from yogadl._core.spec import Spec
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
-from yogadl._format.reader import AnyReader, Reader
+from yogadl._format.reader import Reader
 from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.parts import LARGE_TABLE_BYTES, PartPaths, are_whole, read_index, table_to_read
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from yogadl._format.fields import BlockPositions
     from yogadl._format.joined import Selection
     from yogadl._format.layout import PartIndex
-    from yogadl._format.rows import HeldRows, Parts, Window
+    from yogadl._format.rows import HeldRows, PartFiles, Parts, Window
     from yogadl._format.table import PartTable
 
 # The advice about damage if there is no second copy.
@@ -57,7 +57,7 @@ class Opener(Protocol):
         """Return the manifest with this digest if all its files are on this machine, else ``None``."""
         return None
 
-    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
+    def reader(self, published: Published, *, check: bool = False) -> Reader:
         """Return a reader of a cache.
 
         Args:
@@ -153,13 +153,13 @@ class CachedRecords:
         self._published = published
         self._lock = ProcessLock()
         self._selections: dict[str, Selection] = {}  # selections that can't be written to the storage
-        self._opened: tuple[Manifest, AnyReader] | None = None
+        self._opened: tuple[Manifest, Reader] | None = None
 
     def __reduce__(self) -> Any:
         made = partial(CachedRecords, check=self._is_checked, tag=self._tag)
         return made, (self._storage, self._key, self._digest, self._allow_pickle)
 
-    def open(self) -> tuple[Manifest, AnyReader]:
+    def open(self) -> tuple[Manifest, Reader]:
         """Return manifest and reader; the first call reads the part table.
 
         Raises:
@@ -172,7 +172,7 @@ class CachedRecords:
                 opened = self._opened = self._opened or self._open()
         return opened
 
-    def _open(self) -> tuple[Manifest, AnyReader]:
+    def _open(self) -> tuple[Manifest, Reader]:
         published = self._published or self._storage.published(self._key, self._digest)
         manifest = published.manifest
         if NEEDS_PICKLE in manifest.needs and not self._allow_pickle:
@@ -229,13 +229,11 @@ class CachedRecords:
 
     def mapped(self, records: int) -> "Window | None":
         """Return the memory that the parts are mapped to, to read this many records, or None."""
-        reader = self.open()[1]
-        return reader.mapped(records) if isinstance(reader, Reader) else None
+        return self.open()[1].mapped(records)
 
     def blocks(self, number: int) -> "BlockPositions | None":
         """Return where the blocks of a field lie in that memory, or None if its rows differ in size."""
-        reader = self.open()[1]
-        return reader.blocks(number) if isinstance(reader, Reader) else None
+        return self.open()[1].blocks(number)
 
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
@@ -262,8 +260,7 @@ class CachedRecords:
 
         ``None`` if all parts are on this machine.
         """
-        reader = self.open()[1]
-        away = reader.parts.away if isinstance(reader, Reader) else None
+        away = self.open()[1].parts.away
         if away is None:
             return None
         return away.block_store(key, records / max(1, len(self)), held_bytes, is_shared=is_shared)
@@ -276,9 +273,7 @@ class CachedRecords:
         The first call reads the entries of values (`entries`); the second reads the values and waits for the
         entries.
         """
-        reader = self.open()[1]
-        assert isinstance(reader, Reader)
-        reader.hold(indices, fields, held, entries=entries)
+        self.open()[1].hold(indices, fields, held, entries=entries)
 
     @property
     def received(self) -> tuple[int, int]:
@@ -328,7 +323,7 @@ class CachedRecords:
             self._selections[name] = selection
 
 
-def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool) -> AnyReader:
+def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool) -> Reader:
     """Return a reader of a cache, after a check that all its parts exist and have their sizes.
 
     Args:
@@ -353,11 +348,12 @@ def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool
                 "restore the file"
             )
     files = PartPaths(folder, manifest.key.id, table)
-    reader = Reader(manifest.spec, table, files, maps=mapped and can_map(folder))
-    if not check:
-        return reader
-    sums = checksums(manifest, table, partial(read_index, folder, manifest.key, table), REMEDY)
-    return checked(reader, sums)
+    sums = (
+        checksums(manifest, table, partial(read_index, folder, manifest.key, table), REMEDY)
+        if check
+        else None
+    )
+    return new_reader(manifest, table, files, sums, maps=mapped and can_map(folder))
 
 
 def checksums(
@@ -370,11 +366,15 @@ def checksums(
     return Checksums(table, names, index_of, str(manifest.key), remedy)
 
 
-def checked(reader: Reader, sums: "Checksums") -> AnyReader:
-    """Return a reader that compares each block with its checksum before the first read from it."""
+def new_reader(
+    manifest: Manifest, table: "PartTable", files: "PartFiles", sums: "Checksums | None", *, maps: bool
+) -> Reader:
+    """Return a reader of a cache's files, which compares blocks with their checksums if these are given."""
+    if sums is None:
+        return Reader(manifest.spec, table, files, maps=maps)
     from yogadl._format.checks import CheckedReader
 
-    return CheckedReader(reader, sums)
+    return CheckedReader(sums, manifest.spec, files, maps=maps)
 
 
 def can_map(folder: Folder) -> bool:

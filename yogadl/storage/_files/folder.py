@@ -18,7 +18,7 @@ from yogadl._core.key import RESERVED_NAMES
 from yogadl._format.manifest import MAX_MANIFEST_BYTES
 from yogadl._format.rows import NOT_A_FILE
 from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage._files.root import MAX_READ_BYTES, Entry, Root, too_large
+from yogadl.storage._files.root import MAX_READ_BYTES, Entry, Promises, Root, too_large
 
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -157,6 +157,8 @@ class Folder(Root):
     Args:
         root: The folder; made at the first write.
     """
+
+    promises = Promises(renames=True, has_locks=True)
 
     def __init__(self, root: Path) -> None:
         self.root = root

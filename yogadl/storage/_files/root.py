@@ -30,12 +30,29 @@ class Entry(NamedTuple):
     tag: str = ""
 
 
+class Promises(NamedTuple):
+    """What a root promises beyond the methods of `Root`: local folders, shared folders and buckets differ.
+
+    Attributes:
+        renames: Whether builds write parts in place and rename them; otherwise they upload them.
+        has_locks: Whether file locks exclude all other writers; otherwise leases do, or nothing.
+    """
+
+    renames: bool
+    has_locks: bool
+
+
 class Root(Protocol):
     """Keep files by name: small ones are written from memory, large ones moved from a workplace.
 
-    Readers see a file whole, old or new, or not at all. Safe to use from any process or thread. Every error
-    is a `StorageError` that names the file.
+    The one abstraction between a storage and its bytes. Readers see a file whole, old or new, or not at all.
+    Safe to use from any process or thread. Every error is a `StorageError` that names the file.
+
+    Attributes:
+        promises: What this root promises beyond its methods.
     """
+
+    promises: Promises
 
     @property
     def location(self) -> str:

@@ -20,7 +20,7 @@ from yogadl.errors import CacheFormatError, LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import BuildExclusion
 from yogadl.storage._catalogue.parts import open_table, part_files
-from yogadl.storage._files.folder import Folder, checked_path
+from yogadl.storage._files.folder import checked_path
 from yogadl.storage._files.locks import remove_free_lock
 from yogadl.storage._files.mounts import network_file_system
 from yogadl.storage._files.root import Entry, Root, trashed
@@ -197,7 +197,7 @@ class Pruning:
         might not notice that its file was removed.
         """
         locks = {entry.name for entry in entries if _names.is_lock(self._id, entry.name)}
-        if not locks or self._root.bucket is not None or network_file_system(Path(self._root.location)):
+        if not locks or not self._root.promises.renames or network_file_system(Path(self._root.location)):
             return locks
         keys = [DatasetKey(self._id, version) for version in versions]
         keys += [key for key, _, _ in trashed(self._root, self._id)]
@@ -290,7 +290,7 @@ class Pruning:
 
     def _is_removable(self, entry: Entry, kept: set[str]) -> bool:
         least_age_s = max(self._grace_s, _LEAST_LEASE_GRACE_S if "/leases/" in entry.name else 0.0)
-        if _names.is_unfinished(entry.name) and not isinstance(self._root, Folder):
+        if _names.is_unfinished(entry.name) and not self._root.promises.has_locks:
             # Tasks and tags are written without a lease; only a local folder has no such writers during a
             # prune.
             least_age_s = max(least_age_s, _TASK_FILES_GRACE_S)

@@ -22,8 +22,8 @@ from functools import partial
 from typing import Any, Final
 
 from yogadl.errors import StorageError
+from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._leases.waiting import read_body
-from yogadl.storage._objects.bucket import Bucket
 
 _PARENT_POLL_S: Final = 0.5
 _REPORT_EVERY_S: Final = 1.0
@@ -64,7 +64,7 @@ class HeartbeatTask:
     """The task of a heartbeat process.
 
     Args:
-        bucket: The bucket of the lease.
+        root: The root of the lease.
         lease_name: The lease; nothing is written if it belongs to another process.
         heartbeat_name: The object that is overwritten.
         end_name: The object that is written once the parent has died.
@@ -72,7 +72,7 @@ class HeartbeatTask:
         interval_s: The time between two writes.
     """
 
-    bucket: Bucket
+    root: BucketRoot
     lease_name: str
     heartbeat_name: str
     end_name: str
@@ -175,17 +175,17 @@ def main(pipe: Any, pickled: bytes) -> None:  # a buffered binary stream has no 
             count += 1
             heartbeat = {"token": task.token, "count": count, "progress": json.loads(progress)}
             content = json.dumps(heartbeat).encode()
-            _put_or_report(partial(task.bucket.put, task.heartbeat_name, content))
+            _put_or_report(partial(task.root.write, task.heartbeat_name, content))
         progress = watch.wait(task.interval_s) or progress
     if is_ours or _is_ours(task):
         ending = {"token": task.token, "failed": "its process has died"}
         # Only if absent: the parent may have ended the lease itself right before it died.
-        _put_or_report(lambda: task.bucket.put_if_absent(task.end_name, json.dumps(ending).encode()))
+        _put_or_report(lambda: task.root.write_if_absent(task.end_name, json.dumps(ending).encode()))
 
 
 def _is_ours(task: HeartbeatTask) -> bool:
     try:
-        return bool(read_body(task.bucket, task.lease_name).get("token") == task.token)
+        return bool(read_body(task.root, task.lease_name).get("token") == task.token)
     except StorageError:
         return False  # read again before the next write
 
@@ -214,9 +214,9 @@ def retry_ending(pickled: bytes) -> None:
     deadline = time.monotonic() + retry_s
     while time.monotonic() < deadline:
         with suppress(StorageError):
-            token = read_body(task.bucket, task.lease_name).get("token")
+            token = read_body(task.root, task.lease_name).get("token")
             if token == task.token:
-                task.bucket.put(task.end_name, ending)
+                task.root.write(task.end_name, ending)
             if token is not None or not may_appear:
                 return
         time.sleep(_END_RETRY_INTERVAL_S)

@@ -20,7 +20,8 @@ from yogadl._core.key import DatasetKey
 from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import BuildExclusion, LeaseLostError
-from yogadl.storage._files.root import Root
+from yogadl.storage._files.bucket_root import BucketRoot
+from yogadl.storage._files.root import Entry, Root
 from yogadl.storage._leases.heartbeat import Heartbeat, HeartbeatTask, end_in_background
 from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._leases.waiting import (
@@ -31,7 +32,6 @@ from yogadl.storage._leases.waiting import (
     ttl_of,
     verbs,
 )
-from yogadl.storage._objects.bucket import Bucket, Object, check_conditions
 
 _log = logging.getLogger("yogadl")
 
@@ -42,9 +42,9 @@ _MAX_MESSAGE_CHARS: Final = 500
 
 @dataclass(frozen=True)
 class Leases:
-    """The leases on building and pruning below the root of a bucket. Picklable."""
+    """The leases on building and pruning below a root. Picklable, for the process of the heartbeat."""
 
-    bucket: Bucket
+    root: BucketRoot
     policy: LeasePolicy
 
     @contextlib.contextmanager
@@ -109,7 +109,7 @@ class Leases:
         live = set()
         for version, (term, has_ended, modified) in newest.items():
             if not has_ended:
-                holder = read_body(self.bucket, f"{version}/{term:010d}")
+                holder = read_body(self.root, f"{version}/{term:010d}")
                 # Twice the time to live, since this process has not watched the heartbeat, and must be sure
                 # that the holder is dead.
                 if now - modified < 2 * max(self.policy.ttl_s, ttl_of(holder)):
@@ -134,7 +134,7 @@ class Leases:
     def _acquire(
         self, key: DatasetKey | _names.WholeDataset, unless: Callable[[], bool] | None
     ) -> "BuildLease | None":
-        waiter = LeaseWaiter(self.bucket, self.policy, key, takes_turns=unless is None)
+        waiter = LeaseWaiter(self.root, self.policy, key, takes_turns=unless is None)
         refused_terms: list[int] = []
         while True:
             requested_s = time.monotonic()
@@ -154,7 +154,7 @@ class Leases:
                 refused_terms.append(state.term + 1)
                 if refused_terms.count(state.term + 1) > _MOST_REFUSALS:
                     raise LeaseError(
-                        f"{self.bucket.url}/{_names.lease(key, state.term + 1)} can't be written: something "
+                        f"{self.root.where(_names.lease(key, state.term + 1))} can't be written: something "
                         "else has that name, although the store does not list it; remove it, then "
                         f"{verbs(key)[0]} again"
                     )
@@ -176,9 +176,9 @@ class Leases:
                 state = LeaseState(term, heartbeat, state.has_ended or ending == _names.END_SUFFIX)
         return replace(state, has_waiter=state.term in waited_for)
 
-    def _objects(self, below: str) -> Iterator[tuple[Object, int, str]]:
+    def _objects(self, below: str) -> Iterator[tuple[Entry, int, str]]:
         """Yield the objects of leases below a folder, each with its term and the ending of its name."""
-        for entry in self.bucket.list(f"{below}/"):
+        for entry in self.root.entries(below):
             split = _names.split_lease(entry.name)
             if split is not None:
                 yield entry, *split
@@ -187,7 +187,7 @@ class Leases:
         """Put the lease of the term after `state`, unless another process puts it first."""
         if state.term >= _names.MAX_TERM_OR_MOVE:
             raise LeaseError(
-                f"{self.bucket.url}/{_names.lease(key, state.term)} has the highest possible number, "
+                f"{self.root.where(_names.lease(key, state.term))} has the highest possible number, "
                 "which yogadl never reaches: another program wrote it. Make sure that no process builds, "
                 f"delete it, then {verbs(key)[0]} again"
             )
@@ -206,7 +206,7 @@ class Leases:
         lease = BuildLease(self, key, term, token)
         is_taken = False
         try:
-            is_taken = self.bucket.put_if_absent(name, json.dumps(holder).encode())
+            is_taken = self.root.write_if_absent(name, json.dumps(holder).encode())
         except BaseException as error:
             lease.end_in_background(f"{type(error).__name__}: {error}", may_appear=True)
             raise
@@ -220,11 +220,11 @@ class Leases:
                 # `state` was outdated: this term was held before, and a later builder has removed its
                 # objects.
                 lease.stop_heartbeat()
-                self.bucket.delete(name)
+                self.root.remove(name)
                 return None
             for entry, old_term, _ in list(self._objects(_names.leases(key))):
                 if old_term < term:
-                    self.bucket.delete(entry.name)
+                    self.root.remove(entry.name)
         except BaseException as error:
             lease.end(f"{type(error).__name__}: {error}")
             raise
@@ -257,7 +257,7 @@ class BuildLease:
         self._pid = os.getpid()
         interval_s = min(leases.policy.ttl_s / HEARTBEATS_PER_TTL, _MAX_INTERVAL_S)
         names = self._name, self._name + _names.HEARTBEAT_SUFFIX, self._name + _names.END_SUFFIX
-        self._task = HeartbeatTask(leases.bucket, *names, token, interval_s)
+        self._task = HeartbeatTask(leases.root, *names, token, interval_s)
         self._heartbeat = Heartbeat(self._task)
         self.report = self._heartbeat.report
 
@@ -273,7 +273,7 @@ class BuildLease:
 
         Leases are pruned a day after the last build; after that, terms begin at 1 again.
         """
-        return read_body(self._leases.bucket, self._name).get("token") == self._token
+        return read_body(self._leases.root, self._name).get("token") == self._token
 
     def check(self) -> None:
         if self.is_lost():
@@ -294,7 +294,7 @@ class BuildLease:
             return  # a forked child does not hold its parent's lease
         try:
             if self._is_ours():  # otherwise another builder has taken over
-                self._leases.bucket.put(self._task.end_name, self._ending(failed))
+                self._leases.root.write(self._task.end_name, self._ending(failed))
         except BaseException as error:
             self.end_in_background(failed)
             if not isinstance(error, StorageError):
@@ -326,7 +326,7 @@ class LeaseCoordinator:
     Args:
         root: The root.
         leases: The leases below the same root.
-        probes: Whether to test first that the store honours conditional writes.
+        probe: Called once before the first lease; raises if the store ignores conditional writes. Picklable.
         changed: Called with the version after each attempt to build it, successful or not. Picklable.
     """
 
@@ -335,17 +335,17 @@ class LeaseCoordinator:
         root: Root,
         leases: Leases,
         *,
-        probes: bool = False,
+        probe: Callable[[], object] | None = None,
         changed: Callable[[DatasetKey], object] | None = None,
     ) -> None:
         self.leases = leases
         self._root = root
-        self._probes = probes
+        self._probe = probe
         self._is_probed = False
         self._changed = changed
 
     def __reduce__(self) -> Any:
-        return partial(LeaseCoordinator, probes=self._probes, changed=self._changed), (
+        return partial(LeaseCoordinator, probe=self._probe, changed=self._changed), (
             self._root,
             self.leases,
         )
@@ -354,7 +354,7 @@ class LeaseCoordinator:
     def building(
         self, key: DatasetKey, unless: Callable[[], bool] | None = None
     ) -> Iterator[BuildExclusion | None]:
-        self._probe()
+        self._probe_once()
         with self.leases.held(key, unless) as lease:
             try:
                 yield lease
@@ -364,17 +364,17 @@ class LeaseCoordinator:
 
     @contextmanager
     def pruning(self, dataset_id: str) -> Iterator[BuildExclusion | None]:
-        self._probe()
+        self._probe_once()
         with self.leases.pruning(dataset_id, self._root.now()) as lease:
             yield lease
 
     def wait_for_pruning(self, dataset_id: str) -> None:
-        self._probe()
+        self._probe_once()
         self.leases.wait_for_pruning(dataset_id)
 
-    def _probe(self) -> None:
-        if self._probes and not self._is_probed:
-            check_conditions(self.leases.bucket)
+    def _probe_once(self) -> None:
+        if self._probe is not None and not self._is_probed:
+            self._probe()
             self._is_probed = True
 
     def has_builder(self, dataset_id: str) -> bool:

@@ -14,8 +14,8 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.printable import printable
 from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
+from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._leases.policy import LeasePolicy
-from yogadl.storage._objects.bucket import Bucket, read
 
 _log = logging.getLogger("yogadl")
 
@@ -74,7 +74,7 @@ class LeaseWaiter:
     """One caller's wait for a builder, or for a process that prunes.
 
     Args:
-        bucket: The bucket of the leases.
+        root: The root of the leases.
         policy: How long to wait.
         key: The version that is built, or the dataset that is pruned.
         takes_turns: Whether the caller will build even if another process has built the version during the
@@ -83,13 +83,13 @@ class LeaseWaiter:
 
     def __init__(
         self,
-        bucket: Bucket,
+        root: BucketRoot,
         policy: LeasePolicy,
         key: DatasetKey | _names.WholeDataset,
         *,
         takes_turns: bool = False,
     ) -> None:
-        self._bucket = bucket
+        self._root = root
         self._policy = policy
         self._key = key
         self._verb, self._participle = verbs(key)
@@ -117,7 +117,7 @@ class LeaseWaiter:
     def log_failure(self, state: LeaseState) -> None:
         """Log why a builder failed, if this call has waited for it."""
         if state.term and self._holder[0] == state.term:
-            failed = read_body(self._bucket, _names.lease(self._key, state.term) + _names.END_SUFFIX).get(
+            failed = read_body(self._root, _names.lease(self._key, state.term) + _names.END_SUFFIX).get(
                 "failed"
             )
             if failed:
@@ -178,7 +178,7 @@ class LeaseWaiter:
                 f"{self._describe(state)}. "
                 "Wait longer (wait_s), or end that process: its lease ends with it, or "
                 f"{self._ttl_s(state):.0f} s after its last heartbeat. If neither helps, delete "
-                f"{self._bucket.url}/{_names.leases(self._key)}/"
+                f"{self._root.where(_names.leases(self._key))}/"
             )
         if waited_s >= self._log_at_s:
             _log.warning(
@@ -203,7 +203,7 @@ class LeaseWaiter:
     def _put_wait_mark(self, state: LeaseState) -> None:
         if self._takes_turns and not state.has_waiter:
             with contextlib.suppress(StorageError):  # without the mark this process may wait longer
-                self._bucket.put(_names.lease(self._key, state.term) + _names.WAIT_SUFFIX, b"{}")
+                self._root.write(_names.lease(self._key, state.term) + _names.WAIT_SUFFIX, b"{}")
 
     def _ttl_s(self, state: LeaseState) -> float:
         return max(self._policy.ttl_s, ttl_of(self._body(state)))
@@ -211,7 +211,7 @@ class LeaseWaiter:
     def _body(self, state: LeaseState) -> dict[str, Any]:
         if self._holder[0] != state.term or not self._holder[1]:
             name = _names.lease(self._key, state.term)
-            self._holder = state.term, read_body(self._bucket, name)
+            self._holder = state.term, read_body(self._root, name)
         return self._holder[1]
 
     def _describe(self, state: LeaseState) -> str:
@@ -221,7 +221,7 @@ class LeaseWaiter:
             who = f"process {holder['pid']} on {holder['host']} (since {since} by its clock"
         except (KeyError, TypeError, ValueError, OverflowError):
             return "another process"
-        heartbeat = read_body(self._bucket, _names.lease(self._key, state.term) + _names.HEARTBEAT_SUFFIX)
+        heartbeat = read_body(self._root, _names.lease(self._key, state.term) + _names.HEARTBEAT_SUFFIX)
         progress = heartbeat.get("progress")
         if isinstance(progress, dict) and isinstance(progress.get("records"), int):
             of = f" of {progress['total']}" if isinstance(progress.get("total"), int) else ""
@@ -248,10 +248,10 @@ def note_if_this_process(holder: dict[str, Any]) -> str:
     )
 
 
-def read_body(bucket: Bucket, name: str) -> dict[str, Any]:
+def read_body(root: BucketRoot, name: str) -> dict[str, Any]:
     """Return the document in a lease's object; an empty one if it does not exist or is no JSON object."""
     try:
-        document = parse_json(read(bucket, name, 0, _MAX_BODY_BYTES) or b"{}")
+        document = parse_json(root.read(name, _MAX_BODY_BYTES) or b"{}")
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}

@@ -57,7 +57,12 @@ class Mirror:
 
     Raises:
         ConfigurationError: if `limit` is not a size.
+
+    Attributes:
+        keeps_files: Whether files are kept at all.
     """
+
+    keeps_files = True
 
     def __init__(
         self, bucket: Bucket, folder: str | os.PathLike[str] | None = None, limit: int | str | None = None
@@ -412,6 +417,8 @@ class NoMirror(Mirror):
 
     def __init__(self, bucket: Bucket) -> None:
         super().__init__(bucket)
+
+    keeps_files = False
 
     def __reduce__(self) -> Any:
         return NoMirror, (self._bucket,)

@@ -1,10 +1,7 @@
 """Keep files in a bucket, and open its caches: from the mirror, after a download to it, or by range."""
 
 import contextlib
-import itertools
 import logging
-import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -12,26 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from yogadl._core.key import DatasetKey
-from yogadl._format.manifest import MAX_MANIFEST_BYTES, Manifest, digest_of
-from yogadl._format.reader import AnyReader, Reader
+from yogadl._format.manifest import Manifest, digest_of
+from yogadl._format.reader import Reader
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import Backend, BuildCoordinator
-from yogadl.storage._catalogue.cached import REMEDY, Published, can_map, checked, checksums
+from yogadl.storage._catalogue.cached import REMEDY, Published, can_map, checksums, new_reader
 from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._catalogue.parts import read_index, table_to_read
+from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import FULL, translated
-from yogadl.storage._files.local_bucket import LocalBucket
 from yogadl.storage._files.locks import scratch_folder
-from yogadl.storage._files.root import MAX_READ_BYTES, Entry, too_large
 from yogadl.storage._leases.policy import LeasePolicy
-from yogadl.storage._objects.bucket import Bucket, Object
+from yogadl.storage._objects.bucket import Bucket, check_conditions
 from yogadl.storage._objects.memory import OfflineError
 from yogadl.storage._objects.retry import UnavailableError
 from yogadl.storage._objects.store import CredentialsError
 from yogadl.storage._remote.download import upload
-from yogadl.storage._remote.mirror import Mirror, NoMirror
+from yogadl.storage._remote.mirror import Mirror
 from yogadl.storage._remote.mirrored_cache import FillPolicy, MirroredCache
 from yogadl.storage._remote.ranged_cache import RangedCache
 from yogadl.storage._remote.requests import Spending
@@ -45,132 +41,6 @@ _log = logging.getLogger("yogadl")
 
 # The advice about a damaged block.
 _REMEDY: Final = "storage.verify, or `yogadl verify`, downloads it again from the bucket; then fetch it again"
-# The name of the object that is written to read the store's clock; no dataset has such an id.
-_CLOCK: Final = ".yogadl/clock"
-_CLOCK_VALID_S: Final = 600.0
-_DAY_S: Final = 86_400.0
-
-
-class BucketRoot:
-    """The methods of `Root` for small files in a bucket. Safe for threads and after a fork; picklable.
-
-    Methods write only if their docstrings, here or in `Root`, mention it. Reading takes only the permissions
-    to get and to list.
-    """
-
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
-        self._clock: tuple[float, float] | None = None  # the store's time, and this machine's at that moment
-
-    @property
-    def location(self) -> str:
-        return self._bucket.url
-
-    def where(self, name: str) -> str:
-        return f"{self._bucket.url}/{name}"
-
-    def read(self, name: str, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes | None:
-        with self._bucket.get(name) as body:
-            if body is None:
-                return None
-            if body.object.size_bytes > most_bytes:
-                raise too_large(self.where(name), most_bytes)
-            return b"".join(body.chunks)
-
-    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
-        # Reading the whole object leaves less memory in use than a range (benchmarks/many_parts.py).
-        with self._bucket.get(name) as body:
-            if body is None:
-                return None
-            chunks, size_bytes = [], 0
-            for chunk in body.chunks:
-                chunks.append(chunk)
-                size_bytes += len(chunk)
-                if size_bytes >= most_bytes:
-                    break
-            return b"".join(chunks)[:most_bytes]
-
-    def size(self, name: str) -> int | None:
-        found = self._bucket.head(name)
-        return None if found is None else found.size_bytes
-
-    def write(self, name: str, content: bytes) -> None:
-        self._bucket.put(name, content)
-
-    def write_if_absent(self, name: str, content: bytes) -> bool:
-        return self._bucket.put_if_absent(name, content)
-
-    def rename(self, name: str, new_name: str, check: Callable[[], None] = lambda: None) -> bool:
-        """Move a small object, by a copy; return whether it existed."""
-        content = self.read(name)
-        if content is None:
-            return False
-        self.write(new_name, content)
-        check()
-        self._bucket.delete(name)
-        return True
-
-    def names(self, below: str, suffix: str = "") -> list[str]:
-        found = (entry.name for entry in self._bucket.list(f"{below}/"))
-        return sorted(name for name in found if name.endswith(suffix))
-
-    def entries(self, below: str) -> Iterator[Entry]:
-        for found in itertools.chain(self._bucket.list(f"{below}/"), self._unfinished(below)):
-            yield Entry(found.name, found.size_bytes, found.modified, found.tag)
-
-    def _unfinished(self, below: str) -> Iterator[Object]:
-        """Yield temporary files that killed writers left below a folder; a store never lists such objects."""
-        return self._bucket.unfinished(below) if isinstance(self._bucket, LocalBucket) else iter(())
-
-    def folders_with(
-        self, *names: str, most_files: int | None = None, below: str = ""
-    ) -> tuple[list[str], bool]:
-        folders, count = set(), 0
-        entries_listed = itertools.chain(
-            self._bucket.list(f"{below}/" if below else ""), self._unfinished(below)
-        )
-        for entry in itertools.islice(entries_listed, most_files):
-            count += 1
-            segments = entry.name.split("/")[:-1]
-            for number, segment in enumerate(segments):
-                if number and segment in names:
-                    folders.add("/".join(segments[:number]))
-        return sorted(folders), count != most_files
-
-    def now(self) -> float:
-        """Return the time by the store's clock, read from the date of a small object that this writes.
-
-        The clock of this machine is not used, since it may be hours off.
-        """
-        if self._clock is None or time.monotonic() - self._clock[1] > _CLOCK_VALID_S:
-            written = self._bucket.put(_CLOCK, secrets.token_bytes(8))
-            # A second is added, since HTTP dates are whole seconds: no object may seem to be from the future.
-            self._clock = written.modified + 1.0, time.monotonic()
-        store_s, monotonic_s = self._clock
-        return store_s + time.monotonic() - monotonic_s
-
-    def age_s(self, name: str, now: float) -> float:
-        if _names.is_unfinished(name):
-            unfinished = self._unfinished(name.rpartition("/")[0])
-            found = next((entry for entry in unfinished if entry.name == name), None)
-        else:
-            found = self._bucket.head(name)
-        return 0.0 if found is None else now - found.modified
-
-    def keep(self, name: str) -> bool:
-        """Return whether an object is too young for pruning to remove it within a day."""
-        found = self._bucket.head(name)
-        return found is not None and self.now() - found.modified < _DAY_S
-
-    def remove(self, name: str) -> None:
-        if isinstance(self._bucket, LocalBucket) and _names.is_unfinished(name):
-            self._bucket.delete_unfinished(name)
-        else:
-            self._bucket.delete(name)
-
-    def remove_folder(self, name: str) -> None:
-        for entry in list(self.entries(name)):
-            self.remove(entry.name)
 
 
 class MirroredRoot(BucketRoot):
@@ -311,13 +181,13 @@ class MirrorOpener:
     def mirrored(self, key: DatasetKey, digest: str) -> Published | None:
         return self.mirror.published_if_whole(key, digest)
 
-    def reader(self, published: Published, *, check: bool = False) -> AnyReader:
+    def reader(self, published: Published, *, check: bool = False) -> Reader:
         """Return a reader of a cache: of mapped files if they are here, else of ranges.
 
         If few bytes are missing, they are downloaded now, unless `mirror_fill` is ``"never"``.
         """
         manifest = published.manifest
-        if isinstance(self.mirror, NoMirror):
+        if not self.mirror.keeps_files:
             return self._ranged_reader(manifest, check=check)
         try:
             cache = self._hold(manifest)
@@ -346,12 +216,13 @@ class MirrorOpener:
             raise
         maps = self._is_mapped and can_map(cache.folder)
         if not missing_bytes and has_indexes == check:
-            return self._reader(manifest, cache, maps=maps, check=check)
+            whole = checksums(manifest, cache.table, cache.index, _REMEDY) if check else None
+            return new_reader(manifest, cache.table, cache, whole, maps=maps)
         sums, policy = self._sums(manifest, cache.table, check=check), FillPolicy(self._fill, self._warn_full)
         files = RangedCache(
             self._bucket, manifest, cache.table, self._spending, sums, (cache, are_here), policy
         )
-        return self._reader(manifest, files, maps=maps, check=check)
+        return new_reader(manifest, cache.table, files, sums if check else None, maps=maps)
 
     def _hold(self, manifest: Manifest) -> MirroredCache:
         """Hold the mirror's files of a cache; on a full disk, first evict files that no process reads."""
@@ -363,31 +234,19 @@ class MirrorOpener:
         self.mirror.make_room(manifest.table_bytes)
         return self.mirror.hold(manifest)
 
-    def _ranged_reader(self, manifest: Manifest, *, check: bool) -> AnyReader:
+    def _ranged_reader(self, manifest: Manifest, *, check: bool) -> Reader:
         """Return a reader by range of a cache that has no files on this machine, without a mirror."""
         root = MirroredRoot(self._bucket, self.mirror)
         table = table_to_read(root, manifest)
-        files = RangedCache(
-            self._bucket, manifest, table, self._spending, self._sums(manifest, table, check=check)
-        )
-        return self._reader(manifest, files, maps=False, check=check)
+        sums = self._sums(manifest, table, check=check)
+        files = RangedCache(self._bucket, manifest, table, self._spending, sums)
+        return new_reader(manifest, table, files, sums if check else None, maps=False)
 
     def _warn_full(self, what: str, error: StorageError) -> None:
         """Log once that the mirror has no room."""
         if not self._has_warned_of_full_mirror:
             self._has_warned_of_full_mirror = True
             _log.warning("yogadl: %s read by range: %s", what, error)
-
-    def _reader(
-        self, manifest: Manifest, files: MirroredCache | RangedCache, *, maps: bool, check: bool
-    ) -> AnyReader:
-        reader = Reader(manifest.spec, files.table, files, maps=maps)
-        if not check:
-            return reader
-        if isinstance(files, RangedCache):
-            assert files.sums is not None
-            return checked(reader, files.sums)
-        return checked(reader, checksums(manifest, files.table, files.index, _REMEDY))
 
     def _sums(self, manifest: Manifest, table: PartTable, *, check: bool) -> "Checksums | None":
         """Return the checksums of the blocks that are read by range, if they are compared."""
@@ -499,4 +358,7 @@ def _leases(
     from yogadl.storage._leases.lease import LeaseCoordinator, Leases  # only what builds or prunes needs it
 
     changed = partial(mirror.renew, digest=None)
-    return LeaseCoordinator(root, Leases(bucket, policy), probes=exclusive, changed=changed)
+    leases = Leases(BucketRoot(bucket), policy)  # without the mirror, which no process of heartbeats needs
+    return LeaseCoordinator(
+        root, leases, probe=partial(check_conditions, bucket) if exclusive else None, changed=changed
+    )

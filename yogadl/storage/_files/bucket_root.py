@@ -1,20 +1,150 @@
-"""Keep the files of caches in a folder that several machines share, such as one on NFS."""
+"""Keep small files by name in a bucket, or in a folder that several machines share, such as one on NFS."""
 
 import contextlib
 import errno
+import itertools
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
+from yogadl._format.manifest import MAX_MANIFEST_BYTES
 from yogadl.errors import StorageError
+from yogadl.storage import _names
 from yogadl.storage._files.folder import Folder
 from yogadl.storage._files.local_bucket import LocalBucket
-from yogadl.storage._files.root import MAX_READ_BYTES, Root
-from yogadl.storage._remote.opener import BucketRoot
+from yogadl.storage._files.root import MAX_READ_BYTES, Entry, Promises, Root, too_large
+from yogadl.storage._objects.bucket import Bucket
+
+# The name of the object that is written to read the store's clock; no dataset has such an id.
+_CLOCK: Final = ".yogadl/clock"
+_CLOCK_VALID_S: Final = 600.0
+_DAY_S: Final = 86_400.0
+
+
+class BucketRoot:
+    """The methods of `Root` for small files in a bucket. Safe for threads and after a fork; picklable.
+
+    Methods write only if their docstrings, here or in `Root`, mention it. Reading takes only the permissions
+    to get and to list.
+    """
+
+    promises = Promises(renames=False, has_locks=False)
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._clock: tuple[float, float] | None = None  # the store's time, and this machine's at that moment
+
+    @property
+    def location(self) -> str:
+        return self._bucket.url
+
+    def where(self, name: str) -> str:
+        return f"{self._bucket.url}/{name}"
+
+    def read(self, name: str, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes | None:
+        with self._bucket.get(name) as body:
+            if body is None:
+                return None
+            if body.object.size_bytes > most_bytes:
+                raise too_large(self.where(name), most_bytes)
+            return b"".join(body.chunks)
+
+    def view(self, name: str, most_bytes: int = MAX_READ_BYTES) -> bytes | None:
+        # Reading the whole object leaves less memory in use than a range (benchmarks/many_parts.py).
+        with self._bucket.get(name) as body:
+            if body is None:
+                return None
+            chunks, size_bytes = [], 0
+            for chunk in body.chunks:
+                chunks.append(chunk)
+                size_bytes += len(chunk)
+                if size_bytes >= most_bytes:
+                    break
+            return b"".join(chunks)[:most_bytes]
+
+    def size(self, name: str) -> int | None:
+        found = self._bucket.head(name)
+        return None if found is None else found.size_bytes
+
+    def write(self, name: str, content: bytes) -> None:
+        self._bucket.put(name, content)
+
+    def write_if_absent(self, name: str, content: bytes) -> bool:
+        return self._bucket.put_if_absent(name, content)
+
+    def rename(self, name: str, new_name: str, check: Callable[[], None] = lambda: None) -> bool:
+        """Move a small object, by a copy; return whether it existed."""
+        content = self.read(name)
+        if content is None:
+            return False
+        self.write(new_name, content)
+        check()
+        self._bucket.delete(name)
+        return True
+
+    def names(self, below: str, suffix: str = "") -> list[str]:
+        found = (entry.name for entry in self._bucket.list(f"{below}/"))
+        return sorted(name for name in found if name.endswith(suffix))
+
+    def entries(self, below: str) -> Iterator[Entry]:
+        for found in itertools.chain(self._bucket.list(f"{below}/"), self._bucket.unfinished(below)):
+            yield Entry(found.name, found.size_bytes, found.modified, found.tag)
+
+    def folders_with(
+        self, *names: str, most_files: int | None = None, below: str = ""
+    ) -> tuple[list[str], bool]:
+        folders, count = set(), 0
+        entries_listed = itertools.chain(
+            self._bucket.list(f"{below}/" if below else ""), self._bucket.unfinished(below)
+        )
+        for entry in itertools.islice(entries_listed, most_files):
+            count += 1
+            segments = entry.name.split("/")[:-1]
+            for number, segment in enumerate(segments):
+                if number and segment in names:
+                    folders.add("/".join(segments[:number]))
+        return sorted(folders), count != most_files
+
+    def now(self) -> float:
+        """Return the time by the store's clock, read from the date of a small object that this writes.
+
+        The clock of this machine is not used, since it may be hours off.
+        """
+        if self._clock is None or time.monotonic() - self._clock[1] > _CLOCK_VALID_S:
+            written = self._bucket.put(_CLOCK, secrets.token_bytes(8))
+            # A second is added, since HTTP dates are whole seconds: no object may seem to be from the future.
+            self._clock = written.modified + 1.0, time.monotonic()
+        store_s, monotonic_s = self._clock
+        return store_s + time.monotonic() - monotonic_s
+
+    def age_s(self, name: str, now: float) -> float:
+        if _names.is_unfinished(name):
+            unfinished = self._bucket.unfinished(name.rpartition("/")[0])
+            found = next((entry for entry in unfinished if entry.name == name), None)
+        else:
+            found = self._bucket.head(name)
+        return 0.0 if found is None else now - found.modified
+
+    def keep(self, name: str) -> bool:
+        """Return whether an object is too young for pruning to remove it within a day."""
+        found = self._bucket.head(name)
+        return found is not None and self.now() - found.modified < _DAY_S
+
+    def remove(self, name: str) -> None:
+        if _names.is_unfinished(name):
+            self._bucket.delete_unfinished(name)
+        else:
+            self._bucket.delete(name)
+
+    def remove_folder(self, name: str) -> None:
+        for entry in list(self.entries(name)):
+            self.remove(entry.name)
+
 
 # Freeing a full disk needs room for small files: a lease, its end, the copy of a manifest. The reserve holds
 # that room as separate files, since a disk may run out of files, too. No dataset has such an id.
@@ -40,6 +170,8 @@ class SharedRoot(BucketRoot, Root):
     Small files are read and written as in a bucket, in ways that allow for the file caches of other machines;
     parts are written in the folder and renamed.
     """
+
+    promises = Promises(renames=True, has_locks=False)
 
     def __init__(self, folder: Folder) -> None:
         super().__init__(LocalBucket(folder.root))
