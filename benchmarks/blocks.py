@@ -1,6 +1,6 @@
 """Measure what the named order `yogadl.Blocks` costs beside an epoch's reading, and that it is exact.
 
-Run ``python benchmarks/blocks.py``. It justifies the flat code of `yogadl._order.windows`.
+Run ``python benchmarks/blocks.py``. It justifies the flat code of `yogadl._order.orders`.
 """
 
 import time
@@ -24,7 +24,7 @@ from _measure import (
 from _sets import DataSet
 
 import yogadl
-from yogadl._order.windows import BlocksOrder
+from yogadl._order.orders import BlocksOrder
 
 RECORDS = 2_000_003
 # The bar is for 8 KB records, of which 128 are a block of 1 MB; of smaller ones there are more in a block.

@@ -11,7 +11,7 @@ from typing import Any
 NAMES = """
 yogadl.storage._builds _build=build _engines=executors _shares=receipts
 yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=parts _tags=tags
-yogadl.storage._files _folder=folder _mounts=mounts local=local_bucket
+yogadl.storage._files _folder=folder local=local_bucket
 yogadl.storage._objects bucket obstore_ranges
 yogadl.storage._remote _checked_ranges=checked_ranges _held=held_ranges _ranges=ranges _remote_opening=opener
 yogadl.storage._remote eviction location=eviction mirrored_cache partial_file receive=download
@@ -50,7 +50,7 @@ yogadl._order.keys absorb absorb_array
 yogadl._order.mix RUN
 yogadl._order.permutation EXACT_LIMIT ROUNDS permute unpermute
 yogadl._order.random generators
-yogadl._order.windows BlocksOrder
+yogadl._order.orders BlocksOrder
 yogadl._core.protocols usual_prices
 yogadl._core.printable printable without_secrets
 yogadl._provenance.code CodeReader dumped
@@ -73,26 +73,28 @@ yogadl.adapters.tensorflow _build_state=_source _cache tensorflow_loader=_loader
 yogadl.adapters.tensorflow._source graph_of
 yogadl.cli _bench _demo _output _report
 yogadl.cli._arguments parse_size
-yogadl.cli._function parse_argument
-yogadl.cli._report_page Subject charts=markup fields page_of records=fields sampling=fields summary
+yogadl.cli._build parse_argument
+yogadl.cli._report_page Subject charts=markup page_of summary
+yogadl.cli fields=_report_page records=_report_page sampling=_report_page
 yogadl.cli._report_page.summary BARS bars_of
 yogadl.cli._report_page.markup MOST_LABEL classes histogram
 yogadl.cli._report_page.summary Image MOST_FILE_BYTES MOST_SIDE image_of_array image_of_file is_image kind_of
 yogadl.cli._report_page.markup element lines text
 yogadl.cli._report_page.summary MOST_CLASSES MOST_VALUES summary_of
 yogadl.storage _copy
-yogadl.storage _names storage_doctor=_doctor
+yogadl.storage _names
+yogadl.cli storage_doctor=_doctor
 yogadl.storage._objects.bucket Body Bucket FetchedRange Object ReplacedError read
 yogadl.storage._objects.bucket PROBE check_conditions
 yogadl.storage._files.local_bucket LocalBucket
-yogadl.storage._remote.buckets open_bucket
+yogadl.storage._remote.opener open_bucket
 yogadl.storage._objects.retry Attempts PROGRESS_BYTES Retrier RetryPolicy TransientError UnavailableError
 yogadl.storage._objects.retry UnreachableError
 yogadl.storage._objects.store NotCarriedOverError
 yogadl.storage._objects.store CredentialsError
 yogadl.storage._catalogue.cached REMEDY
 yogadl.storage._copy copy
-yogadl.storage._doctor Finding Outcome examine_bucket examine_process
+yogadl.cli._doctor Finding Outcome examine_bucket examine_process
 yogadl.storage._catalogue.backend LeaseLostError
 yogadl.storage._catalogue.export file_names
 yogadl.storage._files.locks Claim is_free locked
@@ -109,7 +111,7 @@ yogadl.storage._remote.mirror Mirror
 yogadl.storage._remote.mirrored_cache MirroredCache
 yogadl.storage._remote.partial_file PartialFile
 yogadl.storage._remote.download Download download_all upload
-yogadl.storage._files.mounts file_system_of is_network network_file_system
+yogadl.storage._files.folder file_system_of is_network network_file_system
 yogadl.storage._builds.partitions Partitions
 yogadl.storage._catalogue.parts PartPaths open_table read_index table_to_read
 yogadl.storage._remote.ranges GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES Ranges merged
@@ -144,9 +146,9 @@ yogadl.cli._bench _SAMPLE_BYTES
 yogadl.cli._doctor _PATIENCE
 yogadl.cli._values HEAD_READ_BYTES=_READ_BYTES
 yogadl.cli._output OUTPUT_DELAY_S=_DELAY_S
-yogadl.cli._report_page.fields MOST_VERSIONS
-yogadl.cli._report_page.fields MOST_IMAGE_BYTES RECORDS
-yogadl.cli._report_page.fields _MOST_RECORDS_PER_READ SAMPLING_MOST_BYTES=MOST_BYTES
+yogadl.cli._report_page MOST_VERSIONS
+yogadl.cli._report_page MOST_IMAGE_BYTES RECORDS
+yogadl.cli._report_page _MOST_RECORDS_PER_READ SAMPLING_MOST_BYTES=MOST_BYTES
 yogadl.cli._output WAITING_DELAY_S=_DELAY_S _TICK_S
 yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S _NEVER_ANSWERED_LIMIT_S
 yogadl.storage._catalogue.catalogue _MOST_FILES_LISTED
@@ -154,13 +156,13 @@ yogadl.storage._remote.checked_ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_TOGETHER_BYTES=TOGETHER_BYTES
-yogadl.storage._doctor _LITTLE_ROOM_BYTES
+yogadl.cli._doctor _LITTLE_ROOM_BYTES
 yogadl.storage._builds.executors _LEAST_WAITING_IF_UNKNOWN _LEAST_WAITING _MOST_WAITING
 yogadl.storage._builds.executors _PART_BYTES _WAITING_BYTES
 yogadl.storage._catalogue.export EXPORT_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.storage._builds.growth MOST_EARLIER
 yogadl.storage._remote.held_ranges HELD_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
-yogadl.storage._leases.policy _MIN_TTL_S
+yogadl.storage._catalogue.backend _MIN_TTL_S
 yogadl.storage._leases.waiting WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
 yogadl.storage._leases.locks LOCK_LOG_AFTER_S=_LOG_AFTER_S
 yogadl.storage._remote.eviction _ABANDONED_S _SPARE_BYTES
@@ -170,7 +172,7 @@ yogadl.storage._remote.partial_file _BOOT
 yogadl.storage._remote.ranged_cache RANGED_CACHE_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
 yogadl.storage._remote.download _FEW_RANGE_BYTES _LEAST_RANGE_BYTES _MOST_RANGE_BYTES _WRITE_BYTES
 yogadl.storage._remote.download _STALL_S
-yogadl.storage._files.mounts _MOUNTINFO
+yogadl.storage._files.folder _MOUNTINFO
 yogadl.storage._catalogue.parts LARGE_TABLE_BYTES
 yogadl.storage._remote.planning PLANNING_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES

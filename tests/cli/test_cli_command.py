@@ -70,7 +70,7 @@ def test_the_help_loads_no_storage_and_no_command(squares):
     assert "yogadl.storage" not in loaded
     assert {name for name in loaded if name.startswith("yogadl.cli.")} <= {
         "yogadl.cli._output",
-        "yogadl.cli._paths",
+        "yogadl.cli",
     }
 
 

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from inside import _mounts, file_system_of, is_network, network_file_system, set_constants
+from inside import _folder, file_system_of, is_network, network_file_system, set_constants
 from inside import rows as rows_module
 
 import yogadl
@@ -148,4 +148,4 @@ def test_files_on_the_network_are_never_mapped(tmp_path, mount, monkeypatch, kin
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says")
 def test_this_very_machine_has_mounts(tmp_path):
-    assert file_system_of(_mounts._MOUNTINFO.read_text(), str(tmp_path.resolve())) != ""
+    assert file_system_of(_folder._MOUNTINFO.read_text(), str(tmp_path.resolve())) != ""

@@ -1,17 +1,221 @@
-"""The source's own order and the global shuffle; `make_order` chooses an order."""
+"""The orders of records: the source's own, the global shuffle, and the shuffle within windows of blocks.
+
+Windows of blocks are for data that is larger than the disk, or in a remote store. The words block, lane and
+window are explained in `Blocks`. The rest are the records that fill no window. The place of a record is its
+index after the blocks are shuffled, but before records are shuffled within windows.
+
+`make_order` chooses an order. `docs/explanation/order.md` states the arithmetic, frozen as version 1. The hot
+code is flat; `benchmarks/order.py` justifies it.
+"""
 
 import functools
 import operator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
 from yogadl._order.blocks import Blocks, Mixture
-from yogadl._order.keys import check_records, check_within, derive_key
-from yogadl._order.permutation import permute, unpermute
+from yogadl._order.keys import absorb, absorb_array, check_records, check_within, derive_key
+from yogadl._order.permutation import (
+    CHUNK,
+    Integers,
+    Network,
+    Words,
+    make_network,
+    make_schedule,
+    permute,
+    permute_keyed,
+    unpermute,
+)
 from yogadl.errors import ConfigurationError
+
+BLOCKS_TAG = int.from_bytes(b"blocks-1", "big")
+_LANES, _BLOCKS, _REST = 0, 1, 2  # the uses of a key of (seed, epoch)
+
+
+class _WindowLayout(NamedTuple):
+    """The sizes that follow from the number of records and the parameters of the blocks."""
+
+    lane_records: int  # records of one lane in one window
+    window_blocks: int
+    window_records: int
+    blocks: int  # full blocks
+    windowed: int  # positions that lie in windows; all others are the rest
+
+
+class _Keys(NamedTuple):
+    """The keys of one epoch."""
+
+    lanes: int
+    blocks: int
+    rest: int
+
+
+# Maps positions to indices, or places to positions, in the windows or in the rest.
+_MapNumbers = Callable[[Integers, int, Blocks, _Keys], Integers]
+
+
+@frozen
+class BlocksOrder:
+    """A shuffle of blocks, and of records within windows of them, anew in each epoch, in constant memory."""
+
+    records: int
+    seed: int
+    blocks: Blocks
+
+    def __post_init__(self) -> None:
+        check_records(self.records)
+
+    def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+        """Return the record index at each position."""
+        flat = check_within(positions, self.records, "position")
+        found = self._map_by_part(flat, epoch, _indices_in_windows, _indices_in_rest)
+        return found.reshape(np.shape(positions))
+
+    def positions(self, indices: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+        """Return the position of each record index."""
+        flat = check_within(indices, self.records, "index")
+        layout, keys = _lay_out(self.records, self.blocks), _epoch_keys(self.seed, epoch)
+        places = flat.copy()
+        full = np.flatnonzero(flat < layout.blocks * self.blocks.records)
+        block, offset = np.divmod(flat[full], np.int64(self.blocks.records))
+        places[full] = unpermute(block, layout.blocks, keys.blocks) * np.int64(self.blocks.records) + offset
+        found = self._map_by_part(places, epoch, _positions_in_windows, _positions_in_rest)
+        return found.reshape(np.shape(indices))
+
+    def _map_by_part(
+        self, numbers: Integers, epoch: int, in_windows: _MapNumbers, in_rest: _MapNumbers
+    ) -> Integers:
+        """Apply one function to the numbers in windows and another to those in the rest, chunk by chunk."""
+        windowed = _lay_out(self.records, self.blocks).windowed
+        arguments = self.records, self.blocks, _epoch_keys(self.seed, epoch)
+        results = np.empty(numbers.size, np.int64)
+        for start in range(0, numbers.size, CHUNK):
+            chunk, result = numbers[start : start + CHUNK], results[start : start + CHUNK]
+            if int(chunk.max()) < windowed:
+                result[:] = in_windows(chunk, *arguments)
+            elif int(chunk.min()) >= windowed:
+                result[:] = in_rest(chunk, *arguments)
+            else:
+                inside = chunk < windowed
+                result[inside] = in_windows(chunk[inside], *arguments)
+                result[~inside] = in_rest(chunk[~inside], *arguments)
+        return results
+
+    def describe(self) -> dict[str, Any]:
+        """Return the order's name, version and parameters, for a cursor."""
+        return {
+            "name": "blocks",
+            "version": 1,
+            "records": self.blocks.records,
+            "window": self.blocks.window,
+            "lanes": self.blocks.lanes,
+        }
+
+
+@functools.lru_cache(maxsize=64)
+def _lay_out(records: int, blocks: Blocks) -> _WindowLayout:
+    window_blocks = blocks.window * blocks.lanes
+    window_records = window_blocks * blocks.records
+    return _WindowLayout(
+        lane_records=blocks.window * blocks.records,
+        window_blocks=window_blocks,
+        window_records=window_records,
+        blocks=records // blocks.records,
+        windowed=records // window_records * window_records,
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _epoch_keys(seed: int, epoch: int) -> _Keys:
+    state = derive_key(BLOCKS_TAG, seed, epoch)
+    return _Keys(absorb(state, _LANES), absorb(state, _BLOCKS), absorb(state, _REST))
+
+
+def _indices_in_windows(positions: Integers, records: int, blocks: Blocks, keys: _Keys) -> Integers:
+    layout = _lay_out(records, blocks)
+    word = _word(layout.window_records)
+    window, offset = _divide_by_window(positions, layout.window_records, word)
+    turn = offset // word(blocks.lanes)
+    lane = offset - turn * word(blocks.lanes)
+    drawn = _permute_in_lane(turn, window, lane, layout, keys, inverse=False)
+    block_in_lane = drawn // word(blocks.records)
+    record = drawn - block_in_lane * word(blocks.records)
+    np.multiply(lane, word(blocks.window), out=lane)
+    np.add(lane, block_in_lane, out=lane)
+    block = np.add(lane, window * np.int64(layout.window_blocks), dtype=np.int64, casting="unsafe")
+    index = permute(block, layout.blocks, keys.blocks)
+    np.multiply(index, np.int64(blocks.records), out=index)
+    np.add(index, record, out=index, dtype=np.int64, casting="unsafe")
+    return index
+
+
+def _positions_in_windows(places: Integers, records: int, blocks: Blocks, keys: _Keys) -> Integers:
+    layout = _lay_out(records, blocks)
+    word = _word(layout.window_records)
+    window, offset = _divide_by_window(places, layout.window_records, word)
+    lane = offset // word(layout.lane_records)
+    drawn = offset - lane * word(layout.lane_records)
+    turn = _permute_in_lane(drawn, window, lane, layout, keys, inverse=True)
+    np.multiply(turn, word(blocks.lanes), out=turn)
+    np.add(turn, lane, out=turn)
+    positions = np.empty(places.size, np.int64)
+    np.add(turn, window * np.int64(layout.window_records), out=positions, dtype=np.int64, casting="unsafe")
+    return positions
+
+
+def _indices_in_rest(positions: Integers, records: int, blocks: Blocks, keys: _Keys) -> Integers:
+    layout = _lay_out(records, blocks)
+    start = np.int64(layout.windowed)
+    index = permute(positions - start, records - layout.windowed, keys.rest) + start
+    # The last block may be short: its records keep their indices, and only full blocks are shuffled.
+    full = np.flatnonzero(index < layout.blocks * blocks.records)
+    block, offset = np.divmod(index[full], np.int64(blocks.records))
+    index[full] = permute(block, layout.blocks, keys.blocks) * np.int64(blocks.records) + offset
+    return index
+
+
+def _positions_in_rest(places: Integers, records: int, blocks: Blocks, keys: _Keys) -> Integers:
+    windowed = _lay_out(records, blocks).windowed
+    return unpermute(places - np.int64(windowed), records - windowed, keys.rest) + np.int64(windowed)
+
+
+def _word(limit: int) -> type[np.uint32] | type[np.uint64]:
+    """Return the narrowest word for numbers up to a limit: arithmetic in 32 bits is twice as fast."""
+    return np.uint32 if limit <= 1 << 31 else np.uint64
+
+
+def _divide_by_window(numbers: Integers, window_records: int, word: type[Any]) -> tuple[Integers, Words]:
+    """Return the window of each number (a single one if it is the same for all) and the offset in it."""
+    first, last = int(numbers.min()) // window_records, int(numbers.max()) // window_records
+    size = np.int64(window_records)
+    window = np.array([first], np.int64) if first == last else numbers // size
+    return window, (numbers - window * size).astype(word)
+
+
+def _permute_in_lane(
+    numbers: Words, window: Integers, lane: Words, layout: _WindowLayout, keys: _Keys, inverse: bool
+) -> Words:
+    """Permute each number by the key of its window and lane."""
+    if layout.lane_records == 1:
+        return numbers
+    network = make_network(layout.lane_records)
+    in_window = absorb_array(keys.lanes, window.astype(np.uint64))
+    key = absorb_array(in_window, lane.astype(np.uint64))
+    schedule = make_schedule(network, keys.lanes)
+    drawn = permute_keyed(numbers.astype(np.int64), network, schedule, _halve(key, network), inverse)
+    return drawn.astype(lane.dtype)
+
+
+def _halve(key: NDArray[np.uint64], network: Network) -> tuple[Words, Words]:
+    """Make the keys of the even and of the odd rounds from one key."""
+    if network.word_bits == 32:
+        return key.astype(np.uint32), (key >> np.uint64(32)).astype(np.uint32)
+    return key, absorb_array(0, key)
+
 
 GLOBAL_TAG = int.from_bytes(b"global-1", "big")
 
@@ -108,7 +312,7 @@ def make_order(records: int, shuffle: bool | Blocks | Mixture, seed: int) -> Ord
             f"An order needs integers, not records={records!r} and seed={seed!r}; pass an int as the seed."
         ) from error
     if isinstance(shuffle, Blocks):
-        from yogadl._order.windows import BlocksOrder
+        from yogadl._order.orders import BlocksOrder
 
         return BlocksOrder(records, seed, shuffle)
     if isinstance(shuffle, Mixture):

@@ -1,26 +1,24 @@
 """Read records forwards: ordered, sharded, batched, read ahead, and resumed exactly.
 
 Adapters import everything they need from this module. Each module builds on the ones named before it.
-Integers only: `cut` divides the rows of an epoch, `cursor` is a place in them. Reading: `rows` holds records
-and their positions, `run` reads them, `block_ahead` chooses whole blocks to hold, `items` makes records or
-batches of them, `prefetch` is a stage of threads, `recipe` combines all of these, `plan` estimates the cost.
-Worker processes: `worker` runs in one, `transport` is its memory, `pool` sends requests to workers, `deaths`
-describes their failures, `workers` makes items in them. Delivery: `iterator` delivers items one by one,
-`stream` is for users, `opening` opens a stream, `numbered` reads batches by number, for callers that count.
+Integers only: `cut` divides the rows of an epoch, `cursor` is a place in them. Reading: `run` reads rows,
+`block_ahead` chooses whole blocks to hold, `items` makes records or batches of them, `prefetch` is a stage of
+threads, `recipe` combines all of these, `plan` estimates the cost. Worker processes: `worker` runs in one,
+`transport` is its memory, `pool` sends requests to workers, `deaths` describes their failures, `workers`
+makes items in them. Delivery: `iterator` delivers items one by one, `stream` is for users, `opening` opens a
+stream, or reads its batches by number, for callers that count.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from yogadl._stream.cursor import Identity, Numbering, read_cursor, write_cursor
-from yogadl._stream.cut import Cut, Point, Shard, Span, walk
+from yogadl._stream.cut import Cut, Flags, Point, Rows, Shard, Span, walk
 from yogadl._stream.deaths import WorkerErrors
 from yogadl._stream.items import Batches, Finish, ItemStage, Pending, Read
 from yogadl._stream.iterator import Claims, Restartable, StreamIterator, begin
-from yogadl._stream.numbered import NumberedBatches
-from yogadl._stream.opening import open_shard, open_stream
+from yogadl._stream.opening import NumberedBatches, open_shard, open_stream
 from yogadl._stream.prefetch import ForkedError, Prefetch, Stats
 from yogadl._stream.recipe import Make, Recipe, SpanProgress
-from yogadl._stream.rows import Flags, Rows
 from yogadl._stream.run import INDICES_PER_CHUNK, Ahead, Counters, Run
 from yogadl._stream.stream import Loader, RecordStream, as_order, as_stream
 

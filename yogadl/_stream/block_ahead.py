@@ -18,8 +18,7 @@ import numpy as np
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Indices, OnPlanned, RandomAccess, announce, views_of
 from yogadl._stream.cursor import Skipped
-from yogadl._stream.cut import Shard
-from yogadl._stream.rows import Rows
+from yogadl._stream.cut import Rows, Shard
 
 # The windows held at a time: the one being read, and the next.
 _WINDOWS: Final = 2

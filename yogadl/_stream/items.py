@@ -16,8 +16,7 @@ import numpy as np
 
 from yogadl._core.frozen import frozen
 from yogadl._core.protocols import Column, OnPlanned
-from yogadl._stream.cut import Cut, Point
-from yogadl._stream.rows import Flags, Rows
+from yogadl._stream.cut import Cut, Flags, Point, Rows
 from yogadl._stream.run import Ahead, Counters, Run
 from yogadl.errors import ConfigurationError
 

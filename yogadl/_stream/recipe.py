@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
-from yogadl._stream.cut import Cut, Point, Span
+from yogadl._stream.cut import Cut, Point, Rows, Span, joined
 from yogadl._stream.items import Batches, ItemStage, Pending, Read, Records
 from yogadl._stream.prefetch import Prefetch, Stats, WaitTimes
-from yogadl._stream.rows import Rows, joined
 from yogadl._stream.run import Run
 from yogadl.errors import ConfigurationError
 

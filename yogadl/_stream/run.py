@@ -31,8 +31,7 @@ from yogadl._core.protocols import (
 from yogadl._core.spec import Spec
 from yogadl._order import Order
 from yogadl._stream.cursor import Identity, Numbering, Skipped
-from yogadl._stream.cut import Cut, Point, Shard
-from yogadl._stream.rows import Rows, joined
+from yogadl._stream.cut import Cut, Point, Rows, Shard, joined
 
 if TYPE_CHECKING:
     from yogadl._stream.block_ahead import BlockAhead

@@ -16,9 +16,8 @@ import numpy as np
 
 from yogadl._core.memory import settle_allocator
 from yogadl._core.protocols import Column, received_by
-from yogadl._stream.cut import Cut, Pieces, count_of
+from yogadl._stream.cut import Cut, Flags, Pieces, Rows, count_of, joined
 from yogadl._stream.items import Batches, ItemStage, Records
-from yogadl._stream.rows import Flags, Rows, joined
 from yogadl._stream.run import RowBlocks, announce_rows
 from yogadl._stream.transport import Packer, SharedBatch
 from yogadl._workers.messages import Failure

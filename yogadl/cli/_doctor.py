@@ -13,25 +13,315 @@ Example:
 """
 
 import argparse
+import contextlib
+import errno
+import os
+import resource
+import secrets
+import statistics
+import sys
+import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from yogadl._core.arguments import in_words
 from yogadl._core.printable import without_secrets
 from yogadl.cli._arguments import add_json, add_storage, bucket_at, open_existing, refuse_unused_options
 from yogadl.cli._output import say, say_json
-from yogadl.errors import ConfigurationError, MissingDependencyError
-from yogadl.storage._doctor import (
-    Finding,
-    Outcome,
-    examine_bucket,
-    examine_folder,
-    examine_mirror,
-    examine_process,
-)
+from yogadl.errors import ConfigurationError, MissingDependencyError, StorageError
+from yogadl.storage._files.folder import file_system, is_network
+from yogadl.storage._files.locks import open_lock, try_lock
+from yogadl.storage._objects.bucket import Bucket, Object, check_conditions, read
 from yogadl.storage._objects.retry import RetryPolicy
+from yogadl.storage._objects.store import CredentialsError
+from yogadl.storage._remote.eviction import MEMORY_FILE_SYSTEMS
 from yogadl.storage._remote.mirror import Mirror
+
+_WRITERS: Final = 8
+_ROUND_TRIPS: Final = 5
+_SKEW_NOTED_S: Final = 5.0
+_SKEW_WRONG_S: Final = 300.0
+_LITTLE_ROOM_BYTES: Final = 10**9
+_FEW_DESCRIPTORS: Final = 1024
+# Linux's default limit; in a cache of more parts than the limit, some parts are read without being mapped.
+_FEW_MAPPINGS: Final = 65_530
+
+_REMEDIES: Final = {
+    errno.ENOENT: "make the bucket, or correct its name or --endpoint-url",
+    errno.EAGAIN: "check that the store is up and can be reached: --endpoint-url, proxies, firewalls, DNS",
+    errno.ENXIO: "give the bucket's own --region, or the right --endpoint-url",
+    errno.EPROTO: "correct --endpoint-url: http or https, and the name that is in its certificate",
+}
+
+
+_ALLOW_TO_READ: Final = "allow to read: s3:GetObject on bucket/prefix/*; in GCS storage.objects.get"
+_ALLOW_TO_WRITE: Final = (
+    "to build, allow to write: s3:PutObject on bucket/prefix/*; in GCS storage.objects.create and .delete. "
+    "To read, this is not needed: --read-only leaves it out"
+)
+
+
+class Outcome(StrEnum):
+    """The result of a check."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The finding of one check.
+
+    Args:
+        what: The subject of the check, in a word or two.
+        state: The result.
+        text: A sentence about the result.
+        mend: Advice; may be empty.
+    """
+
+    what: str
+    state: Outcome
+    text: str
+    mend: str = ""
+
+
+def examine_bucket(bucket: Bucket, *, writes: bool = True) -> Iterator[Finding]:
+    """Check that a bucket can be reached, listed and read, and whether writes work as they must.
+
+    Args:
+        bucket: The bucket.
+        writes: Whether to write to it, under ``.yogadl/``.
+    """
+    started = time.perf_counter()
+    try:
+        first = next(bucket.list(), None)
+    except StorageError as error:
+        if error.errno != errno.EACCES or isinstance(error, CredentialsError):
+            yield _problem("access", error, "correct the URL or the options")
+            return  # every other check would fail, too
+        yield _problem(
+            "list", error, "allow to list: s3:ListBucket on the bucket; in GCS storage.objects.list"
+        )
+        first = None
+    except ConfigurationError as error:
+        yield Finding("access", Outcome.PROBLEM, str(error), "correct the URL or the options")
+        return
+    else:
+        took = f"{bucket.url} took {time.perf_counter() - started:.2f} s for a first answer"
+        yield Finding("access", Outcome.OK, f"{took}: endpoint, region and credentials are right")
+        yield Finding("list", Outcome.OK, "it is empty" if first is None else f"it has {first.name}")
+    yield _examine_read(bucket, first)
+    if writes:
+        yield from _examine_writing(bucket)
+    else:
+        yield Finding(
+            "write", Outcome.NOTE, "not tried (read-only); neither were put-if-absent and the clock"
+        )
+
+
+def _examine_read(bucket: Bucket, first: Object | None) -> Finding:
+    """Read a byte of an object, or request an object that does not exist."""
+    name = ".yogadl/absent" if first is None else first.name
+    times = []
+    try:
+        for _ in range(_ROUND_TRIPS):
+            started = time.perf_counter()
+            read(bucket, name, 0, 1)
+            times.append(time.perf_counter() - started)
+    except StorageError as error:
+        return _problem("read", error, _ALLOW_TO_READ)
+    return Finding("read", Outcome.OK, f"a small read takes {1000 * statistics.median(times):.0f} ms")
+
+
+def _examine_writing(bucket: Bucket) -> Iterator[Finding]:
+    name, content = f".yogadl/doctor-{secrets.token_hex(8)}", secrets.token_bytes(64)
+    before = time.time()
+    try:
+        written = bucket.put(name, content)
+    except StorageError as error:
+        yield _problem("write", error, _ALLOW_TO_WRITE)
+        return
+    after = time.time()
+    yield _examine_content(bucket, name, content)
+    yield _compare_clocks(written.modified, before, after)
+    yield _examine_conditions(bucket, f"{name}-crowd")
+    try:
+        for each in (name, f"{name}-crowd"):
+            bucket.delete(each)
+    except StorageError as error:
+        text = f"{name} can't be removed: {_message_of(error)}"
+        mend = "builders and `prune` need it: s3:DeleteObject on bucket/prefix/*; storage.objects.delete"
+        yield Finding("delete", Outcome.NOTE, text, mend)
+    else:
+        yield Finding("delete", Outcome.OK, "the object was deleted")
+
+
+def _examine_content(bucket: Bucket, name: str, content: bytes) -> Finding:
+    try:
+        if read(bucket, name) == content:
+            return Finding("write", Outcome.OK, "an object was written and read back")
+    except StorageError as error:
+        return _problem("write", error, _ALLOW_TO_READ)
+    return Finding(
+        "write", Outcome.PROBLEM, f"{name} has other bytes than were written to it", "use another store"
+    )
+
+
+def _compare_clocks(modified: float, before: float, after: float) -> Finding:
+    # HTTP dates are whole seconds.
+    skew_s = max(0.0, before - (modified + 1), modified - after)
+    text = f"the clocks of this machine and of the store are {skew_s:.0f} s apart"
+    if skew_s < _SKEW_NOTED_S:
+        return Finding("clock", Outcome.OK, text)
+    state = Outcome.NOTE if skew_s < _SKEW_WRONG_S else Outcome.PROBLEM
+    return Finding("clock", state, text, "set this machine's clock by NTP: timedatectl set-ntp true")
+
+
+def _examine_conditions(bucket: Bucket, name: str) -> Finding:
+    """Check put-if-absent: only one write succeeds, of two in turn and of several at once to `name`."""
+    subject = "put-if-absent"
+    mend = "use another store, or let only one machine build, with exclusive=False"
+    try:
+        check_conditions(bucket)
+        with ThreadPoolExecutor(_WRITERS) as writers:
+            contents = [secrets.token_hex(16).encode() for _ in range(_WRITERS)]
+            won = sum(writers.map(lambda content: bucket.put_if_absent(name, content), contents))
+    except ConfigurationError as error:
+        return Finding(subject, Outcome.PROBLEM, str(error), mend)
+    except StorageError as error:
+        return _problem(subject, error, "allow to write on a condition: a policy may forbid it")
+    if won != 1:
+        return Finding(
+            subject,
+            Outcome.PROBLEM,
+            f"{won} of {_WRITERS} concurrent conditional writes succeeded, not one",
+            mend,
+        )
+    return Finding(subject, Outcome.OK, f"one of {_WRITERS} concurrent conditional writes succeeded")
+
+
+def _problem(subject: str, error: StorageError, mend: str) -> Finding:
+    """Return the finding of a store's error; `mend` is the advice if the store denies access."""
+    if isinstance(error, CredentialsError):
+        mend = "give other credentials, by --profile or the environment; --anonymous for a public bucket"
+    elif error.errno == errno.EACCES:
+        mend = f"if the credentials are right, {mend}"
+    return Finding(subject, Outcome.PROBLEM, _message_of(error), _REMEDIES.get(error.errno or 0, mend))
+
+
+def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
+    """Check the folder of a mirror.
+
+    Args:
+        mirror: The mirror.
+        writes: Whether to make the folder, if it is missing, and to try locks in it.
+    """
+    try:
+        location = mirror.location if writes else mirror.location_if_made()
+    except (StorageError, ConfigurationError) as error:
+        yield Finding(
+            "mirror", Outcome.PROBLEM, _message_of(error), "give a folder on a local disk with --mirror"
+        )
+        return
+    if location is None:
+        yield Finding("mirror", Outcome.NOTE, "its folder does not exist yet, and was not made (read-only)")
+        return
+    limit_bytes = location.limit_bytes()
+    limit = "only the disk limits it" if limit_bytes is None else f"it may hold {in_words(limit_bytes)}"
+    yield from examine_folder("mirror", location.root, f"{location.root}: {limit}", writes=writes)
+
+
+def examine_folder(subject: str, folder: Path, description: str, *, writes: bool = True) -> Iterator[Finding]:
+    """Check the file system that a folder is on, its room, and whether locks work there.
+
+    Args:
+        subject: The name of the folder in the findings.
+        folder: The folder.
+        description: The beginning of the finding about its file system.
+        writes: Whether to try locks in it.
+    """
+    kind = file_system(folder)
+    if is_network(kind):
+        text = f"{description}. It is on a network file system ({kind}): reads are as fast as that"
+        yield Finding(subject, Outcome.NOTE, text, "a folder on a local disk is better")
+    elif kind in MEMORY_FILE_SYSTEMS:
+        yield Finding(
+            subject,
+            Outcome.NOTE,
+            f"{description}. It is in memory ({kind})",
+            "a folder on a disk takes no memory",
+        )
+    else:
+        yield Finding(subject, Outcome.OK, f"{description}, on {kind or 'a file system of unknown kind'}")
+    status = os.statvfs(folder)
+    free_bytes = status.f_bavail * status.f_frsize
+    text = f"{in_words(free_bytes)} are free"
+    if free_bytes < _LITTLE_ROOM_BYTES:
+        yield Finding(
+            f"{subject}: room", Outcome.PROBLEM, text, "make room, or choose a folder on a larger disk"
+        )
+    else:
+        yield Finding(f"{subject}: room", Outcome.OK, text)
+    if writes:
+        yield _examine_locks(subject, folder)
+
+
+def _examine_locks(subject: str, folder: Path) -> Finding:
+    """Lock a file, and check that it can't be locked again."""
+    subject, path = f"{subject}: locks", folder / f".yogadl-doctor-{secrets.token_hex(8)}"
+    mend = "choose a folder on a local disk"
+    opened: list[int] = []
+    try:
+        opened += [open_lock(path), open_lock(path)]
+        first, second = (try_lock(descriptor, path, exclusive=True) for descriptor in opened)
+    except StorageError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            mend = "to build, make it writable. To read, this is not needed: --read-only leaves it out"
+        return Finding(subject, Outcome.PROBLEM, _message_of(error), mend)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        with contextlib.suppress(OSError):  # a read-only disk raises even if the file does not exist
+            path.unlink()
+    if not first or second:
+        return Finding(
+            subject, Outcome.PROBLEM, f"a file in {folder} could be locked twice at the same time", mend
+        )
+    return Finding(subject, Outcome.OK, "locks work")
+
+
+def examine_process() -> Iterator[Finding]:
+    """Check the limits that this process runs under."""
+    yield _limit("open files", resource.RLIMIT_NOFILE, _FEW_DESCRIPTORS, Outcome.PROBLEM, "ulimit -n 65536")
+    # All mapped caches together count against this limit.
+    yield _limit("address space", resource.RLIMIT_AS, sys.maxsize, Outcome.NOTE, "ulimit -v unlimited")
+    yield _limit("size of files", resource.RLIMIT_FSIZE, 2**30, Outcome.PROBLEM, "ulimit -f unlimited")
+    try:
+        mappings = int(Path("/proc/sys/vm/max_map_count").read_text())
+    except (OSError, ValueError):
+        return  # not Linux
+    if mappings < _FEW_MAPPINGS:
+        mend = f"sysctl -w vm.max_map_count={_FEW_MAPPINGS}"
+        yield Finding("mappings", Outcome.NOTE, f"vm.max_map_count is {mappings}", mend)
+
+
+def _limit(subject: str, kind: int, enough: int, state: Outcome, mend: str) -> Finding:
+    most = resource.getrlimit(kind)[0]
+    if most == resource.RLIM_INFINITY:
+        return Finding(subject, Outcome.OK, "no limit")
+    if most >= enough:
+        return Finding(subject, Outcome.OK, f"the limit is {most:,}")
+    return Finding(subject, state, f"the limit is {most:,}", mend)
+
+
+def _message_of(error: StorageError | ConfigurationError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
 
 _COLORS: Final = {Outcome.PROBLEM: "red"}
 # The user waits for the result, so retries end early.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from yogadl._core.printable import without_secrets
 from yogadl._core.protocols import Earlier, Lineage
 from yogadl.errors import ConfigurationError
-from yogadl.storage._leases.policy import DEFAULT_TTL_S, LeasePolicy
+from yogadl.storage._catalogue.backend import DEFAULT_TTL_S, LeasePolicy
 from yogadl.storage._local import local_backend, shared_backend
 from yogadl.storage._storage import CacheStorage, DatasetInfo
 
@@ -214,9 +214,9 @@ def _refuse_mistyped_url(location: str) -> None:
 
 def _bucket_at(url: str, options: dict[str, Any], patience_s: float | None, *, offline: bool) -> "Bucket":
     from yogadl._core.arguments import names_of
-    from yogadl.storage._objects.memory import OfflineBucket
+    from yogadl.storage._objects.bucket import OfflineBucket
     from yogadl.storage._objects.retry import DEFAULT_RETRY, RetryPolicy
-    from yogadl.storage._remote.buckets import open_bucket
+    from yogadl.storage._remote.opener import open_bucket
 
     if not isinstance(options.get("patience", DEFAULT_RETRY), RetryPolicy):
         raise ConfigurationError("there is no option patience: give patience_s, a number of seconds")

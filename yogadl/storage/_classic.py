@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from yogadl._core.arguments import users_level
-from yogadl.storage._catalogue.backend import Backend
-from yogadl.storage._leases.policy import LeasePolicy
+from yogadl.storage._catalogue.backend import Backend, LeasePolicy
 from yogadl.storage._local import local_backend
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._objects.gcs import GCSBucket

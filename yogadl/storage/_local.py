@@ -13,13 +13,11 @@ from yogadl._core.key import DatasetKey
 from yogadl._format.reader import Reader
 from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.backend import Backend, BuildCoordinator
+from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, LeasePolicy
 from yogadl.storage._catalogue.cached import Opener, Published, open_reader
 from yogadl.storage._catalogue.catalogue import Catalogue
-from yogadl.storage._files.folder import Folder, storage_error
-from yogadl.storage._files.mounts import network_file_system
+from yogadl.storage._files.folder import Folder, network_file_system, storage_error
 from yogadl.storage._files.root import Root
-from yogadl.storage._leases.policy import LeasePolicy
 
 if TYPE_CHECKING:
     from yogadl._format.rows import Parts

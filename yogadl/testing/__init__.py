@@ -11,7 +11,7 @@ Example:
                 return MyBucket()  # an empty one
 """
 
-from yogadl.storage._objects.memory import MemoryBucket
+from yogadl.storage._objects.bucket import MemoryBucket
 from yogadl.testing._bucket import BucketContract
 from yogadl.testing._storage import StorageContract
 

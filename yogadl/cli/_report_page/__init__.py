@@ -1,31 +1,440 @@
 """Make an HTML page about a version: one file, which loads nothing and runs nothing.
 
-`page_of` is the only entry. `fields` reads a sample of the records and makes the sections of the page;
-`summary` computes their statistics, histograms and images; `markup` writes HTML, and charts as SVG.
+`page_of` is the only entry: it reads a sample of the records and makes the sections of the page. `summary`
+computes statistics, histograms and images of the records; `markup` writes HTML, and charts as SVG.
 """
 
 import base64
 import hashlib
+import itertools
 import time
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.columns import size_of
 from yogadl._core.key import library_version
+from yogadl._core.leaf import OBJECT, Leaf
+from yogadl._core.protocols import Column, Locality
 from yogadl._dataref import RecordsRef
 from yogadl._format.table import PartTable
+from yogadl._order import make_order
 from yogadl.cli._output import counted, day_and_time, size
 from yogadl.cli._report_page import markup as charts
-from yogadl.cli._report_page.fields import (
-    Sample,
-    fields_section,
-    origin_section,
-    records_section,
-    storing_section,
-    versions_section,
+from yogadl.cli._report_page.markup import (
+    STYLE,
+    element,
+    folded,
+    lines,
+    note,
+    pairs,
+    section,
+    share,
+    table,
+    text,
 )
-from yogadl.cli._report_page.markup import STYLE, element, note, pairs, section, text
+from yogadl.cli._report_page.summary import (
+    Distribution,
+    Image,
+    Summary,
+    image_of_array,
+    image_of_file,
+    is_image,
+    kind_of,
+    summary_of,
+)
+from yogadl.cli._values import names_of, row_of_field, text_of
 from yogadl.storage import DatasetInfo
-from yogadl.storage._catalogue.log import Log
+from yogadl.storage._catalogue.log import Log, LoggedVersion
+
+# Read a sample of a version: records chosen by a shuffle; few, so that time and memory stay small.
+
+
+MOST_RECORDS: Final = 4096
+# Each value of a record in a bucket may take a request.
+_MOST_RECORDS_IN_BUCKET: Final = 128
+MOST_BYTES: Final = 64 * 2**20  # of all fields together
+_MOST_FIELD_BYTES: Final = 16 * 2**20
+_MOST_SHOWN_BYTES: Final = 32 * 2**20
+_MOST_RECORDS_PER_READ: Final = 256
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample of a version: the records that come first in the first epoch of a shuffle.
+
+    Args:
+        ref: The version.
+        seed: The seed of the shuffle.
+    """
+
+    ref: RecordsRef
+    seed: int
+
+    def indices(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices of the records at these positions of the first epoch."""
+        return make_order(len(self.ref), True, self.seed).indices(positions, 0)
+
+    def columns(self, fields: int) -> Iterator[Column]:
+        """Yield the sample's values of each of the first fields: fewer values where values are large.
+
+        A pickled field yields no values, because unpickling runs code.
+        """
+        locality = self.ref.locality()
+        most = MOST_RECORDS if locality.parts_here == locality.parts else _MOST_RECORDS_IN_BUCKET
+        chosen = self.indices(np.arange(min(len(self.ref), most)))
+        most_bytes = min(_MOST_FIELD_BYTES, MOST_BYTES // max(1, fields))
+        for number, field in enumerate(self.ref.spec.fields[:fields]):
+            if field.leaf.dtype == OBJECT:
+                yield []
+            elif field.leaf.is_fixed:
+                first = chosen[: max(1, most_bytes // max(1, field.leaf.row_bytes))]
+                yield self.ref.columns(np.sort(first), [number])[0]
+            else:
+                yield self._varying(number, chosen, most_bytes)
+
+    def _varying(self, number: int, chosen: NDArray[np.int64], most_bytes: int) -> list[Any]:
+        """Read values of a field of varying length, until they reach the limit of bytes."""
+        values: list[Any] = []
+        step = max(1, min(_MOST_RECORDS_PER_READ, most_bytes // self.ref.record_bytes))
+        size_bytes = 0
+        while len(values) < len(chosen) and size_bytes < most_bytes:
+            (column,) = self.ref.columns(np.sort(chosen[len(values) : len(values) + step]), [number])
+            values += column
+            size_bytes += size_of(column)
+        return values
+
+    def records(self, count: int, fields: int) -> Iterator[tuple[int, Sequence[Any]]]:
+        """Yield the index of one record after another, and the values of its first fields.
+
+        Fewer than `count` records are yielded if they are large, but one at least. The value of a pickled
+        field is `None`.
+        """
+        leaves = [field.leaf for field in self.ref.spec.fields[:fields]]
+        readable = [number for number, leaf in enumerate(leaves) if leaf.dtype != OBJECT]
+        chosen = self.indices(np.arange(min(len(self.ref), count)))
+        step = max(1, min(count, _MOST_SHOWN_BYTES // self.ref.record_bytes))
+        size_bytes = 0
+        for first in range(0, len(chosen), step):
+            if size_bytes >= _MOST_SHOWN_BYTES:
+                return
+            indices = chosen[first : first + step]
+            columns: list[Any] = [[None] * len(indices)] * len(leaves)
+            for number, column in zip(readable, self.ref.columns(indices, readable), strict=True):
+                columns[number] = column
+                size_bytes += size_of(column)
+            for row, index in enumerate(indices.tolist()):
+                yield index, [column[row] for column in columns]
+
+
+# The section with a few records: images as images, text as text, numbers as numbers.
+
+
+RECORDS: Final = 6
+MOST_FIELDS: Final = 40
+# The limit of all images together. The page holds them as base64, which takes a third more.
+MOST_IMAGE_BYTES: Final = 4 * 2**20
+_MOST_TEXT_CHARACTERS: Final = 600
+_FEW_NUMBERS: Final = 8
+_LEAST_SIDE: Final = 96  # smaller images are shown larger
+
+
+def records_section(sample: Sample) -> str:
+    """Return the section with records."""
+    fields, names = sample.ref.spec.fields, names_of(sample.ref.spec)
+    renderer = _ValueRenderer()
+    cards = []
+    for index, values in sample.records(RECORDS, MOST_FIELDS):
+        entries = [
+            renderer.entry(name, field.leaf, index, value)
+            for name, field, value in zip(names, fields, values, strict=False)
+        ]
+        heading = element("h3", f"Record {index:,}")
+        cards.append(element("article", heading + pairs(entries, "record"), class_="card"))
+    if not cards:
+        return section("records", "Records", note("There are no records."))
+    omitted = len(fields) - MOST_FIELDS
+    caption = f"The first of a shuffle with seed {text(sample.seed)}"
+    caption += f"; {omitted:,} more fields are not shown." if omitted > 0 else "."
+    return section("records", "Records", note(caption), element("div", "\n".join(cards), class_="cards"))
+
+
+class _ValueRenderer:
+    """Show values as HTML; images only until a page has `MOST_IMAGE_BYTES` of them."""
+
+    def __init__(self) -> None:
+        self._image_bytes_left = MOST_IMAGE_BYTES
+
+    def entry(self, name: str, leaf: Leaf, index: int, value: Any) -> tuple[str, str]:
+        """Return name and value of one field of a record, as HTML."""
+        return text(name), self._value(leaf, value, f"{name:.100} of record {index:,}")
+
+    def _value(self, leaf: Leaf, value: Any, what: str) -> str:
+        if leaf.dtype == OBJECT:
+            return "pickled"
+        if is_image(leaf, value):
+            shape = " x ".join(map(str, value.shape))
+            return self._image(image_of_array(value), what, f"uint8, {shape}")
+        kind = kind_of(value) if isinstance(value, bytes) else None
+        if kind is not None:
+            image = image_of_file(kind, value)
+            caption = size(len(value))
+            return (
+                f"{caption}: {image}"
+                if isinstance(image, str)
+                else self._image(image, what, f"{kind}, {caption}")
+            )
+        if isinstance(value, str):
+            return _text(value)
+        if isinstance(value, np.ndarray) and value.ndim == 1 and 0 < len(value) <= _FEW_NUMBERS:
+            return ", ".join(text(text_of(leaf, item), 60) for item in value)
+        return text(text_of(leaf, value))
+
+    def _image(self, image: Image, what: str, caption: str) -> str:
+        if len(image.content) > self._image_bytes_left:
+            return f"{caption}: this page has enough images"
+        self._image_bytes_left -= len(image.content)
+        content = base64.b64encode(image.content).decode()
+        scale = max(1, _LEAST_SIDE // max(image.width, image.height))
+        drawing = element(
+            "img", src=f"data:image/{image.kind.lower()};base64,{content}",
+            alt=f"{what}: an image, {caption}",
+            width=image.width * scale, height=image.height * scale,
+            **({"class_": "pixels"} if scale > 1 else {}),
+        )  # fmt: skip
+        return drawing + element("small", text(caption))
+
+
+def _text(value: str) -> str:
+    if not value:
+        return element("small", "empty")
+    shown = element("div", lines(value, _MOST_TEXT_CHARACTERS), class_="text", dir="auto")
+    if len(value) <= _MOST_TEXT_CHARACTERS:
+        return shown
+    return shown + element("small", f"{len(value):,} characters")
+
+
+# The section about the fields of a version: their types, and the distributions of their values.
+
+
+MOST_LISTED: Final = 500
+MOST_DESCRIBED: Final = 64
+# A longer table of fields is folded, so that the reader finds the content below it.
+MOST_UNFOLDED: Final = 32
+
+
+def fields_section(sample: Sample) -> str:
+    """Return the section about fields."""
+    fields = sample.ref.spec.fields
+    named = list(zip(names_of(sample.ref.spec), fields, strict=True))[:MOST_LISTED]
+    rows = [list(map(text, row_of_field(name, field.leaf))) for name, field in named]
+    listed = table_of_fields("The fields of a record", ("field", "dtype", "shape"), rows)
+    cards = []
+    columns = sample.columns(min(len(fields), MOST_DESCRIBED))
+    for (name, field), column in zip(named[:MOST_DESCRIBED], columns, strict=True):
+        summary = summary_of(field.leaf, column, sample.seed)
+        cards.append(_card(name, field.leaf, summary, _sample_size(len(column), len(sample.ref))))
+    omitted = []
+    if len(fields) > MOST_DESCRIBED:
+        omitted.append(f"{MOST_DESCRIBED} of {len(fields):,} fields are described")
+    if len(fields) > MOST_LISTED:
+        omitted.append(f"{MOST_LISTED} are listed; <code>yogadl info</code> lists them all")
+    caption = (
+        "Values are described from a sample: the records that come first in a shuffle with seed "
+        f"{text(sample.seed)}, as many as can be read quickly."
+    )
+    return section(
+        "fields", "Fields", listed, note("; ".join(omitted)) if omitted else "", note(caption),
+        element("div", "\n".join(cards), class_="cards"),
+    )  # fmt: skip
+
+
+def table_of_fields(
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right: Container[int] = ()
+) -> str:
+    """Return a table with a row for each field, folded if it is long."""
+    whole_table = table(title, header, rows, right)
+    return (
+        folded(f"{text(title)}: {len(rows):,} rows", whole_table)
+        if len(rows) > MOST_UNFOLDED
+        else whole_table
+    )
+
+
+def _card(name: str, leaf: Leaf, summary: Summary, sample_size: str) -> str:
+    _, dtype, shape = row_of_field(name, leaf)
+    form = f"{dtype}, {shape}" if shape else dtype
+    content = [element("h3", text(name)), element("p", text(f"{form}; {sample_size}"), class_="form")]
+    content += [_distribution_html(name, one) for one in summary.distributions]
+    content += [note(text(remark)) for remark in summary.notes]
+    return element("article", "\n".join(content), class_="card")
+
+
+def _sample_size(looked_at: int, records: int) -> str:
+    """Return the number of records in the sample, and of all if these are more."""
+    all_records = counted(records, "record")
+    return all_records if looked_at == records else f"{looked_at:,} of {all_records}"
+
+
+def _distribution_html(name: str, distribution: Distribution) -> str:
+    title = f"{name:.100}: {distribution.title}"
+    content = element("h4", text(distribution.title))
+    if distribution.bars is not None:
+        content += charts.histogram(title, distribution.bars)
+    if distribution.classes is not None:
+        content += charts.classes(title, distribution.classes)
+    return content + pairs([(text(what), text(figure)) for what, figure in distribution.figures], "figures")
+
+
+# The section about a version's files and blocks, and about the share of them on this machine.
+
+
+_HEADER: Final = ("field", "stored as", "blocks", "bytes", "bytes per record", "share", "")
+
+
+def storing_section(info: DatasetInfo, location: str, parts: PartTable, locality: Locality) -> str:
+    """Return the section about files and blocks."""
+    rows = list(_rows(info, parts))
+    blocks = table_of_fields("How each field is stored", _HEADER, rows, right={2, 3, 4, 5})
+    omitted = len(info.spec.fields) - len(rows)
+    more = note(f"{omitted:,} more fields are not listed.") if rows and omitted else ""
+    return section(
+        "storing", "On disk", pairs(_facts(info, location, parts, locality)), blocks if rows else "", more
+    )
+
+
+def _facts(
+    info: DatasetInfo, location: str, parts: PartTable, locality: Locality
+) -> Iterator[tuple[str, str]]:
+    yield "storage", text(location)
+    files = f"{counted(info.parts, 'file')}, {size(info.size_bytes)} together"
+    if info.parts > 1:
+        files += f"; of {size(int(parts.size_bytes.min()))} to {size(int(parts.size_bytes.max()))}"
+    yield "files", files
+    if "://" not in location:
+        return
+    on_machine = f"{locality.parts_here:,} of {counted(locality.parts, 'file')}, "
+    on_machine += f"{size(locality.bytes_here)} of {size(locality.bytes)}"
+    if locality.parts_here < locality.parts:
+        on_machine += "; the rest is read from the bucket by range"
+    yield "on this machine", on_machine + share(locality.bytes_here / max(1, locality.bytes))
+
+
+def _rows(info: DatasetInfo, parts: PartTable) -> Iterator[list[str]]:
+    """Yield a row for each field; no row if the version has no records, since it then has no parts."""
+    counts = np.diff(parts.first_record)
+    total = max(1, info.size_bytes)
+    for name, stored in zip(names_of(info.spec)[:MOST_LISTED], parts.fields, strict=False):
+        size_bytes = int(stored.rows_length(counts).sum()) + int(stored.heap_length.sum())
+        blocks = len(stored.rows_position) + len(stored.heap_position)
+        varying = int(stored.varying.sum())
+        form = "varying" if varying == len(parts) else "both" if varying else "fixed"
+        fraction = min(1.0, size_bytes / total)
+        each = size(size_bytes / max(1, info.records))
+        yield [text(name), form, f"{blocks:,}", size(size_bytes), each, f"{fraction:.0%}",
+               share(fraction)]  # fmt: skip
+
+
+# The sections about a version's origin, the dataset's other versions, and the moves of its tags.
+
+
+MOST_VERSIONS: Final = 50
+_MOST_LINES: Final = 40
+_MOST_ARGUMENTS: Final = 100
+_MOST_CODE_CHARACTERS: Final = 20_000
+_FINGERPRINT_CHARACTERS: Final = 12
+# `_provenance` hashes the source in this form, so that a change without effect does not change the version.
+_SOURCE: Final = "Its source code, reformatted, without decorators, annotations, docstrings and comments"
+_SOFTWARE: Final = {"yogadl": "yogadl", "python": "Python", "numpy": "numpy", "system": "system"}
+
+
+def origin_section(info: DatasetInfo) -> str:
+    """Return the section about the version's builder, as far as its manifest records it."""
+    builder = info.builder
+    entries = [("built", f"{day_and_time(info.created)} UTC")]
+    if builder.get("function"):
+        entries.append(("by", element("code", text(builder["function"]))))
+    entries += [("with", text(", ".join(_software(builder))))] if any(_software(builder)) else []
+    if info.earlier:
+        last = info.earlier[-1]
+        more = counted(info.records - last.records, "record")
+        entries.append(("continues", f"version {text(last.version)}, with {more} more"))
+    given = builder.get("arguments")
+    arguments = given if isinstance(given, dict) else {}
+    rows = [[text(name), element("code", text(value))]
+            for name, value in itertools.islice(arguments.items(), _MOST_ARGUMENTS)]  # fmt: skip
+    source = builder.get("source")
+    return section(
+        "origin", "Where it came from", pairs(entries),
+        table("Arguments", ("argument", "value"), rows) if rows else "",
+        folded(_SOURCE, element("pre", lines(source, _MOST_CODE_CHARACTERS), tabindex=0))
+        if isinstance(source, str) and source else "",
+        "" if builder.get("function") else note("The code that built it is not recorded."),
+    )  # fmt: skip
+
+
+def _software(builder: dict[str, Any]) -> Iterator[str]:
+    for name, title in _SOFTWARE.items():
+        if builder.get(name):
+            yield f"{title} {builder[name]!s:.100}"
+    libraries = builder.get("libraries")
+    for name, version in sorted(libraries.items()) if isinstance(libraries, dict) else ():
+        if name not in _SOFTWARE:
+            yield f"{name:.100} {version!s:.100}"
+
+
+def versions_section(log: Log | str, version: str) -> str:
+    """Return the section about the dataset's versions and tags; if they can't be listed, with the reason."""
+    if isinstance(log, str):
+        return section("versions", "Versions and tags", note(f"They can't be listed: {text(log)}"))
+    newest = log.versions[::-1][:MOST_VERSIONS]
+    header = ("version", "built (UTC)", "records", "files", "added", "shared", "fingerprint", "tags")
+    listed = table("The versions, the newest first", header, [_row(logged, version) for logged in newest],
+                   right={2, 3, 4, 5})  # fmt: skip
+    omitted = len(log.versions) - len(newest)
+    moves = [
+        [text(move.tag), "removed" if move.version is None else f"version {text(move.version)}",
+         day_and_time(move.moved)]
+        for move in log.moves[::-1][:MOST_VERSIONS]
+    ]  # fmt: skip
+    return section(
+        "versions", "Versions and tags", listed,
+        note(f"{omitted:,} older versions are not listed.") if omitted else "",
+        *(note(f"Version {text(name)} can't be read: {text(why)}") for name, why in log.damaged.items()),
+        "\n".join(filter(None, map(_changes, newest))),
+        table("The moves of tags, the newest first", ("tag", "named", "since (UTC)"), moves)
+        if moves else "",
+    )  # fmt: skip
+
+
+def _row(logged: LoggedVersion, version: str) -> list[str]:
+    name = text(logged.version)
+    return [
+        element("strong", f"{name} (this one)") if logged.version == version else name,
+        day_and_time(logged.created),
+        f"{logged.records:,}",
+        f"{logged.parts:,}",
+        size(logged.added_bytes),
+        "" if logged.before is None else size(logged.shared_bytes),
+        element("code", text(logged.fingerprint[:_FINGERPRINT_CHARACTERS])),
+        text(", ".join(logged.tags)),
+    ]
+
+
+def _changes(logged: LoggedVersion) -> str:
+    """Return the differences between a version and the one logged before it."""
+    if logged.explanation is None:
+        return ""
+    reasons = str(logged.explanation).splitlines()[1:]
+    items = "".join(element("li", text(line.strip(), 500)) for line in reasons[:_MOST_LINES])
+    if len(reasons) > _MOST_LINES:
+        items += element("li", f"and {len(reasons) - _MOST_LINES:,} more")
+    title = f"What differs between versions {text(logged.before)} and {text(logged.version)}"
+    return folded(title, element("ul", items))
+
 
 _PARTS: Final = {
     "fields": "Fields", "records": "Records", "order": "Shuffle", "storing": "On disk",

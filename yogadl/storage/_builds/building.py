@@ -26,11 +26,17 @@ from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.partitions import Partitions
 from yogadl.storage._builds.publish import clear_attempt, publish
 from yogadl.storage._builds.receipts import Shares, shares_of
-from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss
+from yogadl.storage._catalogue.backend import (
+    Backend,
+    BuildExclusion,
+    LeaseLostError,
+    exclusive_build,
+    exclusive_build_unless,
+    reporting_loss,
+)
 from yogadl.storage._catalogue.tags import refuse_tag
 from yogadl.storage._files.root import Root
 from yogadl.storage._keeping.keeping import clear_unresumable
-from yogadl.storage._leases.exclusive import exclusive_build, exclusive_build_unless
 
 _log = logging.getLogger("yogadl")
 

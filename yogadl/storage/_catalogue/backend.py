@@ -1,7 +1,7 @@
 """The two parts of a storage: a catalogue that finds caches, and a coordinator of builds and prunes.
 
 The coordinator grants a builder the exclusive right to build a version: by a lock in a folder, or by a lease
-in a bucket or a shared folder.
+in a bucket or a shared folder. Times after which a silent builder counts as dead are a `LeasePolicy`.
 """
 
 import contextlib
@@ -18,6 +18,13 @@ from yogadl.storage._files.root import Root
 
 if TYPE_CHECKING:
     from yogadl._core.progress import Progress
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
+
+from yogadl.errors import ConfigurationError
+from yogadl.storage._catalogue.tags import refuse_tag
 
 
 class LeaseLostError(LeaseError):
@@ -115,3 +122,91 @@ class Backend:
     def root(self) -> Root:
         """The root below which the files lie."""
         return self.catalogue.root
+
+
+DEFAULT_TTL_S: Final = 300.0
+_MIN_TTL_S: Final = 1.0
+
+
+@frozen
+class LeasePolicy:
+    """The times after which a builder is considered dead, and callers stop waiting for one.
+
+    Args:
+        ttl_s: A builder without a heartbeat for this time is considered dead.
+        wait_s: How long callers wait for a builder that is alive; ``None``: without limit.
+
+    Raises:
+        ConfigurationError: if either is invalid.
+    """
+
+    ttl_s: float = DEFAULT_TTL_S
+    wait_s: float | None = None
+
+    def __post_init__(self) -> None:
+        ttl_s: object = self.ttl_s  # a value from the user may have any type
+        wait_s: object = self.wait_s
+        if not (isinstance(ttl_s, int | float) and _MIN_TTL_S <= ttl_s < float("inf")):
+            raise ConfigurationError(
+                f"lease_ttl_s must be a finite number of seconds, at least {_MIN_TTL_S:.0f}, "
+                f"not {ttl_s!r:.100}"
+            )
+        if wait_s is not None and not (isinstance(wait_s, int | float) and wait_s >= 0):
+            raise ConfigurationError(
+                "wait_s must be a number of seconds, at least 0, or None to wait without limit, "
+                f"not {wait_s!r:.100}"
+            )
+
+
+@dataclass(eq=False)
+class _RunningBuild:
+    """A build in progress, by which code that runs inside it can be recognised."""
+
+    location: str
+    key: DatasetKey
+    is_over: bool = False  # needed because a copied context may outlive the build
+
+
+# The builds of this context, so that a builder that requests its own result fails instead of waiting.
+_building: ContextVar[tuple[_RunningBuild, ...]] = ContextVar("building", default=())
+
+
+@contextlib.contextmanager
+def exclusive_build_unless(
+    backend: Backend, key: DatasetKey, unless: Callable[[], bool] | None = None
+) -> Iterator[BuildExclusion | None]:
+    """Exclude other builders of a version, waiting for the one that builds it now.
+
+    Args:
+        backend: The storage.
+        key: The version.
+        unless: Called while waiting; once it returns true, the context manager gives ``None``, and the right
+            to build is not taken.
+
+    Raises:
+        ConfigurationError: if this context builds the version already, or the name is a tag.
+        LeaseError: if the wait takes longer than the storage allows.
+    """
+    outer, location = _building.get(), backend.root.location
+    if any((build.location, build.key, build.is_over) == (location, key, False) for build in outer):
+        raise ConfigurationError(
+            f"{key} is being built by this very call: a function that builds a version can't read or replace "
+            "that version; read the data there without the cache"
+        )
+    refuse_tag(backend.root, key)
+    with backend.coordinator.building(key, unless) as exclusion:
+        running = _RunningBuild(location, key)
+        reset = _building.set((*outer, running))
+        try:
+            yield exclusion
+        finally:
+            running.is_over = True
+            _building.reset(reset)
+
+
+@contextlib.contextmanager
+def exclusive_build(backend: Backend, key: DatasetKey) -> Iterator[BuildExclusion]:
+    """Exclude other builders of a version, whether or not it exists; see `exclusive_build_unless`."""
+    with exclusive_build_unless(backend, key) as exclusion:
+        assert exclusion is not None  # it is None only if `unless` returned true
+        yield exclusion

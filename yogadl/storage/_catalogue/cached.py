@@ -18,8 +18,7 @@ from yogadl._format.reader import Reader
 from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.parts import LARGE_TABLE_BYTES, PartPaths, are_whole, read_index, table_to_read
-from yogadl.storage._files.folder import Folder
-from yogadl.storage._files.mounts import network_file_system
+from yogadl.storage._files.folder import Folder, network_file_system
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums

@@ -20,9 +20,8 @@ from yogadl.errors import CacheFormatError, LeaseError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import BuildExclusion
 from yogadl.storage._catalogue.parts import open_table, part_files
-from yogadl.storage._files.folder import checked_path
+from yogadl.storage._files.folder import checked_path, network_file_system
 from yogadl.storage._files.locks import remove_free_lock
-from yogadl.storage._files.mounts import network_file_system
 from yogadl.storage._files.root import Entry, Root, trashed
 
 _MOST_VERSION_BYTES: Final = 2**12

@@ -19,11 +19,10 @@ from typing import Any, Final
 from yogadl._core.key import DatasetKey
 from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.backend import BuildExclusion, LeaseLostError
+from yogadl.storage._catalogue.backend import BuildExclusion, LeaseLostError, LeasePolicy
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.root import Entry, Root
 from yogadl.storage._leases.heartbeat import Heartbeat, HeartbeatTask, end_in_background
-from yogadl.storage._leases.policy import LeasePolicy
 from yogadl.storage._leases.waiting import (
     HEARTBEATS_PER_TTL,
     LeaseState,

@@ -14,8 +14,8 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.printable import printable
 from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
+from yogadl.storage._catalogue.backend import LeasePolicy
 from yogadl.storage._files.bucket_root import BucketRoot
-from yogadl.storage._leases.policy import LeasePolicy
 
 _log = logging.getLogger("yogadl")
 

@@ -26,9 +26,8 @@ from yogadl._format.table import ArrayFile, PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.parts import part_files, part_sizes
-from yogadl.storage._files.folder import Folder, storage_error
+from yogadl.storage._files.folder import Folder, file_system, network_file_system, storage_error
 from yogadl.storage._files.locks import is_free, locked
-from yogadl.storage._files.mounts import file_system, network_file_system
 from yogadl.storage._remote.partial_file import names_of, remove_abandoned
 
 _log = logging.getLogger("yogadl")

@@ -1,4 +1,7 @@
-"""Keep files in a bucket, and open its caches: from the mirror, after a download to it, or by range."""
+"""Open the bucket of a URL, keep files in it, and open its caches.
+
+A cache is opened from the mirror, after a download to the mirror, or by range.
+"""
 
 import contextlib
 import logging
@@ -14,16 +17,14 @@ from yogadl._format.reader import Reader
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.backend import Backend, BuildCoordinator
+from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, LeasePolicy
 from yogadl.storage._catalogue.cached import REMEDY, Published, can_map, checksums, new_reader
 from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._catalogue.parts import read_index, table_to_read
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import FULL, translated
 from yogadl.storage._files.locks import scratch_folder
-from yogadl.storage._leases.policy import LeasePolicy
-from yogadl.storage._objects.bucket import Bucket, check_conditions
-from yogadl.storage._objects.memory import OfflineError
+from yogadl.storage._objects.bucket import Bucket, OfflineError, check_conditions
 from yogadl.storage._objects.retry import UnavailableError
 from yogadl.storage._objects.store import CredentialsError
 from yogadl.storage._remote.download import upload
@@ -36,6 +37,15 @@ if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
     from yogadl._format.rows import Parts
     from yogadl.storage._remote.planning import Planner
+
+import inspect
+from collections.abc import Sequence
+
+from yogadl._core.printable import without_secrets
+from yogadl.storage._files.folder import folder_at
+from yogadl.storage._files.local_bucket import LocalBucket
+from yogadl.storage._objects.gcs import GCSBucket
+from yogadl.storage._objects.s3 import S3Bucket
 
 _log = logging.getLogger("yogadl")
 
@@ -362,3 +372,54 @@ def _leases(
     return LeaseCoordinator(
         root, leases, probe=partial(check_conditions, bucket) if exclusive else None, changed=changed
     )
+
+
+# The bucket class of each scheme, called with the bucket's name, a prefix and options.
+_STORES: Final[dict[str, Callable[..., Bucket]]] = {"s3": S3Bucket, "gs": GCSBucket}
+
+
+def open_bucket(url: str, others: Sequence[str] = (), **options: Any) -> Bucket:
+    """Return the bucket at a URL, without any request to it.
+
+    Args:
+        url: ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``file:///folder``.
+        others: Further options that the caller takes, which the message about an unknown option lists, too.
+        options: The options of the bucket's class, by name.
+
+    Raises:
+        ConfigurationError: if `url` has another form, or an option is unknown.
+    """
+    scheme, separator, rest = url.partition("://")
+    name, _, prefix = rest.partition("/")
+    if separator and scheme in _STORES and ("@" in name or set("?#") & set(name + prefix)):
+        raise ConfigurationError(
+            f"a bucket's URL has no user, password or query: {without_secrets(url)!r}; pass credentials in "
+            "the environment, by a profile, or in client_options"
+        )
+    folder = folder_at(url)
+    if separator and folder is not None:
+        return _checked_bucket(LocalBucket, url, (folder,), options, others)
+    if separator and scheme in _STORES and name:
+        return _checked_bucket(_STORES[scheme], url, (name, prefix), options, others)
+    known = ", ".join(f"{store}://bucket/prefix" for store in _STORES)
+    raise ConfigurationError(
+        f"{without_secrets(url)!r} is not the URL of a bucket; pass {known} or file:///folder"
+    )
+
+
+def _checked_bucket(
+    kind: Callable[..., Bucket],
+    url: str,
+    location: tuple[Any, ...],
+    options: dict[str, Any],
+    others: Sequence[str],
+) -> Bucket:
+    known = list(inspect.signature(kind).parameters)[len(location) :]
+    unknown = sorted(options.keys() - set(known))
+    if unknown:
+        # In `open_storage`, the option `patience` is called `patience_s`.
+        named = {"patience_s" if name == "patience" else name: None for name in (*others, *known)}
+        raise ConfigurationError(
+            f"{', '.join(unknown)}: no option of {url}; it takes {', '.join(named) or 'no options'}"
+        )
+    return kind(*location, **options)
