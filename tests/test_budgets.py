@@ -20,7 +20,6 @@ SMALLER_MODULES = {
     "_format.old_cache": "only the command reads caches of yogadl 0.1.4",
     "_mix": "loaded at the first use, by users' modules",
     "_order.random": "loads numpy.random, which takes longer than all else that a hit loads",
-    "_stream.opening": "the door of the room for references: it checks what users give",
     "_views.records": "loaded only for sources that are read without a cache",
     "adapters.keras._source": "every adapter reads its framework's data in a module of this name",
     "adapters.tensorflow._cache": "the function of 0.1.4, and nothing else uses it",

@@ -160,18 +160,20 @@ class Counting:
 
     def __init__(self, tells):
         self.pool, self.tells = ThreadPoolExecutor(1), tells
-        self.unfinished, self.most, self.sent = 0, 0, []
+        self.unfinished, self.most, self.sent, self.counting = 0, 0, [], threading.Lock()
 
     def submit(self, function, given):
-        self.unfinished += 1
-        self.most = max(self.most, self.unfinished)
+        with self.counting:
+            self.unfinished += 1
+            self.most = max(self.most, self.unfinished)
         self.sent.append(len(given))
         future = Future()
 
         def run():
             if self.tells:
                 future.set_running_or_notify_cancel()
-            self.unfinished -= 1  # before it is told: who is told submits the next
+            with self.counting:
+                self.unfinished -= 1  # before the result is set, after which the next is submitted
             future.set_result(function(given))
 
         self.pool.submit(run)
