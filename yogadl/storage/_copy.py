@@ -21,12 +21,13 @@ from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._builds.publish import clear_attempt, pin_parts
-from yogadl.storage._catalogue.backend import Backend, BuildExclusion, exclusive_build
+from yogadl.storage._catalogue.backend import Backend, BuildExclusion
 from yogadl.storage._catalogue.parts import open_table, part_files
 from yogadl.storage._catalogue.selections import missing_selections
 from yogadl.storage._files.folder import translated
 from yogadl.storage._files.root import MAX_READ_BYTES, Root
 from yogadl.storage._keeping.keeping import clear_unresumable, replace
+from yogadl.storage._leases.locks import exclusive_build
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.download import (
     Download,

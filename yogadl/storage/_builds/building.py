@@ -30,13 +30,12 @@ from yogadl.storage._catalogue.backend import (
     Backend,
     BuildExclusion,
     LeaseLostError,
-    exclusive_build,
-    exclusive_build_unless,
     reporting_loss,
 )
 from yogadl.storage._catalogue.tags import refuse_tag
 from yogadl.storage._files.root import Root
 from yogadl.storage._keeping.keeping import clear_unresumable
+from yogadl.storage._leases.locks import exclusive_build, exclusive_build_unless
 
 _log = logging.getLogger("yogadl")
 

@@ -37,10 +37,11 @@ from yogadl.storage._builds.receipts import (
     samples_from,
     samples_to_json,
 )
-from yogadl.storage._catalogue.backend import Backend, BuildExclusion, exclusive_build
+from yogadl.storage._catalogue.backend import Backend, BuildExclusion
 from yogadl.storage._catalogue.parts import read_sealed
 from yogadl.storage._files.root import Root
 from yogadl.storage._keeping.keeping import clear_unresumable
+from yogadl.storage._leases.locks import exclusive_build
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from yogadl.storage import _names
 from yogadl.storage._files.folder import Folder
 from yogadl.storage._files.local_bucket import LocalBucket
 from yogadl.storage._files.root import MAX_READ_BYTES, Entry, Promises, Root, too_large
-from yogadl.storage._objects.bucket import Bucket
+from yogadl.storage._objects.bucket import Bucket, Object
 
 # The name of the object that is written to read the store's clock; no dataset has such an id.
 _CLOCK: Final = ".yogadl/clock"
@@ -92,15 +92,20 @@ class BucketRoot:
         return sorted(name for name in found if name.endswith(suffix))
 
     def entries(self, below: str) -> Iterator[Entry]:
-        for found in itertools.chain(self._bucket.list(f"{below}/"), self._bucket.unfinished(below)):
+        for found in itertools.chain(self._bucket.list(f"{below}/"), self._unfinished(below)):
             yield Entry(found.name, found.size_bytes, found.modified, found.tag)
+
+    def _unfinished(self, below: str) -> Iterator[Object]:
+        """Yield temporary files that killed writers left below a folder; only buckets in folders have any."""
+        found: Iterator[Object] = getattr(self._bucket, "unfinished", lambda _: iter(()))(below)
+        return found
 
     def folders_with(
         self, *names: str, most_files: int | None = None, below: str = ""
     ) -> tuple[list[str], bool]:
         folders, count = set(), 0
         entries_listed = itertools.chain(
-            self._bucket.list(f"{below}/" if below else ""), self._bucket.unfinished(below)
+            self._bucket.list(f"{below}/" if below else ""), self._unfinished(below)
         )
         for entry in itertools.islice(entries_listed, most_files):
             count += 1
@@ -124,7 +129,7 @@ class BucketRoot:
 
     def age_s(self, name: str, now: float) -> float:
         if _names.is_unfinished(name):
-            unfinished = self._bucket.unfinished(name.rpartition("/")[0])
+            unfinished = self._unfinished(name.rpartition("/")[0])
             found = next((entry for entry in unfinished if entry.name == name), None)
         else:
             found = self._bucket.head(name)
@@ -136,10 +141,8 @@ class BucketRoot:
         return found is not None and self.now() - found.modified < _DAY_S
 
     def remove(self, name: str) -> None:
-        if _names.is_unfinished(name):
-            self._bucket.delete_unfinished(name)
-        else:
-            self._bucket.delete(name)
+        delete = getattr(self._bucket, "delete_unfinished", None) if _names.is_unfinished(name) else None
+        (delete or self._bucket.delete)(name)
 
     def remove_folder(self, name: str) -> None:
         for entry in list(self.entries(name)):

@@ -111,12 +111,14 @@ class LocalBucket(Bucket):
         self._folder.remove(_checked_object_name(name))
 
     def unfinished(self, below: str) -> Iterator[Object]:
+        """Yield temporary files that killed writers left below a folder; these are no objects."""
         for name in files_below(self._folder.root, below, refuse_unlisted):
             if is_name(name) and _is_temporary(name):
                 with suppress(FileNotFoundError):  # finished or removed meanwhile
                     yield _object(name, stat_any(self._folder.root, name))
 
     def delete_unfinished(self, name: str) -> None:
+        """Remove a file that `unfinished` returned, if it exists."""
         self._folder.remove(checked_name(name))
 
     def _look_up(self, name: str, look: Callable[[Path, str], Found]) -> Found | None:

@@ -8,7 +8,7 @@ from yogadl._core.key import DatasetKey
 from yogadl._format.manifest import read_manifest
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, LeaseError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.backend import Backend, BuildExclusion, exclusive_build
+from yogadl.storage._catalogue.backend import Backend, BuildExclusion
 from yogadl.storage._catalogue.tags import (
     TagMove,
     check_tag,
@@ -30,6 +30,7 @@ from yogadl.storage._keeping.prune import (
     pruned_files,
     unfinished_builds,
 )
+from yogadl.storage._leases.locks import exclusive_build
 from yogadl.storage._objects.bucket import OfflineError
 
 _log = logging.getLogger("yogadl")

@@ -1,4 +1,4 @@
-"""Let one process at a time build or prune in a local folder, by file locks."""
+"""Let one process at a time build or prune in a local folder, by file locks; exclude other builders."""
 
 import contextlib
 import errno
@@ -6,21 +6,23 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from yogadl._core.frozen import frozen, parse_json
 from yogadl._core.key import DatasetKey
 from yogadl._core.printable import printable
-from yogadl.errors import CacheFormatError, StorageError
+from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
+from yogadl.storage._catalogue.backend import Backend, BuildExclusion
+from yogadl.storage._catalogue.tags import refuse_tag
 from yogadl.storage._files.folder import Folder, checked_path, storage_error
 from yogadl.storage._files.locks import is_free
 
 if TYPE_CHECKING:
     from filelock import FileLock  # loaded when first needed
-
-    from yogadl.storage._catalogue.backend import BuildExclusion
 
 _POLL_S: Final = 0.05
 _LOG_AFTER_S: Final = 2.0
@@ -220,3 +222,60 @@ def _not_writable(error: OSError, root: Path) -> StorageError:
     if isinstance(error, StorageError):
         return error
     return storage_error(error, f"can't change {error.filename or root}")
+
+
+# Raise an error at once if a builder would wait for itself.
+
+
+@dataclass(eq=False)
+class _RunningBuild:
+    """A build in progress, by which code that runs inside it can be recognised."""
+
+    location: str
+    key: DatasetKey
+    is_over: bool = False  # needed because a copied context may outlive the build
+
+
+# The builds of this context, so that a builder that requests its own result fails instead of waiting.
+_building: ContextVar[tuple[_RunningBuild, ...]] = ContextVar("building", default=())
+
+
+@contextlib.contextmanager
+def exclusive_build_unless(
+    backend: Backend, key: DatasetKey, unless: Callable[[], bool] | None = None
+) -> Iterator[BuildExclusion | None]:
+    """Exclude other builders of a version, waiting for the one that builds it now.
+
+    Args:
+        backend: The storage.
+        key: The version.
+        unless: Called while waiting; once it returns true, the context manager gives ``None``, and the right
+            to build is not taken.
+
+    Raises:
+        ConfigurationError: if this context builds the version already, or the name is a tag.
+        LeaseError: if the wait takes longer than the storage allows.
+    """
+    outer, location = _building.get(), backend.root.location
+    if any((build.location, build.key, build.is_over) == (location, key, False) for build in outer):
+        raise ConfigurationError(
+            f"{key} is being built by this very call: a function that builds a version can't read or replace "
+            "that version; read the data there without the cache"
+        )
+    refuse_tag(backend.root, key)
+    with backend.coordinator.building(key, unless) as exclusion:
+        running = _RunningBuild(location, key)
+        reset = _building.set((*outer, running))
+        try:
+            yield exclusion
+        finally:
+            running.is_over = True
+            _building.reset(reset)
+
+
+@contextlib.contextmanager
+def exclusive_build(backend: Backend, key: DatasetKey) -> Iterator[BuildExclusion]:
+    """Exclude other builders of a version, whether or not it exists; see `exclusive_build_unless`."""
+    with exclusive_build_unless(backend, key) as exclusion:
+        assert exclusion is not None  # it is None only if `unless` returned true
+        yield exclusion

@@ -147,14 +147,6 @@ class Bucket(Protocol):
     def delete(self, name: str) -> None:
         """Remove an object, if it exists."""
 
-    def unfinished(self, below: str) -> Iterator[Object]:
-        """Yield temporary files that killed writers left below a folder; a store has none."""
-        return iter(())
-
-    def delete_unfinished(self, name: str) -> None:
-        """Remove a file that `unfinished` returned, or an object of such a name, if it exists."""
-        self.delete(name)
-
 
 def whole(body: Body) -> FetchedRange:
     """Return the whole body as one range."""
