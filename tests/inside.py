@@ -112,7 +112,8 @@ yogadl.storage._remote.download Download download_all upload
 yogadl.storage._files.mounts file_system_of is_network network_file_system
 yogadl.storage._builds.partitions Partitions
 yogadl.storage._catalogue.parts PartPaths open_table read_index table_to_read
-yogadl.storage._remote.ranges GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES Ranges merged
+yogadl.storage._remote.planning GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES merged
+yogadl.storage._remote.ranges Ranges
 yogadl.storage._remote.opener BucketRoot
 yogadl.storage._remote.opener MirrorOpener remote_backend
 yogadl.storage._builds.receipts cut=records_per_share
@@ -153,7 +154,6 @@ yogadl.storage._catalogue.catalogue _MOST_FILES_LISTED
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES
 yogadl.storage._remote.checked_ranges CHECKED_RANGES_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
-yogadl.storage._remote.checked_ranges CHECKED_RANGES_TOGETHER_BYTES=TOGETHER_BYTES
 yogadl.storage._doctor _LITTLE_ROOM_BYTES
 yogadl.storage._builds.executors _LEAST_WAITING_IF_UNKNOWN _LEAST_WAITING _MOST_WAITING
 yogadl.storage._builds.executors _PART_BYTES _WAITING_BYTES
@@ -174,8 +174,8 @@ yogadl.storage._files.mounts _MOUNTINFO
 yogadl.storage._catalogue.parts LARGE_TABLE_BYTES
 yogadl.storage._remote.planning PLANNING_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
-yogadl.storage._remote.planning PLANNING_TOGETHER_BYTES=TOGETHER_BYTES
-yogadl.storage._remote.ranges GAP_BYTES MOST_HELD_BYTES _THREADS
+yogadl.storage._remote.planning GAP_BYTES TOGETHER_BYTES
+yogadl.storage._remote.ranges MOST_HELD_BYTES _THREADS
 yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
 yogadl.storage._builds.receipts _SHARES _SHARE_BYTES
 """

@@ -320,7 +320,7 @@ def wide(tmp_path_factory):
 @pytest.fixture
 def one_by_one(monkeypatch):
     """Let each block be asked for by itself."""
-    set_constants(monkeypatch, CHECKED_RANGES_TOGETHER_BYTES=1, GAP_BYTES=-1)
+    set_constants(monkeypatch, TOGETHER_BYTES=1, GAP_BYTES=-1)
 
 
 def images_of(ref, wide):
@@ -397,9 +397,7 @@ def announced(ref, indices):
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_so_much_is_asked_for_ahead(wide, monkeypatch, ahead, over):
-    set_constants(
-        monkeypatch, CHECKED_RANGES_TOGETHER_BYTES=LENGTH, CHECKED_RANGES_AHEAD_BYTES=3 * LENGTH + over
-    )
+    set_constants(monkeypatch, TOGETHER_BYTES=LENGTH, CHECKED_RANGES_AHEAD_BYTES=3 * LENGTH + over)
     ref = wide.fetched().fields("image")
     announced(ref, np.arange(40))
     assert ahead == []  # before any of it is read
@@ -417,7 +415,7 @@ def test_so_much_is_asked_for_ahead(wide, monkeypatch, ahead, over):
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_what_is_announced_in_a_row_is_asked_for_together(wide, monkeypatch, ahead, over):
-    set_constants(monkeypatch, CHECKED_RANGES_TOGETHER_BYTES=3 * LENGTH - over)
+    set_constants(monkeypatch, TOGETHER_BYTES=3 * LENGTH - over)
     ref = wide.fetched().fields("image")
     announced(ref, np.arange(24))
     ref[0]
@@ -635,7 +633,6 @@ def test_a_plan_counts_them_again_where_there_is_no_room(wide, monkeypatch, name
         monkeypatch,
         PLANNING_MOST_CHECKED_BYTES=5 * LENGTH,
         PLANNING_AHEAD_BYTES=LENGTH,
-        PLANNING_TOGETHER_BYTES=1,
         CHECKED_RANGES_MOST_CHECKED_BYTES=5 * LENGTH,
         CHECKED_RANGES_AHEAD_BYTES=LENGTH,
     )

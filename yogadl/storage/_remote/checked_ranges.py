@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -11,19 +11,18 @@ import numpy as np
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
 from yogadl._format.checks import Checksums
-from yogadl._format.table import running_sums
-from yogadl.errors import CacheFormatError
+from yogadl.storage._remote.planning import (
+    AHEAD_BYTES,
+    MOST_CHECKED_BYTES,
+    BlockPlaces,
+    full_of,
+    grouped,
+    runs_of,
+)
 from yogadl.storage._remote.ranges import Ranges
 
-# The bytes of compared blocks that are kept for the next batches; the least recently used are dropped first.
-MOST_CHECKED_BYTES: Final = 64 * 2**20
 # The bytes of blocks that one read holds at a time, however many blocks the batch needs.
 _AT_ONCE_BYTES: Final = 32 * 2**20
-# The bytes of blocks that are requested ahead of reading, of all fields together. A stream announces 32 MB of
-# records, but if each lies in another block, those blocks may be a hundred times as large.
-AHEAD_BYTES: Final = 32 * 2**20
-# Blocks announced one after the other are requested together, up to this size.
-TOGETHER_BYTES: Final = 8 * 2**20
 # The most announced blocks that are kept; the oldest are dropped first.
 _MOST_ANNOUNCED: Final = 2**16
 _MOST_ANNOUNCEMENTS: Final = 8  # the announcements that are kept of each block; the oldest are dropped first
@@ -68,7 +67,7 @@ class _Chunk:
 
 
 class Announced:
-    """Group announced blocks of one field into chunks, without blocks that were announced shortly before.
+    """The blocks of one field that were announced shortly before.
 
     Attributes:
         last: The chunk that was announced last.
@@ -79,63 +78,21 @@ class Announced:
         self._recent: dict[int, int] = {}  # sizes by block, in order of the last announcement
         self._recent_bytes = 0
 
-    def grouped(self, blocks: Int64s, lengths: Int64s, fields: int) -> Iterator[tuple[list[int], int]]:
-        """Yield groups of blocks to request together, in the same order, each with its size.
+    def new(self, blocks: Int64s, lengths: Int64s, fields: int) -> Iterator[int]:
+        """Yield those of these blocks that were not announced shortly before.
 
-        `fields` is the number of fields that share the room for kept blocks.
+        `lengths` has the size of each block of the cache, and `fields` is the number of fields that share the
+        room for kept blocks.
         """
-        changes = np.flatnonzero(np.diff(blocks, prepend=-1))  # rows of one block mostly follow each other
-        group, size_bytes = list[int](), 0
-        for block, length in zip(blocks[changes].tolist(), lengths[changes].tolist(), strict=True):
-            known = block in self._recent
+        for block in runs_of(blocks):
+            known, length = block in self._recent, int(lengths[block])
             self._recent_bytes -= self._recent.pop(block, 0)
             self._recent[block] = length
             self._recent_bytes += length
             while self._recent_bytes > MOST_CHECKED_BYTES // 2 // fields and len(self._recent) > 1:
                 self._recent_bytes -= self._recent.pop(next(iter(self._recent)))
-            if known:
-                continue
-            if group and size_bytes + length > TOGETHER_BYTES:
-                yield group, size_bytes
-                group, size_bytes = [], 0
-            group.append(block)
-            size_bytes += length
-        if group:
-            yield group, size_bytes
-
-
-class BlockPlaces:
-    """The blocks of a cache by position, to find the block that a range lies in.
-
-    Args:
-        sums: The checksums of the cache.
-    """
-
-    def __init__(self, sums: Checksums) -> None:
-        self._sums = sums
-        self._first = running_sums(sums.table.size_bytes)  # the start of each part if all parts were joined
-        keys = self._first[sums.part] + sums.position
-        full = np.flatnonzero(sums.length)
-        self._blocks = full[np.argsort(keys[full])]
-        self._keys = keys[self._blocks]
-
-    def find(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Int64s:
-        """Return the block of each of these ranges, which are not empty.
-
-        Raises:
-            CacheFormatError: if a range lies in no block, or in several.
-        """
-        sums, blocks = self._sums, self.blocks_at(parts, positions)
-        ends = sums.position[blocks] + sums.length[blocks]
-        is_inside = (sums.part[blocks] == parts) & (sums.position[blocks] <= positions)
-        if not (is_inside & (positions + lengths <= ends)).all():
-            raise CacheFormatError("a range is not within one block; build the dataset again")
-        return blocks
-
-    def blocks_at(self, parts: Int64s, positions: Int64s) -> Int64s:
-        """Return the last block that begins at or before each of these positions, if there is one."""
-        places = np.searchsorted(self._keys, self._first[parts] + positions, side="right") - 1
-        return self._blocks[places]
+            if not known:
+                yield block
 
 
 class CheckedRanges:
@@ -171,8 +128,7 @@ class CheckedRanges:
 
         See `AwayParts`.
         """
-        full = lengths > 0
-        blocks = self._places.find(parts[full], positions[full], lengths[full])
+        blocks = self._places.find(*full_of(parts, positions, lengths))
         if not len(blocks):
             return
         with self._lock:
@@ -182,9 +138,8 @@ class CheckedRanges:
                 return
             announced = self._announced.setdefault(self._sums.group_of(int(blocks[0])), Announced())
             is_first = True
-            for group, size_bytes in announced.grouped(
-                blocks, self._sums.length[blocks], len(self._announced)
-            ):
+            new = announced.new(blocks, self._sums.length, len(self._announced))
+            for group, size_bytes in grouped(new, self._sums.length):
                 chunk = _Chunk(group, size_bytes, triggers_requests=is_first)
                 is_first = False
                 if announced.last is not None:
@@ -219,7 +174,7 @@ class CheckedRanges:
         members: dict[int, list[int]] = {}
         for number, block in zip(full.tolist(), blocks.tolist(), strict=True):
             members.setdefault(block, []).append(number)
-        for group in self._at_once(members):
+        for group, _ in grouped(members, self._sums.length, _AT_ONCE_BYTES):
             for block, content in self._checked(group, keeps_pages=keeps_pages):
                 base = int(self._sums.position[block])
                 for number in members[block]:
@@ -227,18 +182,6 @@ class CheckedRanges:
                     # A copy, because a view of one row would keep the whole block in memory.
                     contents[number] = content[start : start + int(lengths[number])]
         return contents
-
-    def _at_once(self, blocks: Iterable[int]) -> Iterator[list[int]]:
-        """Yield these blocks in groups of a bounded size."""
-        group, size_bytes = list[int](), 0
-        for block in blocks:
-            size_bytes += int(self._sums.length[block])
-            if group and size_bytes > _AT_ONCE_BYTES:
-                yield group
-                group, size_bytes = [], int(self._sums.length[block])
-            group.append(block)
-        if group:
-            yield group
 
     def _checked(self, blocks: list[int], *, keeps_pages: bool) -> list[tuple[int, bytes]]:
         """Return these blocks and their bytes, which were compared."""
@@ -283,8 +226,7 @@ class CheckedRanges:
         """Read and compare these blocks."""
         sums, numbers = self._sums, np.fromiter(blocks, np.int64)
         self._ranges.in_threads(sums.load, sums.missing(numbers))
-        where = sums.part[numbers], sums.position[numbers], sums.length[numbers]
-        received = self._ranges.read(*where, keeps_pages=False)
+        received = self._ranges.read(*self._places.where(numbers), keeps_pages=False)
         for (block, entry), content in zip(blocks.items(), received, strict=True):
             whole = bytes(content)  # a copy: the buffer received may be larger than this block
             sums.compare(block, whole)
@@ -336,10 +278,7 @@ class CheckedRanges:
         self._renew(blocks)
         new = [block for block in blocks if block not in self._kept and block not in self._held]
         if new:
-            numbers, sums = np.array(new), self._sums
-            self._ranges.announce(
-                sums.part[numbers], sums.position[numbers], sums.length[numbers], keeps_pages=False
-            )
+            self._ranges.announce(*self._places.where(new), keeps_pages=False)
 
     def _reset_after_fork(self) -> None:
         if os.getpid() != self._pid:

@@ -25,11 +25,10 @@ from yogadl.storage._files.folder import storage_error
 from yogadl.storage._files.locks import Claim, open_lock, try_lock, wait_for_lock
 from yogadl.storage._remote.eviction import BLOCKS_LOCK, MirrorLocation, evict_for
 from yogadl.storage._remote.partial_file import boot
-from yogadl.storage._remote.ranges import Ranges, merged, spans_of
+from yogadl.storage._remote.planning import HELD_GAP_BYTES, merged, spans_of
+from yogadl.storage._remote.ranges import Ranges
 from yogadl.storage._remote.requests import DaemonThreads, RequestedRange
 
-# Ranges with a gap up to this are requested together: between two blocks of the format there may be a header.
-HELD_GAP_BYTES: Final = 2 * 4096
 # The bytes held in memory, if there is no mirror.
 MOST_IN_MEMORY_BYTES: Final = 256 * 2**20
 
@@ -189,7 +188,7 @@ class WindowReader:
         with self._lock:
             others = [known for known in self._windows if known() not in (None, window)]
             self._windows = [*others, weakref.ref(window)]
-            spans = spans_of(parts, positions, lengths, some)
+            spans = spans_of(parts[some], positions[some], lengths[some])
             missing = [number for number, (part, _, stop) in enumerate(spans)
                        if window.find(keys[number], part, stop) is None]  # fmt: skip
             found = [

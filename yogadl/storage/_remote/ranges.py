@@ -14,23 +14,15 @@ from yogadl._core.protocols import Int64s
 from yogadl._format.table import running_sums
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
+from yogadl.storage._remote.planning import PAGE_BYTES, ByteSpan, Pages, full_of, merged, spans_of
 from yogadl.storage._remote.requests import DaemonThreads, Pins, RequestedRange, Spending
 
-# Rows closer than this are requested together: the bytes between them cost less than a request.
-GAP_BYTES: Final = 512
-# The largest range that one request spans: several connections are faster than one.
-MOST_RANGE_BYTES: Final = 8 * 2**20
-# The size of the pages in which small fields are read and kept.
-PAGE_BYTES: Final = 2**16
 # The most bytes that were read ahead and not taken yet; the oldest are dropped first. This is several times
 # the size of one stream's announcement.
 MOST_HELD_BYTES: Final = 128 * 2**20
 
 # A request mostly waits: for 5,000 a second from a store that takes 10 ms, this many threads are needed.
 _THREADS: Final = 64
-
-# A part's number, the position of the first byte, and the position after the last.
-ByteSpan = tuple[int, int, int]
 
 
 class Ranges:
@@ -87,21 +79,21 @@ class Ranges:
         """Begin to read these ranges, in this order; see `AwayParts`."""
         with self._lock:
             self._reset_after_fork()
-            parts, positions, lengths = _not_empty(parts, positions, lengths)
+            ranges = full_of(parts, positions, lengths)
             if keeps_pages:
-                self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=False)
+                self._find_pages(self._numbering.numbers(*ranges), is_urgent=False)
             else:
-                self._announce_rows(parts, positions, lengths, is_urgent=False)
+                self._announce_rows(*ranges, is_urgent=False)
 
     def _announce_rows(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_urgent: bool) -> None:
-        keys, stops = self.keys(parts, positions), (positions + lengths).tolist()
+        keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
         new = [
             number
-            for number, (key, stop) in enumerate(zip(keys, stops, strict=True))
+            for number, (key, (_, _, stop)) in enumerate(zip(keys, spans, strict=True))
             if self._announced_range(key, stop) is None
         ]
         for requested_range, members in self._requested(
-            spans_of(parts, positions, lengths, new), is_urgent=is_urgent
+            [spans[number] for number in new], is_urgent=is_urgent
         ):
             range_keys = {keys[new[member]] for member in members}
             self._rows.update(dict.fromkeys(range_keys, requested_range))
@@ -146,7 +138,8 @@ class Ranges:
         with self._lock:
             self._reset_after_fork()
             if keeps_pages:
-                kept = self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=True)
+                numbers = self._numbering.numbers(parts, positions, lengths)
+                kept = self._find_pages(numbers, is_urgent=True)
             else:
                 if not is_announced:
                     self._announce_rows(parts, positions, lengths, is_urgent=True)
@@ -166,7 +159,7 @@ class Ranges:
                     if page.has_failed:
                         self._pages.pop(number, None)
             raise
-        base = self._first_page[parts].tolist()
+        base = self._numbering.first[parts].tolist()
         return [
             _joined(kept, first, position, length)
             for first, (position, length) in zip(base, each, strict=True)
@@ -191,9 +184,9 @@ class Ranges:
         return running_sums(self._sizes)
 
     @cached_property
-    def _first_page(self) -> Int64s:
-        """The number of each part's first page; all parts' pages are numbered in one sequence."""
-        return running_sums(-(-self._sizes // PAGE_BYTES))
+    def _numbering(self) -> Pages:
+        """The numbers of all pages."""
+        return Pages(self._sizes)
 
     def raise_if_damaged(self, parts: Int64s) -> None:
         """Raise the error of one of these parts, if a part was marked as damaged."""
@@ -212,8 +205,8 @@ class Ranges:
         taken: dict[int, RequestedRange] = {}
         ranges: list[Any] = []  # every None becomes a RequestedRange below
         new = []
-        stops = (positions + lengths).tolist()
-        for number, (key, stop) in enumerate(zip(self.keys(parts, positions), stops, strict=True)):
+        spans = spans_of(parts, positions, lengths)
+        for number, (key, (_, _, stop)) in enumerate(zip(self.keys(parts, positions), spans, strict=True)):
             announced = taken.get(key)
             if announced is None or announced.stop < stop:
                 announced = self._announced_range(key, stop)
@@ -224,7 +217,7 @@ class Ranges:
                 else:
                     taken[key] = announced
             ranges.append(announced)
-        for announced, members in self._requested(spans_of(parts, positions, lengths, new), is_urgent=True):
+        for announced, members in self._requested([spans[number] for number in new], is_urgent=True):
             for member in members:
                 ranges[new[member]] = announced
         return ranges
@@ -252,23 +245,12 @@ class Ranges:
         del self._untaken[found]
         self._untaken_bytes -= found.size_bytes
 
-    def _pages_of(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[int]:
-        """Return the numbers of the pages that these ranges lie in, each once."""
-        first = self._first_page[parts] + positions // PAGE_BYTES
-        last = self._first_page[parts] + (positions + lengths - 1) // PAGE_BYTES
-        numbers: list[int] = np.unique(np.concatenate([first, last])).tolist()
-        return numbers
-
     def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, RequestedRange]:
         """Return the range of each of these pages, and request the pages that are not here."""
         missing = [n for n in numbers if n not in self._pages or self._pages[n].has_failed]
-        new = np.array(missing, np.int64)
-        parts = np.searchsorted(self._first_page, new, side="right") - 1
-        starts = (new - self._first_page[parts]) * PAGE_BYTES
-        stops = np.minimum(starts + PAGE_BYTES, self._sizes[parts])
-        spans = list(zip(parts.tolist(), starts.tolist(), stops.tolist(), strict=True))
+        spans = self._numbering.spans(missing)
         for requested_range, members in self._requested(spans, is_urgent=is_urgent):
-            self._pages.update((int(new[member]), requested_range) for member in members)
+            self._pages.update((missing[member], requested_range) for member in members)
         return {number: self._pages[number] for number in numbers}
 
     def _requested(
@@ -359,43 +341,6 @@ class Ranges:
         with self._count_lock:
             self.requests += 1
             self.received_bytes += size_bytes
-
-
-def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tuple[ByteSpan, list[int]]]:
-    """Merge spans into ranges to request; return each with the numbers of its spans, in the spans' order."""
-    gap_bytes = GAP_BYTES if gap_bytes is None else gap_bytes
-    ranges: list[tuple[ByteSpan, list[int]]] = []
-    part, start, stop, members = -1, 0, 0, list[int]()
-    for number in sorted(range(len(spans)), key=spans.__getitem__):
-        its_part, its_start, its_stop = spans[number]
-        is_near = its_part == part and its_start <= stop + gap_bytes
-        if is_near and (its_stop <= stop or its_stop - start <= MOST_RANGE_BYTES):
-            stop = max(stop, its_stop)
-            members.append(number)
-            continue
-        if members:
-            ranges.append(((part, start, stop), members))
-        part, start, stop, members = its_part, its_start, its_stop, [number]
-    if members:
-        ranges.append(((part, start, stop), members))
-    return sorted(ranges, key=lambda one: min(one[1]))
-
-
-def _not_empty(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Return those of these ranges that have bytes."""
-    return (
-        (parts, positions, lengths)
-        if lengths.all()
-        else (parts[lengths > 0], positions[lengths > 0], lengths[lengths > 0])
-    )
-
-
-def spans_of(parts: Int64s, positions: Int64s, lengths: Int64s, chosen: Iterable[int]) -> list[ByteSpan]:
-    """Return the chosen ones of these ranges, by their numbers, as spans."""
-    numbers = np.fromiter(chosen, np.int64)
-    starts = positions[numbers]
-    stops = starts + lengths[numbers]
-    return list(zip(parts[numbers].tolist(), starts.tolist(), stops.tolist(), strict=True))
 
 
 def _joined(pages: dict[int, RequestedRange], base: int, position: int, length: int) -> bytes | memoryview:
