@@ -348,7 +348,7 @@ def test_blocks_are_held_as_long_as_there_is_room_those_longest_that_were_used_l
     for number in range(40):
         read(number)
     reading = ref._records.parent.open()[1].parts.away._reading
-    assert reading._held_bytes == len(reading._held) * LENGTH == (3 - over) * LENGTH
+    assert reading._blocks.size_bytes == len(reading._blocks) * LENGTH == (3 - over) * LENGTH
 
 
 @pytest.mark.usefixtures("one_by_one")
@@ -357,7 +357,7 @@ def test_a_block_that_has_no_room_is_read_all_the_same(wide, monkeypatch):
     ref = wide.fetched().fields("image")
     for batch, indices in zip(ref.stream().batch(4), np.arange(40).reshape(-1, 4), strict=True):
         np.testing.assert_array_equal(batch["image"], wide.records["image"][indices])
-    assert ref._records.parent.open()[1].parts.away._reading._held == {}
+    assert len(ref._records.parent.open()[1].parts.away._reading._blocks) == 0
 
 
 @pytest.mark.usefixtures("one_by_one")
@@ -521,7 +521,7 @@ def test_many_threads_read_the_same_blocks_while_others_are_let_go(wide, monkeyp
         thread.join()
     assert not failed
     reading = ref._records.parent.open()[1].parts.away._reading
-    assert reading._held_bytes == len(reading._held) * LENGTH <= 3 * LENGTH
+    assert reading._blocks.size_bytes == len(reading._blocks) * LENGTH <= 3 * LENGTH
 
 
 def test_a_fork_begins_anew_and_both_sides_go_on(wide, asked):

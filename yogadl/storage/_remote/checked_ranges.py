@@ -1,9 +1,9 @@
 """Read ranges of a cache's parts out of whole blocks, each compared with its checksum when it arrives."""
 
 import os
-import threading
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,9 +17,11 @@ from yogadl.storage._remote.planning import (
     BlockPlaces,
     full_of,
     grouped,
-    runs_of,
+    new_blocks,
+    spans_of,
 )
 from yogadl.storage._remote.ranges import Ranges
+from yogadl.storage._remote.requests import Extent, Extents
 
 # The bytes of blocks that one read holds at a time, however many blocks the batch needs.
 _AT_ONCE_BYTES: Final = 32 * 2**20
@@ -28,21 +30,7 @@ _MOST_ANNOUNCED: Final = 2**16
 _MOST_ANNOUNCEMENTS: Final = 8  # the announcements that are kept of each block; the oldest are dropped first
 
 
-class _Block:
-    """A block that is being read, or was read and compared.
-
-    Attributes:
-        content: The bytes of the block; ``None`` until they were compared, and if reading failed.
-        done: Set once the block was read and compared, or reading failed.
-    """
-
-    __slots__ = ("content", "done")
-
-    def __init__(self) -> None:
-        self.content: bytes | None = None
-        self.done = threading.Event()
-
-
+@dataclass(slots=True, eq=False)
 class _Chunk:
     """Some announced blocks that are requested together.
 
@@ -56,43 +44,11 @@ class _Chunk:
         next: The chunk that was announced after this one.
     """
 
-    __slots__ = ("blocks", "is_requested", "next", "size_bytes", "triggers_requests")
-
-    def __init__(self, blocks: list[int], size_bytes: int, *, triggers_requests: bool) -> None:
-        self.blocks = blocks
-        self.size_bytes = size_bytes
-        self.triggers_requests = triggers_requests
-        self.is_requested = False
-        self.next: _Chunk | None = None
-
-
-class Announced:
-    """The blocks of one field that were announced shortly before.
-
-    Attributes:
-        last: The chunk that was announced last.
-    """
-
-    def __init__(self) -> None:
-        self.last: _Chunk | None = None
-        self._recent: dict[int, int] = {}  # sizes by block, in order of the last announcement
-        self._recent_bytes = 0
-
-    def new(self, blocks: Int64s, lengths: Int64s, fields: int) -> Iterator[int]:
-        """Yield those of these blocks that were not announced shortly before.
-
-        `lengths` has the size of each block of the cache, and `fields` is the number of fields that share the
-        room for kept blocks.
-        """
-        for block in runs_of(blocks):
-            known, length = block in self._recent, int(lengths[block])
-            self._recent_bytes -= self._recent.pop(block, 0)
-            self._recent[block] = length
-            self._recent_bytes += length
-            while self._recent_bytes > MOST_CHECKED_BYTES // 2 // fields and len(self._recent) > 1:
-                self._recent_bytes -= self._recent.pop(next(iter(self._recent)))
-            if not known:
-                yield block
+    blocks: list[int]
+    size_bytes: int
+    triggers_requests: bool
+    is_requested: bool = False
+    next: "_Chunk | None" = None
 
 
 class CheckedRanges:
@@ -117,11 +73,11 @@ class CheckedRanges:
     def _reset(self) -> None:
         """Reset the state: at the start, and after a fork, since the child has no threads of requests."""
         self._pid = os.getpid()
-        self._kept: dict[int, _Block] = {}  # blocks of small fields
-        self._held: dict[int, _Block] = {}  # other blocks, the most recently used at the end
-        self._held_bytes = 0
+        self._blocks = Extents()  # by number; those of small fields are kept
         self._chunks: dict[int, deque[_Chunk]] = {}  # by block: the chunks announced with it and not read yet
-        self._announced: dict[int, Announced] = {}  # by field, its rows and its heap apart
+        # By field, its rows and its heap apart: the blocks announced shortly before, and the last chunk.
+        self._recent: defaultdict[int, Extents] = defaultdict(Extents)
+        self._last: dict[int, _Chunk] = {}
 
     def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         """Announce ranges that will be read soon, in this order; reading triggers requests for them.
@@ -136,15 +92,17 @@ class CheckedRanges:
             if keeps_pages:
                 self._request(np.unique(blocks).tolist())
                 return
-            announced = self._announced.setdefault(self._sums.group_of(int(blocks[0])), Announced())
+            field = self._sums.group_of(int(blocks[0]))
+            recent = self._recent[field]
+            most_bytes = MOST_CHECKED_BYTES // 2 // len(self._recent)
+            new = new_blocks(recent, blocks, self._places, most_bytes, least=1)
             is_first = True
-            new = announced.new(blocks, self._sums.length, len(self._announced))
             for group, size_bytes in grouped(new, self._sums.length):
                 chunk = _Chunk(group, size_bytes, triggers_requests=is_first)
                 is_first = False
-                if announced.last is not None:
-                    announced.last.next = chunk
-                announced.last = chunk
+                if field in self._last:
+                    self._last[field].next = chunk
+                self._last[field] = chunk
                 for block in group:
                     self._chunks.setdefault(block, deque(maxlen=_MOST_ANNOUNCEMENTS)).append(chunk)
             while len(self._chunks) > _MOST_ANNOUNCED:
@@ -175,88 +133,62 @@ class CheckedRanges:
         for number, block in zip(full.tolist(), blocks.tolist(), strict=True):
             members.setdefault(block, []).append(number)
         for group, _ in grouped(members, self._sums.length, _AT_ONCE_BYTES):
-            for block, content in self._checked(group, keeps_pages=keeps_pages):
-                base = int(self._sums.position[block])
+            for block, extent in self._checked(group, keeps_pages=keeps_pages):
                 for number in members[block]:
-                    start = int(positions[number]) - base
                     # A copy, because a view of one row would keep the whole block in memory.
-                    contents[number] = content[start : start + int(lengths[number])]
+                    contents[number] = bytes(extent.slice(int(positions[number]), int(lengths[number])))
         return contents
 
-    def _checked(self, blocks: list[int], *, keeps_pages: bool) -> list[tuple[int, bytes]]:
-        """Return these blocks and their bytes, which were compared."""
-        new_blocks: dict[int, _Block] = {}
+    def _checked(self, blocks: list[int], *, keeps_pages: bool) -> list[tuple[int, Extent]]:
+        """Return these blocks, which have arrived and were compared."""
+        extents, new = dict[int, Extent](), dict[int, Extent]()
         try:
             with self._lock:
                 self._reset_after_fork()
                 self._request_ahead(blocks)
-                entries = {block: self._kept.get(block) or self._held.get(block) for block in blocks}
-                for block in blocks:
-                    if entries[block] is None:
-                        entries[block] = new_blocks[block] = _Block()
-                        self._keep(block, new_blocks[block], keeps_pages=keeps_pages)
+                for block, span in zip(blocks, spans_of(*self._places.where(blocks)), strict=True):
+                    extent = self._blocks.get(block)
+                    if extent is None:
+                        extent = new[block] = Extent(*span)
+                        self._blocks.put({block}, extent, is_kept=keeps_pages)
+                    extents[block] = extent
                 self._renew(blocks)
-            if new_blocks:
-                self._fill(new_blocks)
+            if new:
+                self._fill(new)
         finally:
-            failed = [block for block, entry in new_blocks.items() if entry.content is None]
+            failed = {block: extent for block, extent in new.items() if not extent.is_done}
             if failed:
                 with self._lock:
-                    for block in failed:
-                        self._drop(block, new_blocks[block])
-            for entry in new_blocks.values():
-                entry.done.set()
-        return [
-            (block, self._content_of(block, entry, keeps_pages=keeps_pages))
-            for block, entry in entries.items()
-        ]
+                    for block, extent in failed.items():
+                        self._blocks.remove(block, extent)
+                for extent in failed.values():
+                    extent.end(error=RuntimeError("the block was not read"))
+        found = []
+        for block, extent in extents.items():
+            # If another reader's request failed, this one tries it.
+            found += (
+                [(block, extent)] if extent.arrives() else self._checked([block], keeps_pages=keeps_pages)
+            )
+        return found
 
-    def _content_of(self, block: int, entry: _Block | None, *, keeps_pages: bool) -> bytes:
-        """Wait for the content of a block, and return it."""
-        assert entry is not None
-        entry.done.wait()
-        if entry.content is not None:
-            return entry.content
-        [(_, content)] = self._checked(
-            [block], keeps_pages=keeps_pages
-        )  # another reader's request failed; try it here
-        return content
-
-    def _fill(self, blocks: dict[int, _Block]) -> None:
+    def _fill(self, new: dict[int, Extent]) -> None:
         """Read and compare these blocks."""
-        sums, numbers = self._sums, np.fromiter(blocks, np.int64)
+        sums, numbers = self._sums, np.fromiter(new, np.int64)
         self._ranges.in_threads(sums.load, sums.missing(numbers))
         received = self._ranges.read(*self._places.where(numbers), keeps_pages=False)
-        for (block, entry), content in zip(blocks.items(), received, strict=True):
+        for (block, extent), content in zip(new.items(), received, strict=True):
             whole = bytes(content)  # a copy: the buffer received may be larger than this block
             sums.compare(block, whole)
-            entry.content = whole
-
-    def _keep(self, block: int, entry: _Block, *, keeps_pages: bool) -> None:
-        if keeps_pages:
-            self._kept[block] = entry
-        else:
-            self._held[block] = entry
-            self._held_bytes += int(self._sums.length[block])
-
-    def _drop(self, block: int, entry: _Block) -> None:
-        if self._kept.get(block) is entry:
-            del self._kept[block]
-        if self._held.get(block) is entry:
-            del self._held[block]
-            self._held_bytes -= int(self._sums.length[block])
+            extent.end(whole)
 
     def _renew(self, blocks: list[int]) -> None:
         """Mark these blocks as most recently used; drop the least recently used ones that exceed the room."""
-        for block in blocks:
-            if block in self._held:
-                self._held[block] = self._held.pop(block)
-        while self._held_bytes > MOST_CHECKED_BYTES:
-            self._drop(*next(iter(self._held.items())))
+        self._blocks.renew(blocks)
+        self._blocks.shrink(MOST_CHECKED_BYTES)
 
     def _request_ahead(self, blocks: list[int]) -> None:
         """Request the blocks that were announced together with these blocks and after them."""
-        most_bytes = AHEAD_BYTES // max(1, len(self._announced))
+        most_bytes = AHEAD_BYTES // max(1, len(self._recent))
         for block in blocks:
             chunks = self._chunks.get(block, ())
             place = next((place for place, chunk in enumerate(chunks) if chunk.triggers_requests), None)
@@ -276,7 +208,7 @@ class CheckedRanges:
 
     def _request(self, blocks: list[int]) -> None:
         self._renew(blocks)
-        new = [block for block in blocks if block not in self._kept and block not in self._held]
+        new = [block for block in blocks if block not in self._blocks]
         if new:
             self._ranges.announce(*self._places.where(new), keeps_pages=False)
 

@@ -27,7 +27,7 @@ from yogadl.storage._remote.eviction import BLOCKS_LOCK, MirrorLocation, evict_f
 from yogadl.storage._remote.partial_file import boot
 from yogadl.storage._remote.planning import HELD_GAP_BYTES, merged, spans_of
 from yogadl.storage._remote.ranges import Ranges
-from yogadl.storage._remote.requests import DaemonThreads, RequestedRange
+from yogadl.storage._remote.requests import DaemonThreads, Extent
 
 # The bytes held in memory, if there is no mirror.
 MOST_IN_MEMORY_BYTES: Final = 256 * 2**20
@@ -81,7 +81,7 @@ class HeldTally:
         self.is_over = False
 
 
-class HeldRange(RequestedRange):
+class HeldRange(Extent):
     """Bytes of one part that are kept for as long as a `HeldRanges` holds them.
 
     Attributes:

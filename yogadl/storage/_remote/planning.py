@@ -13,6 +13,7 @@ from yogadl._format.rows import KEPT_ROW_BYTES, Parts
 from yogadl._format.table import PartTable, running_sums
 from yogadl.errors import CacheFormatError
 from yogadl.storage._remote.download import ranges_of
+from yogadl.storage._remote.requests import Extent, Extents
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
@@ -163,10 +164,28 @@ class BlockPlaces:
         return sums.part[numbers], sums.position[numbers], sums.length[numbers]
 
 
-def runs_of(blocks: Int64s) -> list[int]:
-    """Return these blocks without repetitions that follow each other: rows of one block mostly do."""
-    runs: list[int] = blocks[np.flatnonzero(np.diff(blocks, prepend=-1))].tolist()
-    return runs
+def new_blocks(
+    known: Extents, blocks: Int64s, places: BlockPlaces, most_bytes: int, least: int = 0
+) -> Iterator[int]:
+    """Yield those of these blocks that are not known, and let the latest of all these blocks be known.
+
+    Args:
+        known: The known blocks.
+        blocks: The blocks, in the order in which they are read.
+        places: The blocks of the cache.
+        most_bytes: The largest size of the known blocks.
+        least: The number of the known blocks that may be larger.
+    """
+    blocks = blocks[np.flatnonzero(np.diff(blocks, prepend=-1))]  # rows of one block mostly follow each other
+    for block, span in zip(blocks.tolist(), spans_of(*places.where(blocks)), strict=True):
+        is_new = block not in known
+        if is_new:
+            known.put({block}, Extent(*span))
+        else:
+            known.renew((block,))
+        known.shrink(most_bytes, least)
+        if is_new:
+            yield block
 
 
 # The plan of a stream.
@@ -235,11 +254,14 @@ class _BlockCounter:
         self._places = BlockPlaces(sums)
         self._held_cost = self._kept_cost = np.zeros(2, np.int64)
         self._kept: set[int] = set()
-        self._held: dict[int, int] = {}
-        self._held_bytes = 0
+        self._held = Extents()
+        self._requested_bytes = 0  # of blocks that may be dropped
         self.gap_bytes: int | None = None  # has no effect here
-        # Whether all blocks so far fit into memory; then held blocks are never dropped, as kept ones.
-        self._has_room = True
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether all blocks so far fit into memory; then held blocks are never dropped, as kept ones."""
+        return self._requested_bytes <= MOST_CHECKED_BYTES
 
     @property
     def rows(self) -> Int64s:
@@ -270,25 +292,13 @@ class _BlockCounter:
             self._kept.update(new)
             self._kept_cost = self._kept_cost + self._cost(new)
             return
-        self._held_cost = self._held_cost + sum(
-            (self._cost(group) for group, _ in grouped(self._new(blocks), self._sums.length)),
-            np.zeros(2, np.int64),
-        )
-
-    def _new(self, blocks: Int64s) -> Iterator[int]:
-        """Yield those of these blocks that are not held or kept, and hold them."""
-        for block in runs_of(blocks):
-            size_bytes = int(self._sums.length[block])
-            is_new = block not in self._held and block not in self._kept
-            if is_new:
-                self._held_bytes += size_bytes
-            self._held[block] = self._held.pop(block, size_bytes)
-            self._has_room = self._has_room and self._held_bytes <= MOST_CHECKED_BYTES
-            # Blocks that were requested ahead also take room: on average half of the largest size.
-            while self._held_bytes > MOST_CHECKED_BYTES + AHEAD_BYTES // 2:
-                self._held_bytes -= self._held.pop(next(iter(self._held)))
-            if is_new:
-                yield block
+        # Blocks that were requested ahead also take room: on average half of the largest size.
+        most_bytes = MOST_CHECKED_BYTES + AHEAD_BYTES // 2
+        for group, size_bytes in grouped(
+            new_blocks(self._held, blocks, self._places, most_bytes), self._sums.length
+        ):
+            self._held_cost = self._held_cost + self._cost(group)
+            self._requested_bytes += size_bytes
 
     def _cost(self, blocks: Sequence[int]) -> Int64s:
         return _cost(spans_of(*self._places.where(blocks)))

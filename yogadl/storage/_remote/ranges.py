@@ -15,7 +15,7 @@ from yogadl._format.table import running_sums
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
 from yogadl.storage._remote.planning import PAGE_BYTES, ByteSpan, Pages, full_of, merged, spans_of
-from yogadl.storage._remote.requests import DaemonThreads, Pins, RequestedRange, Spending
+from yogadl.storage._remote.requests import DaemonThreads, Extent, Extents, Pins, Spending
 
 # The most bytes that were read ahead and not taken yet; the oldest are dropped first. This is several times
 # the size of one stream's announcement.
@@ -63,11 +63,8 @@ class Ranges:
         """Reset the state: at the start, and after a fork, since the child has no threads of requests."""
         self._pid = os.getpid()
         self.requests = self.received_bytes = 0
-        self._rows: dict[int, RequestedRange] = {}  # by position: the ranges announced and not taken yet
-        # How many of those each request has that are not taken yet, the oldest request first.
-        self._untaken: dict[RequestedRange, int] = {}
-        self._untaken_bytes = 0
-        self._pages: dict[int, RequestedRange] = {}  # the pages that are kept, by number
+        self._rows = Extents()  # by position: the ranges announced and not taken yet
+        self._pages = Extents()  # by number: the pages, which are kept
         self._tags: dict[int, str] = {}  # the tags of the parts' objects
         self._threads = DaemonThreads(_THREADS, "yogadl-ranges")
 
@@ -90,22 +87,11 @@ class Ranges:
         new = [
             number
             for number, (key, (_, _, stop)) in enumerate(zip(keys, spans, strict=True))
-            if self._announced_range(key, stop) is None
+            if self._announced(key, stop) is None
         ]
-        for requested_range, members in self._requested(
-            [spans[number] for number in new], is_urgent=is_urgent
-        ):
-            range_keys = {keys[new[member]] for member in members}
-            self._rows.update(dict.fromkeys(range_keys, requested_range))
-            requested_range.keys = tuple(range_keys)
-            self._untaken[requested_range] = len(range_keys)
-            self._untaken_bytes += requested_range.size_bytes
-        while self._untaken_bytes > MOST_HELD_BYTES and len(self._untaken) > 1:
-            oldest = next(iter(self._untaken))
-            for key in oldest.keys:
-                if self._rows.get(key) is oldest:
-                    del self._rows[key]
-            self._drop(oldest)
+        for extent, members in self._requested([spans[number] for number in new], is_urgent=is_urgent):
+            self._rows.put({keys[new[member]] for member in members}, extent)
+        self._rows.shrink(MOST_HELD_BYTES, least=1)
 
     def read(
         self,
@@ -126,43 +112,33 @@ class Ranges:
         self.raise_if_damaged(parts)
         if not lengths.all():
             some = np.flatnonzero(lengths)
-            found = self.read(
-                parts[some],
-                positions[some],
-                lengths[some],
-                keeps_pages=keeps_pages,
-                is_announced=is_announced,
+            found = iter(
+                self.read(
+                    parts[some],
+                    positions[some],
+                    lengths[some],
+                    keeps_pages=keeps_pages,
+                    is_announced=is_announced,
+                )
             )
-            full = dict(zip(some.tolist(), found, strict=True))
-            return [full.get(number, b"") for number in range(len(lengths))]
+            return [next(found) if length else b"" for length in lengths.tolist()]
         with self._lock:
             self._reset_after_fork()
             if keeps_pages:
-                numbers = self._numbering.numbers(parts, positions, lengths)
-                kept = self._find_pages(numbers, is_urgent=True)
+                pages = self._find_pages(self._numbering.numbers(parts, positions, lengths), is_urgent=True)
             else:
                 if not is_announced:
                     self._announce_rows(parts, positions, lengths, is_urgent=True)
                 taken = self._take_rows(parts, positions, lengths, is_announced=is_announced)
         each = zip(positions.tolist(), lengths.tolist(), strict=True)
-        if not keeps_pages:
+        if keeps_pages:
+            bases = self._numbering.first[parts].tolist()
             return [
-                taken_range.slice(position, length)
-                for taken_range, (position, length) in zip(taken, each, strict=True)
+                _joined(pages, base, position, length)
+                for base, (position, length) in zip(bases, each, strict=True)
             ]
-        try:
-            for page in kept.values():
-                page.wait()
-        except BaseException:
-            with self._lock:
-                for number, page in kept.items():
-                    if page.has_failed:
-                        self._pages.pop(number, None)
-            raise
-        base = self._numbering.first[parts].tolist()
         return [
-            _joined(kept, first, position, length)
-            for first, (position, length) in zip(base, each, strict=True)
+            extent.slice(position, length) for extent, (position, length) in zip(taken, each, strict=True)
         ]
 
     def in_threads(self, work: Callable[[int], None], items: Sequence[int]) -> None:
@@ -200,86 +176,66 @@ class Ranges:
 
     def _take_rows(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
-    ) -> list[RequestedRange]:
+    ) -> list[Extent]:
         """Return the range that has each of these, and request those that were not announced."""
-        taken: dict[int, RequestedRange] = {}
-        ranges: list[Any] = []  # every None becomes a RequestedRange below
+        taken: dict[int, Extent] = {}
+        extents: list[Any] = []  # every None becomes an Extent below
         new = []
         spans = spans_of(parts, positions, lengths)
         for number, (key, (_, _, stop)) in enumerate(zip(self.keys(parts, positions), spans, strict=True)):
-            announced = taken.get(key)
-            if announced is None or announced.stop < stop:
-                announced = self._announced_range(key, stop)
-                if announced is not None and is_announced:
-                    self._remove_announced(key, announced)
-                if announced is None:
+            extent = taken.get(key)
+            if extent is None or extent.stop < stop:
+                extent = self._announced(key, stop)
+                if extent is None:
                     new.append(number)
                 else:
-                    taken[key] = announced
-            ranges.append(announced)
-        for announced, members in self._requested([spans[number] for number in new], is_urgent=True):
+                    taken[key] = extent
+                    if is_announced:  # each announcement is taken once
+                        self._rows.remove(key, extent)
+            extents.append(extent)
+        for extent, members in self._requested([spans[number] for number in new], is_urgent=True):
             for member in members:
-                ranges[new[member]] = announced
-        return ranges
+                extents[new[member]] = extent
+        return extents
 
-    def _announced_range(self, key: int, stop: int) -> RequestedRange | None:
-        """Return the range announced there, if it is long enough and its request has not failed.
-
-        A range whose request failed is requested again. So an error is raised for the readers that wait for
-        the range, and not for later readers, when its cause may have passed.
-        """
+    def _announced(self, key: int, stop: int) -> Extent | None:
+        """Return the range announced there, if it is long enough."""
         found = self._rows.get(key)
-        if found is not None and found.has_failed:
-            self._remove_announced(key, found)
-            return None
         return None if found is None or found.stop < stop else found
 
-    def _remove_announced(self, key: int, found: RequestedRange) -> None:
-        """Remove a range from the announced ones, because each announcement is taken once."""
-        del self._rows[key]
-        self._untaken[found] -= 1
-        if not self._untaken[found]:
-            self._drop(found)
-
-    def _drop(self, found: RequestedRange) -> None:
-        del self._untaken[found]
-        self._untaken_bytes -= found.size_bytes
-
-    def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, RequestedRange]:
+    def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, Extent]:
         """Return the range of each of these pages, and request the pages that are not here."""
-        missing = [n for n in numbers if n not in self._pages or self._pages[n].has_failed]
-        spans = self._numbering.spans(missing)
-        for requested_range, members in self._requested(spans, is_urgent=is_urgent):
-            self._pages.update((missing[member], requested_range) for member in members)
-        return {number: self._pages[number] for number in numbers}
+        found = {number: page for number in numbers if (page := self._pages.get(number)) is not None}
+        missing = [number for number in numbers if number not in found]
+        for extent, members in self._requested(self._numbering.spans(missing), is_urgent=is_urgent):
+            new = {missing[member] for member in members}
+            self._pages.put(new, extent, is_kept=True)
+            found.update(dict.fromkeys(new, extent))
+        return found
 
-    def _requested(
-        self, spans: Sequence[ByteSpan], *, is_urgent: bool
-    ) -> list[tuple[RequestedRange, list[int]]]:
+    def _requested(self, spans: Sequence[ByteSpan], *, is_urgent: bool) -> list[tuple[Extent, list[int]]]:
         """Request these spans; return each range, and the numbers of the spans in it."""
-        requested = []
-        for (part, start, stop), members in merged(spans):
-            requested.append((RequestedRange(part, start, stop), members))
-        for requested_range, _ in reversed(requested) if is_urgent else requested:
-            self._put(requested_range, is_urgent=is_urgent)
+        requested = [(Extent(*span), members) for span, members in merged(spans)]
+        for extent, _ in reversed(requested) if is_urgent else requested:
+            self._put(extent, is_urgent=is_urgent)
         return requested
 
-    def request(self, ranges: Iterable[RequestedRange]) -> None:
+    def request(self, extents: Iterable[Extent]) -> None:
         """Begin to read these ranges, in this order."""
         with self._lock:
             self._reset_after_fork()
-            for requested_range in ranges:
-                self._put(requested_range, is_urgent=False)
+            for extent in extents:
+                self._put(extent, is_urgent=False)
 
-    def _put(self, requested_range: RequestedRange, *, is_urgent: bool) -> None:
+    def _put(self, extent: Extent, *, is_urgent: bool) -> None:
         given_up = RuntimeError("the interpreter is shutting down: nothing is read any more")
         self._threads.put(
-            partial(self._get, requested_range),
-            partial(requested_range.end, error=given_up),
+            partial(self._get, extent),
+            partial(extent.end, error=given_up),
             is_urgent=is_urgent,
         )
 
-    def _get(self, wanted: RequestedRange) -> None:
+    def _get(self, wanted: Extent) -> None:
         try:
             content = wanted.content(partial(self._content, wanted))
         except BaseException as error:  # noqa: BLE001  (every reader of the range raises it)
@@ -287,7 +243,7 @@ class Ranges:
         else:
             wanted.end(content)
 
-    def _content(self, wanted: RequestedRange) -> bytes | memoryview:
+    def _content(self, wanted: Extent) -> bytes | memoryview:
         """Request a range."""
         part, size_bytes = wanted.part, int(self._sizes[wanted.part])
         name = self._name_of(part)
@@ -343,7 +299,7 @@ class Ranges:
             self.received_bytes += size_bytes
 
 
-def _joined(pages: dict[int, RequestedRange], base: int, position: int, length: int) -> bytes | memoryview:
+def _joined(pages: dict[int, Extent], base: int, position: int, length: int) -> bytes | memoryview:
     """Return bytes that lie in one page, or in several that follow each other."""
     first, last = position // PAGE_BYTES, (position + length - 1) // PAGE_BYTES
     if first == last:
