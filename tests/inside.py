@@ -13,7 +13,7 @@ yogadl.storage._builds _build=build _engines=executors _shares=receipts
 yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=parts _tags=tags
 yogadl.storage._files _folder=folder _mounts=mounts local=local_bucket
 yogadl.storage._objects bucket obstore_ranges
-yogadl.storage._remote _checked_ranges=checked_ranges _held=held_ranges _ranges=ranges _remote_opening=opener
+yogadl.storage._remote _held=held_ranges _ranges=ranges _remote_opening=opener
 yogadl.storage._remote eviction location=eviction mirrored_cache partial_file receive=download
 yogadl.storage._remote transfer=download
 yogadl._views _chain=functions _filter=filter
@@ -151,9 +151,9 @@ yogadl.cli._report_page.fields _MOST_RECORDS_PER_READ SAMPLING_MOST_BYTES=MOST_B
 yogadl.cli._output WAITING_DELAY_S=_DELAY_S _TICK_S
 yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S _NEVER_ANSWERED_LIMIT_S
 yogadl.storage._catalogue.catalogue _MOST_FILES_LISTED
-yogadl.storage._remote.checked_ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
-yogadl.storage._remote.checked_ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES
-yogadl.storage._remote.checked_ranges CHECKED_RANGES_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
+yogadl.storage._remote.ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
+yogadl.storage._remote.ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES
+yogadl.storage._remote.ranges CHECKED_RANGES_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
 yogadl.storage._doctor _LITTLE_ROOM_BYTES
 yogadl.storage._builds.executors _LEAST_WAITING_IF_UNKNOWN _LEAST_WAITING _MOST_WAITING
 yogadl.storage._builds.executors _PART_BYTES _WAITING_BYTES

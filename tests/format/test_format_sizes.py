@@ -466,7 +466,7 @@ ELSEWHERE = {
         "storage._remote.planning.MOST_CHECKED_BYTES",
         "storage._remote.planning.TOGETHER_BYTES",
         "storage._remote.planning.AHEAD_BYTES",
-        "storage._remote.checked_ranges._AT_ONCE_BYTES",
+        "storage._remote.ranges._AT_ONCE_BYTES",
     ],
     "storage/test_storage_export.py": ["storage._catalogue.export._CHUNK_BYTES"],
     "storage/test_storage_ranges.py": [
@@ -523,7 +523,6 @@ def size_constants():
         module = ".".join(path.relative_to(LIBRARY).with_suffix("").parts)
         of_records = (
             "storage._remote.held_ranges",
-            "storage._remote.checked_ranges",
             "storage._remote.planning",
             "storage._remote.ranges",
             "storage._builds.receipts",

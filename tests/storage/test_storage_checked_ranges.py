@@ -17,7 +17,7 @@ from inside import (
     FetchedRange,
     LocalBucket,
     Ranges,
-    _checked_ranges,
+    _ranges,
     open_table,
     read_index,
     set_constants,
@@ -434,7 +434,7 @@ def test_an_announced_block_that_is_here_is_not_asked_for(wide, ahead):
 
 @pytest.mark.parametrize("most", ["_MOST_ANNOUNCED", "_MOST_ANNOUNCEMENTS"])
 def test_announcements_are_forgotten_and_all_is_read_nonetheless(wide, monkeypatch, most):
-    monkeypatch.setattr(_checked_ranges, most, 3)
+    monkeypatch.setattr(_ranges, most, 3)
     set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=2 * LENGTH)
     ref = wide.fetched().fields("image")
     for _ in range(7):
@@ -553,13 +553,13 @@ def test_a_fork_begins_anew_and_both_sides_go_on(wide, asked):
 
 
 def test_indexes_come_once_and_several_at_a_time(wide, monkeypatch):
-    names, read = [], _checked_ranges.Checksums.load
+    names, read = [], Checksums.load
 
     def noted(self, part):
         names.append(threading.current_thread().name)
         read(self, part)
 
-    monkeypatch.setattr(_checked_ranges.Checksums, "load", noted)
+    monkeypatch.setattr(Checksums, "load", noted)
     ref = wide.fetched().fields("image")
     for _ in range(3):
         ref.gather(np.arange(40))

@@ -14,7 +14,7 @@ import secrets
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -31,22 +31,54 @@ from yogadl.storage._remote.requests import DaemonThreads, Extent
 
 # The bytes held in memory, if there is no mirror.
 MOST_IN_MEMORY_BYTES: Final = 256 * 2**20
+_LOCK_LIMIT_S: Final = 60.0
+# How long to wait for a process that downloads a block and makes no progress.
+_STALL_S: Final = 60.0
+
+_log = logging.getLogger("yogadl")
 
 
 class NotHeldError(Exception):
     """The bytes are no longer in a file or in memory, and must be requested again."""
 
 
-class HeldFiles(Protocol):
-    """Keep ranges in files that the processes of a machine share.
+class BlockFiles:
+    """The folder of one stream's blocks, shared by all processes of this machine that read the stream.
+
+    The folder is removed if room is needed and none of these processes lives.
+
+    Args:
+        location: The mirror.
+        table_name: The name of the cache's part table.
+        stream_name: The name of the stream.
+        most_bytes: The room to reserve.
 
     Attributes:
         most_bytes: The reserved room.
         is_lost: Whether the folder was removed by others.
+
+    Raises:
+        StorageError: if there is no room, or the disk fails.
     """
 
-    most_bytes: int
-    is_lost: bool
+    def __init__(self, location: MirrorLocation, table_name: str, stream_name: str, most_bytes: int) -> None:
+        # The name has the boot's id, since files written before a crash of the machine may be incomplete.
+        name = hashlib.sha256(f"{table_name} {stream_name} {boot()}".encode()).hexdigest()[:32]
+        self._folder = location.blocks / name
+        self._lock_path = lock_path = self._folder / BLOCKS_LOCK
+        with location.gate(exclusive=True):
+            descriptor = open_lock(lock_path)
+            weakref.finalize(self, os.close, descriptor).atexit = False
+            if try_lock(descriptor, lock_path, exclusive=True):
+                self._clear()
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            wait_for_lock(descriptor, lock_path, exclusive=False, limit_s=_LOCK_LIMIT_S)
+            wanted = {f"blocks/{name}": most_bytes}
+            # One window is read while the next one arrives.
+            evict_for(location, wanted, location.limit_bytes(), "two windows of blocks")
+            os.pwrite(descriptor, str(most_bytes).encode(), 0)
+        self.most_bytes = most_bytes
+        self.is_lost = self._has_warned = False
 
     def write_once(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
         """Write the result of `fetch` to a file, unless the file exists.
@@ -54,6 +86,31 @@ class HeldFiles(Protocol):
         Raises:
             NotHeldError: if there is no room.
         """
+        path = self._folder / name
+        if path.exists():
+            return
+        if not self._lock_path.exists():
+            self.is_lost = True
+            raise NotHeldError("the folder was removed, and with it the reservation of its room")
+        claim = Claim(path)
+        try:
+            if not claim.take(path.exists, _STALL_S):
+                return
+        except StorageError as error:
+            raise self._not_held(error) from error
+        try:
+            content = fetch()
+            temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+            try:
+                temporary.write_bytes(content)
+                temporary.replace(path)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+                raise self._not_held(storage_error(error, f"can't write {path}")) from error
+        finally:
+            with contextlib.suppress(OSError):
+                claim.release()
 
     def read(self, name: str, position: int, length: int) -> bytes:
         """Read from a file.
@@ -61,9 +118,40 @@ class HeldFiles(Protocol):
         Raises:
             NotHeldError: if the file does not exist.
         """
+        try:
+            descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            self.is_lost = self.is_lost or not self._lock_path.exists()
+            raise NotHeldError from error
+        try:
+            content = os.pread(descriptor, length, position)
+        except OSError as error:
+            raise NotHeldError from error
+        finally:
+            os.close(descriptor)
+        if len(content) != length:
+            raise NotHeldError
+        return content
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
+        with contextlib.suppress(OSError):
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _clear(self) -> None:
+        """Remove the files of processes that have ended."""
+        for entry in os.scandir(self._folder):
+            if entry.name == BLOCKS_LOCK:
+                os.truncate(entry.path, 0)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+
+    def _not_held(self, error: StorageError) -> NotHeldError:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning("yogadl: blocks are read by range, record by record: %s", error)
+        return NotHeldError(str(error))
 
 
 class HeldTally:
@@ -91,7 +179,7 @@ class HeldRange(Extent):
     __slots__ = ("_files", "_tally", "name")
 
     def __init__(
-        self, part: int, start: int, stop: int, files: HeldFiles | None, label: str, tally: HeldTally
+        self, part: int, start: int, stop: int, files: BlockFiles | None, label: str, tally: HeldTally
     ) -> None:
         super().__init__(part, start, stop)
         self._files = files
@@ -252,7 +340,7 @@ class BlockStore:
         tallies: The tally of each `HeldRanges` that lives.
     """
 
-    def __init__(self, reader: WindowReader, files: HeldFiles | None) -> None:
+    def __init__(self, reader: WindowReader, files: BlockFiles | None) -> None:
         self.reader = reader
         self.files = files
         self.tallies: set[HeldTally] = set()
@@ -277,7 +365,7 @@ class BlockStore:
         self._threads.put(work, lambda: None)
 
 
-def _release_ranges(pid: int, files: HeldFiles | None, tallies: set[HeldTally], tally: HeldTally) -> None:
+def _release_ranges(pid: int, files: BlockFiles | None, tallies: set[HeldTally], tally: HeldTally) -> None:
     """Release the ranges of a `HeldRanges`. Takes no lock, since a finalizer may run in any thread."""
     if os.getpid() == pid:  # in a forked child, they belong to the parent
         tallies.discard(tally)
@@ -285,116 +373,3 @@ def _release_ranges(pid: int, files: HeldFiles | None, tallies: set[HeldTally], 
         if files is not None:
             for name in tally.names:
                 files.remove(name)
-
-
-# Files of blocks in a mirror.
-
-_log = logging.getLogger("yogadl")
-
-_LOCK_LIMIT_S: Final = 60.0
-# How long to wait for a process that downloads a block and makes no progress.
-_STALL_S: Final = 60.0
-
-
-class BlockFiles:
-    """The folder of one stream's blocks, shared by all processes of this machine that read the stream.
-
-    The folder is removed if room is needed and none of these processes lives.
-
-    Args:
-        location: The mirror.
-        table_name: The name of the cache's part table.
-        stream_name: The name of the stream.
-        most_bytes: The room to reserve.
-
-    Attributes:
-        most_bytes: The reserved room.
-        is_lost: Whether the folder was removed by others.
-
-    Raises:
-        StorageError: if there is no room, or the disk fails.
-    """
-
-    def __init__(self, location: MirrorLocation, table_name: str, stream_name: str, most_bytes: int) -> None:
-        # The name has the boot's id, since files written before a crash of the machine may be incomplete.
-        name = hashlib.sha256(f"{table_name} {stream_name} {boot()}".encode()).hexdigest()[:32]
-        self._folder = location.blocks / name
-        self._lock_path = lock_path = self._folder / BLOCKS_LOCK
-        with location.gate(exclusive=True):
-            descriptor = open_lock(lock_path)
-            weakref.finalize(self, os.close, descriptor).atexit = False
-            if try_lock(descriptor, lock_path, exclusive=True):
-                self._clear()
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-            wait_for_lock(descriptor, lock_path, exclusive=False, limit_s=_LOCK_LIMIT_S)
-            wanted = {f"blocks/{name}": most_bytes}
-            # One window is read while the next one arrives.
-            evict_for(location, wanted, location.limit_bytes(), "two windows of blocks")
-            os.pwrite(descriptor, str(most_bytes).encode(), 0)
-        self.most_bytes = most_bytes
-        self.is_lost = self._has_warned = False
-
-    def write_once(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
-        """Write the result of `fetch` to a file, unless the file exists; see `HeldFiles`."""
-        path = self._folder / name
-        if path.exists():
-            return
-        if not self._lock_path.exists():
-            self.is_lost = True
-            raise NotHeldError("the folder was removed, and with it the reservation of its room")
-        claim = Claim(path)
-        try:
-            if not claim.take(path.exists, _STALL_S):
-                return
-        except StorageError as error:
-            raise self._not_held(error) from error
-        try:
-            content = fetch()
-            temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-            try:
-                temporary.write_bytes(content)
-                temporary.replace(path)
-            except OSError as error:
-                with contextlib.suppress(OSError):
-                    temporary.unlink(missing_ok=True)
-                raise self._not_held(storage_error(error, f"can't write {path}")) from error
-        finally:
-            with contextlib.suppress(OSError):
-                claim.release()
-
-    def read(self, name: str, position: int, length: int) -> bytes:
-        """Read from a file; see `HeldFiles`."""
-        try:
-            descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            self.is_lost = self.is_lost or not self._lock_path.exists()
-            raise NotHeldError from error
-        try:
-            content = os.pread(descriptor, length, position)
-        except OSError as error:
-            raise NotHeldError from error
-        finally:
-            os.close(descriptor)
-        if len(content) != length:
-            raise NotHeldError
-        return content
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it exists."""
-        with contextlib.suppress(OSError):
-            (self._folder / name).unlink(missing_ok=True)
-
-    def _clear(self) -> None:
-        """Remove the files of processes that have ended."""
-        for entry in os.scandir(self._folder):
-            if entry.name == BLOCKS_LOCK:
-                os.truncate(entry.path, 0)
-            else:
-                with contextlib.suppress(OSError):
-                    os.unlink(entry.path)
-
-    def _not_held(self, error: StorageError) -> NotHeldError:
-        if not self._has_warned:
-            self._has_warned = True
-            _log.warning("yogadl: blocks are read by range, record by record: %s", error)
-        return NotHeldError(str(error))
