@@ -124,8 +124,6 @@ class Extents:
 
     def put(self, keys: set[int], extent: Extent, *, is_kept: bool = False) -> None:
         """Add an extent, and drop it for room later unless it is kept."""
-        for key in keys & self._extents.keys():
-            self.remove(key, self._extents[key])
         self._extents.update(dict.fromkeys(keys, extent))
         if not is_kept:
             self._keys[extent] = keys
@@ -156,7 +154,8 @@ class Extents:
 
     def _drop(self, extent: Extent) -> None:
         for key in self._keys.pop(extent):
-            del self._extents[key]
+            if self._extents.get(key) is extent:  # a longer one may have taken its place
+                del self._extents[key]
         self.size_bytes -= extent.size_bytes
 
 
