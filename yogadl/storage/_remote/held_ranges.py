@@ -25,7 +25,7 @@ from yogadl.storage._files.folder import storage_error
 from yogadl.storage._files.locks import Claim, open_lock, try_lock, wait_for_lock
 from yogadl.storage._remote.eviction import BLOCKS_LOCK, MirrorLocation, evict_for
 from yogadl.storage._remote.partial_file import boot
-from yogadl.storage._remote.planning import HELD_GAP_BYTES, merged, spans_of
+from yogadl.storage._remote.planning import HELD_GAP_BYTES, ByteSpan, full_of, merged, spans_of
 from yogadl.storage._remote.ranges import Ranges
 from yogadl.storage._remote.requests import DaemonThreads, Extent
 
@@ -178,13 +178,11 @@ class HeldRange(Extent):
 
     __slots__ = ("_files", "_tally", "name")
 
-    def __init__(
-        self, part: int, start: int, stop: int, files: BlockFiles | None, label: str, tally: HeldTally
-    ) -> None:
-        super().__init__(part, start, stop)
+    def __init__(self, span: ByteSpan, files: BlockFiles | None, label: str, tally: HeldTally) -> None:
+        super().__init__(*span)
         self._files = files
         self._tally = tally
-        self.name = f"{label}-{part}-{start}-{stop}"
+        self.name = "-".join(map(str, (label, *span)))
 
     def content(self, fetch: Callable[[], bytes | memoryview]) -> bytes | memoryview:
         """Return the bytes to keep in memory: the result of `fetch`, or no bytes if they go to a file."""
@@ -225,12 +223,12 @@ class HeldRanges:
         """Begin to read these ranges, merged into as few as possible, each read whole."""
         self._reader.add(self, parts, positions, lengths)
 
-    def make(self, part: int, start: int, stop: int, joined_start: int) -> HeldRange:
+    def make(self, span: ByteSpan, joined_start: int) -> HeldRange:
         """Return a new range, and add it to those that `find` returns; the caller has the reader's lock.
 
-        `joined_start` is the position of `start` if all parts were joined.
+        `joined_start` is the position at which the span begins if all parts were joined.
         """
-        held_range = HeldRange(part, start, stop, self._files, self._label, self._tally)
+        held_range = HeldRange(span, self._files, self._label, self._tally)
         place = bisect_right(self._starts, joined_start)
         self._starts.insert(place, joined_start)
         self._ranges_held.insert(place, held_range)
@@ -244,20 +242,17 @@ class HeldRanges:
         self._requested = coming = [held_range for held_range in self._requested if not held_range.is_done]
         return sum(held_range.size_bytes for held_range in coming)
 
-    def find(self, joined_start: int, part: int, stop: int) -> HeldRange | None:
-        """Return the range that has the bytes of a part up to `stop`; the caller has the reader's lock.
+    def find(self, joined_start: int, span: ByteSpan) -> HeldRange | None:
+        """Return the range that has these bytes; the caller has the reader's lock.
 
         They begin at `joined_start`, a position in all parts joined.
         """
+        part, _, stop = span
         place = bisect_right(self._starts, joined_start) - 1
         held_range = self._ranges_held[place] if place >= 0 else None
-        is_whole = (
-            held_range is not None
-            and held_range.part == part
-            and stop <= held_range.stop
-            and not held_range.has_failed
-        )
-        return held_range if is_whole else None
+        if held_range is None or held_range.has_failed:
+            return None
+        return held_range if held_range.part == part and stop <= held_range.stop else None
 
 
 class WindowReader:
@@ -271,19 +266,15 @@ class WindowReader:
 
     def add(self, window: HeldRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Begin to read these ranges for a window."""
-        some = np.flatnonzero(lengths)
-        keys = self._ranges.keys(parts[some], positions[some])
+        parts, positions, lengths = full_of(parts, positions, lengths)
+        keys, spans = self._ranges.keys(parts, positions), spans_of(parts, positions, lengths)
         with self._lock:
             others = [known for known in self._windows if known() not in (None, window)]
             self._windows = [*others, weakref.ref(window)]
-            spans = spans_of(parts[some], positions[some], lengths[some])
-            missing = [number for number, (part, _, stop) in enumerate(spans)
-                       if window.find(keys[number], part, stop) is None]  # fmt: skip
+            missing = [number for number, span in enumerate(spans) if window.find(keys[number], span) is None]
             found = [
-                window.make(part, start, stop, keys[missing[members[0]]])
-                for (part, start, stop), members in merged(
-                    [spans[number] for number in missing], HELD_GAP_BYTES
-                )
+                window.make(span, keys[missing[members[0]]])
+                for span, members in merged([spans[number] for number in missing], HELD_GAP_BYTES)
             ]
         self._ranges.request(found)
 
@@ -297,9 +288,7 @@ class WindowReader:
         if not windows:
             return self._ranges.read(parts, positions, lengths, keeps_pages=False, is_announced=is_announced)
         self._ranges.raise_if_damaged(parts)
-        places = zip(
-            self._ranges.keys(parts, positions), parts.tolist(), (positions + lengths).tolist(), strict=True
-        )
+        places = zip(self._ranges.keys(parts, positions), spans_of(parts, positions, lengths), strict=True)
         with self._lock:
             where = [next(filter(None, (held.find(*place) for held in windows)), None) for place in places]
         content: list[bytes | memoryview] = [b""] * len(where)
