@@ -12,8 +12,9 @@ import logging
 import os
 import secrets
 import weakref
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -212,8 +213,8 @@ class HeldRanges:
         self._label = label
         self._reader = store.reader
         self._files = store.files
-        self._ranges_held: list[HeldRange] = []
-        self._starts: list[int] = []  # the start of each range, if all parts were joined
+        # The ranges, and the start of each if all parts were joined, in order.
+        self._held: list[tuple[int, HeldRange]] = []
         self._requested: list[HeldRange] = []
         self._tally = HeldTally()
         store.tallies.add(self._tally)
@@ -229,9 +230,7 @@ class HeldRanges:
         `joined_start` is the position at which the span begins if all parts were joined.
         """
         held_range = HeldRange(span, self._files, self._label, self._tally)
-        place = bisect_right(self._starts, joined_start)
-        self._starts.insert(place, joined_start)
-        self._ranges_held.insert(place, held_range)
+        insort(self._held, (joined_start, held_range), key=itemgetter(0))
         self._requested.append(held_range)
         self._tally.names.append(held_range.name)
         self._tally.size_bytes += held_range.size_bytes
@@ -248,11 +247,12 @@ class HeldRanges:
         They begin at `joined_start`, a position in all parts joined.
         """
         part, _, stop = span
-        place = bisect_right(self._starts, joined_start) - 1
-        held_range = self._ranges_held[place] if place >= 0 else None
-        if held_range is None or held_range.has_failed:
+        place = bisect_right(self._held, joined_start, key=itemgetter(0)) - 1
+        if place < 0:
             return None
-        return held_range if held_range.part == part and stop <= held_range.stop else None
+        _, held_range = self._held[place]
+        is_whole = held_range.part == part and stop <= held_range.stop and not held_range.has_failed
+        return held_range if is_whole else None
 
 
 class WindowReader:
