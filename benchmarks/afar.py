@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/afar.py``; needs boto3 and obstore, and nginx on the path for the rows of many
 requests a second (`_object_server.py` answers some thousands, and would be what is measured). It justifies
-the threads, the gap and the pages of `yogadl.storage._remote.ranges`.
+the threads of `yogadl.storage._remote.ranges`, the gap and the pages of `yogadl.storage._remote.planning`.
 """
 
 import contextlib

@@ -13,7 +13,7 @@ yogadl.storage._builds _build=build _engines=executors _shares=receipts
 yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=parts _tags=tags
 yogadl.storage._files _folder=folder local=local_bucket
 yogadl.storage._objects bucket obstore_ranges
-yogadl.storage._remote _checked_ranges=checked_ranges _held=held_ranges _ranges=ranges _remote_opening=opener
+yogadl.storage._remote _held=held_ranges _ranges=ranges _remote_opening=opener
 yogadl.storage._remote eviction location=eviction mirrored_cache partial_file receive=download
 yogadl.storage._remote transfer=download
 yogadl._views _chain=functions _filter=filter
@@ -114,7 +114,8 @@ yogadl.storage._remote.download Download download_all upload
 yogadl.storage._files.folder file_system_of is_network network_file_system
 yogadl.storage._builds.partitions Partitions
 yogadl.storage._catalogue.parts PartPaths open_table read_index table_to_read
-yogadl.storage._remote.ranges GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES Ranges merged
+yogadl.storage._remote.planning GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES merged
+yogadl.storage._remote.ranges Ranges
 yogadl.storage._files.bucket_root BucketRoot
 yogadl.storage._remote.opener MirrorOpener remote_backend
 yogadl.storage._builds.receipts cut=records_per_share
@@ -152,10 +153,9 @@ yogadl.cli._report_page _MOST_RECORDS_PER_READ SAMPLING_MOST_BYTES=MOST_BYTES
 yogadl.cli._output WAITING_DELAY_S=_DELAY_S _TICK_S
 yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S _NEVER_ANSWERED_LIMIT_S
 yogadl.storage._catalogue.catalogue _MOST_FILES_LISTED
-yogadl.storage._remote.checked_ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
-yogadl.storage._remote.checked_ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES
-yogadl.storage._remote.checked_ranges CHECKED_RANGES_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
-yogadl.storage._remote.checked_ranges CHECKED_RANGES_TOGETHER_BYTES=TOGETHER_BYTES
+yogadl.storage._remote.ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
+yogadl.storage._remote.ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES
+yogadl.storage._remote.ranges CHECKED_RANGES_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
 yogadl.cli._doctor _LITTLE_ROOM_BYTES
 yogadl.storage._builds.executors _LEAST_WAITING_IF_UNKNOWN _LEAST_WAITING _MOST_WAITING
 yogadl.storage._builds.executors _PART_BYTES _WAITING_BYTES
@@ -176,8 +176,8 @@ yogadl.storage._files.folder _MOUNTINFO
 yogadl.storage._catalogue.parts LARGE_TABLE_BYTES
 yogadl.storage._remote.planning PLANNING_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
-yogadl.storage._remote.planning PLANNING_TOGETHER_BYTES=TOGETHER_BYTES
-yogadl.storage._remote.ranges GAP_BYTES MOST_HELD_BYTES _THREADS
+yogadl.storage._remote.planning GAP_BYTES TOGETHER_BYTES
+yogadl.storage._remote.ranges MOST_HELD_BYTES _THREADS
 yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
 yogadl.storage._builds.receipts _SHARES _SHARE_BYTES
 """

@@ -174,7 +174,7 @@ def nothing_is_on_its_way(proxy: StoreProxy) -> None:
     wait_until(
         lambda: (
             proxy.answering == 0
-            and all(one.is_done for ranges in here for one in list(ranges._rows.values()))
+            and all(one.is_done for ranges in here for one in list(ranges._rows._extents.values()))
         ),
         "that nothing is on its way",
     )

@@ -17,7 +17,7 @@ from inside import (
     FetchedRange,
     LocalBucket,
     Ranges,
-    _checked_ranges,
+    _ranges,
     open_table,
     read_index,
     set_constants,
@@ -320,7 +320,7 @@ def wide(tmp_path_factory):
 @pytest.fixture
 def one_by_one(monkeypatch):
     """Let each block be asked for by itself."""
-    set_constants(monkeypatch, CHECKED_RANGES_TOGETHER_BYTES=1, GAP_BYTES=-1)
+    set_constants(monkeypatch, TOGETHER_BYTES=1, GAP_BYTES=-1)
 
 
 def images_of(ref, wide):
@@ -348,7 +348,7 @@ def test_blocks_are_held_as_long_as_there_is_room_those_longest_that_were_used_l
     for number in range(40):
         read(number)
     reading = ref._records.parent.open()[1].parts.away._reading
-    assert reading._held_bytes == len(reading._held) * LENGTH == (3 - over) * LENGTH
+    assert reading._blocks.size_bytes == len(reading._blocks) * LENGTH == (3 - over) * LENGTH
 
 
 @pytest.mark.usefixtures("one_by_one")
@@ -357,7 +357,7 @@ def test_a_block_that_has_no_room_is_read_all_the_same(wide, monkeypatch):
     ref = wide.fetched().fields("image")
     for batch, indices in zip(ref.stream().batch(4), np.arange(40).reshape(-1, 4), strict=True):
         np.testing.assert_array_equal(batch["image"], wide.records["image"][indices])
-    assert ref._records.parent.open()[1].parts.away._reading._held == {}
+    assert len(ref._records.parent.open()[1].parts.away._reading._blocks) == 0
 
 
 @pytest.mark.usefixtures("one_by_one")
@@ -397,9 +397,7 @@ def announced(ref, indices):
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_so_much_is_asked_for_ahead(wide, monkeypatch, ahead, over):
-    set_constants(
-        monkeypatch, CHECKED_RANGES_TOGETHER_BYTES=LENGTH, CHECKED_RANGES_AHEAD_BYTES=3 * LENGTH + over
-    )
+    set_constants(monkeypatch, TOGETHER_BYTES=LENGTH, CHECKED_RANGES_AHEAD_BYTES=3 * LENGTH + over)
     ref = wide.fetched().fields("image")
     announced(ref, np.arange(40))
     assert ahead == []  # before any of it is read
@@ -417,7 +415,7 @@ def test_so_much_is_asked_for_ahead(wide, monkeypatch, ahead, over):
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_what_is_announced_in_a_row_is_asked_for_together(wide, monkeypatch, ahead, over):
-    set_constants(monkeypatch, CHECKED_RANGES_TOGETHER_BYTES=3 * LENGTH - over)
+    set_constants(monkeypatch, TOGETHER_BYTES=3 * LENGTH - over)
     ref = wide.fetched().fields("image")
     announced(ref, np.arange(24))
     ref[0]
@@ -436,7 +434,7 @@ def test_an_announced_block_that_is_here_is_not_asked_for(wide, ahead):
 
 @pytest.mark.parametrize("most", ["_MOST_ANNOUNCED", "_MOST_ANNOUNCEMENTS"])
 def test_announcements_are_forgotten_and_all_is_read_nonetheless(wide, monkeypatch, most):
-    monkeypatch.setattr(_checked_ranges, most, 3)
+    monkeypatch.setattr(_ranges, most, 3)
     set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=2 * LENGTH)
     ref = wide.fetched().fields("image")
     for _ in range(7):
@@ -523,7 +521,7 @@ def test_many_threads_read_the_same_blocks_while_others_are_let_go(wide, monkeyp
         thread.join()
     assert not failed
     reading = ref._records.parent.open()[1].parts.away._reading
-    assert reading._held_bytes == len(reading._held) * LENGTH <= 3 * LENGTH
+    assert reading._blocks.size_bytes == len(reading._blocks) * LENGTH <= 3 * LENGTH
 
 
 def test_a_fork_begins_anew_and_both_sides_go_on(wide, asked):
@@ -555,13 +553,13 @@ def test_a_fork_begins_anew_and_both_sides_go_on(wide, asked):
 
 
 def test_indexes_come_once_and_several_at_a_time(wide, monkeypatch):
-    names, read = [], _checked_ranges.Checksums.load
+    names, read = [], Checksums.load
 
     def noted(self, part):
         names.append(threading.current_thread().name)
         read(self, part)
 
-    monkeypatch.setattr(_checked_ranges.Checksums, "load", noted)
+    monkeypatch.setattr(Checksums, "load", noted)
     ref = wide.fetched().fields("image")
     for _ in range(3):
         ref.gather(np.arange(40))
@@ -635,7 +633,6 @@ def test_a_plan_counts_them_again_where_there_is_no_room(wide, monkeypatch, name
         monkeypatch,
         PLANNING_MOST_CHECKED_BYTES=5 * LENGTH,
         PLANNING_AHEAD_BYTES=LENGTH,
-        PLANNING_TOGETHER_BYTES=1,
         CHECKED_RANGES_MOST_CHECKED_BYTES=5 * LENGTH,
         CHECKED_RANGES_AHEAD_BYTES=LENGTH,
     )

@@ -122,7 +122,7 @@ def test_what_is_only_looked_at_is_there_for_the_read_that_was_announced():
         assert [bytes(one) for one in found] == [store.parts[p][at : at + n] for p, at, n in spans]
     check(ranges, store, spans)
     assert sorted(store.asked) == [(0, 10, 110), (0, 5000, 5070), (2, 10, 11)]
-    assert ranges._rows == ranges._untaken == {}
+    assert len(ranges._rows) == ranges._rows.size_bytes == 0
     check(ranges, store, spans)
     assert len(store.asked) == 6
 
@@ -136,7 +136,7 @@ def test_what_is_looked_at_is_forgotten_as_all_that_nobody_reads(monkeypatch):
     assert [bytes(one) for one in found] == [
         store.parts[0][at : at + 1000] for at in range(0, 90_000, 10_000)
     ]
-    assert ranges._untaken_bytes == 3000
+    assert ranges._rows.size_bytes == 3000
     check(ranges, store, [(0, 80_000, 1000)])
     assert len(store.asked) < 9 + 7
 

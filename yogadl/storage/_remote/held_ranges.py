@@ -12,9 +12,10 @@ import logging
 import os
 import secrets
 import weakref
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from operator import itemgetter
+from typing import Final
 
 import numpy as np
 
@@ -25,276 +26,21 @@ from yogadl.storage._files.folder import storage_error
 from yogadl.storage._files.locks import Claim, open_lock, try_lock, wait_for_lock
 from yogadl.storage._remote.eviction import BLOCKS_LOCK, MirrorLocation, evict_for
 from yogadl.storage._remote.partial_file import boot
-from yogadl.storage._remote.ranges import Ranges, merged, spans_of
-from yogadl.storage._remote.requests import DaemonThreads, RequestedRange
+from yogadl.storage._remote.planning import HELD_GAP_BYTES, ByteSpan, full_of, merged, spans_of
+from yogadl.storage._remote.ranges import Ranges
+from yogadl.storage._remote.requests import DaemonThreads, Extent
 
-# Ranges with a gap up to this are requested together: between two blocks of the format there may be a header.
-HELD_GAP_BYTES: Final = 2 * 4096
 # The bytes held in memory, if there is no mirror.
 MOST_IN_MEMORY_BYTES: Final = 256 * 2**20
+_LOCK_LIMIT_S: Final = 60.0
+# How long to wait for a process that downloads a block and makes no progress.
+_STALL_S: Final = 60.0
+
+_log = logging.getLogger("yogadl")
 
 
 class NotHeldError(Exception):
     """The bytes are no longer in a file or in memory, and must be requested again."""
-
-
-class HeldFiles(Protocol):
-    """Keep ranges in files that the processes of a machine share.
-
-    Attributes:
-        most_bytes: The reserved room.
-        is_lost: Whether the folder was removed by others.
-    """
-
-    most_bytes: int
-    is_lost: bool
-
-    def write_once(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
-        """Write the result of `fetch` to a file, unless the file exists.
-
-        Raises:
-            NotHeldError: if there is no room.
-        """
-
-    def read(self, name: str, position: int, length: int) -> bytes:
-        """Read from a file.
-
-        Raises:
-            NotHeldError: if the file does not exist.
-        """
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it exists."""
-
-
-class HeldTally:
-    """The files and bytes of one `HeldRanges`.
-
-    Attributes:
-        names: The names of its files.
-        size_bytes: The size of its ranges.
-        is_over: Whether the `HeldRanges` was deleted; ranges that arrive later are not kept.
-    """
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.size_bytes = 0
-        self.is_over = False
-
-
-class HeldRange(RequestedRange):
-    """Bytes of one part that are kept for as long as a `HeldRanges` holds them.
-
-    Attributes:
-        name: The name of its file.
-    """
-
-    __slots__ = ("_files", "_tally", "name")
-
-    def __init__(
-        self, part: int, start: int, stop: int, files: HeldFiles | None, label: str, tally: HeldTally
-    ) -> None:
-        super().__init__(part, start, stop)
-        self._files = files
-        self._tally = tally
-        self.name = f"{label}-{part}-{start}-{stop}"
-
-    def content(self, fetch: Callable[[], bytes | memoryview]) -> bytes | memoryview:
-        """Return the bytes to keep in memory: the result of `fetch`, or no bytes if they go to a file."""
-        if self._files is None:
-            return fetch()
-        self._files.write_once(self.name, fetch)
-        if self._tally.is_over:  # the range was released before it arrived
-            self._files.remove(self.name)
-        return b""
-
-    def slice(self, start: int, length: int) -> bytes | memoryview:
-        """Return bytes from a position of the part on, waiting for them to arrive.
-
-        Raises:
-            NotHeldError: if they are not held any more.
-        """
-        if self._files is None:
-            return super().slice(start, length)
-        self.wait()
-        return self._files.read(self.name, start - self.start, length)
-
-
-class HeldRanges:
-    """Ranges of one cache that are kept as long as this object lives. Made by `BlockStore.window`."""
-
-    def __init__(self, store: "BlockStore", label: str) -> None:
-        self._label = label
-        self._reader = store.reader
-        self._files = store.files
-        self._ranges_held: list[HeldRange] = []
-        self._starts: list[int] = []  # the start of each range, if all parts were joined
-        self._requested: list[HeldRange] = []
-        self._tally = HeldTally()
-        store.tallies.add(self._tally)
-        weakref.finalize(self, _release_ranges, os.getpid(), self._files, store.tallies, self._tally)
-
-    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
-        """Begin to read these ranges, merged into as few as possible, each read whole."""
-        self._reader.add(self, parts, positions, lengths)
-
-    def make(self, part: int, start: int, stop: int, joined_start: int) -> HeldRange:
-        """Return a new range, and add it to those that `find` returns; the caller has the reader's lock.
-
-        `joined_start` is the position of `start` if all parts were joined.
-        """
-        held_range = HeldRange(part, start, stop, self._files, self._label, self._tally)
-        place = bisect_right(self._starts, joined_start)
-        self._starts.insert(place, joined_start)
-        self._ranges_held.insert(place, held_range)
-        self._requested.append(held_range)
-        self._tally.names.append(held_range.name)
-        self._tally.size_bytes += held_range.size_bytes
-        return held_range
-
-    def coming_bytes(self) -> int:
-        """Return the number of bytes that were requested and have not arrived."""
-        self._requested = coming = [held_range for held_range in self._requested if not held_range.is_done]
-        return sum(held_range.size_bytes for held_range in coming)
-
-    def find(self, joined_start: int, part: int, stop: int) -> HeldRange | None:
-        """Return the range that has the bytes of a part up to `stop`; the caller has the reader's lock.
-
-        They begin at `joined_start`, a position in all parts joined.
-        """
-        place = bisect_right(self._starts, joined_start) - 1
-        held_range = self._ranges_held[place] if place >= 0 else None
-        is_whole = (
-            held_range is not None
-            and held_range.part == part
-            and stop <= held_range.stop
-            and not held_range.has_failed
-        )
-        return held_range if is_whole else None
-
-
-class WindowReader:
-    """Read ranges of a cache's parts, from windows if these have them. Thread-safe; fork-safe."""
-
-    def __init__(self, ranges: Ranges) -> None:
-        self._ranges = ranges
-        self._lock = ProcessLock()
-        self._pid = os.getpid()
-        self._windows: list[weakref.ref[HeldRanges]] = []
-
-    def add(self, window: HeldRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
-        """Begin to read these ranges for a window."""
-        some = np.flatnonzero(lengths)
-        keys = self._ranges.keys(parts[some], positions[some])
-        with self._lock:
-            others = [known for known in self._windows if known() not in (None, window)]
-            self._windows = [*others, weakref.ref(window)]
-            spans = spans_of(parts, positions, lengths, some)
-            missing = [number for number, (part, _, stop) in enumerate(spans)
-                       if window.find(keys[number], part, stop) is None]  # fmt: skip
-            found = [
-                window.make(part, start, stop, keys[missing[members[0]]])
-                for (part, start, stop), members in merged(
-                    [spans[number] for number in missing], HELD_GAP_BYTES
-                )
-            ]
-        self._ranges.request(found)
-
-    def read(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
-    ) -> Sequence[bytes | memoryview]:
-        """Return the bytes of these ranges; see `AwayParts` in `_format/rows.py`."""
-        if os.getpid() != self._pid:
-            self._pid, self._windows = os.getpid(), []  # a forked child has no threads that would read them
-        windows = [held for window in self._windows if (held := window()) is not None]
-        if not windows:
-            return self._ranges.read(parts, positions, lengths, keeps_pages=False, is_announced=is_announced)
-        self._ranges.raise_if_damaged(parts)
-        places = zip(
-            self._ranges.keys(parts, positions), parts.tolist(), (positions + lengths).tolist(), strict=True
-        )
-        with self._lock:
-            where = [next(filter(None, (held.find(*place) for held in windows)), None) for place in places]
-        content: list[bytes | memoryview] = [b""] * len(where)
-
-        def read(numbers: list[int]) -> None:
-            chosen = np.array(numbers, np.intp)
-            found = self._ranges.read(
-                parts[chosen],
-                positions[chosen],
-                lengths[chosen],
-                keeps_pages=False,
-                is_announced=is_announced,
-            )
-            for number, some in zip(numbers, found, strict=True):
-                content[number] = some
-
-        read([number for number, held_range in enumerate(where) if held_range is None])
-        gone = []
-        each = zip(where, positions.tolist(), lengths.tolist(), strict=True)
-        for number, (held_range, position, length) in enumerate(each):
-            if held_range is not None:
-                try:
-                    content[number] = held_range.slice(position, length)
-                except NotHeldError:
-                    gone.append(number)
-        read(gone)
-        return content
-
-
-class BlockStore:
-    """Keep the blocks of a cache that a stream reads from; see `HeldRanges`.
-
-    Args:
-        reader: Reads the blocks.
-        files: The files that hold them, or None for memory.
-
-    Attributes:
-        tallies: The tally of each `HeldRanges` that lives.
-    """
-
-    def __init__(self, reader: WindowReader, files: HeldFiles | None) -> None:
-        self.reader = reader
-        self.files = files
-        self.tallies: set[HeldTally] = set()
-        self._threads = DaemonThreads(1, "yogadl-blocks")
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the folder of the files was removed by others."""
-        return self.files is not None and self.files.is_lost
-
-    def free_bytes(self) -> int:
-        """Return the number of bytes that there is still room for."""
-        most_bytes = MOST_IN_MEMORY_BYTES if self.files is None else self.files.most_bytes
-        return most_bytes - sum(tally.size_bytes for tally in self.tallies.copy())
-
-    def window(self, label: str) -> HeldRanges:
-        """Return a new, empty `HeldRanges` for blocks that are kept together; each needs its own label."""
-        return HeldRanges(self, label)
-
-    def later(self, work: Callable[[], None]) -> None:
-        """Run a function in a thread, one function after the other."""
-        self._threads.put(work, lambda: None)
-
-
-def _release_ranges(pid: int, files: HeldFiles | None, tallies: set[HeldTally], tally: HeldTally) -> None:
-    """Release the ranges of a `HeldRanges`. Takes no lock, since a finalizer may run in any thread."""
-    if os.getpid() == pid:  # in a forked child, they belong to the parent
-        tallies.discard(tally)
-        tally.is_over = True
-        if files is not None:
-            for name in tally.names:
-                files.remove(name)
-
-
-# Files of blocks in a mirror.
-
-_log = logging.getLogger("yogadl")
-
-_LOCK_LIMIT_S: Final = 60.0
-# How long to wait for a process that downloads a block and makes no progress.
-_STALL_S: Final = 60.0
 
 
 class BlockFiles:
@@ -336,7 +82,11 @@ class BlockFiles:
         self.is_lost = self._has_warned = False
 
     def write_once(self, name: str, fetch: Callable[[], bytes | memoryview]) -> None:
-        """Write the result of `fetch` to a file, unless the file exists; see `HeldFiles`."""
+        """Write the result of `fetch` to a file, unless the file exists.
+
+        Raises:
+            NotHeldError: if there is no room.
+        """
         path = self._folder / name
         if path.exists():
             return
@@ -364,7 +114,11 @@ class BlockFiles:
                 claim.release()
 
     def read(self, name: str, position: int, length: int) -> bytes:
-        """Read from a file; see `HeldFiles`."""
+        """Read from a file.
+
+        Raises:
+            NotHeldError: if the file does not exist.
+        """
         try:
             descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -399,3 +153,212 @@ class BlockFiles:
             self._has_warned = True
             _log.warning("yogadl: blocks are read by range, record by record: %s", error)
         return NotHeldError(str(error))
+
+
+class HeldTally:
+    """The files and bytes of one `HeldRanges`.
+
+    Attributes:
+        names: The names of its files.
+        size_bytes: The size of its ranges.
+        is_over: Whether the `HeldRanges` was deleted; ranges that arrive later are not kept.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.size_bytes = 0
+        self.is_over = False
+
+
+class HeldRange(Extent):
+    """Bytes of one part that are kept for as long as a `HeldRanges` holds them.
+
+    Attributes:
+        name: The name of its file.
+    """
+
+    __slots__ = ("_files", "_tally", "name")
+
+    def __init__(self, span: ByteSpan, files: BlockFiles | None, label: str, tally: HeldTally) -> None:
+        super().__init__(*span)
+        self._files = files
+        self._tally = tally
+        self.name = "-".join(map(str, (label, *span)))
+
+    def content(self, fetch: Callable[[], bytes | memoryview]) -> bytes | memoryview:
+        """Return the bytes to keep in memory: the result of `fetch`, or no bytes if they go to a file."""
+        if self._files is None:
+            return fetch()
+        self._files.write_once(self.name, fetch)
+        if self._tally.is_over:  # the range was released before it arrived
+            self._files.remove(self.name)
+        return b""
+
+    def slice(self, start: int, length: int) -> bytes | memoryview:
+        """Return bytes from a position of the part on, waiting for them to arrive.
+
+        Raises:
+            NotHeldError: if they are not held any more.
+        """
+        if self._files is None:
+            return super().slice(start, length)
+        self.wait()
+        return self._files.read(self.name, start - self.start, length)
+
+
+class HeldRanges:
+    """Ranges of one cache that are kept as long as this object lives. Made by `BlockStore.window`."""
+
+    def __init__(self, store: "BlockStore", label: str) -> None:
+        self._label = label
+        self._reader = store.reader
+        self._files = store.files
+        # The ranges, and the start of each if all parts were joined, in order.
+        self._held: list[tuple[int, HeldRange]] = []
+        self._requested: list[HeldRange] = []
+        self._tally = HeldTally()
+        store.tallies.add(self._tally)
+        weakref.finalize(self, _release_ranges, os.getpid(), self._files, store.tallies, self._tally)
+
+    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Begin to read these ranges, merged into as few as possible, each read whole."""
+        self._reader.add(self, parts, positions, lengths)
+
+    def make(self, span: ByteSpan, joined_start: int) -> HeldRange:
+        """Return a new range, and add it to those that `find` returns; the caller has the reader's lock.
+
+        `joined_start` is the position at which the span begins if all parts were joined.
+        """
+        held_range = HeldRange(span, self._files, self._label, self._tally)
+        insort(self._held, (joined_start, held_range), key=itemgetter(0))
+        self._requested.append(held_range)
+        self._tally.names.append(held_range.name)
+        self._tally.size_bytes += held_range.size_bytes
+        return held_range
+
+    def coming_bytes(self) -> int:
+        """Return the number of bytes that were requested and have not arrived."""
+        self._requested = coming = [held_range for held_range in self._requested if not held_range.is_done]
+        return sum(held_range.size_bytes for held_range in coming)
+
+    def find(self, joined_start: int, span: ByteSpan) -> HeldRange | None:
+        """Return the range that has these bytes; the caller has the reader's lock.
+
+        They begin at `joined_start`, a position in all parts joined.
+        """
+        part, _, stop = span
+        place = bisect_right(self._held, joined_start, key=itemgetter(0)) - 1
+        if place < 0:
+            return None
+        _, held_range = self._held[place]
+        is_whole = held_range.part == part and stop <= held_range.stop and not held_range.has_failed
+        return held_range if is_whole else None
+
+
+class WindowReader:
+    """Read ranges of a cache's parts, from windows if these have them. Thread-safe; fork-safe."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = ranges
+        self._lock = ProcessLock()
+        self._pid = os.getpid()
+        self._windows: list[weakref.ref[HeldRanges]] = []
+
+    def add(self, window: HeldRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Begin to read these ranges for a window."""
+        parts, positions, lengths = full_of(parts, positions, lengths)
+        keys, spans = self._ranges.keys(parts, positions), spans_of(parts, positions, lengths)
+        with self._lock:
+            others = [known for known in self._windows if known() not in (None, window)]
+            self._windows = [*others, weakref.ref(window)]
+            missing = [number for number, span in enumerate(spans) if window.find(keys[number], span) is None]
+            found = [
+                window.make(span, keys[missing[members[0]]])
+                for span, members in merged([spans[number] for number in missing], HELD_GAP_BYTES)
+            ]
+        self._ranges.request(found)
+
+    def read(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
+    ) -> Sequence[bytes | memoryview]:
+        """Return the bytes of these ranges; see `AwayParts` in `_format/rows.py`."""
+        if os.getpid() != self._pid:
+            self._pid, self._windows = os.getpid(), []  # a forked child has no threads that would read them
+        windows = [held for window in self._windows if (held := window()) is not None]
+        if not windows:
+            return self._ranges.read(parts, positions, lengths, keeps_pages=False, is_announced=is_announced)
+        self._ranges.raise_if_damaged(parts)
+        places = zip(self._ranges.keys(parts, positions), spans_of(parts, positions, lengths), strict=True)
+        with self._lock:
+            where = [next(filter(None, (held.find(*place) for held in windows)), None) for place in places]
+        content: list[bytes | memoryview] = [b""] * len(where)
+
+        def read(numbers: list[int]) -> None:
+            chosen = np.array(numbers, np.intp)
+            found = self._ranges.read(
+                parts[chosen],
+                positions[chosen],
+                lengths[chosen],
+                keeps_pages=False,
+                is_announced=is_announced,
+            )
+            for number, some in zip(numbers, found, strict=True):
+                content[number] = some
+
+        read([number for number, held_range in enumerate(where) if held_range is None])
+        gone = []
+        each = zip(where, positions.tolist(), lengths.tolist(), strict=True)
+        for number, (held_range, position, length) in enumerate(each):
+            if held_range is not None:
+                try:
+                    content[number] = held_range.slice(position, length)
+                except NotHeldError:
+                    gone.append(number)
+        read(gone)
+        return content
+
+
+class BlockStore:
+    """Keep the blocks of a cache that a stream reads from; see `HeldRanges`.
+
+    Args:
+        reader: Reads the blocks.
+        files: The files that hold them, or None for memory.
+
+    Attributes:
+        tallies: The tally of each `HeldRanges` that lives.
+    """
+
+    def __init__(self, reader: WindowReader, files: BlockFiles | None) -> None:
+        self.reader = reader
+        self.files = files
+        self.tallies: set[HeldTally] = set()
+        self._threads = DaemonThreads(1, "yogadl-blocks")
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the folder of the files was removed by others."""
+        return self.files is not None and self.files.is_lost
+
+    def free_bytes(self) -> int:
+        """Return the number of bytes that there is still room for."""
+        most_bytes = MOST_IN_MEMORY_BYTES if self.files is None else self.files.most_bytes
+        return most_bytes - sum(tally.size_bytes for tally in self.tallies.copy())
+
+    def window(self, label: str) -> HeldRanges:
+        """Return a new, empty `HeldRanges` for blocks that are kept together; each needs its own label."""
+        return HeldRanges(self, label)
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Run a function in a thread, one function after the other."""
+        self._threads.put(work, lambda: None)
+
+
+def _release_ranges(pid: int, files: BlockFiles | None, tallies: set[HeldTally], tally: HeldTally) -> None:
+    """Release the ranges of a `HeldRanges`. Takes no lock, since a finalizer may run in any thread."""
+    if os.getpid() == pid:  # in a forked child, they belong to the parent
+        tallies.discard(tally)
+        tally.is_over = True
+        if files is not None:
+            for name in tally.names:
+                files.remove(name)

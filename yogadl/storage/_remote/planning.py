@@ -1,25 +1,204 @@
-"""Count the requests that reading a cache takes, from its part table alone, without reading records."""
+"""Decide which requests the bytes of a bucket take: spans in, requests out; nothing is requested.
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+The readers of ranges and the plan of a stream call the same functions. The plan needs the part table alone.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from yogadl._core.protocols import Int64s, Prices
 from yogadl._format.rows import KEPT_ROW_BYTES, Parts
-from yogadl._format.table import PartTable
-from yogadl.storage._remote.checked_ranges import AHEAD_BYTES, MOST_CHECKED_BYTES, TOGETHER_BYTES, BlockPlaces
+from yogadl._format.table import PartTable, running_sums
+from yogadl.errors import CacheFormatError
 from yogadl.storage._remote.download import ranges_of
-from yogadl.storage._remote.held_ranges import HELD_GAP_BYTES
-from yogadl.storage._remote.ranges import PAGE_BYTES, ByteSpan, Ranges, merged
-from yogadl.storage._remote.requests import RequestedRange, Spending
+from yogadl.storage._remote.requests import Extent, Extents
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
 
+# Rows closer than this are requested together: the bytes between them cost less than a request.
+GAP_BYTES: Final = 512
+# Ranges of blocks with a gap up to this are requested together: between two blocks of the format there may be
+# a header.
+HELD_GAP_BYTES: Final = 2 * 4096
+# The largest range that one request spans: several connections are faster than one.
+MOST_RANGE_BYTES: Final = 8 * 2**20
+# The size of the pages in which small fields are read and kept.
+PAGE_BYTES: Final = 2**16
+# The bytes of compared blocks that are kept for the next batches; the least recently used are dropped first.
+MOST_CHECKED_BYTES: Final = 64 * 2**20
+# The bytes of blocks that are requested ahead of reading, of all fields together. A stream announces 32 MB of
+# records, but if each lies in another block, those blocks may be a hundred times as large.
+AHEAD_BYTES: Final = 32 * 2**20
+# Blocks announced one after the other are requested together, up to this size.
+TOGETHER_BYTES: Final = 8 * 2**20
 
-class _RangeCounter(Ranges):
-    """Merge announced ranges as `Ranges` does, and count the requests; request nothing.
+# A part's number, the position of the first byte, and the position after the last.
+ByteSpan = tuple[int, int, int]
+
+
+def full_of(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Return those of these ranges that have bytes."""
+    if lengths.all():
+        return parts, positions, lengths
+    full = lengths > 0
+    return parts[full], positions[full], lengths[full]
+
+
+def spans_of(parts: Int64s, positions: Int64s, lengths: Int64s) -> list[ByteSpan]:
+    """Return these ranges as spans."""
+    return list(zip(parts.tolist(), positions.tolist(), (positions + lengths).tolist(), strict=True))
+
+
+def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tuple[ByteSpan, list[int]]]:
+    """Merge spans into ranges to request; return each with the numbers of its spans, in the spans' order."""
+    gap_bytes = GAP_BYTES if gap_bytes is None else gap_bytes
+    ranges: list[tuple[ByteSpan, list[int]]] = []
+    part, start, stop, members = -1, 0, 0, list[int]()
+    for number in sorted(range(len(spans)), key=spans.__getitem__):
+        its_part, its_start, its_stop = spans[number]
+        is_near = its_part == part and its_start <= stop + gap_bytes
+        if is_near and (its_stop <= stop or its_stop - start <= MOST_RANGE_BYTES):
+            stop = max(stop, its_stop)
+            members.append(number)
+            continue
+        if members:
+            ranges.append(((part, start, stop), members))
+        part, start, stop, members = its_part, its_start, its_stop, [number]
+    if members:
+        ranges.append(((part, start, stop), members))
+    return sorted(ranges, key=lambda one: min(one[1]))
+
+
+def grouped(
+    blocks: Iterable[int], lengths: Int64s, most_bytes: int | None = None
+) -> Iterator[tuple[list[int], int]]:
+    """Yield groups of blocks to request together, in the same order, each with its size.
+
+    Args:
+        blocks: The blocks.
+        lengths: The size of each block of the cache.
+        most_bytes: The largest size of a group of several blocks; ``None`` for `TOGETHER_BYTES`.
+    """
+    most_bytes = TOGETHER_BYTES if most_bytes is None else most_bytes
+    group, size_bytes = list[int](), 0
+    for block in blocks:
+        length = int(lengths[block])
+        if group and size_bytes + length > most_bytes:
+            yield group, size_bytes
+            group, size_bytes = [], 0
+        group.append(block)
+        size_bytes += length
+    if group:
+        yield group, size_bytes
+
+
+class Pages:
+    """The pages of a cache, numbered in one sequence through all parts.
+
+    Args:
+        sizes: The size of each part.
+
+    Attributes:
+        first: The number of each part's first page.
+    """
+
+    def __init__(self, sizes: Int64s) -> None:
+        self._sizes = sizes
+        self.first = running_sums(-(-sizes // PAGE_BYTES))
+
+    def numbers(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[int]:
+        """Return the numbers of the pages that these ranges lie in, each once."""
+        first = self.first[parts] + positions // PAGE_BYTES
+        last = self.first[parts] + (positions + lengths - 1) // PAGE_BYTES
+        numbers: list[int] = np.unique(np.concatenate([first, last])).tolist()
+        return numbers
+
+    def spans(self, numbers: list[int]) -> list[ByteSpan]:
+        """Return the bytes of these pages."""
+        new = np.array(numbers, np.int64)
+        parts = np.searchsorted(self.first, new, side="right") - 1
+        starts = (new - self.first[parts]) * PAGE_BYTES
+        lengths = np.minimum(PAGE_BYTES, self._sizes[parts] - starts)
+        return spans_of(parts, starts, lengths)
+
+
+class BlockPlaces:
+    """The blocks of a cache by position, to find the block that a range lies in.
+
+    Args:
+        sums: The checksums of the cache.
+    """
+
+    def __init__(self, sums: "Checksums") -> None:
+        self._sums = sums
+        self._first = running_sums(sums.table.size_bytes)  # the start of each part if all parts were joined
+        keys = self._first[sums.part] + sums.position
+        full = np.flatnonzero(sums.length)
+        self._blocks = full[np.argsort(keys[full])]
+        self._keys = keys[self._blocks]
+
+    def find(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Int64s:
+        """Return the block of each of these ranges, which are not empty.
+
+        Raises:
+            CacheFormatError: if a range lies in no block, or in several.
+        """
+        sums, blocks = self._sums, self.blocks_at(parts, positions)
+        ends = sums.position[blocks] + sums.length[blocks]
+        is_inside = (sums.part[blocks] == parts) & (sums.position[blocks] <= positions)
+        if not (is_inside & (positions + lengths <= ends)).all():
+            raise CacheFormatError("a range is not within one block; build the dataset again")
+        return blocks
+
+    def blocks_at(self, parts: Int64s, positions: Int64s) -> Int64s:
+        """Return the last block that begins at or before each of these positions, if there is one."""
+        places = np.searchsorted(self._keys, self._first[parts] + positions, side="right") - 1
+        return self._blocks[places]
+
+    def where(self, blocks: Sequence[int] | Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """Return the part, the position and the length of each of these blocks."""
+        numbers, sums = np.asarray(blocks, np.int64), self._sums
+        return sums.part[numbers], sums.position[numbers], sums.length[numbers]
+
+
+def new_blocks(
+    known: Extents, blocks: Int64s, places: BlockPlaces, most_bytes: int, least: int = 0
+) -> Iterator[int]:
+    """Yield those of these blocks that are not known, and let the latest of all these blocks be known.
+
+    Args:
+        known: The known blocks.
+        blocks: The blocks, in the order in which they are read.
+        places: The blocks of the cache.
+        most_bytes: The largest size of the known blocks.
+        least: The number of the known blocks that may be larger.
+    """
+    blocks = blocks[np.flatnonzero(np.diff(blocks, prepend=-1))]  # rows of one block mostly follow each other
+    for block, span in zip(blocks.tolist(), spans_of(*places.where(blocks)), strict=True):
+        is_new = block not in known
+        if is_new:
+            known.put({block}, Extent(*span))
+        else:
+            known.renew((block,))
+        known.shrink(most_bytes, least)
+        if is_new:
+            yield block
+
+
+# The plan of a stream.
+
+
+def _cost(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> Int64s:
+    """Return the number of requests that these spans take, and their bytes."""
+    found = [stop - start for (_, start, stop), _ in merged(spans, gap_bytes)]
+    return np.array([len(found), sum(found)])
+
+
+class _RangeCounter:
+    """Count requests as `Ranges` makes them.
 
     Attributes:
         rows: The number of requests for ranges that are used once, and their bytes.
@@ -28,35 +207,25 @@ class _RangeCounter(Ranges):
     """
 
     def __init__(self, table: PartTable) -> None:
-        no_bucket: Any = None  # no bucket: `_requested` below makes no request
-        super().__init__(no_bucket, str, table.size_bytes, Spending())
         self.rows = self.pages = np.zeros(2, np.int64)
-        self._table = table
-        self._is_of_pages = False
         self.gap_bytes: int | None = None
-
-    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
-        self._is_of_pages = keeps_pages
-        super().announce(parts, positions, lengths, keeps_pages=keeps_pages)
-        self._rows.clear()  # a stream uses each range once, so a repeated range is requested again
-        self._untaken.clear()
-        self._untaken_bytes = 0
-
-    def _requested(
-        self, spans: Sequence[ByteSpan], *, is_urgent: bool
-    ) -> list[tuple[RequestedRange, list[int]]]:
-        requested = [(RequestedRange(*span), members) for span, members in merged(spans, self.gap_bytes)]
-        cost = np.array([len(requested), sum(requested_range.size_bytes for requested_range, _ in requested)])
-        if self._is_of_pages:
-            self.pages = self.pages + cost
-        else:
-            self.rows = self.rows + cost
-        return requested
+        self._table = table
+        self._pages = Pages(table.size_bytes)
+        self._kept: set[int] = set()
 
     @property
     def page_count(self) -> int:
         """The number of pages that were requested."""
-        return len(self._pages)
+        return len(self._kept)
+
+    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
+        ranges = full_of(parts, positions, lengths)
+        if not keeps_pages:  # a stream uses each range once, so a repeated range is requested again
+            self.rows = self.rows + _cost(spans_of(*ranges), self.gap_bytes)
+            return
+        new = [number for number in self._pages.numbers(*ranges) if number not in self._kept]
+        self._kept.update(new)
+        self.pages = self.pages + _cost(self._pages.spans(new), self.gap_bytes)
 
     def all_pages(self, fields: set[int], kept: frozenset[int]) -> int:
         """Return the number of pages with rows of fields that are kept, among these fields."""
@@ -85,11 +254,14 @@ class _BlockCounter:
         self._places = BlockPlaces(sums)
         self._held_cost = self._kept_cost = np.zeros(2, np.int64)
         self._kept: set[int] = set()
-        self._held: dict[int, int] = {}
-        self._held_bytes = 0
+        self._held = Extents()
+        self._requested_bytes = 0  # of blocks that may be dropped
         self.gap_bytes: int | None = None  # has no effect here
-        # Whether all blocks so far fit into memory; then held blocks are never dropped, as kept ones.
-        self._has_room = True
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether all blocks so far fit into memory; then held blocks are never dropped, as kept ones."""
+        return self._requested_bytes <= MOST_CHECKED_BYTES
 
     @property
     def rows(self) -> Int64s:
@@ -120,30 +292,16 @@ class _BlockCounter:
             self._kept.update(new)
             self._kept_cost = self._kept_cost + self._cost(new)
             return
-        group, group_bytes = list[int](), 0
-        blocks = blocks[np.flatnonzero(np.diff(blocks, prepend=-1))]
-        for block, size_bytes in zip(blocks.tolist(), self._sums.length[blocks].tolist(), strict=True):
-            if block not in self._held and block not in self._kept:
-                if group_bytes + size_bytes > TOGETHER_BYTES:
-                    self._held_cost = self._held_cost + self._cost(group)
-                    group, group_bytes = [], 0
-                group.append(block)
-                group_bytes += size_bytes
-                self._held_bytes += size_bytes
-            self._held[block] = self._held.pop(block, size_bytes)
-            self._has_room = self._has_room and self._held_bytes <= MOST_CHECKED_BYTES
-            # Blocks that were requested ahead also take room: on average half of the largest size.
-            while self._held_bytes > MOST_CHECKED_BYTES + AHEAD_BYTES // 2:
-                self._held_bytes -= self._held.pop(next(iter(self._held)))
-        self._held_cost = self._held_cost + self._cost(group)
+        # Blocks that were requested ahead also take room: on average half of the largest size.
+        most_bytes = MOST_CHECKED_BYTES + AHEAD_BYTES // 2
+        for group, size_bytes in grouped(
+            new_blocks(self._held, blocks, self._places, most_bytes), self._sums.length
+        ):
+            self._held_cost = self._held_cost + self._cost(group)
+            self._requested_bytes += size_bytes
 
     def _cost(self, blocks: Sequence[int]) -> Int64s:
-        numbers = np.array(blocks, np.int64)
-        starts = self._sums.position[numbers]
-        ends = starts + self._sums.length[numbers]
-        spans = list(zip(self._sums.part[numbers].tolist(), starts.tolist(), ends.tolist(), strict=True))
-        found = [span for span, _ in merged(spans)]
-        return np.array([len(found), sum(stop - start for _, start, stop in found)])
+        return _cost(spans_of(*self._places.where(blocks)))
 
 
 class Planner:

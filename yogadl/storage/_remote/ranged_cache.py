@@ -20,12 +20,11 @@ from yogadl.storage._files.folder import FULL
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore, WindowReader
 from yogadl.storage._remote.mirrored_cache import Filler, FillPolicy, MirroredCache
-from yogadl.storage._remote.ranges import Ranges
+from yogadl.storage._remote.ranges import CheckedRanges, Ranges
 from yogadl.storage._remote.requests import Pins, Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
-    from yogadl.storage._remote.checked_ranges import CheckedRanges
 
 _log = logging.getLogger("yogadl")
 
@@ -73,7 +72,7 @@ class RangedCache:
             # If blocks are compared with their checksums, objects need no check of their pins.
             Pins(bucket, dataset_id, table, manifest.table_sha256) if sums is None else None,
         )
-        self._reading = _comparing(self._ranges, sums)
+        self._reading = self._ranges if sums is None else CheckedRanges(self._ranges, sums)
         self._window_reader = WindowReader(self._ranges)
         self._stores: weakref.WeakValueDictionary[tuple[int, str], BlockStore] = weakref.WeakValueDictionary()
         self._filler = (
@@ -188,12 +187,3 @@ class RangedCache:
         """Update from time to time which parts other processes have downloaded."""
         if self._filler is not None:
             self._filler.look()
-
-
-def _comparing(ranges: Ranges, sums: "Checksums | None") -> "Ranges | CheckedRanges":
-    """Return the reader of ranges, which compares blocks if there are checksums."""
-    if sums is None:
-        return ranges
-    from yogadl.storage._remote.checked_ranges import CheckedRanges  # only comparing readers need it
-
-    return CheckedRanges(ranges, sums)

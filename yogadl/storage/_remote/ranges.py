@@ -1,11 +1,16 @@
-"""Read byte ranges of a bucket's objects: many at once, and ahead of the reader."""
+"""Read byte ranges of a bucket's objects: many at once, and ahead of the reader, compared or not.
+
+`CheckedRanges` reads them out of whole blocks, each compared with its checksum when it arrives.
+"""
 
 import errno
 import itertools
 import os
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -14,23 +19,35 @@ from yogadl._core.protocols import Int64s
 from yogadl._format.table import running_sums
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
-from yogadl.storage._remote.requests import DaemonThreads, Pins, RequestedRange, Spending
+from yogadl.storage._remote.planning import (
+    AHEAD_BYTES,
+    MOST_CHECKED_BYTES,
+    PAGE_BYTES,
+    BlockPlaces,
+    ByteSpan,
+    Pages,
+    full_of,
+    grouped,
+    merged,
+    new_blocks,
+    spans_of,
+)
+from yogadl.storage._remote.requests import DaemonThreads, Extent, Extents, Pins, Spending
 
-# Rows closer than this are requested together: the bytes between them cost less than a request.
-GAP_BYTES: Final = 512
-# The largest range that one request spans: several connections are faster than one.
-MOST_RANGE_BYTES: Final = 8 * 2**20
-# The size of the pages in which small fields are read and kept.
-PAGE_BYTES: Final = 2**16
+if TYPE_CHECKING:
+    from yogadl._format.checks import Checksums
+
 # The most bytes that were read ahead and not taken yet; the oldest are dropped first. This is several times
 # the size of one stream's announcement.
 MOST_HELD_BYTES: Final = 128 * 2**20
 
 # A request mostly waits: for 5,000 a second from a store that takes 10 ms, this many threads are needed.
 _THREADS: Final = 64
-
-# A part's number, the position of the first byte, and the position after the last.
-ByteSpan = tuple[int, int, int]
+# The bytes of blocks that one read holds at a time, however many blocks the batch needs.
+_AT_ONCE_BYTES: Final = 32 * 2**20
+# The most announced blocks that are kept; the oldest are dropped first.
+_MOST_ANNOUNCED: Final = 2**16
+_MOST_ANNOUNCEMENTS: Final = 8  # the announcements that are kept of each block; the oldest are dropped first
 
 
 class Ranges:
@@ -71,11 +88,8 @@ class Ranges:
         """Reset the state: at the start, and after a fork, since the child has no threads of requests."""
         self._pid = os.getpid()
         self.requests = self.received_bytes = 0
-        self._rows: dict[int, RequestedRange] = {}  # by position: the ranges announced and not taken yet
-        # How many of those each request has that are not taken yet, the oldest request first.
-        self._untaken: dict[RequestedRange, int] = {}
-        self._untaken_bytes = 0
-        self._pages: dict[int, RequestedRange] = {}  # the pages that are kept, by number
+        self._rows = Extents()  # by position: the ranges announced and not taken yet
+        self._pages = Extents()  # by number: the pages, which are kept
         self._tags: dict[int, str] = {}  # the tags of the parts' objects
         self._threads = DaemonThreads(_THREADS, "yogadl-ranges")
 
@@ -87,33 +101,22 @@ class Ranges:
         """Begin to read these ranges, in this order; see `AwayParts`."""
         with self._lock:
             self._reset_after_fork()
-            parts, positions, lengths = _not_empty(parts, positions, lengths)
+            ranges = full_of(parts, positions, lengths)
             if keeps_pages:
-                self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=False)
+                self._find_pages(self._numbering.numbers(*ranges), is_urgent=False)
             else:
-                self._announce_rows(parts, positions, lengths, is_urgent=False)
+                self._announce_rows(*ranges, is_urgent=False)
 
     def _announce_rows(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_urgent: bool) -> None:
-        keys, stops = self.keys(parts, positions), (positions + lengths).tolist()
+        keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
         new = [
             number
-            for number, (key, stop) in enumerate(zip(keys, stops, strict=True))
-            if self._announced_range(key, stop) is None
+            for number, (key, (_, _, stop)) in enumerate(zip(keys, spans, strict=True))
+            if self._announced(key, stop) is None
         ]
-        for requested_range, members in self._requested(
-            spans_of(parts, positions, lengths, new), is_urgent=is_urgent
-        ):
-            range_keys = {keys[new[member]] for member in members}
-            self._rows.update(dict.fromkeys(range_keys, requested_range))
-            requested_range.keys = tuple(range_keys)
-            self._untaken[requested_range] = len(range_keys)
-            self._untaken_bytes += requested_range.size_bytes
-        while self._untaken_bytes > MOST_HELD_BYTES and len(self._untaken) > 1:
-            oldest = next(iter(self._untaken))
-            for key in oldest.keys:
-                if self._rows.get(key) is oldest:
-                    del self._rows[key]
-            self._drop(oldest)
+        for extent, members in self._requested([spans[number] for number in new], is_urgent=is_urgent):
+            self._rows.put({keys[new[member]] for member in members}, extent)
+        self._rows.shrink(MOST_HELD_BYTES, least=1)
 
     def read(
         self,
@@ -134,42 +137,33 @@ class Ranges:
         self.raise_if_damaged(parts)
         if not lengths.all():
             some = np.flatnonzero(lengths)
-            found = self.read(
-                parts[some],
-                positions[some],
-                lengths[some],
-                keeps_pages=keeps_pages,
-                is_announced=is_announced,
+            found = iter(
+                self.read(
+                    parts[some],
+                    positions[some],
+                    lengths[some],
+                    keeps_pages=keeps_pages,
+                    is_announced=is_announced,
+                )
             )
-            full = dict(zip(some.tolist(), found, strict=True))
-            return [full.get(number, b"") for number in range(len(lengths))]
+            return [next(found) if length else b"" for length in lengths.tolist()]
         with self._lock:
             self._reset_after_fork()
             if keeps_pages:
-                kept = self._find_pages(self._pages_of(parts, positions, lengths), is_urgent=True)
+                pages = self._find_pages(self._numbering.numbers(parts, positions, lengths), is_urgent=True)
             else:
                 if not is_announced:
                     self._announce_rows(parts, positions, lengths, is_urgent=True)
                 taken = self._take_rows(parts, positions, lengths, is_announced=is_announced)
         each = zip(positions.tolist(), lengths.tolist(), strict=True)
-        if not keeps_pages:
+        if keeps_pages:
+            bases = self._numbering.first[parts].tolist()
             return [
-                taken_range.slice(position, length)
-                for taken_range, (position, length) in zip(taken, each, strict=True)
+                _joined(pages, base, position, length)
+                for base, (position, length) in zip(bases, each, strict=True)
             ]
-        try:
-            for page in kept.values():
-                page.wait()
-        except BaseException:
-            with self._lock:
-                for number, page in kept.items():
-                    if page.has_failed:
-                        self._pages.pop(number, None)
-            raise
-        base = self._first_page[parts].tolist()
         return [
-            _joined(kept, first, position, length)
-            for first, (position, length) in zip(base, each, strict=True)
+            extent.slice(position, length) for extent, (position, length) in zip(taken, each, strict=True)
         ]
 
     def in_threads(self, work: Callable[[int], None], items: Sequence[int]) -> None:
@@ -191,9 +185,9 @@ class Ranges:
         return running_sums(self._sizes)
 
     @cached_property
-    def _first_page(self) -> Int64s:
-        """The number of each part's first page; all parts' pages are numbered in one sequence."""
-        return running_sums(-(-self._sizes // PAGE_BYTES))
+    def _numbering(self) -> Pages:
+        """The numbers of all pages."""
+        return Pages(self._sizes)
 
     def raise_if_damaged(self, parts: Int64s) -> None:
         """Raise the error of one of these parts, if a part was marked as damaged."""
@@ -207,97 +201,66 @@ class Ranges:
 
     def _take_rows(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
-    ) -> list[RequestedRange]:
+    ) -> list[Extent]:
         """Return the range that has each of these, and request those that were not announced."""
-        taken: dict[int, RequestedRange] = {}
-        ranges: list[Any] = []  # every None becomes a RequestedRange below
+        taken: dict[int, Extent] = {}
+        extents: list[Any] = []  # every None becomes an Extent below
         new = []
-        stops = (positions + lengths).tolist()
-        for number, (key, stop) in enumerate(zip(self.keys(parts, positions), stops, strict=True)):
-            announced = taken.get(key)
-            if announced is None or announced.stop < stop:
-                announced = self._announced_range(key, stop)
-                if announced is not None and is_announced:
-                    self._remove_announced(key, announced)
-                if announced is None:
+        spans = spans_of(parts, positions, lengths)
+        for number, (key, (_, _, stop)) in enumerate(zip(self.keys(parts, positions), spans, strict=True)):
+            extent = taken.get(key)
+            if extent is None or extent.stop < stop:
+                extent = self._announced(key, stop)
+                if extent is None:
                     new.append(number)
                 else:
-                    taken[key] = announced
-            ranges.append(announced)
-        for announced, members in self._requested(spans_of(parts, positions, lengths, new), is_urgent=True):
+                    taken[key] = extent
+                    if is_announced:  # each announcement is taken once
+                        self._rows.remove(key, extent)
+            extents.append(extent)
+        for extent, members in self._requested([spans[number] for number in new], is_urgent=True):
             for member in members:
-                ranges[new[member]] = announced
-        return ranges
+                extents[new[member]] = extent
+        return extents
 
-    def _announced_range(self, key: int, stop: int) -> RequestedRange | None:
-        """Return the range announced there, if it is long enough and its request has not failed.
-
-        A range whose request failed is requested again. So an error is raised for the readers that wait for
-        the range, and not for later readers, when its cause may have passed.
-        """
+    def _announced(self, key: int, stop: int) -> Extent | None:
+        """Return the range announced there, if it is long enough."""
         found = self._rows.get(key)
-        if found is not None and found.has_failed:
-            self._remove_announced(key, found)
-            return None
         return None if found is None or found.stop < stop else found
 
-    def _remove_announced(self, key: int, found: RequestedRange) -> None:
-        """Remove a range from the announced ones, because each announcement is taken once."""
-        del self._rows[key]
-        self._untaken[found] -= 1
-        if not self._untaken[found]:
-            self._drop(found)
-
-    def _drop(self, found: RequestedRange) -> None:
-        del self._untaken[found]
-        self._untaken_bytes -= found.size_bytes
-
-    def _pages_of(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[int]:
-        """Return the numbers of the pages that these ranges lie in, each once."""
-        first = self._first_page[parts] + positions // PAGE_BYTES
-        last = self._first_page[parts] + (positions + lengths - 1) // PAGE_BYTES
-        numbers: list[int] = np.unique(np.concatenate([first, last])).tolist()
-        return numbers
-
-    def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, RequestedRange]:
+    def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, Extent]:
         """Return the range of each of these pages, and request the pages that are not here."""
-        missing = [n for n in numbers if n not in self._pages or self._pages[n].has_failed]
-        new = np.array(missing, np.int64)
-        parts = np.searchsorted(self._first_page, new, side="right") - 1
-        starts = (new - self._first_page[parts]) * PAGE_BYTES
-        stops = np.minimum(starts + PAGE_BYTES, self._sizes[parts])
-        spans = list(zip(parts.tolist(), starts.tolist(), stops.tolist(), strict=True))
-        for requested_range, members in self._requested(spans, is_urgent=is_urgent):
-            self._pages.update((int(new[member]), requested_range) for member in members)
-        return {number: self._pages[number] for number in numbers}
+        found = {number: page for number in numbers if (page := self._pages.get(number)) is not None}
+        missing = [number for number in numbers if number not in found]
+        for extent, members in self._requested(self._numbering.spans(missing), is_urgent=is_urgent):
+            new = {missing[member] for member in members}
+            self._pages.put(new, extent, is_kept=True)
+            found.update(dict.fromkeys(new, extent))
+        return found
 
-    def _requested(
-        self, spans: Sequence[ByteSpan], *, is_urgent: bool
-    ) -> list[tuple[RequestedRange, list[int]]]:
+    def _requested(self, spans: Sequence[ByteSpan], *, is_urgent: bool) -> list[tuple[Extent, list[int]]]:
         """Request these spans; return each range, and the numbers of the spans in it."""
-        requested = []
-        for (part, start, stop), members in merged(spans):
-            requested.append((RequestedRange(part, start, stop), members))
-        for requested_range, _ in reversed(requested) if is_urgent else requested:
-            self._put(requested_range, is_urgent=is_urgent)
+        requested = [(Extent(*span), members) for span, members in merged(spans)]
+        for extent, _ in reversed(requested) if is_urgent else requested:
+            self._put(extent, is_urgent=is_urgent)
         return requested
 
-    def request(self, ranges: Iterable[RequestedRange]) -> None:
+    def request(self, extents: Iterable[Extent]) -> None:
         """Begin to read these ranges, in this order."""
         with self._lock:
             self._reset_after_fork()
-            for requested_range in ranges:
-                self._put(requested_range, is_urgent=False)
+            for extent in extents:
+                self._put(extent, is_urgent=False)
 
-    def _put(self, requested_range: RequestedRange, *, is_urgent: bool) -> None:
+    def _put(self, extent: Extent, *, is_urgent: bool) -> None:
         given_up = RuntimeError("the interpreter is shutting down: nothing is read any more")
         self._threads.put(
-            partial(self._get, requested_range),
-            partial(requested_range.end, error=given_up),
+            partial(self._get, extent),
+            partial(extent.end, error=given_up),
             is_urgent=is_urgent,
         )
 
-    def _get(self, wanted: RequestedRange) -> None:
+    def _get(self, wanted: Extent) -> None:
         try:
             content = wanted.content(partial(self._content, wanted))
         except BaseException as error:  # noqa: BLE001  (every reader of the range raises it)
@@ -305,7 +268,7 @@ class Ranges:
         else:
             wanted.end(content)
 
-    def _content(self, wanted: RequestedRange) -> bytes | memoryview:
+    def _content(self, wanted: Extent) -> bytes | memoryview:
         """Request a range."""
         part, size_bytes = wanted.part, int(self._sizes[wanted.part])
         name = self._name_of(part)
@@ -361,44 +324,7 @@ class Ranges:
             self.received_bytes += size_bytes
 
 
-def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tuple[ByteSpan, list[int]]]:
-    """Merge spans into ranges to request; return each with the numbers of its spans, in the spans' order."""
-    gap_bytes = GAP_BYTES if gap_bytes is None else gap_bytes
-    ranges: list[tuple[ByteSpan, list[int]]] = []
-    part, start, stop, members = -1, 0, 0, list[int]()
-    for number in sorted(range(len(spans)), key=spans.__getitem__):
-        its_part, its_start, its_stop = spans[number]
-        is_near = its_part == part and its_start <= stop + gap_bytes
-        if is_near and (its_stop <= stop or its_stop - start <= MOST_RANGE_BYTES):
-            stop = max(stop, its_stop)
-            members.append(number)
-            continue
-        if members:
-            ranges.append(((part, start, stop), members))
-        part, start, stop, members = its_part, its_start, its_stop, [number]
-    if members:
-        ranges.append(((part, start, stop), members))
-    return sorted(ranges, key=lambda one: min(one[1]))
-
-
-def _not_empty(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Return those of these ranges that have bytes."""
-    return (
-        (parts, positions, lengths)
-        if lengths.all()
-        else (parts[lengths > 0], positions[lengths > 0], lengths[lengths > 0])
-    )
-
-
-def spans_of(parts: Int64s, positions: Int64s, lengths: Int64s, chosen: Iterable[int]) -> list[ByteSpan]:
-    """Return the chosen ones of these ranges, by their numbers, as spans."""
-    numbers = np.fromiter(chosen, np.int64)
-    starts = positions[numbers]
-    stops = starts + lengths[numbers]
-    return list(zip(parts[numbers].tolist(), starts.tolist(), stops.tolist(), strict=True))
-
-
-def _joined(pages: dict[int, RequestedRange], base: int, position: int, length: int) -> bytes | memoryview:
+def _joined(pages: dict[int, Extent], base: int, position: int, length: int) -> bytes | memoryview:
     """Return bytes that lie in one page, or in several that follow each other."""
     first, last = position // PAGE_BYTES, (position + length - 1) // PAGE_BYTES
     if first == last:
@@ -408,3 +334,190 @@ def _joined(pages: dict[int, RequestedRange], base: int, position: int, length: 
         pages[base + first + number].slice(start, stop - start)
         for number, (start, stop) in enumerate(itertools.pairwise(ends))
     )
+
+
+@dataclass(slots=True, eq=False)
+class _Chunk:
+    """Some announced blocks that are requested together.
+
+    Attributes:
+        blocks: The numbers of the blocks.
+        size_bytes: The size of all of them.
+        triggers_requests: Whether a read of one of these blocks triggers the requests for this chunk and the
+            next ones: true for the first chunk of an announcement, and for chunks that were requested. Other
+            chunks may be left over from a reader that stopped early, and requests for them would be wasted.
+        is_requested: Whether the blocks were requested.
+        next: The chunk that was announced after this one.
+    """
+
+    blocks: list[int]
+    size_bytes: int
+    triggers_requests: bool
+    is_requested: bool = False
+    next: "_Chunk | None" = None
+
+
+class CheckedRanges:
+    """Read ranges as `Ranges` does, but from whole blocks, each compared with its checksum.
+
+    The bytes returned are the bytes that were compared. A block that several rows of a batch lie in, or that
+    several threads need, is requested once; it is kept for the next batches as long as there is room. Safe
+    to use from several threads, and after a fork; not picklable.
+
+    Args:
+        ranges: Reads the blocks.
+        sums: The checksums of the blocks.
+    """
+
+    def __init__(self, ranges: Ranges, sums: "Checksums") -> None:
+        self._ranges = ranges
+        self._sums = sums
+        self._places = BlockPlaces(sums)
+        self._lock = ProcessLock()
+        self._reset()
+
+    def _reset(self) -> None:
+        """Reset the state: at the start, and after a fork, since the child has no threads of requests."""
+        self._pid = os.getpid()
+        self._blocks = Extents()  # by number; those of small fields are kept
+        self._chunks: dict[int, deque[_Chunk]] = {}  # by block: the chunks announced with it and not read yet
+        # By field, its rows and its heap apart: the blocks announced shortly before, and the last chunk.
+        self._recent: defaultdict[int, Extents] = defaultdict(Extents)
+        self._last: dict[int, _Chunk] = {}
+
+    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
+        """Announce ranges that will be read soon, in this order; reading triggers requests for them.
+
+        See `AwayParts`.
+        """
+        blocks = self._places.find(*full_of(parts, positions, lengths))
+        if not len(blocks):
+            return
+        with self._lock:
+            self._reset_after_fork()
+            if keeps_pages:
+                self._request(np.unique(blocks).tolist())
+                return
+            field = self._sums.group_of(int(blocks[0]))
+            recent = self._recent[field]
+            most_bytes = MOST_CHECKED_BYTES // 2 // len(self._recent)
+            new = new_blocks(recent, blocks, self._places, most_bytes, least=1)
+            is_first = True
+            for group, size_bytes in grouped(new, self._sums.length):
+                chunk = _Chunk(group, size_bytes, triggers_requests=is_first)
+                is_first = False
+                if field in self._last:
+                    self._last[field].next = chunk
+                self._last[field] = chunk
+                for block in group:
+                    self._chunks.setdefault(block, deque(maxlen=_MOST_ANNOUNCEMENTS)).append(chunk)
+            while len(self._chunks) > _MOST_ANNOUNCED:
+                del self._chunks[next(iter(self._chunks))]
+
+    def read(
+        self,
+        parts: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool,
+        is_announced: bool = True,
+    ) -> Sequence[bytes | memoryview]:
+        """Return the bytes of these ranges, waiting for those that are not here; see `AwayParts`.
+
+        `is_announced` has no effect: blocks stay held in any case.
+
+        Raises:
+            CacheFormatError: if a block has other bytes than were written, or the store has no such object.
+            StorageError: if the store does not answer.
+            SpendingError: if a limit on spending is reached.
+        """
+        contents: list[bytes | memoryview] = [b""] * len(parts)
+        full = np.flatnonzero(lengths)
+        blocks = self._places.find(parts[full], positions[full], lengths[full])
+        members: dict[int, list[int]] = {}
+        for number, block in zip(full.tolist(), blocks.tolist(), strict=True):
+            members.setdefault(block, []).append(number)
+        for group, _ in grouped(members, self._sums.length, _AT_ONCE_BYTES):
+            for block, extent in self._checked(group, keeps_pages=keeps_pages):
+                for number in members[block]:
+                    # A copy, because a view of one row would keep the whole block in memory.
+                    contents[number] = bytes(extent.slice(int(positions[number]), int(lengths[number])))
+        return contents
+
+    def _checked(self, blocks: list[int], *, keeps_pages: bool) -> list[tuple[int, Extent]]:
+        """Return these blocks, which have arrived and were compared."""
+        extents, new = dict[int, Extent](), dict[int, Extent]()
+        try:
+            with self._lock:
+                self._reset_after_fork()
+                self._request_ahead(blocks)
+                for block, span in zip(blocks, spans_of(*self._places.where(blocks)), strict=True):
+                    extent = self._blocks.get(block)
+                    if extent is None:
+                        extent = new[block] = Extent(*span)
+                        self._blocks.put({block}, extent, is_kept=keeps_pages)
+                    extents[block] = extent
+                self._renew(blocks)
+            if new:
+                self._fill(new)
+        finally:
+            failed = {block: extent for block, extent in new.items() if not extent.is_done}
+            if failed:
+                with self._lock:
+                    for block, extent in failed.items():
+                        self._blocks.remove(block, extent)
+                for extent in failed.values():
+                    extent.end(error=RuntimeError("the block was not read"))
+        found = []
+        for block, extent in extents.items():
+            # If another reader's request failed, this one tries it.
+            found += (
+                [(block, extent)] if extent.arrives() else self._checked([block], keeps_pages=keeps_pages)
+            )
+        return found
+
+    def _fill(self, new: dict[int, Extent]) -> None:
+        """Read and compare these blocks."""
+        sums, numbers = self._sums, np.fromiter(new, np.int64)
+        self._ranges.in_threads(sums.load, sums.missing(numbers))
+        received = self._ranges.read(*self._places.where(numbers), keeps_pages=False)
+        for (block, extent), content in zip(new.items(), received, strict=True):
+            whole = bytes(content)  # a copy: the buffer received may be larger than this block
+            sums.compare(block, whole)
+            extent.end(whole)
+
+    def _renew(self, blocks: list[int]) -> None:
+        """Mark these blocks as most recently used; drop the least recently used ones that exceed the room."""
+        self._blocks.renew(blocks)
+        self._blocks.shrink(MOST_CHECKED_BYTES)
+
+    def _request_ahead(self, blocks: list[int]) -> None:
+        """Request the blocks that were announced together with these blocks and after them."""
+        most_bytes = AHEAD_BYTES // max(1, len(self._recent))
+        for block in blocks:
+            chunks = self._chunks.get(block, ())
+            place = next((place for place, chunk in enumerate(chunks) if chunk.triggers_requests), None)
+            if place is None:
+                continue
+            passed = [self._chunks[block].popleft() for _ in range(place + 1)]
+            if not chunks:
+                del self._chunks[block]
+            chunk: _Chunk | None = passed[-1]
+            ahead_bytes = -passed[-1].size_bytes
+            while chunk is not None and ahead_bytes < most_bytes:
+                if not chunk.is_requested:
+                    chunk.is_requested = chunk.triggers_requests = True
+                    self._request(chunk.blocks)
+                ahead_bytes += chunk.size_bytes
+                chunk = chunk.next
+
+    def _request(self, blocks: list[int]) -> None:
+        self._renew(blocks)
+        new = [block for block in blocks if block not in self._blocks]
+        if new:
+            self._ranges.announce(*self._places.where(new), keeps_pages=False)
+
+    def _reset_after_fork(self) -> None:
+        if os.getpid() != self._pid:
+            self._reset()

@@ -29,45 +29,43 @@ from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._objects.store import CredentialsError
 
 
-class RequestedRange:
-    """Bytes of one part that were requested.
+class Extent:
+    """Bytes of one part that are requested, or only counted in a plan.
 
     Attributes:
         part: The number of the part.
         start: The position of the first byte.
         stop: The position after the last byte.
-        keys: The keys of the announced ranges that lie in it.
+        size_bytes: The number of bytes.
+        is_done: Whether the bytes have arrived, or the request failed.
     """
 
-    __slots__ = ("_content", "_done", "_error", "keys", "part", "start", "stop")
+    __slots__ = ("_content", "_done", "_error", "is_done", "part", "size_bytes", "start", "stop")
 
     def __init__(self, part: int, start: int, stop: int) -> None:
         self.part, self.start, self.stop = part, start, stop
-        self.keys: tuple[int, ...] = ()
+        self.size_bytes = stop - start
+        self.is_done = False
         self._content: bytes | memoryview = b""
         self._error: BaseException | None = None
         self._done = threading.Lock()
         self._done.acquire()
 
     @property
-    def size_bytes(self) -> int:
-        """The number of bytes."""
-        return self.stop - self.start
-
-    @property
     def has_failed(self) -> bool:
         """Whether the request failed."""
         return self._error is not None
 
-    @property
-    def is_done(self) -> bool:
-        """Whether the bytes have arrived, or the request failed."""
-        return not self._done.locked()
-
     def end(self, content: bytes | memoryview = b"", error: BaseException | None = None) -> None:
         """Set the content that arrived, or the error of the request."""
-        self._content, self._error = content, error
+        self._content, self._error, self.is_done = content, error, True
         self._done.release()
+
+    def arrives(self) -> bool:
+        """Wait for the end of the request; return whether the bytes have arrived."""
+        with self._done:
+            pass
+        return self._error is None
 
     def wait(self) -> None:
         """Wait until the bytes have arrived.
@@ -75,9 +73,7 @@ class RequestedRange:
         Raises:
             BaseException: the error of the request, if it failed.
         """
-        with self._done:
-            pass
-        if self._error is not None:
+        if not self.arrives() and self._error is not None:
             raise self._error
 
     def content(self, fetch: Callable[[], bytes | memoryview]) -> bytes | memoryview:
@@ -91,6 +87,76 @@ class RequestedRange:
         if not first and length == len(self._content):
             return self._content
         return memoryview(self._content)[first : first + length]
+
+
+class Extents:
+    """Extents by key: rows, pages or blocks. Several keys may have one extent. The caller has a lock.
+
+    An extent is kept, or until its last key is removed, or until there is no room for it: then the extent
+    that was put or renewed first is dropped first.
+
+    Attributes:
+        size_bytes: The size of all extents that may be dropped.
+    """
+
+    def __init__(self) -> None:
+        self._extents: dict[int, Extent] = {}
+        self._keys: dict[Extent, set[int]] = {}  # of each that may be dropped, in the order of dropping
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._extents)
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._extents
+
+    def get(self, key: int) -> Extent | None:
+        """Return the extent of a key, if there is one and its request has not failed.
+
+        An extent whose request failed is requested again. So an error is raised for the readers that wait for
+        the extent, and not for later readers, when its cause may have passed.
+        """
+        extent = self._extents.get(key)
+        if extent is None or not extent.has_failed:
+            return extent
+        self.remove(key, extent)
+        return None
+
+    def put(self, keys: set[int], extent: Extent, *, is_kept: bool = False) -> None:
+        """Add an extent, and drop it for room later unless it is kept."""
+        self._extents.update(dict.fromkeys(keys, extent))
+        if not is_kept:
+            self._keys[extent] = keys
+            self.size_bytes += extent.size_bytes
+
+    def remove(self, key: int, extent: Extent) -> None:
+        """Remove a key, if this extent is still the key's."""
+        if self._extents.get(key) is not extent:
+            return
+        del self._extents[key]
+        keys = self._keys.get(extent)
+        if keys is not None:
+            keys.remove(key)
+            if not keys:
+                self._drop(extent)
+
+    def renew(self, keys: Iterable[int]) -> None:
+        """Drop the extents of these keys after all others."""
+        for key in keys:
+            extent = self._extents.get(key)
+            if extent in self._keys:
+                self._keys[extent] = self._keys.pop(extent)
+
+    def shrink(self, most_bytes: int, least: int = 0) -> None:
+        """Drop extents that exceed this room, but not the last `least` ones."""
+        while self.size_bytes > most_bytes and len(self._keys) > least:
+            self._drop(next(iter(self._keys)))
+
+    def _drop(self, extent: Extent) -> None:
+        for key in self._keys.pop(extent):
+            if self._extents.get(key) is extent:  # a longer one may have taken its place
+                del self._extents[key]
+        self.size_bytes -= extent.size_bytes
 
 
 # Daemon threads, which end with their executor and delay the exit by seconds at most.
