@@ -9,7 +9,7 @@ import numpy as np
 from yogadl._core.arguments import bool_argument, int_argument
 from yogadl._core.protocols import RandomAccess
 from yogadl._order import Blocks, Mixture, make_order
-from yogadl._stream.cursor import read_cursor, read_skipped
+from yogadl._stream.cursor import read_skipped
 from yogadl._stream.cut import Point, Remainder, Shard
 from yogadl._stream.run import Run
 from yogadl._stream.stream import RecordStream
@@ -66,7 +66,7 @@ def _resume(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
     skipped = read_skipped(cursor)
     if skipped.ranges and skipped.records == run.shard.records:
         run = run.skipping(skipped)
-    return replace(run, start=read_cursor(run.identity(), cursor, rebind))
+    return run.resumed(cursor, rebind)
 
 
 def _resume_mix(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:

@@ -24,6 +24,7 @@ from yogadl.adapters.grain._items import (
     ItemsOrNone,
     Operation,
     RecordItems,
+    StreamItems,
     StreamMapDataset,
     effect_of,
     length_of,
@@ -100,9 +101,9 @@ class Sampler(_ShardPlaces):
     @takes_a_stream
     def __init__(self, stream: RecordStream, epochs: int | None = 1) -> None:
         numbering = as_order(stream).run.numbering(Cut(epochs=epochs))
-        numbering.cut.warn_if_finished(numbering.shard, numbering.cut.span(numbering.start))
+        numbering.warn_if_finished()
         super().__init__(numbering, length_of(numbering))
-        self._batches = NumberedBatches(stream, _AT_ONCE)
+        self._batches = NumberedBatches(stream, Cut(_AT_ONCE))
         self._computed_indices: tuple[int, int, list[int]] = (
             -1,
             0,
@@ -202,10 +203,8 @@ def make_dataloader(
         [[0, 1, 2, 3], [4, 5]]
     """
     _check_options(options, names_of(make_dataloader))
-    numbering, items = _items_of(
-        stream, epochs, batch_size, drop_remainder, padding_field, skip_finished_epoch
-    )
-    return _data_loader(numbering, items, list(operations), worker_count, options)
+    items = _items_of(stream, epochs, batch_size, drop_remainder, padding_field, skip_finished_epoch)
+    return _data_loader(items, list(operations), worker_count, options)
 
 
 @takes_a_stream
@@ -248,7 +247,7 @@ def map_dataset(
     """
     allow_workers()
     items = _items_of(stream, epochs, batch_size, drop_remainder, padding_field, skip_finished_epoch)
-    return StreamMapDataset(*items)
+    return StreamMapDataset(items)
 
 
 def allow_workers() -> None:
@@ -264,20 +263,14 @@ def _items_of(
     drop_remainder: bool,
     padding_field: str | None,
     skip_finished_epoch: bool,
-) -> tuple[Numbering, RecordItems | BatchItems]:
-    """Return the numbering of the items, and the reader of items by number: batches if a size is given."""
+) -> StreamItems:
+    """Return the reader of items by number: of batches if a size is given, else of records."""
     stream = as_stream(stream)
     warn_if_unsharded(stream, ranks_of("jax"), SHARD_ARGUMENTS)
     cut = cut_of(batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
-    stream = stream.past_finished(cut)
-    numbering = stream.run.numbering(cut)
-    cut.warn_if_finished(numbering.shard, cut.span(numbering.start))
-    batches = NumberedBatches(
-        stream, cut.size, drop_remainder, padding_field=padding_field
-    )  # checks the field
-    if batch_size is None:
-        return numbering, RecordItems(stream, numbering, padding_field)
-    return numbering, BatchItems(batches, numbering)
+    batches = NumberedBatches(stream, cut, padding_field=padding_field)
+    batches.numbering.warn_if_finished()
+    return RecordItems(batches) if batch_size is None else BatchItems(batches)
 
 
 def _check_options(options: Collection[str], ours: Sequence[str]) -> None:
@@ -290,8 +283,7 @@ def _check_options(options: Collection[str], ours: Sequence[str]) -> None:
 
 
 def _data_loader(
-    numbering: Numbering,
-    source: RecordItems | BatchItems,
+    source: StreamItems,
     operations: Sequence[Operation],
     worker_count: int | None,
     options: dict[str, Any],
@@ -300,12 +292,13 @@ def _data_loader(
     workers = os.cpu_count() or 1 if worker_count is None else int_argument("worker_count", worker_count)
     if workers:
         allow_workers()
+    numbering = source.numbering
     _check_shards(numbering, options.pop("shard_options", None))
     effect = effect_of(operations)
     assignment = Assignment(max(1, workers), effect.deal, length_of(numbering))
     is_random = not all(isinstance(operation, _WITHOUT_RNG) for operation in operations)
     sampler = ItemSampler(numbering, assignment, effect, is_random=is_random)
-    items: RecordItems | BatchItems | ItemsOrNone = source
+    items: StreamItems | ItemsOrNone = source
     if assignment.length != length_of(numbering):
         items, operations = ItemsOrNone(source), [_DropEmptyPlaces(), *operations]
     options.setdefault("read_options", grain.ReadOptions(0, 0))

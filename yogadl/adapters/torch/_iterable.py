@@ -17,7 +17,7 @@ import torch
 
 from yogadl._core.arguments import int_argument
 from yogadl._dataref import takes_a_stream
-from yogadl._stream import Cut, NumberedBatches, Point, RecordStream, as_stream, read_cursor, write_cursor
+from yogadl._stream import Cut, NumberedBatches, Numbering, Point, RecordStream, as_stream, read_cursor
 from yogadl.adapters._checks import cut_of
 from yogadl.adapters.torch._loader import TensorBatches
 from yogadl.adapters.torch._sampler import warn_of_shards
@@ -174,7 +174,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
         if transform is not None and not callable(transform):
             raise ConfigurationError(f"transform must be a function, not {transform!r}")
         self._items = _WorkerItems(stream, cut, batch_size is not None, padding_field, transform)
-        self._items.numbered(stream.run.start, 1)  # checks the padding field
+        self._items.batches(stream.run.start, 1)  # checks the padding field
         warn_of_shards(stream, cut)
         self._epochs = SharedEpochs(stream.run.start)
 
@@ -198,17 +198,20 @@ class _WorkerItems:
     padding_field: str | None
     transform: Transform | None
 
-    def numbered(self, start: Point, workers: int) -> NumberedBatches:
+    def numbering(self, start: Point) -> Numbering:
+        """Return the numbers of all workers' items in the epoch that begins at `start`."""
+        return replace(self.stream.run, start=start).numbering(self.cut)
+
+    def batches(self, start: Point, workers: int) -> NumberedBatches:
         """Return a reader of the epoch that begins at `start`, by batch; or by block of single records."""
-        stream = RecordStream(replace(self.stream.run, start=start))
-        size = self.cut.size
+        stream, cut = self.stream.starting(start), self.cut
         if not self.is_batched:
-            size = workers * stream.run.at_once(_READ_BYTES, _READ_RECORDS)
-        return NumberedBatches(stream, size, self.cut.drop_remainder, padding_field=self.padding_field)
+            cut = Cut(workers * stream.run.at_once(_READ_BYTES, _READ_RECORDS))
+        return NumberedBatches(stream, cut, padding_field=self.padding_field)
 
     def read(self, start: Point, worker: int, workers: int, skip: int) -> Iterator[Any]:
         """Yield the items of one worker, without the first `skip` of them."""
-        numbered = self.numbered(start, workers)
+        numbered = self.batches(start, workers)
         if self.is_batched:
             items = self._batches(numbered, start.epoch, worker + skip * workers, workers)
         else:
@@ -248,7 +251,7 @@ class ItemIterator(Iterator[Any]):
         self._number = epochs.begin()
         worker = self._id or WorkerId()
         self._worker, self._workers = worker.worker, worker.workers
-        self._start: Point | None = None
+        self._numbering: Numbering | None = None
         self._yielded = 0
         self._is_finished = False
         self._items_left: Iterator[Any] | None = None
@@ -256,7 +259,7 @@ class ItemIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if self._items_left is None:
             self._items_left = self._items.read(
-                self._claimed_start(), self._worker, self._workers, self._yielded
+                self._claimed().start, self._worker, self._workers, self._yielded
             )
         try:
             item = next(self._items_left)
@@ -269,33 +272,30 @@ class ItemIterator(Iterator[Any]):
         self._yielded += 1
         return item
 
-    def _claimed_start(self) -> Point:
-        if self._start is None:
-            self._start = self._epochs.claim(self._id, self._number)
+    def _claimed(self) -> Numbering:
+        """Return the numbers of the items of the claimed epoch; claim one if there is none yet."""
+        if self._numbering is None:
+            self._numbering = self._items.numbering(self._epochs.claim(self._id, self._number))
             if not self._worker:
-                cut = self._items.cut
-                cut.warn_if_finished(self._items.stream.shard, cut.span(self._start))
-        return self._start
+                self._numbering.warn_if_finished()
+        return self._numbering
 
-    def _reach(self, start: Point, yielded: int) -> Point:
-        """Return the point of a cursor after this worker's last item and all items before it."""
-        items = self._worker + (yielded - 1) * self._workers + 1 if yielded else 0
-        cut = self._items.cut
-        return cut.reach(self._items.stream.shard, cut.span(start), items)
+    def _up_to(self, yielded: int) -> int:
+        """Return the number of all workers' items up to the last one of this worker."""
+        return self._worker + (yielded - 1) * self._workers + 1 if yielded else 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of items yielded, and the cursor if each worker yielded as many."""
-        start = self._claimed_start()
-        run = self._items.stream.run
+        numbering = self._claimed()
         state = {
-            "cursor": write_cursor(run.identity(), self._reach(start, self._yielded)),
-            "start": list(start),
+            "cursor": numbering.cursor(self._up_to(self._yielded)),
+            "start": list(numbering.start),
             "yielded": self._yielded,
             **self._layout(),
         }
         if self._is_finished and not self._items.is_batched:
             # The number of items does not show the end if the shard has no record in the epoch's last row.
-            state["end"] = write_cursor(run.identity(), run.shard.end(start))
+            state["end"] = numbering.cursor(0, is_end=True)
         return state
 
     def _layout(self) -> dict[str, Any]:
@@ -317,13 +317,14 @@ class ItemIterator(Iterator[Any]):
                 f"the state is not one of an IterableDataset's iterator ({error}): load a state that "
                 "StatefulDataLoader saved"
             ) from error
-        if layout != self._layout() or self._reach(start, yielded) != point:
+        numbering = self._items.numbering(start)
+        if layout != self._layout() or numbering.reach(self._up_to(yielded)) != point:
             raise CursorError(
                 f"the state was saved with {layout} and its own shard, this iterator has {self._layout()}: "
                 "to resume with another layout, open the stream with "
                 "cursor=yogadl.adapters.torch.cursor(state_dict)"
             )
-        self._start, self._yielded, self._items_left = start, yielded, None
+        self._numbering, self._yielded, self._items_left = numbering, yielded, None
         self._is_finished = "end" in state
         self._epochs.move(self._id, start)
 
