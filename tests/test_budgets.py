@@ -24,6 +24,7 @@ SMALLER_MODULES = {
     "_stream.numbered": "for frameworks that ask for batches by number",
     "_stream.opening": "the door of the room for references: it checks what users give",
     "_views.records": "loaded only for sources that are read without a cache",
+    "adapters.grain._source": "every adapter reads its framework's data in a module of this name",
     "adapters.keras._source": "every adapter reads its framework's data in a module of this name",
     "adapters.tensorflow._cache": "the function of 0.1.4, and nothing else uses it",
     "cli._completion": "a sub-command",

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import grain
 import numpy as np
+from absl import flags
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.leaf import Leaf
@@ -29,7 +30,7 @@ from yogadl._stream import (
     Shard,
     read_cursor,
 )
-from yogadl.adapters._checks import with_padding
+from yogadl.adapters._checks import delivered_in_turn, with_padding
 from yogadl.errors import ConfigurationError, CursorError
 
 # Assign items to Grain's worker processes so that Grain delivers the workers' elements in order.
@@ -121,10 +122,8 @@ class Assignment:
                     return None
                 full += 1
             elements.append(full)
-        total = sum(elements)
-        if elements != [len(range(worker, total, self.workers)) for worker in range(self.workers)]:
-            return None
-        return min(total * self.deal, self.items)
+        total = delivered_in_turn(elements)
+        return None if total is None else min(total * self.deal, self.items)
 
 
 # Compute what Grain needs about numbered items: a length, random keys, and JSON for its checkpoints.
@@ -144,19 +143,6 @@ def random_key(numbering: Numbering, number: int) -> int:
     """Return the key of an item's random generator, made of seed, epoch and the first record's position."""
     epoch, inside = numbering.locate(number)
     return derive_key(_KEY_USE, numbering.identity.seed or 0, epoch, numbering.position(epoch, inside))
-
-
-def cursor_of(numbering: Numbering, delivered: int, *, is_short: bool) -> dict[str, Any]:
-    """Return the cursor after `delivered` items.
-
-    Args:
-        numbering: The numbers of the items.
-        delivered: The number of delivered items.
-        is_short: Whether the last delivered batch has fewer items than a full one. At the end of the items,
-            the cursor is then the end itself, so that a shard that has one record less than the others
-            ends at the same position as they do.
-    """
-    return numbering.cursor(delivered, is_end=is_short and delivered == numbering.length)
 
 
 def to_json(numbering: Numbering) -> dict[str, Any]:
@@ -471,3 +457,9 @@ class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain
 
     def __str__(self) -> str:
         return f"StreamMapDataset({self._source!r})"
+
+
+def allow_workers() -> None:
+    """Let Grain start workers in a program that does not parse absl's flags, whose values Grain reads."""
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()

@@ -18,7 +18,7 @@ from yogadl._core.protocols import Stream
 from yogadl._core.spec import DictNode, Node, SequenceNode, Spec
 from yogadl._dataref import takes_a_stream
 from yogadl._stream import Cut, RecordStream, StreamIterator, as_stream
-from yogadl.adapters._checks import SHARD_ARGUMENTS, ahead_of, cut_of, ranks_of, warn_if_unsharded
+from yogadl.adapters._checks import ahead_of, cut_of, ranks_of, warn_if_unsharded
 from yogadl.errors import ConfigurationError, MissingDependencyError, UnsupportedDataError
 
 # Map the fields of a record to Keras's x, y and sample weight.
@@ -245,7 +245,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         # A finite dataset is not checked: validation data is often the same on all ranks. (tf.distribute
         # shards by itself.)
         if epochs is None:
-            warn_if_unsharded(stream, ranks_of(keras.backend.backend()), SHARD_ARGUMENTS)
+            warn_if_unsharded(stream, ranks_of(keras.backend.backend()))
 
     @property
     def stream(self) -> RecordStream:
