@@ -64,7 +64,7 @@ yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span run
 yogadl._stream walk
 yogadl._stream.cut count_of pieces_of
 yogadl.adapters.arrays arrays_source=_source
-yogadl.adapters.grain _items _sampler=_loader _state grain_loader=_loader
+yogadl.adapters.grain _items grain_loader=_loader
 yogadl.adapters.grain._items Assignment
 yogadl.adapters.jax _shards=_loader jax_loader=_loader
 yogadl.adapters.keras keras_loader=_loader

@@ -102,7 +102,7 @@ def test_records_and_batches_are_read_with_their_places(count):
 
 def test_batches_by_number_are_read_with_their_places():
     stream = placed(103, **PADDED, start_offset=5)
-    numbered = NumberedBatches(stream, 8, padding_field="p")
+    numbered = NumberedBatches(stream, Cut(8), padding_field="p")
     places = [(epoch, number) for epoch in (0, 1) for number in range(numbered.count(epoch))]
     check_places(stream, [numbered.batch(*place) for place in places], (0, 1), "p")
 

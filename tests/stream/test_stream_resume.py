@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import NumberedBatches
+from inside import Cut, NumberedBatches
 from memory_source import batch_ids, flat, stream_of
 
 from yogadl.errors import ConfigurationError
@@ -150,9 +150,8 @@ def test_a_finished_epoch_is_one_of_which_this_loader_has_no_batch(data):
         read = first_iteration(opened)
         assert first_iteration(loaded) == first_iteration(moved) == read
         assert read in (rest, following)
-        numbered = NumberedBatches(
-            stream_of(records, **options, cursor=state), size, drop, skip_finished_epoch=True
-        )
+        cut = Cut(size, drop, skip_finished_epoch=True)
+        numbered = NumberedBatches(stream_of(records, **options, cursor=state), cut)
         epoch = numbered.stream.start.epoch
         assert flat(numbered.batch(epoch, i)["id"].tolist() for i in range(numbered.count(epoch))) == read
         found.append((rest, following, read))

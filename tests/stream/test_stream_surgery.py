@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import NumberedBatches
+from inside import Cut, NumberedBatches
 from memory_source import MemorySource, open_stream, stream_of
 
 import yogadl
@@ -284,7 +284,7 @@ def test_shards_of_unequal_length_are_noticed_by_what_is_left():
 
 def test_batches_by_number_and_pickled_streams_leave_them_out_too():
     stream = pickle.loads(pickle.dumps(open_stream(MemorySource(12), **SHUFFLED).skip_ranges([(2, 5)])))
-    numbered = NumberedBatches(stream, 4)
+    numbered = NumberedBatches(stream, Cut(4))
     assert ids(map(numbered.batch, [0, 0, 0], range(3))) == ids(stream.batch(4))
     assert repr(stream) == "<RecordStream of 9 records, order global, shard 0 of 1, skips [(2, 5)]>"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from inside import NumberedBatches
+from inside import Cut, NumberedBatches
 from job import Job
 
 from yogadl.adapters.tensorflow import make_tf_dataset
@@ -15,6 +15,6 @@ def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
     if job.workers:
         dataset = dataset.prefetch(job.workers)
     # tf.data owns the iterator, so what it delivered is counted here.
-    numbering = NumberedBatches(stream, job.batch_size).numbering
+    numbering = NumberedBatches(stream, Cut(job.batch_size)).numbering
     for delivered, batch in enumerate(dataset, 1):
-        yield batch["id"].numpy().tolist(), numbering.cursor(numbering.reach(delivered))
+        yield batch["id"].numpy().tolist(), numbering.cursor(delivered)

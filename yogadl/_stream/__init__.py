@@ -15,10 +15,10 @@ from yogadl._stream.cursor import Identity, Numbering, read_cursor, write_cursor
 from yogadl._stream.cut import Cut, Flags, Point, Rows, Shard, Span, walk
 from yogadl._stream.deaths import WorkerErrors
 from yogadl._stream.items import Batches, Finish, ItemStage, Pending, Read
-from yogadl._stream.iterator import Claims, Restartable, StreamIterator, begin
+from yogadl._stream.iterator import Restartable, StreamIterator, begin
 from yogadl._stream.opening import NumberedBatches, open_shard, open_stream
 from yogadl._stream.prefetch import ForkedError, Prefetch, Stats
-from yogadl._stream.recipe import Make, Recipe, SpanProgress
+from yogadl._stream.recipe import Make, Recipe
 from yogadl._stream.run import INDICES_PER_CHUNK, Ahead, Counters, Run
 from yogadl._stream.stream import Loader, RecordStream, as_order, as_stream
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Ahead",
     "Batches",
-    "Claims",
     "Counters",
     "Cut",
     "Finish",
@@ -43,7 +42,6 @@ __all__ = [
     "Pending",
     "Point",
     "Prefetch",
-    "SpanProgress",
     "Read",
     "Recipe",
     "RecordStream",

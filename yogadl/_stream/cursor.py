@@ -380,6 +380,10 @@ class Numbering:
         last = self.start.epoch + self.cut.epochs - 1
         return self.shard.end(self.start if last == self.start.epoch else Point(last, 0))
 
-    def cursor(self, point: Point) -> dict[str, Any]:
-        """Return the cursor for a point."""
-        return write_cursor(self.identity, point)
+    def cursor(self, delivered: int, *, is_end: bool = False) -> dict[str, Any]:
+        """Return the cursor after this many items; with `is_end`, for the end of the last epoch."""
+        return write_cursor(self.identity, self.end() if is_end else self.reach(delivered))
+
+    def warn_if_finished(self) -> None:
+        """Log that there are no items, if the start lies within an epoch; see `Cut.warn_if_finished`."""
+        self.cut.warn_if_finished(self.shard, self.cut.span(self.start))

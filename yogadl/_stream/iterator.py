@@ -259,11 +259,11 @@ class ShownIterator(StreamIterator[Item_co]):
         self._finish()
 
 
-def begin(recipe: Recipe, claims: Claims) -> StreamIterator:
+def begin(recipe: Recipe, claims: Claims, kind: type[StreamIterator] = StreamIterator) -> StreamIterator:
     """Return an iterator that will claim its epochs from `claims`."""
     progress = SpanProgress()
     claims.begin(progress)
-    return (ShownIterator if recipe.is_shown else StreamIterator)(recipe, progress, claims)
+    return (ShownIterator if recipe.is_shown else kind)(recipe, progress, claims)
 
 
 class Restartable(Generic[Item_co]):

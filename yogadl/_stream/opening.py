@@ -14,7 +14,7 @@ import numpy as np
 from yogadl._core.arguments import bool_argument, int_argument
 from yogadl._core.protocols import Column, Memory, RandomAccess
 from yogadl._order import Blocks, Mixture, make_order
-from yogadl._stream.cursor import read_cursor, read_skipped
+from yogadl._stream.cursor import read_skipped
 from yogadl._stream.cut import Cut, Flags, Point, Remainder, Rows, Shard
 from yogadl._stream.items import Batches
 from yogadl._stream.run import RowBlocks, Run
@@ -30,11 +30,9 @@ class NumberedBatches:
 
     Args:
         stream: The stream.
-        size: The number of records in a batch.
-        drop_remainder: Whether to leave out an epoch's last batch if it is short.
+        cut: How the stream is cut into batches; if it skips finished epochs, the batches start with the next
+            epoch if none is left from the stream's start on.
         padding_field: The name of a field to add to each batch: a bool for each record, true for padding.
-        skip_finished_epoch: Whether to start with the next epoch if no batch is left of the epoch in which
-            the stream starts.
 
     Attributes:
         stream: The stream, from where the batches start.
@@ -46,22 +44,13 @@ class NumberedBatches:
 
     Example:
         >>> import yogadl
-        >>> from yogadl._stream import NumberedBatches
-        >>> batches = NumberedBatches(yogadl.from_source([10, 11, 12, 13, 14]).stream(), 2)
+        >>> from yogadl._stream import Cut, NumberedBatches
+        >>> batches = NumberedBatches(yogadl.from_source([10, 11, 12, 13, 14]).stream(), Cut(2))
         >>> batches.count(epoch=0), batches.batch(epoch=1, number=1).tolist()
         (3, [12, 13])
     """
 
-    def __init__(
-        self,
-        stream: RecordStream,
-        size: int,
-        drop_remainder: bool = False,
-        *,
-        padding_field: str | None = None,
-        skip_finished_epoch: bool = False,
-    ) -> None:
-        cut = Cut(size, drop_remainder, skip_finished_epoch=skip_finished_epoch)
+    def __init__(self, stream: RecordStream, cut: Cut, *, padding_field: str | None = None) -> None:
         self.size = cut.size
         self.stream = stream = stream.past_finished(cut)
         self._run = run = stream.run
@@ -72,7 +61,7 @@ class NumberedBatches:
 
     def __reduce__(self) -> Any:
         make = partial(NumberedBatches, padding_field=self.padding_field)
-        return make, (self.stream, self.size, self.numbering.cut.drop_remainder)
+        return make, (self.stream, self.numbering.cut)
 
     def count(self, epoch: int) -> int:
         """Return the number of batches in an epoch; in the stream's first epoch, from its start on."""
@@ -160,7 +149,7 @@ def _resume(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
     skipped = read_skipped(cursor)
     if skipped.ranges and skipped.records == run.shard.records:
         run = run.skipping(skipped)
-    return replace(run, start=read_cursor(run.identity(), cursor, rebind))
+    return run.resumed(cursor, rebind)
 
 
 def _resume_mix(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:

@@ -30,7 +30,7 @@ from yogadl._core.protocols import (
 )
 from yogadl._core.spec import Spec
 from yogadl._order import Order
-from yogadl._stream.cursor import Identity, Numbering, Skipped
+from yogadl._stream.cursor import Identity, Numbering, Skipped, read_cursor
 from yogadl._stream.cut import Cut, Point, Rows, Shard, joined
 
 if TYPE_CHECKING:
@@ -135,6 +135,14 @@ class Run:
         start = Point(self.start.epoch, skipped.before(position))
         shard = replace(self.shard, records=skipped.kept)
         return replace(self, shard=shard, start=start, skipped=skipped if skipped.ranges else None)
+
+    def resumed(self, cursor: Any, rebind: bool = False) -> "Run":  # Any: the cursor comes from a file
+        """Return the run that starts at a cursor's place.
+
+        Raises:
+            CursorError: if `cursor` is no cursor, or belongs to other data or another order.
+        """
+        return replace(self, start=read_cursor(self.identity(), cursor, rebind))
 
     def identity(self) -> Identity:
         """Return the identity that a cursor of this run must match."""

@@ -442,8 +442,11 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
 
     def past_finished(self, cut: Cut) -> "RecordStream[Item_co]":
         """Return the stream that starts where items with this cut begin; see `Cut.past_finished`."""
-        start = cut.past_finished(self._run.shard, cut.span(self._run.start)).start
-        return self if start == self._run.start else RecordStream(replace(self._run, start=start))
+        return self.starting(cut.past_finished(self._run.shard, cut.span(self._run.start)).start)
+
+    def starting(self, point: Point) -> "RecordStream[Item_co]":
+        """Return the stream that starts at a point, whose position counts kept positions only."""
+        return self if point == self._run.start else RecordStream(replace(self._run, start=point))
 
     def plan(
         self, *, epochs: int = 1, records_per_s: float | None = None, prices: "Prices | None" = None

@@ -1,14 +1,15 @@
-"""Convert the trees of records and batches, and check arguments, for several adapters."""
+"""Convert trees of records and batches, count items of workers, and check arguments, for several adapters."""
 
 import importlib
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
-from yogadl._core.arguments import int_argument
+from yogadl._core.arguments import int_argument, unknown_argument
 from yogadl._core.leaf import Leaf
 from yogadl._core.spec import DictNode, Spec
+from yogadl._dataref import RecordsRef
 from yogadl._stream import Cut, RecordStream
 from yogadl.errors import ConfigurationError, MissingDependencyError
 
@@ -31,15 +32,25 @@ def map_leaves(function: Callable[[Any, Path], Any], tree: Any, path: Path = ())
     return function(tree, path)
 
 
+def delivered_in_turn(counts: Sequence[int]) -> int | None:
+    """Return the number of items of all workers; ``None`` if they are not the first items of the order.
+
+    Worker k of w makes the items k, k + w, k + 2w, ... of the order.
+
+    Args:
+        counts: The number of items that each worker delivered.
+    """
+    total, workers = sum(counts), len(counts)
+    in_turn = [len(range(worker, total, workers)) for worker in range(workers)]
+    return total if list(counts) == in_turn else None
+
+
 def with_padding(spec: Spec, padding_field: str | None) -> Spec:
     """Return the structure of a batch: the record's, with a last field that marks padding."""
     if padding_field is None:
         return spec
     assert isinstance(spec.tree, DictNode)
     return Spec(DictNode((*spec.tree.keys, padding_field), (*spec.tree.children, Leaf("bool"))))
-
-
-SHARD_ARGUMENTS: Final = "pass shard_rank= and num_shards= to ref.stream"
 
 
 def require(framework: str, message: str) -> None:
@@ -52,6 +63,27 @@ def require(framework: str, message: str) -> None:
         importlib.import_module(framework)
     except ImportError as error:
         raise MissingDependencyError(message) from error
+
+
+def refuse_unknown(called: str, options: Collection[str], known: Collection[str]) -> None:
+    """Refuse options that a function does not have.
+
+    Raises:
+        ConfigurationError: for the first such option; the error names what is similar.
+    """
+    for name in options:
+        if name not in known:
+            raise unknown_argument(called, name, known, {"ref.stream": RecordsRef.stream})
+
+
+def check_function(name: str, value: Any, form: str = "a function") -> None:
+    """Refuse an argument that is neither None nor a function; `form` describes the function.
+
+    Raises:
+        ConfigurationError: if the value can't be called.
+    """
+    if value is not None and not callable(value):
+        raise ConfigurationError(f"{name} must be {form}, not {value!r}")
 
 
 def cut_of(
@@ -97,7 +129,9 @@ def ranks_of(framework: str) -> int:
     return int(module.distributed.get_world_size() if framework == "torch" else module.process_count())
 
 
-def warn_if_unsharded(stream: RecordStream, ranks: int, remedy: str) -> None:
+def warn_if_unsharded(
+    stream: RecordStream, ranks: int, remedy: str = "pass shard_rank= and num_shards= to ref.stream"
+) -> None:
     """Warn if each of several ranks would read all records of the stream; `remedy` is the advice to print."""
     if ranks > 1 and stream.shard.ranks == 1:
         warnings.warn(

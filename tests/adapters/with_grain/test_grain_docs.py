@@ -2,7 +2,7 @@
 
 import pages
 import pytest
-from inside import _items, _sampler, _state
+from inside import _items
 from inside import grain_loader as _loader
 
 
@@ -16,6 +16,6 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     pages.run("howto/grain.md", pages.blocks("howto/grain.md"))
 
 
-@pytest.mark.parametrize("module", [_items, _loader, _sampler, _state])
+@pytest.mark.parametrize("module", [_items, _loader])
 def test_the_examples_of_the_docstrings_run(module):
     assert pages.run_docstrings(module)

@@ -11,8 +11,10 @@ from typing import Any, Final, NamedTuple
 
 import grain
 import numpy as np
+from absl import flags
 
 from yogadl._core.arguments import int_argument
+from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import RandomAccess
 from yogadl._dataref import RecordsRef, as_ref
 from yogadl._order import derive_key
@@ -24,12 +26,11 @@ from yogadl._stream import (
     NumberedBatches,
     Numbering,
     Point,
-    RecordStream,
     Rows,
     Shard,
     read_cursor,
 )
-from yogadl.adapters._checks import with_padding
+from yogadl.adapters._checks import delivered_in_turn, with_padding
 from yogadl.errors import ConfigurationError, CursorError
 
 # Assign items to Grain's worker processes so that Grain delivers the workers' elements in order.
@@ -121,10 +122,8 @@ class Assignment:
                     return None
                 full += 1
             elements.append(full)
-        total = sum(elements)
-        if elements != [len(range(worker, total, self.workers)) for worker in range(self.workers)]:
-            return None
-        return min(total * self.deal, self.items)
+        total = delivered_in_turn(elements)
+        return None if total is None else min(total * self.deal, self.items)
 
 
 # Compute what Grain needs about numbered items: a length, random keys, and JSON for its checkpoints.
@@ -146,25 +145,11 @@ def random_key(numbering: Numbering, number: int) -> int:
     return derive_key(_KEY_USE, numbering.identity.seed or 0, epoch, numbering.position(epoch, inside))
 
 
-def cursor_of(numbering: Numbering, delivered: int, *, is_short: bool) -> dict[str, Any]:
-    """Return the cursor after `delivered` items.
-
-    Args:
-        numbering: The numbers of the items.
-        delivered: The number of delivered items.
-        is_short: Whether the last delivered batch has fewer items than a full one. At the end of the items,
-            the cursor is then the end itself, so that a shard that has one record less than the others
-            ends at the same position as they do.
-    """
-    is_end = is_short and delivered == numbering.length
-    return numbering.cursor(numbering.end() if is_end else numbering.reach(delivered))
-
-
 def to_json(numbering: Numbering) -> dict[str, Any]:
     """Return the numbering as plain JSON."""
     shard, cut = numbering.shard, numbering.cut
     return {
-        "start": numbering.cursor(numbering.start),
+        "start": numbering.cursor(0),
         "shard": [shard.rank, shard.ranks, shard.remainder],
         "cut": [cut.size, cut.drop_remainder, cut.epochs],
     }
@@ -264,42 +249,60 @@ class _ThreadState(threading.local):
         self.upcoming: _Upcoming | None = None
 
 
-class RecordItems:
+class StreamItems:
+    """The items of a stream, by number.
+
+    Attributes:
+        numbering: The numbers of the items.
+    """
+
+    _kind: str  # in the text by which Grain's checkpoints identify the items
+
+    def __init__(self, batches: NumberedBatches) -> None:
+        self.numbering = batches.numbering
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return length_of(self.numbering)
+
+    def __repr__(self) -> str:
+        return described(self._kind, self._batches.stream.source)
+
+    def __getitem__(self, number: Any) -> Any:
+        raise NotImplementedError
+
+    def element_spec(self) -> Any:
+        """Return the tree of an item with shape and dtype of each leaf."""
+        spec = with_padding(self._batches.stream.spec, self._batches.padding_field)
+        return spec.assemble([self._leaf_spec(field.leaf) for field in spec.fields])
+
+    def _leaf_spec(self, leaf: Leaf) -> "ElementSpec":
+        raise NotImplementedError
+
+
+class RecordItems(StreamItems):
     """The records of a stream, by number.
 
     If every w-th record is read, for any w, the next records are read ahead, many at once, separately for
     each thread. A returned record belongs to the caller; a second request for its number reads it again.
     """
 
-    def __init__(self, stream: RecordStream, numbering: Numbering, padding_field: str | None) -> None:
-        self._stream = stream
-        self._numbering = numbering
-        self._run = stream.run
-        self._padding_field = padding_field
-        self._most_ahead = stream.run.at_once(_AHEAD_BYTES, _MOST_RECORDS_AHEAD)
+    _kind = "Records"
+
+    def __init__(self, batches: NumberedBatches) -> None:
+        super().__init__(batches)
+        self._run = run = batches.stream.run
+        self._padding_field = batches.padding_field
+        self._most_ahead = run.at_once(_AHEAD_BYTES, _MOST_RECORDS_AHEAD)
         self._thread = _ThreadState()
 
     def __reduce__(self) -> Any:
-        return RecordItems, (self._stream, self._numbering, self._padding_field)
+        return RecordItems, (self._batches,)
 
-    def __len__(self) -> int:
-        return length_of(self._numbering)
-
-    def __repr__(self) -> str:
-        return described("Records", self._run.source)
-
-    def element_spec(self) -> Any:
-        """Return the tree of a record with shape and dtype of each leaf; object for an unknown rank."""
-        spec = with_padding(self._run.spec, self._padding_field)
-        leaves = [field.leaf for field in spec.fields]
-        return spec.assemble(
-            [
-                ElementSpec((), np.dtype(object))
-                if leaf.shape is None
-                else ElementSpec(leaf.shape, leaf.numpy_dtype)
-                for leaf in leaves
-            ]
-        )
+    def _leaf_spec(self, leaf: Leaf) -> "ElementSpec":
+        if leaf.shape is None:
+            return ElementSpec((), np.dtype(object))
+        return ElementSpec(leaf.shape, leaf.numpy_dtype)
 
     def __getitem__(self, number: Any) -> Any:  # called once a record: benchmarks/grain_loader.py
         thread = self._thread
@@ -332,45 +335,26 @@ class RecordItems:
 
     def _upcoming(self, number: int, count: int, step: int) -> _Upcoming:
         """Return every `step`-th of the next `count` rows of an epoch."""
-        epoch, row = self._numbering.locate(number)
+        epoch, row = self.numbering.locate(number)
         run = self._run
         point = Point(epoch, run.origin(epoch))
         rows = run.rows(point, row, min(row + count, run.shard.own(point.position)))[::step]
         return _Upcoming(range(number, number + len(rows) * step, step), rows, Ahead(run, rows))
 
 
-class BatchItems:
+class BatchItems(StreamItems):
     """The batches of a stream, by number."""
 
-    def __init__(self, batches: NumberedBatches, numbering: Numbering) -> None:
-        self._batches = batches
-        self._numbering = numbering
-
-    def __len__(self) -> int:
-        return length_of(self._numbering)
-
-    def __repr__(self) -> str:
-        return described("Batches", self._batches.stream.source)
-
-    def element_spec(self) -> Any:
-        """Return the tree of a batch, with shape and dtype of each leaf.
-
-        A field of varying shape, which is a list in a batch, is described as an array of objects.
-        """
-        cut, spec = self._numbering.cut, with_padding(self._batches.stream.spec, self._batches.padding_field)
-        leaves = [field.leaf for field in spec.fields]
-        size = cut.size if cut.drop_remainder else None
-        return spec.assemble(
-            [
-                ElementSpec((size, *(leaf.shape or ())), leaf.numpy_dtype)
-                if leaf.is_fixed
-                else ElementSpec((size,), np.dtype(object))
-                for leaf in leaves
-            ]
-        )
+    _kind = "Batches"
 
     def __getitem__(self, number: Any) -> Any:
-        return self._batches.batch(*self._numbering.locate(number))
+        return self._batches.batch(*self.numbering.locate(number))
+
+    def _leaf_spec(self, leaf: Leaf) -> "ElementSpec":
+        size = self.numbering.cut.size if self.numbering.cut.drop_remainder else None
+        if not leaf.is_fixed:  # a list in a batch
+            return ElementSpec((size,), np.dtype(object))
+        return ElementSpec((size, *(leaf.shape or ())), leaf.numpy_dtype)
 
 
 class ItemsOrNone:
@@ -379,7 +363,7 @@ class ItemsOrNone:
     Grain gives all workers the same number of places, but the last batch of some workers is short or missing.
     """
 
-    def __init__(self, source: RecordItems | BatchItems) -> None:
+    def __init__(self, source: StreamItems) -> None:
         self._source = source
         self._empty = len(source)
 
@@ -412,9 +396,9 @@ class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain
         part: The numbers in this part, if the dataset is one of several consecutive parts; else ``None``.
     """
 
-    def __init__(self, numbering: Numbering, source: RecordItems | BatchItems) -> None:
+    def __init__(self, source: StreamItems) -> None:
         super().__init__()
-        self.numbering = numbering
+        self.numbering = source.numbering
         self._source = source
         self.part: range | None = None
 
@@ -473,3 +457,9 @@ class StreamMapDataset(grain.MapDataset):  # type: ignore[misc]  # of Any: Grain
 
     def __str__(self) -> str:
         return f"StreamMapDataset({self._source!r})"
+
+
+def allow_workers() -> None:
+    """Let Grain start workers in a program that does not parse absl's flags, whose values Grain reads."""
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()

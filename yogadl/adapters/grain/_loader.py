@@ -1,22 +1,21 @@
-"""Hand a stream to Grain, as a `DataLoader` or a `MapDataset`, and read Grain's datasets as sources."""
+"""Hand a stream to Grain, as a `DataLoader` or a `MapDataset`, and turn Grain's states into cursors."""
 
 import inspect
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import grain
 import numpy as np
-from absl import flags
 
-from yogadl._core.arguments import int_argument, names_of, unknown_argument
-from yogadl._dataref import RecordsRef, takes_a_stream
-from yogadl._sources.sources import IterableSource, Source
-from yogadl._stream import Cut, NumberedBatches, Numbering, RecordStream, as_order, as_stream
-from yogadl.adapters._checks import SHARD_ARGUMENTS, cut_of, ranks_of, warn_if_unsharded
+from yogadl._core.arguments import int_argument, names_of
+from yogadl._core.frozen import MANY_DIGITS, parse_json
+from yogadl._dataref import takes_a_stream
+from yogadl._stream import Cut, NumberedBatches, Numbering, RecordStream, as_order, as_stream, walk
+from yogadl.adapters._checks import cut_of, ranks_of, refuse_unknown, warn_if_unsharded
 from yogadl.adapters.grain._items import (
     Assignment,
     BatchItems,
@@ -24,13 +23,16 @@ from yogadl.adapters.grain._items import (
     ItemsOrNone,
     Operation,
     RecordItems,
+    StreamItems,
     StreamMapDataset,
+    allow_workers,
     effect_of,
+    from_json,
     length_of,
     random_key,
     to_json,
 )
-from yogadl.errors import ConfigurationError, UnsupportedDataError
+from yogadl.errors import ConfigurationError, CursorError
 
 # Samplers of a `grain.DataLoader`, which return the number of the next record or batch.
 
@@ -100,9 +102,9 @@ class Sampler(_ShardPlaces):
     @takes_a_stream
     def __init__(self, stream: RecordStream, epochs: int | None = 1) -> None:
         numbering = as_order(stream).run.numbering(Cut(epochs=epochs))
-        numbering.cut.warn_if_finished(numbering.shard, numbering.cut.span(numbering.start))
+        numbering.warn_if_finished()
         super().__init__(numbering, length_of(numbering))
-        self._batches = NumberedBatches(stream, _AT_ONCE)
+        self._batches = NumberedBatches(stream, Cut(_AT_ONCE))
         self._computed_indices: tuple[int, int, list[int]] = (
             -1,
             0,
@@ -152,6 +154,7 @@ class ItemSampler(_ShardPlaces):
 # Hand a stream to Grain: as a `grain.DataLoader`, or as a `grain.MapDataset`.
 
 
+_SET_BY_STREAM: Final = ("data_source", "sampler")
 _WITHOUT_RNG = (grain.transforms.Map, grain.transforms.Filter, grain.transforms.Batch)
 
 
@@ -201,11 +204,10 @@ def make_dataloader(
         >>> [batch["x"].tolist() for batch in yogadl_grain.make_dataloader(ref.stream(), batch_size=4)]
         [[0, 1, 2, 3], [4, 5]]
     """
-    _check_options(options, names_of(make_dataloader))
-    numbering, items = _items_of(
-        stream, epochs, batch_size, drop_remainder, padding_field, skip_finished_epoch
-    )
-    return _data_loader(numbering, items, list(operations), worker_count, options)
+    known = dict.fromkeys([*names_of(make_dataloader), *inspect.signature(grain.DataLoader).parameters])
+    refuse_unknown("make_dataloader", options, [name for name in known if name not in _SET_BY_STREAM])
+    items = _items_of(stream, epochs, batch_size, drop_remainder, padding_field, skip_finished_epoch)
+    return _data_loader(items, list(operations), worker_count, options)
 
 
 @takes_a_stream
@@ -248,13 +250,7 @@ def map_dataset(
     """
     allow_workers()
     items = _items_of(stream, epochs, batch_size, drop_remainder, padding_field, skip_finished_epoch)
-    return StreamMapDataset(*items)
-
-
-def allow_workers() -> None:
-    """Let Grain start workers in a program that does not parse absl's flags, whose values Grain reads."""
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
+    return StreamMapDataset(items)
 
 
 def _items_of(
@@ -264,34 +260,18 @@ def _items_of(
     drop_remainder: bool,
     padding_field: str | None,
     skip_finished_epoch: bool,
-) -> tuple[Numbering, RecordItems | BatchItems]:
-    """Return the numbering of the items, and the reader of items by number: batches if a size is given."""
+) -> StreamItems:
+    """Return the reader of items by number: of batches if a size is given, else of records."""
     stream = as_stream(stream)
-    warn_if_unsharded(stream, ranks_of("jax"), SHARD_ARGUMENTS)
+    warn_if_unsharded(stream, ranks_of("jax"))
     cut = cut_of(batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
-    stream = stream.past_finished(cut)
-    numbering = stream.run.numbering(cut)
-    cut.warn_if_finished(numbering.shard, cut.span(numbering.start))
-    batches = NumberedBatches(
-        stream, cut.size, drop_remainder, padding_field=padding_field
-    )  # checks the field
-    if batch_size is None:
-        return numbering, RecordItems(stream, numbering, padding_field)
-    return numbering, BatchItems(batches, numbering)
-
-
-def _check_options(options: Collection[str], ours: Sequence[str]) -> None:
-    """Refuse options that `grain.DataLoader` does not have, and options that the stream sets."""
-    parameters = inspect.signature(grain.DataLoader).parameters
-    known = [*ours, *(name for name in parameters if name not in ("data_source", "sampler", *ours))]
-    for name in options:
-        if name not in known:
-            raise unknown_argument("make_dataloader", name, known, {"ref.stream": RecordsRef.stream})
+    batches = NumberedBatches(stream, cut, padding_field=padding_field)
+    batches.numbering.warn_if_finished()
+    return RecordItems(batches) if batch_size is None else BatchItems(batches)
 
 
 def _data_loader(
-    numbering: Numbering,
-    source: RecordItems | BatchItems,
+    source: StreamItems,
     operations: Sequence[Operation],
     worker_count: int | None,
     options: dict[str, Any],
@@ -300,12 +280,13 @@ def _data_loader(
     workers = os.cpu_count() or 1 if worker_count is None else int_argument("worker_count", worker_count)
     if workers:
         allow_workers()
+    numbering = source.numbering
     _check_shards(numbering, options.pop("shard_options", None))
     effect = effect_of(operations)
     assignment = Assignment(max(1, workers), effect.deal, length_of(numbering))
     is_random = not all(isinstance(operation, _WITHOUT_RNG) for operation in operations)
     sampler = ItemSampler(numbering, assignment, effect, is_random=is_random)
-    items: RecordItems | BatchItems | ItemsOrNone = source
+    items: StreamItems | ItemsOrNone = source
     if assignment.length != length_of(numbering):
         items, operations = ItemsOrNone(source), [_DropEmptyPlaces(), *operations]
     options.setdefault("read_options", grain.ReadOptions(0, 0))
@@ -339,74 +320,240 @@ def _check_shards(numbering: Numbering, shards: grain.sharding.ShardOptions | No
         )
 
 
-# Read Grain's datasets and loaders as sources, in order.
+# Turn a state of Grain into a cursor, if the delivered items are a prefix of the order.
+#
+# Grain's states count the items that each worker took. The number of delivered items depends on the
+# transformations in between, so a state is refused if one of them may change the count.
 
 
-# Grain's classes have no annotations, so `Any` stands for its datasets.
-
-# A dataset without end has a length of `sys.maxsize`, or of `sys.maxsize` divided by the shards.
-_ENDLESS: Final = sys.maxsize >> 20
-
-# Map datasets that have an element at every index; in all others some elements may be missing.
-_WITHOUT_GAPS: Final = frozenset(
+# Grain has no annotations and no public names for the stages of a pipeline: `Any` stands for its iterators,
+# datasets and states, and the sets below contain the names of its classes. Other classes are refused.
+_DAMAGED: Final = "the state is damaged: use a state as get_state returned it"
+_RESUME: Final = "resume from Grain's own state instead (set_state, or Orbax)"
+_ONE_TO_ONE: Final = frozenset(
     {
-        *("SourceMapDataset", "RangeMapDataset", "StreamMapDataset", "MapMapDataset", "RandomMapMapDataset"),
-        *("MapWithIndexMapDataset", "BatchMapDataset", "ShuffleMapDataset", "WindowShuffleMapDataset"),
-        *("ConcatenateMapDataset", "MixedMapDataset", "ZipMapDataset", "_WithSeedMapDataset"),
-        *("SliceMapDataset", "RepeatMapDataset"),
+        *("_MapDatasetIterator", "_RandomMapDatasetIterator", "_MapWithIndexDatasetIterator"),
+        *("_LimitDatasetIterator", "ThreadPrefetchDatasetIterator"),
+        *("MapIterDataset", "RandomMapIterDataset", "MapWithIndexIterDataset", "ThreadPrefetchIterDataset"),
+        *("WithOptionsIterDataset", "_WithSeedIterDataset", "_MpContextIterDataset"),
+        *("ProcessPrefetchIterDataset", "_LazyWorkerSliceIterDataset"),
+        *("MapMapDataset", "RandomMapMapDataset", "MapWithIndexMapDataset", "_WithSeedMapDataset"),
     }
 )
+_BATCHES: Final = frozenset({"_BatchDatasetIterator", "BatchIterDataset"})
+_MAP_READERS: Final = frozenset({"PrefetchDatasetIterator", "PrefetchIterDataset"})
+_FILTERS: Final = frozenset({"_FilterDatasetIterator", "FilterIterDataset", "FilterMapDataset"})
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of Grain
-    """Return the source in Grain's data, or ``None`` if it can be read by position, like any list.
+def cursor(iterator_or_state: Any) -> dict[str, Any]:  # Grain's iterators, or their states
+    """Return the cursor after the last element that an iterator of Grain has delivered.
+
+    A job can resume from the cursor with any number of ranks or workers, any batch size and any framework:
+    pass it to ``ref.stream(cursor=...)``. Reads no records.
 
     Args:
-        data: A `grain.MapDataset`, `grain.IterDataset` or `grain.DataLoader`, of single records.
-        allow_pickle: Whether leaves that have no stored form may be pickled.
+        iterator_or_state: An iterator of a `grain.DataLoader`, or of datasets that begin with `map_dataset`;
+            or the result of an iterator's ``get_state`` if `make_dataloader` made the loader.
 
     Raises:
-        UnsupportedDataError: if the data never ends, or a record can't be stored.
+        CursorError: if the delivered items may not be the beginning of the order, or the state belongs to
+            other data.
+
+    Example:
+        >>> import yogadl
+        >>> from yogadl.adapters import grain as yogadl_grain
+        >>> stream = yogadl.from_source([10, 11, 12, 13, 14]).stream()
+        >>> batches = iter(yogadl_grain.make_dataloader(stream, batch_size=2))
+        >>> next(batches).tolist()
+        [10, 11]
+        >>> yogadl_grain.cursor(batches)["position"], yogadl_grain.cursor(batches.get_state())["position"]
+        (2, 2)
     """
-    if isinstance(data, grain.MapDataset):
-        _require_end(data)
-        if all(type(stage).__name__ in _WITHOUT_GAPS for stage in _stages(data)):
-            return None
-        data = data.to_iter_dataset(grain.ReadOptions(0, 0))
-    elif isinstance(data, grain.IterDataset):
-        _require_end(data)
-    elif isinstance(data, grain.DataLoader):
-        _require_end(data._dataset)
-    else:
-        return None
-    allow_workers()
-    return IterableSource(_elements(data), allow_pickle=allow_pickle)
+    if isinstance(iterator_or_state, grain.DataLoaderIterator):
+        return _cursor_of_loader(iterator_or_state)
+    if isinstance(iterator_or_state, grain.DatasetIterator):
+        return _cursor_of_dataset(iterator_or_state)
+    state = iterator_or_state
+    if isinstance(state, bytes | str):
+        try:
+            state = parse_json(state, most_digits=MANY_DIGITS)
+        except ValueError:
+            raise CursorError(f"this is no state of Grain's, which would be JSON: {state[:60]!r}") from None
+    numbering, effect = _read_sampler(state)
+    if effect is None:
+        raise CursorError(
+            "the state does not contain the DataLoader's operations, which decide how many records were "
+            "delivered: pass the iterator itself, or use make_dataloader, whose states contain them"
+        )
+    return _cursor_of_counts(numbering, effect, _taken_counts(state, numbering), effect.deal)
 
 
-def _elements(data: Any) -> Iterator[Any]:
-    """Yield Grain's elements, then close Grain's iterator, which may have worker processes."""
-    iterator = iter(data)
+def _cursor_of_counts(numbering: Numbering, effect: Effect, taken: list[int], deal: int) -> dict[str, Any]:
+    """Return the cursor from the number of items that each worker took, assigned `deal` at a time."""
+    if not effect.is_known:
+        raise CursorError(
+            "an operation that is not one of Grain's transformations may keep records that it took, so the "
+            f"number of delivered records is not known: {_RESUME}"
+        )
+    delivered = Assignment(len(taken), deal, length_of(numbering)).delivered(taken)
+    is_short = delivered is not None and delivered % effect.deal > 0
+    return _cursor(numbering, delivered, effect.is_in_step, is_short)
+
+
+def _cursor(numbering: Numbering, delivered: int | None, is_in_step: bool, is_short: bool) -> dict[str, Any]:
+    """Return the cursor, or raise a `CursorError` if there is none for these items."""
+    if delivered is None:
+        raise CursorError(
+            "the workers' records are no prefix of the order, since each worker makes its own batches: use "
+            "make_dataloader, which gives each worker whole batches, or batch after the workers, or "
+            f"{_RESUME}"
+        )
+    if not is_in_step and numbering.shard.ranks > 1:
+        raise CursorError(
+            "a filter, or another stage that changes how many records there are, takes the shards out of "
+            f"step, so no cursor is valid for all of them: {_RESUME}"
+        )
+    # A short batch at the end of the items means the end itself: a shard that has one record less than the
+    # others ends at the same position as they do.
+    return numbering.cursor(delivered, is_end=is_short and delivered == numbering.length)
+
+
+def _cursor_of_loader(iterator: Any) -> dict[str, Any]:
+    loader = iterator._data_loader
+    state = json.loads(iterator.get_state())
+    numbering, effect = _read_sampler(state)
+    taken = _taken_counts(state, numbering)
+    if effect is not None:
+        return _cursor_of_counts(numbering, effect, taken, effect.deal)
+    shards, shard = loader._shard_options, numbering.shard
+    if (shards.shard_index, shards.shard_count) != (shard.rank, shard.ranks):
+        raise CursorError(
+            f"the DataLoader reads shard {shards.shard_index} of {shards.shard_count} of the stream's "
+            "records, but a cursor has no shard: pass the shard to ref.stream(shard_rank=..., "
+            "num_shards=...) instead"
+        )
+    effect = effect_of(loader._operations)
+    if len(taken) > 1 and effect.deal > 1:  # workers make the batches, so shards may be out of step, too
+        effect = replace(effect, is_in_step=False)
+    return _cursor_of_counts(numbering, effect, taken, 1)
+
+
+def _read_sampler(state: Any) -> tuple[Numbering, Effect | None]:
+    """Return the sampler's part of a state: the numbering, and the effect if the sampler recorded it."""
+    sampler = state.get("sampler") if isinstance(state, Mapping) else None
+    if not isinstance(sampler, str):
+        raise CursorError(
+            "the state has no sampler. The state of a grain.MapDataset or IterDataset does not identify its "
+            "data: pass the iterator itself (after set_state). After a FlatMap there is no cursor: "
+            f"{_RESUME}"
+        )
+    kind, _, text = sampler.partition("(")
+    if kind not in ("yogadl.Sampler", "yogadl.ItemSampler"):
+        raise CursorError(
+            f"the order is that of {sampler[:80]}, but a cursor needs a sampler of yogadl: use "
+            "make_dataloader"
+        )
     try:
-        yield from iterator
-    finally:
-        if isinstance(iterator, grain.DataLoaderIterator):
-            iterator = iterator._iterator
-        iterator.close()
+        described = parse_json(text[:-1], most_digits=MANY_DIGITS)
+        numbering = from_json(described)
+        if kind == "yogadl.Sampler":
+            return numbering, None
+        effect = Effect(**described["effect"])
+        int_argument("deal", effect.deal, 1)
+        return numbering, effect
+    except (KeyError, TypeError, ValueError) as error:
+        raise CursorError(_DAMAGED) from error
 
 
-def _stages(data: Any) -> Iterator[Any]:
-    todo = [data]
-    while todo:
-        stage = todo.pop()
-        yield stage
-        todo += getattr(stage, "parents", ())
-
-
-def _require_end(data: Any) -> None:
-    for stage in _stages(data):
-        name = type(stage).__name__
-        is_endless = isinstance(stage, grain.MapDataset) and len(stage) >= _ENDLESS
-        if is_endless or (name == "RepeatIterDataset" and stage._num_epochs is None):
-            raise UnsupportedDataError(
-                f"the data never ends, because of its {name}: give the number of epochs, 1 for a cache"
+def _taken_counts(state: Any, numbering: Numbering) -> list[int]:
+    """Return the number of items that each worker took, computed from the last index that it has seen."""
+    rank, ranks = numbering.shard.rank, numbering.shard.ranks
+    counts_and_rests = []
+    try:
+        workers, last = (
+            max(1, int_argument("worker_count", state["worker_count"])),
+            state["last_seen_indices"],
+        )
+        for worker in range(workers):
+            first = rank + worker * ranks - workers * ranks  # Grain's value before the first item
+            counts_and_rests.append(
+                divmod(int_argument("last seen index", last[str(worker)] - first), workers * ranks)
             )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CursorError(_DAMAGED) from error
+    if any(rest for _, rest in counts_and_rests):
+        raise CursorError(
+            f"the state's 'last_seen_indices' {last!r} are not those of shard {rank} of {ranks}: use a state "
+            "that this shard saved"
+        )
+    return [count for count, _ in counts_and_rests]
+
+
+def _cursor_of_dataset(iterator: Any) -> dict[str, Any]:
+    taken = _next_indices(iterator.get_state())
+    delivered, size, is_in_step, is_short = None, 1, True, False
+    for stage in _stages(iterator):
+        name = type(stage).__name__
+        if getattr(stage, "_sequential_slice", False) or getattr(stage, "part", None) is not None:
+            raise CursorError(
+                "with sequential_slice=True each worker reads a part of its own, so the delivered items are "
+                f"no prefix of the order: {_RESUME}"
+            )
+        if isinstance(stage, StreamMapDataset):
+            return _cursor(stage.numbering, delivered, is_in_step, is_short)
+        if name in _FILTERS:
+            is_in_step = False
+        elif name in _BATCHES:
+            size *= stage._batch_size
+            is_in_step = is_in_step and (len(taken) == 1 or name != "BatchIterDataset")
+        elif name in _MAP_READERS:
+            delivered = Assignment(len(taken), 1, sum(taken)).delivered(taken)
+            is_short = delivered is not None and delivered % size > 0
+        elif name == "BatchMapDataset" and delivered:
+            epoch, batches = walk(len(stage), len(stage), delivered)
+            length, wanted = len(stage.parents[0]), batches * stage._batch_size
+            delivered, is_short = epoch * length + min(length, wanted), is_short or wanted > length
+        elif not (name in _ONE_TO_ONE or name == "BatchMapDataset" or _is_plain_repeat(stage)):
+            raise CursorError(
+                f"there is no cursor after a {name}, since the delivered items may be no prefix of the "
+                f"order: {_RESUME}"
+            )
+    raise CursorError("the iterator does not read a stream of yogadl: begin with map_dataset(stream)")
+
+
+def _is_plain_repeat(stage: Any) -> bool:
+    return type(stage).__name__ == "RepeatMapDataset" and bool(stage._reseed_each_epoch)
+
+
+def _stages(iterator: Any) -> Iterator[Any]:
+    """Yield the stages of a pipeline from its end to its beginning: iterators, then their datasets."""
+    stage = iterator
+    while stage is not None:
+        name = type(stage).__name__
+        if (
+            name == "InterleaveDatasetIterator"
+        ):  # of mp_prefetch: a process for each of several equal datasets
+            if {type(dataset).__name__ for dataset in stage._datasets} != {"ProcessPrefetchIterDataset"}:
+                yield stage
+                return
+            stage = stage._datasets[0]
+            continue
+        yield stage
+        if name == "PrefetchDatasetIterator":
+            stage = stage._map_parent
+            continue
+        parents = stage._parents if isinstance(stage, grain.DatasetIterator) else stage.parents
+        stage = parents[0] if len(parents) == 1 else None
+
+
+def _next_indices(state: Any) -> list[int]:
+    """Return the number of elements that each worker, or the only process, took of the `MapDataset`."""
+    while "next_index" not in state:
+        if "iterators_in_use_states" in state:
+            indices, states = state["iterators_in_use_indices"], state["iterators_in_use_states"]
+            found = {index: _next_indices(inner) for index, inner in zip(indices, states, strict=True)}
+            return [count for index in sorted(found) for count in found[index]]
+        if "parent" not in state:
+            raise CursorError(f"there is no cursor for a state like {str(state)[:80]}: {_RESUME}")
+        state = state["parent"]
+    return [int(state["next_index"])]

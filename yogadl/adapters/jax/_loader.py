@@ -21,10 +21,10 @@ from yogadl._dataref import takes_a_stream
 from yogadl._stream import (
     Ahead,
     Batches,
-    Claims,
     Cut,
     Finish,
     Flags,
+    Loader,
     Make,
     Pending,
     Point,
@@ -35,7 +35,6 @@ from yogadl._stream import (
     Run,
     StreamIterator,
     as_stream,
-    begin,
 )
 from yogadl.adapters._checks import ahead_of, cut_of, warn_if_unsharded, with_padding
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -398,4 +397,4 @@ def make_jax_iterator(
     recipe = Recipe(make, cut)
     if depth:
         recipe = recipe.ahead(depth, threads=threads)
-    return begin(recipe, Claims(recipe))
+    return iter(Loader(stream, recipe))

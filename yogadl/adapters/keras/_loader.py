@@ -17,8 +17,8 @@ from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Stream
 from yogadl._core.spec import DictNode, Node, SequenceNode, Spec
 from yogadl._dataref import takes_a_stream
-from yogadl._stream import Cut, RecordStream, StreamIterator, as_stream, read_cursor
-from yogadl.adapters._checks import SHARD_ARGUMENTS, ahead_of, cut_of, ranks_of, warn_if_unsharded
+from yogadl._stream import Cut, RecordStream, StreamIterator, as_stream
+from yogadl.adapters._checks import ahead_of, cut_of, ranks_of, warn_if_unsharded
 from yogadl.errors import ConfigurationError, MissingDependencyError, UnsupportedDataError
 
 # Map the fields of a record to Keras's x, y and sample weight.
@@ -121,7 +121,7 @@ class BatchReader:
         self.stream = stream = stream.past_finished(replace(cut, epochs=1))
         loader = stream.batch(cut.size, cut.drop_remainder, cut.epochs, padding_field=padding_field)
         self.numbering = stream.run.numbering(cut)
-        cut.warn_if_finished(stream.shard, cut.span(stream.run.start))
+        self.numbering.warn_if_finished()
         self.furthest = -1
         self._options = cut, padding_field, ahead
         self._loader = loader.prefetch(depth, threads=threads) if depth else loader
@@ -152,13 +152,11 @@ class BatchReader:
         delivered, count = int_argument("delivered", delivered), self.numbering.length
         if count is not None and delivered > count:
             raise ConfigurationError(f"{delivered} batches can't be delivered: there are {count}")
-        return self.numbering.cursor(self.numbering.reach(delivered))
+        return self.numbering.cursor(delivered)
 
     def at(self, state: Mapping[str, Any], rebind: bool = False) -> "BatchReader":
         """Return a reader of the same stream whose batch 0 is the first one after the cursor."""
-        run = self.stream.run
-        start = read_cursor(run.identity(), state, rebind)
-        return BatchReader(RecordStream(replace(run, start=start)), *self._options)
+        return BatchReader(RecordStream(self.stream.run.resumed(state, rebind)), *self._options)
 
 
 # Hand a stream to Keras: as a `PyDataset`.
@@ -247,7 +245,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         # A finite dataset is not checked: validation data is often the same on all ranks. (tf.distribute
         # shards by itself.)
         if epochs is None:
-            warn_if_unsharded(stream, ranks_of(keras.backend.backend()), SHARD_ARGUMENTS)
+            warn_if_unsharded(stream, ranks_of(keras.backend.backend()))
 
     @property
     def stream(self) -> RecordStream:

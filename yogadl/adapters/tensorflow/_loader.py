@@ -8,7 +8,7 @@ from yogadl._core.arguments import int_argument
 from yogadl._core.protocols import Stream
 from yogadl._core.spec import Node
 from yogadl._dataref import takes_a_stream
-from yogadl._stream import NumberedBatches, RecordStream, as_stream
+from yogadl._stream import Cut, NumberedBatches, RecordStream, as_stream
 from yogadl.adapters.tensorflow._components import Component, assembled, components_of_record, flat_specs
 from yogadl.adapters.tensorflow._items import ResumableDataset, items_of
 from yogadl.adapters.tensorflow._specs import Dataset, Tensor, require_eager, without_autograph
@@ -66,15 +66,10 @@ def make_tf_dataset(
     require_eager("make_tf_dataset")
     is_batched = batch_size is not None
     components, tree = components_of_record(stream.spec, padding_field, is_batched=is_batched)
-    numbered = NumberedBatches(
-        stream,
-        batch_size or stream.run.at_once(_GATHERED_BYTES, _GATHERED_RECORDS),
-        drop_remainder if is_batched else False,
-        padding_field=padding_field,
-        skip_finished_epoch=skip_finished_epoch,
-    )
-    run, cut = numbered.stream.run, numbered.numbering.cut
-    cut.warn_if_finished(run.shard, cut.span(run.start))
+    size = batch_size or stream.run.at_once(_GATHERED_BYTES, _GATHERED_RECORDS)
+    cut = Cut(size, is_batched and drop_remainder, skip_finished_epoch=skip_finished_epoch)
+    numbered = NumberedBatches(stream, cut, padding_field=padding_field)
+    numbered.numbering.warn_if_finished()
     make = _batches if is_batched else _records
     return make(numbered, components, tree)
 

@@ -8,8 +8,8 @@ from yogadl.adapters import _checks
 
 _checks.require("torch", "datasets and DataLoaders of PyTorch need PyTorch: pip install 'yogadl[torch]'")
 
-from yogadl.adapters.torch._iterable import IterableDataset, cursor
-from yogadl.adapters.torch._loader import make_dataloader
+from yogadl.adapters.torch._iterable import IterableDataset
+from yogadl.adapters.torch._loader import cursor, make_dataloader
 from yogadl.adapters.torch._sampler import BatchSampler, Sampler, shards
 from yogadl.adapters.torch._source import Dataset, source
 

@@ -17,11 +17,11 @@ import torch
 
 from yogadl._core.arguments import int_argument
 from yogadl._dataref import takes_a_stream
-from yogadl._stream import Cut, NumberedBatches, Point, RecordStream, as_stream, read_cursor, write_cursor
-from yogadl.adapters._checks import cut_of
+from yogadl._stream import Cut, NumberedBatches, Numbering, Point, RecordStream, as_stream, read_cursor
+from yogadl.adapters._checks import check_function, cut_of
 from yogadl.adapters.torch._loader import TensorBatches
 from yogadl.adapters.torch._sampler import warn_of_shards
-from yogadl.adapters.torch._tensors import converters
+from yogadl.adapters.torch._source import to_tensors
 from yogadl.errors import ConfigurationError, CursorError
 
 # Let the worker processes of one DataLoader agree on the epoch that each iterator of a dataset reads.
@@ -171,10 +171,9 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
         self.stream = as_stream(stream)
         cut = cut_of(batch_size, drop_remainder)
         self.batch_size = None if batch_size is None else cut.size
-        if transform is not None and not callable(transform):
-            raise ConfigurationError(f"transform must be a function, not {transform!r}")
+        check_function("transform", transform)
         self._items = _WorkerItems(stream, cut, batch_size is not None, padding_field, transform)
-        self._items.numbered(stream.run.start, 1)  # checks the padding field
+        self._items.batches(stream.run.start, 1)  # checks the padding field
         warn_of_shards(stream, cut)
         self._epochs = SharedEpochs(stream.run.start)
 
@@ -198,17 +197,20 @@ class _WorkerItems:
     padding_field: str | None
     transform: Transform | None
 
-    def numbered(self, start: Point, workers: int) -> NumberedBatches:
+    def numbering(self, start: Point) -> Numbering:
+        """Return the numbers of all workers' items in the epoch that begins at `start`."""
+        return replace(self.stream.run, start=start).numbering(self.cut)
+
+    def batches(self, start: Point, workers: int) -> NumberedBatches:
         """Return a reader of the epoch that begins at `start`, by batch; or by block of single records."""
-        stream = RecordStream(replace(self.stream.run, start=start))
-        size = self.cut.size
+        stream, cut = self.stream.starting(start), self.cut
         if not self.is_batched:
-            size = workers * stream.run.at_once(_READ_BYTES, _READ_RECORDS)
-        return NumberedBatches(stream, size, self.cut.drop_remainder, padding_field=self.padding_field)
+            cut = Cut(workers * stream.run.at_once(_READ_BYTES, _READ_RECORDS))
+        return NumberedBatches(stream, cut, padding_field=self.padding_field)
 
     def read(self, start: Point, worker: int, workers: int, skip: int) -> Iterator[Any]:
         """Yield the items of one worker, without the first `skip` of them."""
-        numbered = self.numbered(start, workers)
+        numbered = self.batches(start, workers)
         if self.is_batched:
             items = self._batches(numbered, start.epoch, worker + skip * workers, workers)
         else:
@@ -224,12 +226,12 @@ class _WorkerItems:
         self, numbered: NumberedBatches, epoch: int, worker: int, workers: int, skip: int
     ) -> Iterator[Any]:
         spec, run = self.stream.spec, self.stream.run
-        convert, name = converters(spec), self.padding_field
+        convert, name = to_tensors(spec), self.padding_field
         block, done = divmod(skip, numbered.size // workers)
         for number in range(block, numbered.count(epoch)):
             rows, done = numbered.rows(epoch, number)[worker + done * workers :: workers], 0
-            columns = [to(column) for to, column in zip(convert, run.read(rows), strict=True)]
-            for record, flag in zip(spec.records(columns, len(rows)), rows.padding, strict=True):
+            records = spec.records(convert(run.read(rows)), len(rows))
+            for record, flag in zip(records, rows.padding, strict=True):
                 if name is not None:
                     record[name] = torch.tensor(bool(flag))
                 yield record
@@ -248,7 +250,7 @@ class ItemIterator(Iterator[Any]):
         self._number = epochs.begin()
         worker = self._id or WorkerId()
         self._worker, self._workers = worker.worker, worker.workers
-        self._start: Point | None = None
+        self._numbering: Numbering | None = None
         self._yielded = 0
         self._is_finished = False
         self._items_left: Iterator[Any] | None = None
@@ -256,7 +258,7 @@ class ItemIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if self._items_left is None:
             self._items_left = self._items.read(
-                self._claimed_start(), self._worker, self._workers, self._yielded
+                self._claimed().start, self._worker, self._workers, self._yielded
             )
         try:
             item = next(self._items_left)
@@ -269,33 +271,30 @@ class ItemIterator(Iterator[Any]):
         self._yielded += 1
         return item
 
-    def _claimed_start(self) -> Point:
-        if self._start is None:
-            self._start = self._epochs.claim(self._id, self._number)
+    def _claimed(self) -> Numbering:
+        """Return the numbers of the items of the claimed epoch; claim one if there is none yet."""
+        if self._numbering is None:
+            self._numbering = self._items.numbering(self._epochs.claim(self._id, self._number))
             if not self._worker:
-                cut = self._items.cut
-                cut.warn_if_finished(self._items.stream.shard, cut.span(self._start))
-        return self._start
+                self._numbering.warn_if_finished()
+        return self._numbering
 
-    def _reach(self, start: Point, yielded: int) -> Point:
-        """Return the point of a cursor after this worker's last item and all items before it."""
-        items = self._worker + (yielded - 1) * self._workers + 1 if yielded else 0
-        cut = self._items.cut
-        return cut.reach(self._items.stream.shard, cut.span(start), items)
+    def _up_to(self, yielded: int) -> int:
+        """Return the number of all workers' items up to the last one of this worker."""
+        return self._worker + (yielded - 1) * self._workers + 1 if yielded else 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of items yielded, and the cursor if each worker yielded as many."""
-        start = self._claimed_start()
-        run = self._items.stream.run
+        numbering = self._claimed()
         state = {
-            "cursor": write_cursor(run.identity(), self._reach(start, self._yielded)),
-            "start": list(start),
+            "cursor": numbering.cursor(self._up_to(self._yielded)),
+            "start": list(numbering.start),
             "yielded": self._yielded,
             **self._layout(),
         }
         if self._is_finished and not self._items.is_batched:
             # The number of items does not show the end if the shard has no record in the epoch's last row.
-            state["end"] = write_cursor(run.identity(), run.shard.end(start))
+            state["end"] = numbering.cursor(0, is_end=True)
         return state
 
     def _layout(self) -> dict[str, Any]:
@@ -317,112 +316,13 @@ class ItemIterator(Iterator[Any]):
                 f"the state is not one of an IterableDataset's iterator ({error}): load a state that "
                 "StatefulDataLoader saved"
             ) from error
-        if layout != self._layout() or self._reach(start, yielded) != point:
+        numbering = self._items.numbering(start)
+        if layout != self._layout() or numbering.reach(self._up_to(yielded)) != point:
             raise CursorError(
                 f"the state was saved with {layout} and its own shard, this iterator has {self._layout()}: "
                 "to resume with another layout, open the stream with "
                 "cursor=yogadl.adapters.torch.cursor(state_dict)"
             )
-        self._start, self._yielded, self._items_left = start, yielded, None
+        self._numbering, self._yielded, self._items_left = numbering, yielded, None
         self._is_finished = "end" in state
         self._epochs.move(self._id, start)
-
-
-# Find the cursor in a state of torchdata's StatefulDataLoader.
-
-
-_CURSOR_KEY: Final = "yogadl"  # a key that each cursor has
-
-
-def cursor(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cursor in a StatefulDataLoader's `state_dict`, to resume with any other loader.
-
-    The cursor counts the delivered records, not those that workers had ready. If the epoch was read to its
-    end, the cursor is at the start of the next one.
-
-    Args:
-        state_dict: The state of a StatefulDataLoader over yogadl's `Sampler`, `BatchSampler` or
-            `IterableDataset`, with any number of workers. A cursor is returned as it is.
-
-    Raises:
-        CursorError: if the state has no cursor; or if the delivered records are not the beginning of the
-            epoch: between snapshots (``snapshot_every_n_steps``), or if DataLoader makes batches of the
-            records of several workers.
-
-    Example:
-        >>> import yogadl
-        >>> from yogadl.adapters import torch as yogadl_torch
-        >>> stream = yogadl.from_source([10, 11, 12]).stream()
-        >>> yogadl_torch.cursor(stream.cursor(delivered=2))["position"]
-        2
-    """
-    if _CURSOR_KEY in state_dict:
-        return dict(state_dict)
-    main, shares = _states_in(state_dict)
-    last_cursor = (
-        _cursor_of_shares(shares)
-        if shares
-        else _first_cursor(main, ("_sampler_iter_state", "_index_sampler_state"))
-    )
-    if last_cursor is None:
-        raise CursorError(
-            "there is no yogadl cursor in this state: save state_dict() of a StatefulDataLoader whose "
-            "sampler, batch_sampler or dataset is of yogadl.adapters.torch"
-        )
-    if state_dict.get("_iterator_finished"):
-        return {**last_cursor, "epoch": last_cursor["epoch"] + 1, "position": 0}
-    return dict(last_cursor)
-
-
-def _states_in(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
-    """Return the state of the training process, and those of the iterators of `IterableDataset`."""
-    snapshot = state.get("_snapshot")
-    if snapshot is None:
-        main, fetchers = state, [state.get("fetcher_state")]
-    else:
-        steps = state.get("_steps_since_snapshot", 0)
-        if steps:
-            were = "batch was" if steps == 1 else "batches were"
-            raise CursorError(
-                f"{steps} {were} delivered after the last snapshot of the workers: save when a multiple of "
-                "snapshot_every_n_steps was delivered, or leave that at 1"
-            )
-        main = snapshot["_main_snapshot"]
-        fetchers = [worker.get("fetcher_state") for worker in snapshot["_worker_snapshots"].values()]
-    states = [fetcher.get("dataset_iter_state") for fetcher in fetchers if fetcher]
-    return main, [
-        share for share in states if isinstance(share, Mapping) and _CURSOR_KEY in share.get("cursor", ())
-    ]
-
-
-def _cursor_of_shares(shares: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the cursor after the items of all workers; refuse items that are not the first of the epoch."""
-    workers = shares[0]["workers"]
-    delivered = sum(share["yielded"] for share in shares)
-    in_turn = all(share["yielded"] == -(-max(0, delivered - share["worker"]) // workers) for share in shares)
-    if len(shares) != workers or not in_turn:
-        counts = ", ".join(str(share["yielded"]) for share in shares)
-        raise CursorError(
-            f"the {workers} workers delivered {counts} items, which are not the first of the epoch: let the "
-            "dataset make the batches (IterableDataset(stream, batch_size=...), DataLoader(batch_size=None)) "
-            "or save when each worker delivered as many batches"
-        )
-    if all("end" in share for share in shares):
-        return dict(shares[0]["end"])
-    last = max(shares, key=lambda share: (share["cursor"]["epoch"], share["cursor"]["position"]))
-    return dict(last["cursor"])
-
-
-def _first_cursor(state: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the first cursor under one of these keys, or under the keys in which samplers nest it."""
-    for key in keys:
-        inner = state.get(key)
-        if isinstance(inner, Mapping):
-            found = (
-                dict(inner)
-                if _CURSOR_KEY in inner
-                else _first_cursor(inner, ("sampler_iter_state", "sampler_state"))
-            )
-            if found is not None:
-                return found
-    return None

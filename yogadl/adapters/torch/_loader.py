@@ -1,9 +1,9 @@
-"""Make a DataLoader of a stream: whole batches of tensors, from this process or from workers."""
+"""Make a DataLoader of a stream, of whole batches of tensors; find the cursor in a DataLoader's state."""
 
 import multiprocessing
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypedDict, Unpack
@@ -11,9 +11,8 @@ from typing import Any, Final, TypedDict, Unpack
 import numpy as np
 import torch
 
-from yogadl._core.arguments import bool_argument, int_argument, names_of, unknown_argument
+from yogadl._core.arguments import bool_argument, int_argument, names_of
 from yogadl._core.frozen import frozen
-from yogadl._dataref import RecordsRef
 from yogadl._stream import (
     Batches,
     Finish,
@@ -26,10 +25,10 @@ from yogadl._stream import (
     WorkerOptions,
     as_stream,
 )
-from yogadl.adapters._checks import cut_of, map_leaves
+from yogadl.adapters._checks import check_function, cut_of, delivered_in_turn, map_leaves, refuse_unknown
 from yogadl.adapters.torch._sampler import warn_of_shards
-from yogadl.adapters.torch._tensors import converters
-from yogadl.errors import ConfigurationError
+from yogadl.adapters.torch._source import to_tensors
+from yogadl.errors import ConfigurationError, CursorError
 
 # Start worker processes as PyTorch's DataLoader does, and send their tensors in shared memory.
 
@@ -66,10 +65,7 @@ def worker_options(workers: int, options: Any, transform: Any) -> WorkerOptions:
     if generator is not None and not isinstance(generator, torch.Generator):
         raise ConfigurationError(f"generator must be a torch.Generator, not {generator!r}")
     initialize = options.get("worker_init_fn")
-    if initialize is not None and not callable(initialize):
-        raise ConfigurationError(
-            f"worker_init_fn must be a function of a worker's number, not {initialize!r}"
-        )
+    check_function("worker_init_fn", initialize, "a function of a worker's number")
     return WorkerOptions(
         workers,
         begin=_Seeding(workers, initialize, generator),
@@ -205,8 +201,7 @@ def make_dataloader(
     size = int_argument("batch_size", batch_size, 1)
     cut = cut_of(size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
     batches = TensorBatches(run, padding_field=padding_field)
-    if transform is not None and not callable(transform):
-        raise ConfigurationError(f"transform must be a function of a batch, not {transform!r}")
+    check_function("transform", transform, "a function of a batch")
     given = _checked(options, workers)
     recipe = Recipe(batches, cut, () if transform is None else (partial(map, transform),))
     if workers:
@@ -220,8 +215,7 @@ def make_dataloader(
 def _checked(options: Any, workers: int) -> dict[str, Any]:
     """Check the options of DataLoader, and return those that have a value."""
     known = (*names_of(make_dataloader), *LoaderOptions.__annotations__)
-    for name in options.keys() - known:
-        raise unknown_argument("make_dataloader", name, known, {"ref.stream": RecordsRef.stream})
+    refuse_unknown("make_dataloader", options, known)
     given = {name: value for name, value in options.items() if value is not None and value is not False}
     for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
         if given.get(name, 0) != 0 and not workers:  # a `timeout` of 0 is no timeout
@@ -238,10 +232,10 @@ class TensorBatches(Batches):
     def finish(self) -> Finish:
         """Return a function that makes a batch of its columns and padding flags."""
         spec, name = self.run.spec, self.padding_field
-        assemble, convert = spec.assemble, converters(spec)
+        assemble, convert = spec.assemble, to_tensors(spec)
 
         def finish(columns: Any, flags: Flags) -> Any:
-            batch = assemble([to(column) for to, column in zip(convert, columns, strict=True)])
+            batch = assemble(convert(columns))
             if name is not None:
                 batch[name] = torch.from_numpy(flags)
             return batch
@@ -260,3 +254,102 @@ def _should_pin() -> bool:
             bool(torch.accelerator.is_available()) and torch.accelerator.current_accelerator().type != "mps"
         )
     return bool(torch.cuda.is_available())
+
+
+# Find the cursor in a state of torchdata's StatefulDataLoader.
+
+
+_CURSOR_KEY: Final = "yogadl"  # a key that each cursor has
+
+
+def cursor(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cursor in a StatefulDataLoader's `state_dict`, to resume with any other loader.
+
+    The cursor counts the delivered records, not those that workers had ready. If the epoch was read to its
+    end, the cursor is at the start of the next one.
+
+    Args:
+        state_dict: The state of a StatefulDataLoader over yogadl's `Sampler`, `BatchSampler` or
+            `IterableDataset`, with any number of workers. A cursor is returned as it is.
+
+    Raises:
+        CursorError: if the state has no cursor; or if the delivered records are not the beginning of the
+            epoch: between snapshots (``snapshot_every_n_steps``), or if DataLoader makes batches of the
+            records of several workers.
+
+    Example:
+        >>> import yogadl
+        >>> from yogadl.adapters import torch as yogadl_torch
+        >>> stream = yogadl.from_source([10, 11, 12]).stream()
+        >>> yogadl_torch.cursor(stream.cursor(delivered=2))["position"]
+        2
+    """
+    if _CURSOR_KEY in state_dict:
+        return dict(state_dict)
+    main, shares = _states_in(state_dict)
+    last_cursor = (
+        _cursor_of_shares(shares)
+        if shares
+        else _first_cursor(main, ("_sampler_iter_state", "_index_sampler_state"))
+    )
+    if last_cursor is None:
+        raise CursorError(
+            "there is no yogadl cursor in this state: save state_dict() of a StatefulDataLoader whose "
+            "sampler, batch_sampler or dataset is of yogadl.adapters.torch"
+        )
+    if state_dict.get("_iterator_finished"):
+        return {**last_cursor, "epoch": last_cursor["epoch"] + 1, "position": 0}
+    return dict(last_cursor)
+
+
+def _states_in(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    """Return the state of the training process, and those of the iterators of `IterableDataset`."""
+    snapshot = state.get("_snapshot")
+    if snapshot is None:
+        main, fetchers = state, [state.get("fetcher_state")]
+    else:
+        steps = state.get("_steps_since_snapshot", 0)
+        if steps:
+            were = "batch was" if steps == 1 else "batches were"
+            raise CursorError(
+                f"{steps} {were} delivered after the last snapshot of the workers: save when a multiple of "
+                "snapshot_every_n_steps was delivered, or leave that at 1"
+            )
+        main = snapshot["_main_snapshot"]
+        fetchers = [worker.get("fetcher_state") for worker in snapshot["_worker_snapshots"].values()]
+    states = [fetcher.get("dataset_iter_state") for fetcher in fetchers if fetcher]
+    return main, [
+        share for share in states if isinstance(share, Mapping) and _CURSOR_KEY in share.get("cursor", ())
+    ]
+
+
+def _cursor_of_shares(shares: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the cursor after the items of all workers; refuse items that are not the first of the epoch."""
+    workers = shares[0]["workers"]
+    by_worker = sorted(shares, key=lambda share: share["worker"])
+    if len(shares) != workers or delivered_in_turn([share["yielded"] for share in by_worker]) is None:
+        counts = ", ".join(str(share["yielded"]) for share in shares)
+        raise CursorError(
+            f"the {workers} workers delivered {counts} items, which are not the first of the epoch: let the "
+            "dataset make the batches (IterableDataset(stream, batch_size=...), DataLoader(batch_size=None)) "
+            "or save when each worker delivered as many batches"
+        )
+    if all("end" in share for share in shares):
+        return dict(shares[0]["end"])
+    last = max(shares, key=lambda share: (share["cursor"]["epoch"], share["cursor"]["position"]))
+    return dict(last["cursor"])
+
+
+def _first_cursor(state: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the first cursor under one of these keys, or under the keys in which samplers nest it."""
+    for key in keys:
+        inner = state.get(key)
+        if isinstance(inner, Mapping):
+            found = (
+                dict(inner)
+                if _CURSOR_KEY in inner
+                else _first_cursor(inner, ("sampler_iter_state", "sampler_state"))
+            )
+            if found is not None:
+                return found
+    return None

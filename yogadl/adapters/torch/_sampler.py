@@ -19,9 +19,9 @@ from yogadl._stream import (
     RecordStream,
     Restartable,
     Run,
-    SpanProgress,
     StreamIterator,
     as_order,
+    begin,
     write_cursor,
 )
 from yogadl.adapters._checks import cut_of, ranks_of, warn_if_unsharded
@@ -181,10 +181,8 @@ class _StreamSampler(Restartable):
         warn_of_shards(stream, cut)
         self._read_by(recipe)
 
-    def __iter__(self) -> SamplerIterator:
-        progress = SpanProgress()
-        self._claims.track(progress)
-        return SamplerIterator(self._recipe, progress, self._claims)
+    def __iter__(self) -> StreamIterator:
+        return begin(self._recipe, self._claims, SamplerIterator)
 
     def __len__(self) -> int:
         return self._recipe.cut.items(len(self.stream))
