@@ -136,7 +136,9 @@ def _write_unless_written(
 
 def _pickled_arguments(build: Partitions, partition: int, part_bytes: int) -> bytes:
     """Return the arguments of an executor's task, with only the part of the source that the task reads."""
-    return pickled((build.only(partition), partition, part_bytes), stays_here=False)
+    assert build.shares is not None
+    share = build.shares[partition].without_other_records()
+    return pickled((replace(build, shares=None), partition, share, part_bytes), stays_here=False)
 
 
 def _write_in_this_process(
@@ -200,8 +202,8 @@ def _result(build: Partitions, sent: _SubmittedTask) -> WrittenCounts:
 
 def write_partition(arguments: bytes) -> WrittenCounts:
     """Write one partition; runs as an executor's task."""
-    build, partition, part_bytes = pickle.loads(arguments)
-    return _counts_of(build.write_share(partition, part_bytes))
+    build, partition, share, part_bytes = pickle.loads(arguments)
+    return _counts_of(build.write_share(partition, part_bytes, share=share))
 
 
 def _write_in_worker(
