@@ -7,7 +7,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,6 @@ from yogadl.storage._builds.publish import Content
 from yogadl.storage._builds.receipts import STATE, Receipt, Receipts, samples_of
 from yogadl.storage._catalogue.backend import BuildExclusion
 from yogadl.storage._files.root import Root, trashed_names
-from yogadl.storage._leases.locks import BuildLock
 
 _log = logging.getLogger("yogadl")
 
@@ -60,11 +59,11 @@ class Build:
 
     root: Root
     key: DatasetKey
-    part_bytes: int | None = None
-    progress: Progress | None = None
-    exclusion: BuildExclusion = field(default_factory=BuildLock)
-    log_level: int = logging.INFO
-    on_receipt_written: Callable[[], None] = lambda: None
+    part_bytes: int | None
+    progress: Progress | None
+    exclusion: BuildExclusion
+    log_level: int
+    on_receipt_written: Callable[[], None]
 
     def run(self, source: Source, folder: str, origin: str | None = None) -> list[Receipt]:
         """Read `source` to its end and return the receipts of all parts, in order.

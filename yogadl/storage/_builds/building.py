@@ -3,7 +3,6 @@
 A *share* is the part of a source that one process can read alone: a partition of the build.
 """
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -33,7 +32,7 @@ from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLost
 from yogadl.storage._catalogue.tags import refuse_tag
 from yogadl.storage._files.root import Root
 from yogadl.storage._keeping.keeping import clear_unresumable
-from yogadl.storage._leases.exclusive import exclusive_build, exclusive_build_unless
+from yogadl.storage._leases.exclusive import exclusive_build_unless
 
 _log = logging.getLogger("yogadl")
 
@@ -183,14 +182,16 @@ def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, **ter
     return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
 
-def replace_version(
+def build_version(
     backend: Backend,
     key: DatasetKey,
     data: Callable[[], Any],
     options: BuildOptions,
     call: Call | None = None,
+    *,
+    replaces: bool = True,
 ) -> None:
-    """Build a version, whether or not one exists.
+    """Build a version; at the end, remove files that no build can continue with.
 
     Args:
         backend: The storage.
@@ -198,50 +199,31 @@ def replace_version(
         data: Returns the source, or a `PlannedBuild`; called once no other process builds.
         options: The options of the build.
         call: The call that returned the source, if the manifest is to describe it.
-
-    Raises:
-        ConfigurationError: if the name is not allowed for a new version.
-    """
-    with _attempt(backend, key) as token, exclusive_build(backend, key) as exclusion:
-        _build(backend, key, data(), options, call, token=token, exclusion=exclusion, replaces=True)
-
-
-def build_once(
-    backend: Backend, key: DatasetKey, data: Callable[[], Any], options: BuildOptions, call: Call
-) -> None:
-    """Build a version that does not exist, unless another process builds it first."""
-
-    def is_there() -> bool:
-        return backend.catalogue.find(key) is not None
-
-    with _attempt(backend, key) as token, exclusive_build_unless(backend, key, is_there) as exclusion:
-        if exclusion is None:
-            return
-        records = data()
-        try:
-            _build(backend, key, records, options, call, token=token, exclusion=exclusion, replaces=False)
-        except LeaseLostError as error:
-            _log.warning(
-                "yogadl: another process has taken over the build of %s; its result is used: %s", key, error
-            )
-
-
-@contextlib.contextmanager
-def _attempt(backend: Backend, key: DatasetKey) -> Iterator[str]:
-    """Give a token for an attempt to build; at the end, remove files that no build can continue with.
+        replaces: Whether to build a version that exists. If not, it may also be another process that builds.
 
     Raises:
         ConfigurationError: if the name is not allowed for a new version.
     """
     new_key(key.id, key.version)
+    unless = None if replaces else lambda: backend.catalogue.find(key) is not None
     token = secrets.token_hex(8)
-    own = _names.unresumable(key, token)
+    published = None
     try:
-        yield token
-    except BaseException:
-        clear_unresumable(backend, key.id, own)
-        raise
-    clear_unresumable(backend, key.id, own, key)
+        with exclusive_build_unless(backend, key, unless) as exclusion:
+            if exclusion is not None:
+                records = data()
+                try:
+                    _build(backend, key, records, options, call, token, exclusion, replaces)
+                except LeaseLostError as error:
+                    if replaces:
+                        raise
+                    _log.warning(
+                        "yogadl: another process has taken over the build of %s; its result is used: %s",
+                        key, error,
+                    )  # fmt: skip
+        published = key
+    finally:
+        clear_unresumable(backend, key.id, _names.unresumable(key, token), published)
 
 
 def _build(
@@ -250,7 +232,6 @@ def _build(
     data: Any,
     options: BuildOptions,
     call: Call | None,
-    *,
     token: str,
     exclusion: BuildExclusion,
     replaces: bool,

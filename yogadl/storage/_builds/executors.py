@@ -77,7 +77,9 @@ def write_all(
         tasks = _executor(engine)
 
         def submit(partition: int) -> _SubmittedTask:
-            arguments = _pickled_arguments(build, partition, part_bytes)
+            assert build.shares is not None
+            share = build.shares[partition].without_other_records()
+            arguments = pickled((replace(build, shares=None), partition, share, part_bytes), stays_here=False)
             return _SubmittedTask(_submit(tasks, arguments), partition, len(arguments))
 
         _run_tasks(build, tally, exclusion, submit)
@@ -134,13 +136,6 @@ def _write_unless_written(
         build.write(partition, open_if_any(records, allow_pickle=allow_pickle), "", part_bytes, None)
 
 
-def _pickled_arguments(build: Partitions, partition: int, part_bytes: int) -> bytes:
-    """Return the arguments of an executor's task, with only the part of the source that the task reads."""
-    assert build.shares is not None
-    share = build.shares[partition].without_other_records()
-    return pickled((replace(build, shares=None), partition, share, part_bytes), stays_here=False)
-
-
 def _write_in_this_process(
     build: Partitions, part_bytes: int, tally: Tally, exclusion: BuildExclusion
 ) -> None:
@@ -150,7 +145,7 @@ def _write_in_this_process(
             tally.note(number, records, size_bytes)
             tally.report_total()
 
-        tally.note(partition, *_counts_of(build.write_share(partition, part_bytes, progress)), is_whole=True)
+        tally.note(partition, *counts_of(build.write_share(partition, part_bytes, progress)), is_whole=True)
         tally.report_total()
         exclusion.check()
 
@@ -203,7 +198,7 @@ def _result(build: Partitions, sent: _SubmittedTask) -> WrittenCounts:
 def write_partition(arguments: bytes) -> WrittenCounts:
     """Write one partition; runs as an executor's task."""
     build, partition, share, part_bytes = pickle.loads(arguments)
-    return _counts_of(build.write_share(partition, part_bytes, share=share))
+    return counts_of(build.write_share(partition, part_bytes, share=share))
 
 
 def _write_in_worker(
@@ -219,9 +214,10 @@ def _write_in_worker(
             last_s = time.monotonic()
             report((partition, records, size_bytes))
 
-    return _counts_of(build.write_share(partition, part_bytes, progress))
+    return counts_of(build.write_share(partition, part_bytes, progress))
 
 
-def _counts_of(receipts: list[Receipt]) -> WrittenCounts:
+def counts_of(receipts: list[Receipt]) -> WrittenCounts:
+    """Return the records and bytes of parts."""
     indexes = [receipt.part.index for receipt in receipts]
     return WrittenCounts(sum(index.records for index in indexes), sum(index.size_bytes for index in indexes))

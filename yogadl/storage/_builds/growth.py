@@ -35,7 +35,7 @@ from yogadl.errors import (
 )
 from yogadl.storage import _names
 from yogadl.storage._builds.build import PlannedBuild, content_of, describe_machine
-from yogadl.storage._builds.building import replace_version
+from yogadl.storage._builds.building import build_version
 from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.publish import Content
 from yogadl.storage._builds.receipts import Receipt
@@ -75,7 +75,7 @@ def append(
             "give the new version another name"
         )
     try:
-        replace_version(backend, key, lambda: _appended(backend, key, base, data), options, call)
+        build_version(backend, key, lambda: _appended(backend, key, base, data), options, call)
     except UnsupportedDataError as error:
         if str(error) != NO_RECORDS:
             raise
@@ -86,7 +86,7 @@ def append(
 
 def compact(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildOptions) -> None:
     """Build a version of the same records in new parts: see `CacheStorage.compact`."""
-    replace_version(backend, key, lambda: _compacted(backend.catalogue, base), options)
+    build_version(backend, key, lambda: _compacted(backend.catalogue, base), options)
 
 
 def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callable[[], Any]) -> PlannedBuild:

@@ -162,8 +162,9 @@ class Partitions:
                 return written.receipts
             if self.is_by_tasks:
                 raise ConfigurationError(
-                    f"{self.key}: {self.described(partition, share)} was written from other records than this "
-                    "task has; do all tasks read the same data? To write all partitions again, give another run"
+                    f"{self.key}: {self.described(partition, share)} was written from other records than "
+                    "this task has; do all tasks read the same data? To write all partitions again, give "
+                    "another run"
                 )
             self.backend.root.remove(self._receipt_name(partition))
         try:
