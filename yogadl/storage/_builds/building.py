@@ -20,7 +20,7 @@ from yogadl._core.progress import Progress, Tally, must_log, report_to_both, sho
 from yogadl._core.protocols import DataRef
 from yogadl._provenance.builder import Call, sha256_of_data
 from yogadl._sources.partitioned import Partition, PartitionedSource
-from yogadl._sources.sources import Source, open_if_any, open_source
+from yogadl._sources.sources import Source, open_source
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._builds.build import PlannedBuild, describe_machine, digest_replaced
@@ -97,9 +97,10 @@ class PartitionedBuild:
         part_bytes = part_bytes or self._all.backend.part_bytes
         if records is None:
             self._all.write_share(partition, part_bytes, progress)
-        elif not self._all.is_written(partition):
-            source = open_if_any(records, allow_pickle=allow_pickle)
-            self._all.write(partition, source, "", part_bytes, progress)
+        else:
+            self._all.write_records(
+                partition, records, part_bytes=part_bytes, allow_pickle=allow_pickle, progress=progress
+            )
 
     def commit(self) -> None:
         """Publish the cache, after all partitions are written. Any task may call it, also several times.
@@ -413,10 +414,6 @@ class _RangeShares:
     def count(self) -> int:
         return len(self._bounds) - 1
 
-    @property
-    def length(self) -> int:
-        return self._bounds[-1]
-
     def __getitem__(self, number: int) -> "_RangeShare":
         return _RangeShare(self._source, self._bounds[number], self._bounds[number + 1])
 
@@ -475,8 +472,6 @@ class _RangeShare:
 
 class _PartitionShares:
     """The shares of a source in partitions."""
-
-    length = None
 
     def __init__(self, source: PartitionedSource) -> None:
         self._source = source

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from yogadl._core.progress import Tally
-from yogadl._sources.sources import open_if_any
 from yogadl._workers.messages import pickled
 from yogadl._workers.processes import worker_pool
 from yogadl.errors import ConfigurationError, WorkerDiedError
@@ -74,13 +73,23 @@ def write_all(
     """
     part_bytes = part_bytes or _PART_BYTES
     if engine is not None:
-        tasks = _executor(engine)
+        tasks: Any = engine
+        if isinstance(engine, str):
+            module, name = ENGINES[engine]
+            tasks = getattr(importlib.import_module(module), name)()
 
         def submit(partition: int) -> _SubmittedTask:
             assert build.shares is not None
             share = build.shares[partition].without_other_records()
             arguments = pickled((replace(build, shares=None), partition, share, part_bytes), stays_here=False)
-            return _SubmittedTask(_submit(tasks, arguments), partition, len(arguments))
+            task = tasks.submit(write_partition, arguments)
+            if not isinstance(task, concurrent.futures.Future):
+                raise ConfigurationError(
+                    "the engine must be a concurrent.futures.Executor, but submit of this "
+                    f"{type(tasks).__name__} did not return a concurrent.futures.Future; for a Client of "
+                    "Dask pass client.get_executor()"
+                )
+            return _SubmittedTask(task, partition, len(arguments))
 
         _run_tasks(build, tally, exclusion, submit)
     elif workers == 1:
@@ -92,26 +101,6 @@ def write_all(
             _run_tasks(build, tally, exclusion, lambda k: _SubmittedTask(pool.call(_write_in_worker, k), k))
 
 
-def _executor(engine: concurrent.futures.Executor | str) -> concurrent.futures.Executor:
-    if not isinstance(engine, str):
-        return engine
-    module, name = ENGINES[engine]
-    executor: concurrent.futures.Executor = getattr(importlib.import_module(module), name)()
-    return executor
-
-
-def _submit(
-    engine: concurrent.futures.Executor, arguments: bytes
-) -> concurrent.futures.Future[WrittenCounts]:
-    task: object = engine.submit(write_partition, arguments)  # an engine of the user's may return anything
-    if not isinstance(task, concurrent.futures.Future):
-        raise ConfigurationError(
-            f"the engine must be a concurrent.futures.Executor, but submit of this {type(engine).__name__} "
-            "did not return a concurrent.futures.Future; for a Client of Dask pass client.get_executor()"
-        )
-    return task
-
-
 def write_by_source(
     source: Any, build: Partitions, part_bytes: int | None, allow_pickle: bool, aside: str
 ) -> Partitions:
@@ -121,19 +110,12 @@ def write_by_source(
     """
     try:
         count = source.write_partitions(
-            functools.partial(_write_unless_written, build, part_bytes, allow_pickle)
+            functools.partial(build.write_records, part_bytes=part_bytes, allow_pickle=allow_pickle)
         )
     except BaseException:
         put_aside(build.backend.root, build.folder, aside)
         raise
     return replace(build, count=count)
-
-
-def _write_unless_written(
-    build: Partitions, part_bytes: int | None, allow_pickle: bool, partition: int, records: Any
-) -> None:
-    if not build.is_written(partition):
-        build.write(partition, open_if_any(records, allow_pickle=allow_pickle), "", part_bytes, None)
 
 
 def _write_in_this_process(

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from yogadl._core.key import DatasetKey
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
-from yogadl._sources.sources import Source
+from yogadl._sources.sources import Source, open_if_any
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
@@ -65,10 +65,6 @@ class Shares(Protocol):
     @property
     def count(self) -> int:
         """The number of shares."""
-
-    @property
-    def length(self) -> int | None:
-        """The number of records in all shares, if known."""
 
     def __getitem__(self, number: int) -> Share:
         """Return one share."""
@@ -124,9 +120,18 @@ class Partitions:
     def _receipt_name(self, partition: int) -> str:
         return f"{self.folder}/{partition:08d}.json"
 
-    def is_written(self, partition: int) -> bool:
-        """Return whether a partition has a receipt."""
-        return self.backend.root.size(self._receipt_name(partition)) is not None
+    def write_records(
+        self,
+        partition: int,
+        records: Any,
+        *,
+        part_bytes: int | None,
+        allow_pickle: bool,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write a partition of these records, unless it has a receipt."""
+        if self.backend.root.size(self._receipt_name(partition)) is None:
+            self.write(partition, open_if_any(records, allow_pickle=allow_pickle), "", part_bytes, progress)
 
     def write_share(
         self,
@@ -316,15 +321,11 @@ class Partitions:
     def note_tasks(self, count: int) -> None:
         """Record the number of tasks, which write every `count`-th partition each, for error messages."""
         note_version(self.backend.root, self.key)
-        self.backend.root.write(self._tasks, str(count).encode())
-
-    @property
-    def _tasks(self) -> str:
-        return f"{self.folder}/tasks"
+        self.backend.root.write(f"{self.folder}/tasks", str(count).encode())
 
     def _name_to_write_again(self, partitions: Sequence[int]) -> str:
         """Return a phrase that names partitions, or the tasks that write them, if their number is known."""
-        found = re.fullmatch(rb"[1-9][0-9]{0,9}", self.backend.root.read(self._tasks) or b"")
+        found = re.fullmatch(rb"[1-9][0-9]{0,9}", self.backend.root.read(f"{self.folder}/tasks") or b"")
         names = list(map(str, partitions))
         if found:
             count = int(found[0])
