@@ -417,6 +417,11 @@ class _RangeShares:
     def __getitem__(self, number: int) -> "_RangeShare":
         return _RangeShare(self._source, self._bounds[number], self._bounds[number + 1])
 
+    def alone(self, number: int) -> "_RangeShare":
+        first, end = self._bounds[number : number + 2]
+        rows = self._source.rows(first, end) if hasattr(self._source, "rows") and first < end else None
+        return self[number] if rows is None else _RangeShare(rows, first, end, first)
+
     def terms(self) -> Any:
         return self._bounds
 
@@ -435,7 +440,6 @@ class _RangeShare:
     """
 
     stamp = ""
-    can_compare = True
     can_start_anywhere = True
 
     def __init__(self, source: Source, first: int, end: int, offset: int = 0) -> None:
@@ -451,11 +455,6 @@ class _RangeShare:
 
     def source(self) -> "_RangeShare | None":
         return self if self.length else None
-
-    def without_other_records(self) -> "_RangeShare":
-        end = self._first + self.length
-        rows = self._source.rows(self._first, end) if hasattr(self._source, "rows") and self.length else None
-        return self if rows is None else _RangeShare(rows, self._first, end, self._first)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the share's records."""
@@ -480,33 +479,13 @@ class _PartitionShares:
     def count(self) -> int:
         return self._source.partitions
 
-    def __getitem__(self, number: int) -> "_PartitionShare":
-        return _PartitionShare(self._source.partition(number))
+    def __getitem__(self, number: int) -> Partition:
+        return self._source.partition(number)
+
+    alone = __getitem__
 
     def terms(self) -> Any:
         return self.count
 
     def origin(self, hash_of_data: Callable[[], str]) -> str:
         return sha256_of_data(self._source.origin, strict=True)
-
-
-class _PartitionShare:
-    """A partition as a share; its stamp, made of its function and its file, detects changes."""
-
-    can_compare = False
-
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
-
-    def __str__(self) -> str:
-        return str(self._partition)
-
-    @property
-    def stamp(self) -> str:
-        return self._partition.stamp
-
-    def source(self) -> Source | None:
-        return self._partition.source()
-
-    def without_other_records(self) -> "_PartitionShare":
-        return self

@@ -80,7 +80,7 @@ def write_all(
 
         def submit(partition: int) -> _SubmittedTask:
             assert build.shares is not None
-            share = build.shares[partition].without_other_records()
+            share = build.shares.alone(partition)
             arguments = pickled((replace(build, shares=None), partition, share, part_bytes), stays_here=False)
             task = tasks.submit(write_partition, arguments)
             if not isinstance(task, concurrent.futures.Future):

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 from yogadl._core.key import DatasetKey
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
+from yogadl._sources.partitioned import Partition
 from yogadl._sources.sources import Source, open_if_any
 from yogadl.errors import (
     CacheFormatError,
@@ -42,21 +43,14 @@ _DIGITS: Final = 32  # of the hash in a receipt
 
 
 class Share(Protocol):
-    """One share of a source. Picklable if the source is."""
+    """One share of a source; its text describes it in messages. Picklable if the source is."""
 
     @property
     def stamp(self) -> str:
         """A text that changes if the share's records may have changed; empty if there is no such text."""
 
-    @property
-    def can_compare(self) -> bool:
-        """Whether records written from the share are compared with the source before they are used."""
-
     def source(self) -> Source | None:
         """Open the share; return ``None`` if it has no records."""
-
-    def without_other_records(self) -> "Share":
-        """Return the share with only the part of the source that it needs, to send elsewhere."""
 
 
 class Shares(Protocol):
@@ -68,6 +62,9 @@ class Shares(Protocol):
 
     def __getitem__(self, number: int) -> Share:
         """Return one share."""
+
+    def alone(self, number: int) -> Share:
+        """Return one share with only the part of the source that it needs, to send elsewhere."""
 
     def terms(self) -> Any:
         """Return a JSON value that describes how the source was cut."""
@@ -162,7 +159,8 @@ class Partitions:
                 self.key, self.described(partition, share),
             )  # fmt: skip
         elif written is not None:
-            is_like = not share.can_compare or self._has_same_records(written.receipts, share.source())
+            # Of a partition, only the stamp is compared.
+            is_like = isinstance(share, Partition) or self._has_same_records(written.receipts, share.source())
             if written.facts["stamp"] == share.stamp and is_like:
                 return written.receipts
             if self.is_by_tasks:
