@@ -36,13 +36,6 @@ _log = logging.getLogger("yogadl")
 _LOG_AFTER_S: Final = 10.0
 
 
-def note_version(root: Root, key: DatasetKey) -> None:
-    """Write the version's name into the folder of its builds, since the folder's name does not contain it."""
-    note = _names.version_note(_names.builds(key))
-    if root.size(note) is None:
-        root.write(note, key.version.encode())
-
-
 @dataclass(frozen=True)
 class Build:
     """Writes the parts of a source below a storage's root, each with a receipt.
@@ -74,7 +67,6 @@ class Build:
             origin: For a folder in which builds continue where a killed one stopped: the hash of all that
                 decides the records, empty if all records must be compared. ``None`` for a new folder.
         """
-        note_version(self.root, self.key)
         terms = {} if origin is None else self._terms(source)
         folder_receipts = Receipts(self.root, self.key, folder, source, terms, origin or "")
         receipts = [] if origin is None else folder_receipts.read()

@@ -27,7 +27,7 @@ from yogadl.errors import (
     UnsupportedDataError,
 )
 from yogadl.storage import _names
-from yogadl.storage._builds.build import Build, content_of, describe_machine, note_version, require_like
+from yogadl.storage._builds.build import Build, content_of, describe_machine, require_like
 from yogadl.storage._builds.publish import Content, clear_attempt, publish, put_aside
 from yogadl.storage._builds.receipts import Receipt, WrittenParts, have_same_records
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
@@ -215,22 +215,19 @@ class Partitions:
             log_level: As for `Build`.
         """
         root = self.backend.root
+        self._note_version()
         build = Build(
             root, self.key, part_bytes, progress, exclusion or BuildLock(), log_level, self._wait_for_prune
         )
         if not self.run:
             assert source is not None
             return build.run(source, self.folder, self.origin if source.can_start_anywhere else None)
-        receipts: list[Receipt] = []
         folder = f"{self.folder}/{partition:08d}-{secrets.token_hex(8)}"
-        if source is not None:
-            receipts = build.run(source, folder)
-        else:
-            note_version(root, self.key)
+        receipts = [] if source is None else build.run(source, folder)
         put = root.write if replaces else root.write_if_absent
         written = WrittenParts(receipts, {"made_by": self._made_by, "stamp": stamp})
         put(self._receipt_name(partition), written.to_bytes())
-        if source is not None:
+        if receipts:
             # Removed last: until the partition has a receipt, the receipts there alone name its parts.
             root.remove_folder(folder)
         return receipts
@@ -254,11 +251,8 @@ class Partitions:
         Raises:
             ConfigurationError: if a partition is not written yet, or its parts do not exist any more.
         """
-        if self.backend.root.bucket is None:
-            written = list(map(self._read, range(self.count)))
-        else:
-            with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-                written = list(pool.map(self._read, range(self.count)))
+        with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
+            written = list(pool.map(self._read, range(self.count)))
         self._require_all(written)
         self._refuse_unlike(written, stamps)
         receipts = list(itertools.chain.from_iterable(one.receipts for one in written if one is not None))
@@ -316,9 +310,15 @@ class Partitions:
         described = [self.origin, self.shares.terms()]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:_DIGITS]
 
+    def _note_version(self) -> None:
+        """Write the version's name into the folder of its builds, whose name does not contain it."""
+        root, note = self.backend.root, _names.version_note(_names.builds(self.key))
+        if root.size(note) is None:
+            root.write(note, self.key.version.encode())
+
     def note_tasks(self, count: int) -> None:
         """Record the number of tasks, which write every `count`-th partition each, for error messages."""
-        note_version(self.backend.root, self.key)
+        self._note_version()
         self.backend.root.write(f"{self.folder}/tasks", str(count).encode())
 
     def _name_to_write_again(self, partitions: Sequence[int]) -> str:
