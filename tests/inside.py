@@ -9,7 +9,7 @@ from typing import Any
 
 # A module, and what it has; `NAME=GIVEN` where two modules give the same name.
 NAMES = """
-yogadl.storage._builds _build=build _engines=executors _shares=receipts
+yogadl.storage._builds _build=build _engines=executors _shares=building
 yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=parts _tags=tags
 yogadl.storage._files _folder=folder local=local_bucket
 yogadl.storage._objects bucket obstore_ranges
@@ -118,7 +118,7 @@ yogadl.storage._remote.planning GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES merged
 yogadl.storage._remote.ranges Ranges
 yogadl.storage._files.bucket_root BucketRoot
 yogadl.storage._remote.opener MirrorOpener remote_backend
-yogadl.storage._builds.receipts cut=records_per_share
+yogadl.storage._builds.building cut=records_per_share
 yogadl.storage._remote.requests Spending
 yogadl.storage._remote.requests DaemonThreads
 """
@@ -179,7 +179,7 @@ yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
 yogadl.storage._remote.planning GAP_BYTES TOGETHER_BYTES
 yogadl.storage._remote.ranges MOST_HELD_BYTES _THREADS
 yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
-yogadl.storage._builds.receipts _SHARES _SHARE_BYTES
+yogadl.storage._builds.building _SHARES _SHARE_BYTES
 """
 
 

@@ -3,9 +3,12 @@
 import importlib.util
 import pickle
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
+from inside import _build
 from trees import assert_same
 
 import yogadl
@@ -93,3 +96,51 @@ def test_records_in_pickles_of_earlier_releases_come_back(tmp_path):
     again = yogadl.open_storage(tmp_path / "again")
     again.submit(list(ref), "golden/objects", "1", allow_pickle=True)
     assert again.fetch("golden/objects", "1", allow_pickle=True).fingerprint == ref.fingerprint
+
+
+def killed(tmp_path, name):
+    """Return a storage with a build that was killed under a version with another form of receipts."""
+    shutil.copytree(GOLDEN / "killed" / name, tmp_path / name, copy_function=shutil.copyfile)
+    return yogadl.open_storage(tmp_path / name)
+
+
+def numbers(storage):
+    storage.verify("d", "1")
+    assert storage.unfinished() == []
+    return [int(record["n"]) for record in storage.fetch("d", "1")]
+
+
+def test_a_killed_build_of_an_older_version_goes_on_at_its_last_part(tmp_path, caplog):
+    storage = killed(tmp_path, "alone")
+    with caplog.at_level("INFO", "yogadl"):
+        storage.submit({"n": np.arange(5)}, "d", "1", part_bytes=16)
+    assert "continuing at record 4" in caplog.text
+    assert numbers(storage) == list(range(5))
+
+
+def test_a_killed_build_of_an_older_version_by_an_executor_writes_what_is_missing(tmp_path, monkeypatch):
+    storage, run, written = killed(tmp_path, "shares"), _build.Build.run, []
+    monkeypatch.setattr(_build.Build, "run", lambda *args: written.append(run(*args)) or written[-1])
+    with ThreadPoolExecutor(1) as engine:
+        storage.submit({"n": np.arange(3)}, "d", "1", engine=engine)
+    assert len(written) == 1
+    assert numbers(storage) == list(range(3))
+
+
+def test_partitions_that_an_older_version_wrote_are_committed(tmp_path):
+    storage = killed(tmp_path, "tasks")
+    build = storage.begin("d", "1", partitions=3, run="job")
+    for partition in range(3):
+        build.write(partition, {"n": np.array([100 + partition])})
+    build.commit()
+    assert numbers(storage) == [0, 1, 2, 3, 102]
+
+
+@pytest.mark.parametrize(("name", "parts"), [("alone", 2), ("shares", 2), ("tasks", 2)])
+def test_the_parts_of_a_killed_build_of_an_older_version_are_found(tmp_path, name, parts):
+    storage = killed(tmp_path, name)
+    storage.submit({"n": np.arange(1000, 1003)}, "d", "2")
+    before = len(list(tmp_path.rglob("*.mdb")))
+    assert storage.unfinished()[0].size_bytes > parts * 20_000
+    storage.prune(grace_s=0)
+    assert len(list(tmp_path.rglob("*.mdb"))) == (before if name == "tasks" else before - parts)

@@ -333,7 +333,7 @@ def test_a_part_that_vanishes_before_publication_is_noticed(s3_place: Place, ope
         # A part is put and looked at before the next one's receipt is written.
         wait_until(lambda: len(names(bucket, r"/0\d+\.json$")) > 1, "two receipts")
         receipt = read(bucket, min(names(bucket, r"/0\d+\.json$")))
-        bucket.delete(f"some/data/parts/{json.loads(receipt or b'')['sha256']}.mdb")
+        bucket.delete(f"some/data/parts/{json.loads(receipt or b'')['parts'][0][0]}.mdb")
 
     storage = opened(s3_place)
     with pytest.raises(StorageError, match="has vanished"):

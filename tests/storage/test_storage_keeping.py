@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import BucketRoot, DatasetKey, FolderOpener, Partitions, set_constants
+from inside import BucketRoot, DatasetKey, FolderOpener, Partitions, _names, set_constants
 
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
@@ -532,7 +532,9 @@ def test_a_bad_name_is_refused_before_anything_is_built(storage, name):
 def test_a_version_whose_name_has_what_is_not_seen_is_read_and_deleted_but_not_built(storage):
     name = "1\u202e2"
     # As earlier releases let it be.
-    earlier = PartitionedBuild(Partitions(storage._backend, DatasetKey("data", name), 1, "run"))
+    key = DatasetKey("data", name)
+    folder = _names.partitioned(key, "run", 1)
+    earlier = PartitionedBuild(Partitions(storage._backend, key, 1, "run", folder))
     earlier.write(0, [1, 2, 3])
     earlier.commit()
     assert storage.versions("data") == [name]

@@ -1,5 +1,6 @@
 """begin, write, commit: partitions from any task, in any order, any number of times."""
 
+import json
 import pickle
 import subprocess
 import sys
@@ -117,6 +118,18 @@ def test_unfinished_builds_are_told_beside_a_manifest_that_cannot_be_read(storag
     (Path(storage.location) / "d/versions/1.json").write_bytes(b"{")
     assert [(left.id, left.version) for left in storage.unfinished()] == [("d", "2"), ("e", "1")]
     assert "d/versions/1.json" in caplog.text
+
+
+def test_a_receipt_names_a_part_in_one_form_whoever_writes_it(storage):
+    def stop(records, total, size_bytes):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        storage.submit({"n": np.arange(3)}, "d", "1", progress=stop)
+    storage.begin("d", "1", partitions=2).write(0, {"n": np.arange(3)})
+    builds = Path(storage.location) / "d/builds"
+    alone, partition = (next(builds.glob(name)) for name in ("*/one/*.json", "*/run-*/*.json"))
+    assert json.loads(alone.read_bytes())["parts"] == json.loads(partition.read_bytes())["parts"]
 
 
 def test_a_second_commit_does_no_harm(storage):

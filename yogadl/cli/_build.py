@@ -33,7 +33,7 @@ from yogadl.cli._list import info_to_json
 from yogadl.cli._output import ago, contents, cut, duration, error_line, note, say, say_json
 from yogadl.errors import ConfigurationError, YogaError
 from yogadl.storage import CacheStorage, DatasetInfo
-from yogadl.storage._builds.building import replace_version
+from yogadl.storage._builds.building import build_version
 from yogadl.storage._builds.cacheable import warn_if_stale
 from yogadl.storage._builds.growth import append, warn_if_other_base
 from yogadl.storage._builds.options import BuildOptions
@@ -344,7 +344,7 @@ def _build(
             progress.set_partitions = show.set_partitions  # type: ignore[attr-defined]
         options = options_of(arguments) | {"progress": progress}
         if arguments.replace:
-            replace_version(storage._backend, key, lambda: function(**values), BuildOptions(**options), call)
+            build_version(storage._backend, key, lambda: function(**values), BuildOptions(**options), call)
         else:
             storage.cacheable(arguments.id, arguments.version, **options)(function)(**values)
     return is_new

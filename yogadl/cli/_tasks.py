@@ -14,6 +14,7 @@ from yogadl.cli._output import counted, note, say, say_json
 from yogadl.storage import CacheStorage
 from yogadl.storage._builds.building import begin_build
 from yogadl.storage._builds.cacheable import warn_if_stale
+from yogadl.storage._builds.executors import counts_of
 from yogadl.storage._builds.partitions import Partitions
 
 
@@ -155,11 +156,10 @@ def _write(build: Partitions, arguments: argparse.Namespace) -> "WrittenPartitio
     with showing_progress(None, title) as show:
         tally = Tally(title, len(own_partitions), None, show, None, note)
         for partition in own_partitions:
-            receipts = build.write_share(partition, part_bytes)
-            written = sum(receipt.part.index.records for receipt in receipts)
-            tally.note(partition, written, sum(r.part.index.size_bytes for r in receipts), is_whole=True)
+            written = counts_of(build.write_share(partition, part_bytes))
+            tally.note(partition, *written, is_whole=True)
             tally.report_total()
-            records += written
+            records += written.records
     return WrittenPartitions(
         build.key.id,
         build.key.version,

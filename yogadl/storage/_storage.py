@@ -377,12 +377,12 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             UnsupportedDataError: if a record can't be stored; the error names field and record.
             StorageError: if the disk fails or is full.
         """
-        from yogadl.storage._builds.building import replace_version
+        from yogadl.storage._builds.building import build_version
         from yogadl.storage._builds.options import BuildOptions
 
         key = DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
-        replace_version(self._backend, key, lambda: data, options)
+        build_version(self._backend, key, lambda: data, options)
 
     @explains_names()
     def append(

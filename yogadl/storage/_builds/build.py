@@ -2,14 +2,12 @@
 
 import contextlib
 import errno
-import hashlib
-import json
 import logging
 import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +29,6 @@ from yogadl.storage._builds.publish import Content
 from yogadl.storage._builds.receipts import STATE, Receipt, Receipts, samples_of
 from yogadl.storage._catalogue.backend import BuildExclusion
 from yogadl.storage._files.root import Root, trashed_names
-from yogadl.storage._leases.locks import BuildLock
 
 _log = logging.getLogger("yogadl")
 
@@ -39,16 +36,9 @@ _log = logging.getLogger("yogadl")
 _LOG_AFTER_S: Final = 10.0
 
 
-def note_version(root: Root, key: DatasetKey) -> None:
-    """Write the version's name into the folder of its builds, since the folder's name does not contain it."""
-    note = _names.version_note(_names.builds(key))
-    if root.size(note) is None:
-        root.write(note, key.version.encode())
-
-
 @dataclass(frozen=True)
 class Build:
-    """A build of one source into parts below a storage's root; it continues where a killed build stopped.
+    """Writes the parts of a source below a storage's root, each with a receipt.
 
     Args:
         root: The root below which the parts are written.
@@ -56,28 +46,30 @@ class Build:
         part_bytes: Parts are sealed before they hold more; ``None`` lets them grow up to 1 GiB.
         progress: Called with records so far, records in all if known, bytes so far.
         exclusion: The right to build this key; held by the caller.
-        origin_sha256: Returns a hash of the code and the values that the source was made from, if they are
-            known.
         log_level: The log level of the message about size and time: a warning if no progress bar shows them.
         on_receipt_written: Called when a part's receipt is written, before the part is moved to its place.
     """
 
     root: Root
     key: DatasetKey
-    part_bytes: int | None = None
-    progress: Progress | None = None
-    exclusion: BuildExclusion = field(default_factory=BuildLock)
-    origin_sha256: Callable[[], str] = field(default=str)
-    log_level: int = logging.INFO
-    on_receipt_written: Callable[[], None] = lambda: None
+    part_bytes: int | None
+    progress: Progress | None
+    exclusion: BuildExclusion
+    log_level: int
+    on_receipt_written: Callable[[], None]
 
-    def run(self, source: Source, folder: str) -> list[Receipt]:
-        """Read `source` to its end and return the receipts of all parts, in order."""
-        note_version(self.root, self.key)
-        folder_receipts = Receipts(
-            self.root, self.key, folder, source, self._terms(source), self._origin(source)
-        )
-        receipts = folder_receipts.read()
+    def run(self, source: Source, folder: str, origin: str | None = None) -> list[Receipt]:
+        """Read `source` to its end and return the receipts of all parts, in order.
+
+        Args:
+            source: The source.
+            folder: The folder of the parts' receipts, and of unfinished files.
+            origin: For a folder in which builds continue where a killed one stopped: the hash of all that
+                decides the records, empty if all records must be compared. ``None`` for a new folder.
+        """
+        terms = {} if origin is None else self._terms(source)
+        folder_receipts = Receipts(self.root, self.key, folder, source, terms, origin or "")
+        receipts = [] if origin is None else folder_receipts.read()
         first = receipts[-1].first_record + receipts[-1].part.index.records if receipts else 0
         if receipts:
             _log.info("yogadl: %s: continuing at record %d, where an earlier build stopped", self.key, first)
@@ -144,13 +136,6 @@ class Build:
             "part_bytes": self.part_bytes,
             "replaces": digest_replaced(self.root, self.key),
         }
-
-    def _origin(self, source: Source) -> str:
-        """Return the hash of all that decides a source's records; empty if all records must be compared."""
-        if not (source.can_start_anywhere and getattr(source, "is_costly", False)):
-            return ""
-        decisive = {"provenance": getattr(source, "provenance", {}), "sha256": self.origin_sha256()}
-        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
 def digest_replaced(root: Root, key: DatasetKey) -> str | None:

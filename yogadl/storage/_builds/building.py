@@ -1,6 +1,8 @@
-"""Begin builds of a source, for one process that holds the right to build, or in partitions for any tasks."""
+"""Begin builds of a source, for one process that holds the right to build, or in partitions for any tasks.
 
-import contextlib
+A *share* is the part of a source that one process can read alone: a partition of the build.
+"""
+
 import errno
 import hashlib
 import json
@@ -12,34 +14,37 @@ from functools import partial
 from typing import Any, Final
 
 from yogadl._core.arguments import in_words
+from yogadl._core.columns import Columns
 from yogadl._core.key import DatasetKey, is_version, new_key
 from yogadl._core.progress import Progress, Tally, must_log, report_to_both, showing_progress
 from yogadl._core.protocols import DataRef
 from yogadl._provenance.builder import Call, sha256_of_data
-from yogadl._sources.partitioned import PartitionedSource
-from yogadl._sources.sources import Source, open_if_any, open_source
+from yogadl._sources.partitioned import Partition, PartitionedSource
+from yogadl._sources.sources import Source, open_source
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._builds.build import Build, PlannedBuild, describe_machine, digest_replaced
+from yogadl.storage._builds.build import PlannedBuild, describe_machine, digest_replaced
 from yogadl.storage._builds.executors import ENGINES, write_all, write_by_source
 from yogadl.storage._builds.options import BuildOptions
-from yogadl.storage._builds.partitions import Partitions
-from yogadl.storage._builds.publish import clear_attempt, publish
-from yogadl.storage._builds.receipts import Shares, shares_of
-from yogadl.storage._catalogue.backend import (
-    Backend,
-    BuildExclusion,
-    LeaseLostError,
-    reporting_loss,
-)
+from yogadl.storage._builds.partitions import Partitions, Shares
+from yogadl.storage._builds.receipts import ending_before
+from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss
 from yogadl.storage._catalogue.tags import refuse_tag
 from yogadl.storage._files.root import Root
 from yogadl.storage._keeping.keeping import clear_unresumable
-from yogadl.storage._leases.locks import exclusive_build, exclusive_build_unless
+from yogadl.storage._leases.locks import exclusive_build_unless
 
 _log = logging.getLogger("yogadl")
 
 _DIGITS: Final = 24  # of the hash that names a run
+# A source with random access is cut into about this many shares, whatever the number of workers. So a slow or
+# killed worker costs little, and a build with more workers can continue one with fewer. Rounding of the size
+# makes somewhat fewer or more shares; there are more if shares would be larger than _SHARE_BYTES.
+_SHARES: Final = 48
+_SHARE_BYTES: Final = 2**27
+# A share's size is rounded up to a multiple of a power of two, by an eighth at most, so that parts end at the
+# ends of blocks.
+_MAX_ROUNDING_SHARE: Final = 8
 
 
 class PartitionedBuild:
@@ -92,9 +97,10 @@ class PartitionedBuild:
         part_bytes = part_bytes or self._all.backend.part_bytes
         if records is None:
             self._all.write_share(partition, part_bytes, progress)
-        elif not self._all.is_written(partition):
-            source = open_if_any(records, allow_pickle=allow_pickle)
-            self._all.write(partition, source, "", part_bytes, progress)
+        else:
+            self._all.write_records(
+                partition, records, part_bytes=part_bytes, allow_pickle=allow_pickle, progress=progress
+            )
 
     def commit(self) -> None:
         """Publish the cache, after all partitions are written. Any task may call it, also several times.
@@ -104,41 +110,6 @@ class PartitionedBuild:
             UnsupportedDataError: if partitions have different structures.
         """
         self._all.commit({})
-
-
-def parallel_build(
-    backend: Backend,
-    key: DatasetKey,
-    source: Source,
-    sha256: Callable[[], str],
-    part_bytes: int | None,
-    token: str,
-) -> Partitions:
-    """Begin a build of a source, or continue one that was killed; the caller holds the right to build.
-
-    Args:
-        backend: The storage.
-        key: The version.
-        source: A source with random access, or in partitions.
-        sha256: Returns a hash of the code and values that the source was made from.
-        part_bytes: As for the build.
-        token: A name of this attempt alone.
-
-    Raises:
-        ConfigurationError: if the source can only be read in order.
-    """
-    shares = shares_of(source)
-    try:
-        origin = shares.origin(sha256)
-        run = run_of(backend, key, shares, origin, part_bytes=part_bytes)
-    except ConfigurationError as error:
-        _log.info(
-            "yogadl: %s: if this build is killed, the next one starts from the beginning: %s", key, error
-        )
-        origin, run = "", token
-    build = Partitions(backend, key, shares.count, run, shares, origin, is_parallel=True)
-    build.put_others_aside()
-    return build
 
 
 def begin_build(
@@ -173,7 +144,9 @@ def begin_build(
             raise ConfigurationError(
                 "partitions must be a positive integer, not None; or give the source of all of them"
             )
-        return PartitionedBuild(Partitions(backend, key, partitions, run or secrets.token_hex(8)))
+        name = run or secrets.token_hex(8)
+        folder = _names.partitioned(key, name, partitions)
+        return PartitionedBuild(Partitions(backend, key, partitions, name, folder))
     source = open_source(data, allow_pickle=allow_pickle)
     shares = shares_of(source, partitions)
 
@@ -190,8 +163,9 @@ def begin_build(
             ) from error
         data_sha256 = hash_of_data(False)
     name = run or run_of(backend, key, shares, data_sha256)
+    folder = _names.partitioned(key, name, shares.count)
     return PartitionedBuild(
-        Partitions(backend, key, shares.count, name, shares, data_sha256, is_named=run is not None)
+        Partitions(backend, key, shares.count, name, folder, shares, data_sha256, is_named=run is not None)
     )
 
 
@@ -209,14 +183,16 @@ def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, **ter
     return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
 
-def replace_version(
+def build_version(
     backend: Backend,
     key: DatasetKey,
     data: Callable[[], Any],
     options: BuildOptions,
     call: Call | None = None,
+    *,
+    replaces: bool = True,
 ) -> None:
-    """Build a version, whether or not one exists.
+    """Build a version; at the end, remove files that no build can continue with.
 
     Args:
         backend: The storage.
@@ -224,50 +200,31 @@ def replace_version(
         data: Returns the source, or a `PlannedBuild`; called once no other process builds.
         options: The options of the build.
         call: The call that returned the source, if the manifest is to describe it.
-
-    Raises:
-        ConfigurationError: if the name is not allowed for a new version.
-    """
-    with _attempt(backend, key) as token, exclusive_build(backend, key) as exclusion:
-        _build(backend, key, data(), options, call, token=token, exclusion=exclusion, replaces=True)
-
-
-def build_once(
-    backend: Backend, key: DatasetKey, data: Callable[[], Any], options: BuildOptions, call: Call
-) -> None:
-    """Build a version that does not exist, unless another process builds it first."""
-
-    def is_there() -> bool:
-        return backend.catalogue.find(key) is not None
-
-    with _attempt(backend, key) as token, exclusive_build_unless(backend, key, is_there) as exclusion:
-        if exclusion is None:
-            return
-        records = data()
-        try:
-            _build(backend, key, records, options, call, token=token, exclusion=exclusion, replaces=False)
-        except LeaseLostError as error:
-            _log.warning(
-                "yogadl: another process has taken over the build of %s; its result is used: %s", key, error
-            )
-
-
-@contextlib.contextmanager
-def _attempt(backend: Backend, key: DatasetKey) -> Iterator[str]:
-    """Give a token for an attempt to build; at the end, remove files that no build can continue with.
+        replaces: Whether to build a version that exists. If not, it may also be another process that builds.
 
     Raises:
         ConfigurationError: if the name is not allowed for a new version.
     """
     new_key(key.id, key.version)
+    unless = None if replaces else lambda: backend.catalogue.find(key) is not None
     token = secrets.token_hex(8)
-    own = _names.unresumable(key, token)
+    published = None
     try:
-        yield token
-    except BaseException:
-        clear_unresumable(backend, key.id, own)
-        raise
-    clear_unresumable(backend, key.id, own, key)
+        with exclusive_build_unless(backend, key, unless) as exclusion:
+            if exclusion is not None:
+                records = data()
+                try:
+                    _build(backend, key, records, options, call, token, exclusion, replaces)
+                except LeaseLostError as error:
+                    if replaces:
+                        raise
+                    _log.warning(
+                        "yogadl: another process has taken over the build of %s; its result is used: %s",
+                        key, error,
+                    )  # fmt: skip
+        published = key
+    finally:
+        clear_unresumable(backend, key.id, _names.unresumable(key, token), published)
 
 
 def _build(
@@ -276,7 +233,6 @@ def _build(
     data: Any,
     options: BuildOptions,
     call: Call | None,
-    *,
     token: str,
     exclusion: BuildExclusion,
     replaces: bool,
@@ -289,48 +245,88 @@ def _build(
     def sha256() -> str:
         return call.sha256() if call else sha256_of_data(getattr(source, "origin", planned.data))
 
-    def builder() -> dict[str, Any]:
-        return machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
-
     part_bytes, aside = options.part_bytes or backend.part_bytes, _names.unresumable(key, token)
     with reporting_loss(exclusion), showing_progress(options.progress, f"building {key}") as show:
-        writes_itself = hasattr(source, "write_partitions")
-        if writes_itself and (options.workers > 1 or options.engine not in (None, *ENGINES)):
-            raise ConfigurationError(
-                "the tasks that make the records of this source also write them: leave out workers and engine"
+        build = _partitions(backend, key, source, options, part_bytes, sha256, token)
+        if options.check_space:
+            _check_space(backend.root, key, source, build.folder)
+        # The log shows the progress, if nothing else does.
+        log_level = logging.WARNING if must_log(options.progress) else logging.INFO
+        if not build.run:
+            progress = report_to_both(exclusion.report, show)
+            receipts = build.write(
+                0, source, "", part_bytes, progress, exclusion=exclusion, log_level=log_level
             )
-        has_many = writes_itself or isinstance(source, PartitionedSource)
-        if options.engine is not None or options.workers > 1 or has_many:
-            if writes_itself:
-                partitions = Partitions(backend, key, 0, token, is_parallel=True)
-                partitions.put_others_aside()
-                build = write_by_source(source, partitions, part_bytes, options.allow_pickle, aside)
+        else:
+            if hasattr(source, "write_partitions"):
+                build = write_by_source(source, build, part_bytes, options.allow_pickle, aside)
                 exclusion.check()
             else:
-                build = parallel_build(backend, key, source, sha256, part_bytes, token)
-                if options.check_space:
-                    _check_space(backend.root, key, source, build.folder)
-                say = partial(_log.log, _log_level(options))
+                say = partial(_log.log, log_level)
                 tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
                 write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
-            content = planned.content(build.receipts())
-            build.publish(content, builder(), exclusion, replaces=replaces, aside=aside)
-            return
-        folder = _names.resumable(key) if source.can_start_anywhere else aside
-        if options.check_space:
-            _check_space(backend.root, key, source, folder)
-        build_alone = Build(
-            backend.root, key, part_bytes, report_to_both(exclusion.report, show), exclusion, sha256,
-            log_level=_log_level(options),
-        )  # fmt: skip
-        content = planned.content(build_alone.run(source, folder))
-    if publish(backend.root, key, content, builder(), exclusion=exclusion, replaces=replaces):
-        clear_attempt(backend.root, key, folder)
+            receipts = build.receipts()
+        content = planned.content(receipts)
+        builder = machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
+        build.publish(content, builder, exclusion, replaces=replaces, aside=aside)
 
 
-def _log_level(options: BuildOptions) -> int:
-    """Return the log level of the message about a build's size: a warning if no progress bar shows it."""
-    return logging.WARNING if must_log(options.progress) else logging.INFO
+def _partitions(
+    backend: Backend,
+    key: DatasetKey,
+    source: Source,
+    options: BuildOptions,
+    part_bytes: int | None,
+    sha256: Callable[[], str],
+    token: str,
+) -> Partitions:
+    """Begin a build of a source, or continue one that was killed; the caller holds the right to build.
+
+    Args:
+        backend: The storage.
+        key: The version.
+        source: The source.
+        options: The options of the build.
+        part_bytes: As for the build.
+        sha256: Returns a hash of the code and values that the source was made from.
+        token: A name of this attempt alone.
+
+    Raises:
+        ConfigurationError: if the source can't be read as the options require.
+    """
+    writes_itself = hasattr(source, "write_partitions")
+    if writes_itself and (options.workers > 1 or options.engine not in (None, *ENGINES)):
+        raise ConfigurationError(
+            "the tasks that make the records of this source also write them: leave out workers and engine"
+        )
+    is_cut = options.engine is not None or options.workers > 1 or isinstance(source, PartitionedSource)
+    if not writes_itself and not is_cut:
+        if not source.can_start_anywhere:
+            return Partitions(backend, key, 1, "", _names.unresumable(key, token))
+        return Partitions(backend, key, 1, "", _names.resumable(key), origin=_origin_of(source, sha256))
+    run, shares, origin = token, None, ""
+    if not writes_itself:
+        shares = shares_of(source)
+        try:
+            origin = shares.origin(sha256)
+            run = run_of(backend, key, shares, origin, part_bytes=part_bytes)
+        except ConfigurationError as error:
+            _log.info(
+                "yogadl: %s: if this build is killed, the next one starts from the beginning: %s", key, error
+            )
+            origin = ""
+    count = 0 if shares is None else shares.count  # a source that writes itself tells it at the end
+    build = Partitions(backend, key, count, run, _names.parallel(key, run), shares, origin)
+    build.put_others_aside()
+    return build
+
+
+def _origin_of(source: Source, sha256: Callable[[], str]) -> str:
+    """Return the hash of all that decides a source's records; empty if all records must be compared."""
+    if not getattr(source, "is_costly", False):
+        return ""
+    decisive = {"provenance": getattr(source, "provenance", {}), "sha256": sha256()}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
 def _check_space(root: Root, key: DatasetKey, source: Source, folder: str) -> None:
@@ -360,3 +356,136 @@ def _check_space(root: Root, key: DatasetKey, source: Source, folder: str) -> No
             "nevertheless (the file system may compress), pass check_space=False, or --no-space-check to "
             "yogadl build",
         )
+
+
+def shares_of(source: Source, count: int | None = None) -> Shares:
+    """Cut a source into shares.
+
+    Args:
+        source: A source with random access, or in partitions.
+        count: The number of shares, or ``None`` for a suitable number, or that of its partitions.
+
+    Raises:
+        ConfigurationError: if the source can only be read in order, or has another number of partitions.
+    """
+    if isinstance(source, PartitionedSource):
+        if count not in (None, source.partitions):
+            raise ConfigurationError(f"the source has {source.partitions} partitions, not {count}")
+        return _PartitionShares(source)
+    if source.length is None or not source.can_start_anywhere:
+        raise ConfigurationError(
+            "workers, an engine and tasks need a source that can be read in pieces: one with __len__ and "
+            "__getitem__, or one in partitions (yogadl.partitioned). Submit an iterable without workers and "
+            "engine"
+        )
+    length = source.length
+    if count is not None:
+        return _RangeShares(source, [length * k // count for k in range(count + 1)])
+    record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
+    records = records_per_share(length, record_bytes)
+    bounds = [0]
+    for start in getattr(source, "starts", range(0, length, records)):
+        if start - bounds[-1] >= records:
+            bounds.append(start)
+    return _RangeShares(source, [*bounds, length])
+
+
+def records_per_share(length: int, record_bytes: int) -> int:
+    """Return the number of records in each share of a source but the last.
+
+    Args:
+        length: The number of records, at least one.
+        record_bytes: The known part of a record's size.
+    """
+    shares = max(_SHARES, -(-length * record_bytes // _SHARE_BYTES))
+    records = max(1, length // shares)  # rounded down: few records make more shares, not half as many
+    step = 1 << max(0, (records // _MAX_ROUNDING_SHARE).bit_length() - 1)
+    return -(-records // step) * step
+
+
+class _RangeShares:
+    """The shares of a source with random access: records from one number to another."""
+
+    def __init__(self, source: Source, bounds: list[int]) -> None:
+        self._source = source
+        self._bounds = bounds
+
+    @property
+    def count(self) -> int:
+        return len(self._bounds) - 1
+
+    def __getitem__(self, number: int) -> "_RangeShare":
+        return _RangeShare(self._source, self._bounds[number], self._bounds[number + 1])
+
+    def alone(self, number: int) -> "_RangeShare":
+        first, end = self._bounds[number : number + 2]
+        rows = self._source.rows(first, end) if hasattr(self._source, "rows") and first < end else None
+        return self[number] if rows is None else _RangeShare(rows, first, end, first)
+
+    def terms(self) -> Any:
+        return self._bounds
+
+    def origin(self, hash_of_data: Callable[[], str]) -> str:
+        return hash_of_data() if getattr(self._source, "is_costly", False) else ""
+
+
+class _RangeShare:
+    """A range of records, as a share and as a source of its own.
+
+    Args:
+        source: The whole source, or its records from `offset` on.
+        first: The number of the share's first record.
+        end: The number after its last record.
+        offset: The number of the first record of `source`.
+    """
+
+    stamp = ""
+    can_start_anywhere = True
+
+    def __init__(self, source: Source, first: int, end: int, offset: int = 0) -> None:
+        self._source = source
+        self._first = first
+        self._offset = offset
+        self.spec = source.spec
+        self.length = end - first
+        self.is_costly: bool = getattr(source, "is_costly", False)
+
+    def __str__(self) -> str:
+        return f"records {self._first} to {self._first + self.length - 1}"
+
+    def source(self) -> "_RangeShare | None":
+        return self if self.length else None
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the share's records."""
+        records_left, offset_in_source = self.length - start, self._first - self._offset
+        for columns in ending_before(self._source, offset_in_source + self.length).chunks(
+            offset_in_source + start
+        ):
+            count = min(records_left, len(columns[0]))
+            yield [column[:count] for column in columns]
+            records_left -= count
+            if records_left == 0:
+                return
+
+
+class _PartitionShares:
+    """The shares of a source in partitions."""
+
+    def __init__(self, source: PartitionedSource) -> None:
+        self._source = source
+
+    @property
+    def count(self) -> int:
+        return self._source.partitions
+
+    def __getitem__(self, number: int) -> Partition:
+        return self._source.partition(number)
+
+    alone = __getitem__
+
+    def terms(self) -> Any:
+        return self.count
+
+    def origin(self, hash_of_data: Callable[[], str]) -> str:
+        return sha256_of_data(self._source.origin, strict=True)

@@ -54,9 +54,9 @@ def cached(
                 return function(*args, **kwargs)
 
             while published is None:
-                from yogadl.storage._builds.building import build_once  # a hit needs nothing of builds
+                from yogadl.storage._builds.building import build_version  # a hit needs nothing of builds
 
-                build_once(backend, key, data, options, call)
+                build_version(backend, key, data, options, call, replaces=False)
                 published = catalogue.find(key)
             if not is_auto:
                 warn_if_stale(published.manifest, call.builder.to_json(), warned)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from yogadl._core.progress import Tally
-from yogadl._sources.sources import open_if_any
 from yogadl._workers.messages import pickled
 from yogadl._workers.processes import worker_pool
 from yogadl.errors import ConfigurationError, WorkerDiedError
@@ -74,11 +73,23 @@ def write_all(
     """
     part_bytes = part_bytes or _PART_BYTES
     if engine is not None:
-        tasks = _executor(engine)
+        tasks: Any = engine
+        if isinstance(engine, str):
+            module, name = ENGINES[engine]
+            tasks = getattr(importlib.import_module(module), name)()
 
         def submit(partition: int) -> _SubmittedTask:
-            arguments = _pickled_arguments(build, partition, part_bytes)
-            return _SubmittedTask(_submit(tasks, arguments), partition, len(arguments))
+            assert build.shares is not None
+            share = build.shares.alone(partition)
+            arguments = pickled((replace(build, shares=None), partition, share, part_bytes), stays_here=False)
+            task = tasks.submit(write_partition, arguments)
+            if not isinstance(task, concurrent.futures.Future):
+                raise ConfigurationError(
+                    "the engine must be a concurrent.futures.Executor, but submit of this "
+                    f"{type(tasks).__name__} did not return a concurrent.futures.Future; for a Client of "
+                    "Dask pass client.get_executor()"
+                )
+            return _SubmittedTask(task, partition, len(arguments))
 
         _run_tasks(build, tally, exclusion, submit)
     elif workers == 1:
@@ -90,26 +101,6 @@ def write_all(
             _run_tasks(build, tally, exclusion, lambda k: _SubmittedTask(pool.call(_write_in_worker, k), k))
 
 
-def _executor(engine: concurrent.futures.Executor | str) -> concurrent.futures.Executor:
-    if not isinstance(engine, str):
-        return engine
-    module, name = ENGINES[engine]
-    executor: concurrent.futures.Executor = getattr(importlib.import_module(module), name)()
-    return executor
-
-
-def _submit(
-    engine: concurrent.futures.Executor, arguments: bytes
-) -> concurrent.futures.Future[WrittenCounts]:
-    task: object = engine.submit(write_partition, arguments)  # an engine of the user's may return anything
-    if not isinstance(task, concurrent.futures.Future):
-        raise ConfigurationError(
-            f"the engine must be a concurrent.futures.Executor, but submit of this {type(engine).__name__} "
-            "did not return a concurrent.futures.Future; for a Client of Dask pass client.get_executor()"
-        )
-    return task
-
-
 def write_by_source(
     source: Any, build: Partitions, part_bytes: int | None, allow_pickle: bool, aside: str
 ) -> Partitions:
@@ -119,24 +110,12 @@ def write_by_source(
     """
     try:
         count = source.write_partitions(
-            functools.partial(_write_unless_written, build, part_bytes, allow_pickle)
+            functools.partial(build.write_records, part_bytes=part_bytes, allow_pickle=allow_pickle)
         )
     except BaseException:
         put_aside(build.backend.root, build.folder, aside)
         raise
     return replace(build, count=count)
-
-
-def _write_unless_written(
-    build: Partitions, part_bytes: int | None, allow_pickle: bool, partition: int, records: Any
-) -> None:
-    if not build.is_written(partition):
-        build.write(partition, open_if_any(records, allow_pickle=allow_pickle), "", part_bytes, None)
-
-
-def _pickled_arguments(build: Partitions, partition: int, part_bytes: int) -> bytes:
-    """Return the arguments of an executor's task, with only the part of the source that the task reads."""
-    return pickled((build.only(partition), partition, part_bytes), stays_here=False)
 
 
 def _write_in_this_process(
@@ -148,7 +127,7 @@ def _write_in_this_process(
             tally.note(number, records, size_bytes)
             tally.report_total()
 
-        tally.note(partition, *_counts_of(build.write_share(partition, part_bytes, progress)), is_whole=True)
+        tally.note(partition, *counts_of(build.write_share(partition, part_bytes, progress)), is_whole=True)
         tally.report_total()
         exclusion.check()
 
@@ -200,8 +179,8 @@ def _result(build: Partitions, sent: _SubmittedTask) -> WrittenCounts:
 
 def write_partition(arguments: bytes) -> WrittenCounts:
     """Write one partition; runs as an executor's task."""
-    build, partition, part_bytes = pickle.loads(arguments)
-    return _counts_of(build.write_share(partition, part_bytes))
+    build, partition, share, part_bytes = pickle.loads(arguments)
+    return counts_of(build.write_share(partition, part_bytes, share=share))
 
 
 def _write_in_worker(
@@ -217,9 +196,10 @@ def _write_in_worker(
             last_s = time.monotonic()
             report((partition, records, size_bytes))
 
-    return _counts_of(build.write_share(partition, part_bytes, progress))
+    return counts_of(build.write_share(partition, part_bytes, progress))
 
 
-def _counts_of(receipts: list[Receipt]) -> WrittenCounts:
+def counts_of(receipts: list[Receipt]) -> WrittenCounts:
+    """Return the records and bytes of parts."""
     indexes = [receipt.part.index for receipt in receipts]
     return WrittenCounts(sum(index.records for index in indexes), sum(index.size_bytes for index in indexes))

@@ -23,7 +23,7 @@ from yogadl._core.protocols import Earlier
 from yogadl._core.spec import DictNode, Spec
 from yogadl._format.columns import fingerprint_of, stored_column
 from yogadl._format.layout import SealedPart
-from yogadl._format.manifest import MOST_EARLIER, Manifest, digest_of, read_manifest
+from yogadl._format.manifest import MOST_EARLIER, Manifest
 from yogadl._format.reader import Reader
 from yogadl._provenance.builder import Call
 from yogadl._sources.sources import NO_RECORDS, Source
@@ -33,11 +33,10 @@ from yogadl.errors import (
     DatasetNotFoundError,
     UnsupportedDataError,
 )
-from yogadl.storage import _names
 from yogadl.storage._builds.build import PlannedBuild, content_of, describe_machine
-from yogadl.storage._builds.building import replace_version
+from yogadl.storage._builds.building import build_version
 from yogadl.storage._builds.options import BuildOptions
-from yogadl.storage._builds.publish import Content
+from yogadl.storage._builds.publish import Content, read_published
 from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
 from yogadl.storage._catalogue.cached import Published
@@ -75,7 +74,7 @@ def append(
             "give the new version another name"
         )
     try:
-        replace_version(backend, key, lambda: _appended(backend, key, base, data), options, call)
+        build_version(backend, key, lambda: _appended(backend, key, base, data), options, call)
     except UnsupportedDataError as error:
         if str(error) != NO_RECORDS:
             raise
@@ -86,7 +85,7 @@ def append(
 
 def compact(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildOptions) -> None:
     """Build a version of the same records in new parts: see `CacheStorage.compact`."""
-    replace_version(backend, key, lambda: _compacted(backend.catalogue, base), options)
+    build_version(backend, key, lambda: _compacted(backend.catalogue, base), options)
 
 
 def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callable[[], Any]) -> PlannedBuild:
@@ -170,19 +169,11 @@ def _newest(catalogue: Catalogue, key: DatasetKey) -> Published:
     Raises:
         DatasetNotFoundError: if there is no such version.
     """
-    found = _read(catalogue.root, key)
+    found = read_published(catalogue.root, key)
     if found is None:
         key, known = catalogue.named(key)
-        found = _read(catalogue.root, key) or known
+        found = read_published(catalogue.root, key) or known
     return found
-
-
-def _read(root: Root, key: DatasetKey) -> Published | None:
-    name = _names.manifest(key)
-    content = root.read(name)
-    if content is None:
-        return None
-    return Published(read_manifest(content, key, root.where(name)), digest_of(content), content)
 
 
 def _existing_manifest(root: Root, key: DatasetKey) -> Manifest | None:
@@ -191,7 +182,7 @@ def _existing_manifest(root: Root, key: DatasetKey) -> Manifest | None:
     The build replaces a damaged manifest.
     """
     with contextlib.suppress(CacheFormatError):
-        found = _read(root, key)
+        found = read_published(root, key)
         return None if found is None else found.manifest
     return None
 

@@ -11,15 +11,15 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
-from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._core.key import DatasetKey
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
-from yogadl._sources.sources import Source
+from yogadl._sources.partitioned import Partition
+from yogadl._sources.sources import Source, open_if_any
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
@@ -27,129 +27,56 @@ from yogadl.errors import (
     UnsupportedDataError,
 )
 from yogadl.storage import _names
-from yogadl.storage._builds.build import Build, content_of, describe_machine, note_version, require_like
+from yogadl.storage._builds.build import Build, content_of, describe_machine, require_like
 from yogadl.storage._builds.publish import Content, clear_attempt, publish, put_aside
-from yogadl.storage._builds.receipts import (
-    Receipt,
-    Receipts,
-    Shares,
-    SingleShare,
-    samples_from,
-    samples_to_json,
-)
+from yogadl.storage._builds.receipts import Receipt, WrittenParts, have_same_records
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
-from yogadl.storage._catalogue.parts import read_sealed
-from yogadl.storage._files.root import Root
 from yogadl.storage._keeping.keeping import clear_unresumable
-from yogadl.storage._leases.locks import exclusive_build
-
-
-@dataclass(frozen=True)
-class WrittenPartition:
-    """The receipt of one partition.
-
-    Args:
-        made_by: The hash of the code, arguments and values that wrote it; empty if unknown.
-        stamp: The stamp of its share when it was written.
-        receipts: The receipts of its parts.
-    """
-
-    made_by: str
-    stamp: str
-    receipts: list[Receipt]
-
-    def to_bytes(self) -> bytes:
-        """Return the content of the receipt's file."""
-        parts = [
-            [r.part.sha256, r.part.index_sha256, r.spec.to_json(), samples_to_json(r.samples)]
-            for r in self.receipts
-        ]
-        return json.dumps({"made_by": self.made_by, "stamp": self.stamp, "parts": parts}).encode()
-
-    @staticmethod
-    def from_bytes(content: bytes, root: Root, dataset_id: str, origin: str) -> "WrittenPartition":
-        """Return the receipt in a file, after a check that its parts exist.
-
-        Args:
-            content: The content of the file.
-            root: The root that the parts are below.
-            dataset_id: The dataset's id.
-            origin: The hash of all that decides the records, for the receipts of the parts.
-
-        Raises:
-            ValueError: if the receipt is damaged.
-            CacheFormatError: if a part is damaged or missing.
-        """
-        document = parse_json(content, most_digits=MANY_DIGITS)
-        try:
-            made_by, stamp = document.get("made_by", ""), document["stamp"]
-            receipts, first = [], 0
-            for sha256, index_sha256, spec, samples in document["parts"]:
-                part = read_sealed(root, dataset_id, sha256, index_sha256)
-                receipts.append(Receipt(first, part, Spec.from_json(spec), samples_from(samples), origin))
-                first += part.index.records
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it is not the receipt of a partition: {error!r:.200}") from error
-        if not isinstance(made_by, str) or not isinstance(stamp, str):
-            raise ValueError("it is not the receipt of a partition: a value has the wrong type")
-        return WrittenPartition(made_by, stamp, receipts)
-
-
-def missing_and_foreign(
-    written: Sequence[WrittenPartition | None], made_by: str
-) -> tuple[list[int], list[int]]:
-    """Return the partitions that are not written, and those written by other code, arguments or values.
-
-    Args:
-        written: The receipt of each partition.
-        made_by: The hash of the code, arguments and values of the commit; empty if unknown: then the hash of
-            the first receipt that has one is used.
-    """
-    missing = [number for number, one in enumerate(written) if one is None]
-    makers = [(number, one.made_by) for number, one in enumerate(written) if one is not None]
-    if not made_by:
-        makers = [(number, maker) for number, maker in makers if maker]
-    expected = made_by or (makers[0][1] if makers else "")
-    return missing, [number for number, maker in makers if maker != expected]
-
-
-def incomplete_message(
-    count: int, missing: Sequence[int], foreign: Sequence[int], named: str, other_runs: str
-) -> str:
-    """Return the message about partitions that are missing or foreign.
-
-    Args:
-        count: The number of partitions.
-        missing: The partitions that are not written.
-        foreign: The partitions that were written by other code, arguments or values.
-        named: A phrase that names the partitions or tasks to run again.
-        other_runs: The names of other runs of the version.
-    """
-    reasons = {
-        "are not written yet": missing,
-        "were written by other code, arguments or values than the commit has": foreign,
-    }
-    sentence = ", and ".join(
-        f"{len(numbers)} of {count} partitions {reason}" for reason, numbers in reasons.items() if numbers
-    )
-    message = (
-        f"none of {count} partitions is written yet" if len(missing) == count else f"{sentence}: {named}"
-    )
-    if foreign:
-        message += ", then commit again"
-    if other_runs:
-        message += (
-            "; other partitions of this version were written by tasks of other code, arguments or source, or "
-            f"another run: {other_runs}"
-        )
-    return message
-
+from yogadl.storage._leases.locks import BuildLock, exclusive_build
 
 _log = logging.getLogger("yogadl")
 
 # The threads that read receipts from a bucket, where each receipt takes a few round trips.
 _READERS: Final = 16
 _DIGITS: Final = 32  # of the hash in a receipt
+
+
+class Share(Protocol):
+    """One share of a source; its text describes it in messages. Picklable if the source is."""
+
+    @property
+    def stamp(self) -> str:
+        """A text that changes if the share's records may have changed; empty if there is no such text."""
+
+    def source(self) -> Source | None:
+        """Open the share; return ``None`` if it has no records."""
+
+
+class Shares(Protocol):
+    """A source, cut into shares. Picklable if the source is."""
+
+    @property
+    def count(self) -> int:
+        """The number of shares."""
+
+    def __getitem__(self, number: int) -> Share:
+        """Return one share."""
+
+    def alone(self, number: int) -> Share:
+        """Return one share with only the part of the source that it needs, to send elsewhere."""
+
+    def terms(self) -> Any:
+        """Return a JSON value that describes how the source was cut."""
+
+    def origin(self, hash_of_data: Callable[[], str]) -> str:
+        """Return the hash of all that decides the records; empty if records must be compared.
+
+        Args:
+            hash_of_data: Returns the hash of the code and values that the source was made from.
+
+        Raises:
+            ConfigurationError: if no hash is certain, and records can't be compared.
+        """
 
 
 @dataclass(frozen=True)
@@ -160,11 +87,11 @@ class Partitions:
         backend: The storage of the cache.
         key: The version to build.
         count: The number of partitions.
-        run: The name that distinguishes this build from other builds of the same key.
+        run: The name that distinguishes this build from other builds of the same key; empty for a build by
+            one process, whose only partition is published as soon as it is written, without a receipt.
+        folder: The folder of the partitions' receipts.
         shares: A share of the source for each partition, if there is one source.
         origin: The hash of all that decides the records of the source; empty if records must be compared.
-        is_parallel: Whether all partitions are written for one process, which holds the right to build. A
-            partition that was written from other records is then written again, instead of being an error.
         is_named: Whether the caller named the run; otherwise its name is made from the source.
     """
 
@@ -172,71 +99,95 @@ class Partitions:
     key: DatasetKey
     count: int
     run: str
-    shares: Shares | SingleShare | None = None
+    folder: str
+    shares: Shares | None = None
     origin: str = ""
-    is_parallel: bool = False
     is_named: bool = False
 
     @property
-    def folder(self) -> str:
-        """The name of the folder of the partitions' receipts."""
-        if self.is_parallel:
-            return _names.parallel(self.key, self.run)
-        return _names.partitioned(self.key, self.run, self.count)
+    def is_by_tasks(self) -> bool:
+        """Whether tasks write the partitions, which hold no right to build.
+
+        Otherwise all partitions are written for one process that holds it. A partition that was written from
+        other records is then written again, instead of being an error.
+        """
+        return _names.is_partitioned(self.folder.rpartition("/")[2])
 
     def _receipt_name(self, partition: int) -> str:
         return f"{self.folder}/{partition:08d}.json"
 
-    def is_written(self, partition: int) -> bool:
-        """Return whether a partition has a receipt."""
-        return self.backend.root.size(self._receipt_name(partition)) is not None
+    def write_records(
+        self,
+        partition: int,
+        records: Any,
+        *,
+        part_bytes: int | None,
+        allow_pickle: bool,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write a partition of these records, unless it has a receipt."""
+        if self.backend.root.size(self._receipt_name(partition)) is None:
+            self.write(partition, open_if_any(records, allow_pickle=allow_pickle), "", part_bytes, progress)
 
     def write_share(
-        self, partition: int, part_bytes: int | None, progress: Progress | None = None
+        self,
+        partition: int,
+        part_bytes: int | None,
+        progress: Progress | None = None,
+        share: Share | None = None,
     ) -> list[Receipt]:
         """Write a partition's share of the source, unless it is written; return the receipts of its parts.
+
+        Args:
+            partition: The number of the partition.
+            part_bytes: The largest size of a part.
+            progress: As for a build.
+            share: The share, if this build has no other shares.
 
         Raises:
             ConfigurationError: if the partition was written from other records than the source has.
         """
-        assert self.shares is not None
-        share = self.shares[partition]
+        if share is None:
+            assert self.shares is not None
+            share = self.shares[partition]
         written = self._read(partition)
-        is_other = written is not None and written.made_by != self._made_by
+        is_other = written is not None and _made_by(written) != self._made_by
         if written is not None and is_other:
             _log.warning(
                 "yogadl: %s: %s was written by other code, arguments or values: it is written again",
-                self.key, self.described(partition),
+                self.key, self.described(partition, share),
             )  # fmt: skip
         elif written is not None:
-            is_like = not share.can_compare or self._has_same_records(written.receipts, share.source())
-            if written.stamp == share.stamp and is_like:
+            # Of a partition, only the stamp is compared.
+            is_like = isinstance(share, Partition) or self._has_same_records(written.receipts, share.source())
+            if written.facts["stamp"] == share.stamp and is_like:
                 return written.receipts
-            if not self.is_parallel:
+            if self.is_by_tasks:
                 raise ConfigurationError(
-                    f"{self.key}: {self.described(partition)} was written from other records than this task "
-                    "has; do all tasks read the same data? To write all partitions again, give another run"
+                    f"{self.key}: {self.described(partition, share)} was written from other records than "
+                    "this task has; do all tasks read the same data? To write all partitions again, give "
+                    "another run"
                 )
             self.backend.root.remove(self._receipt_name(partition))
         try:
             stamp = share.stamp  # before the share is opened, so that a change during the read is detected
             return self.write(partition, share.source(), stamp, part_bytes, progress, replaces=is_other)
         except Exception as error:
-            error.add_note(f"in {self.described(partition)}")
+            error.add_note(f"in {self.described(partition, share)}")
             raise
 
-    def described(self, partition: int) -> str:
+    def described(self, partition: int, share: Share | None = None) -> str:
         """Return a description of a partition and its share for messages."""
-        what = str(self.shares[partition]) if self.shares is not None else ""
+        if share is None and self.shares is not None:
+            share = self.shares[partition]
+        what = "" if share is None else str(share)
         return f"partition {partition} of {self.count}" + (f" ({what})" if what else "")
 
     def _has_same_records(self, receipts: Sequence[Receipt], source: Source | None) -> bool:
         if source is None or not receipts:
             return source is None and not receipts
-        kept = Receipts(self.backend.root, self.key, self.folder, source, {}, self.origin)
-        return sum(receipt.part.index.records for receipt in receipts) == source.length and kept.agree(
-            receipts
-        )
+        records = sum(receipt.part.index.records for receipt in receipts)
+        return records == source.length and have_same_records(receipts, source, self.origin)
 
     def write(
         self,
@@ -247,6 +198,8 @@ class Partitions:
         progress: Progress | None,
         *,
         replaces: bool = False,
+        exclusion: BuildExclusion | None = None,
+        log_level: int = logging.INFO,
     ) -> list[Receipt]:
         """Write a partition, whether or not it is written; the first receipt counts.
 
@@ -257,19 +210,23 @@ class Partitions:
             part_bytes: The largest size of a part.
             progress: As for a build.
             replaces: Whether its receipt replaces an existing one.
+            exclusion: The right to build, to be checked before each part.
+            log_level: As for `Build`.
         """
-        receipts: list[Receipt] = []
         root = self.backend.root
+        self._note_version()
+        build = Build(
+            root, self.key, part_bytes, progress, exclusion or BuildLock(), log_level, self._wait_for_prune
+        )
+        if not self.run:
+            assert source is not None
+            return build.run(source, self.folder, self.origin if source.can_start_anywhere else None)
         folder = f"{self.folder}/{partition:08d}-{secrets.token_hex(8)}"
-        if source is not None:
-            receipts = Build(
-                root, self.key, part_bytes, progress, on_receipt_written=self._wait_for_prune
-            ).run(source, folder)
-        else:
-            note_version(root, self.key)
+        receipts = [] if source is None else build.run(source, folder)
         put = root.write if replaces else root.write_if_absent
-        put(self._receipt_name(partition), WrittenPartition(self._made_by, stamp, receipts).to_bytes())
-        if source is not None:
+        written = WrittenParts(receipts, {"made_by": self._made_by, "stamp": stamp})
+        put(self._receipt_name(partition), written.to_bytes())
+        if receipts:
             # Removed last: until the partition has a receipt, the receipts there alone name its parts.
             root.remove_folder(folder)
         return receipts
@@ -281,7 +238,7 @@ class Partitions:
         receipt. But one that runs now may have listed an old part of the same bytes, which no receipt named
         then. If all partitions are written for one process, its right to build excludes prunes.
         """
-        if not self.is_parallel:
+        if self.is_by_tasks:
             self.backend.coordinator.wait_for_pruning(self.key.id)
 
     def receipts(self, stamps: Sequence[str] = ()) -> list[Receipt]:
@@ -293,11 +250,8 @@ class Partitions:
         Raises:
             ConfigurationError: if a partition is not written yet, or its parts do not exist any more.
         """
-        if self.backend.root.promises.renames:
-            written = list(map(self._read, range(self.count)))
-        else:
-            with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-                written = list(pool.map(self._read, range(self.count)))
+        with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
+            written = list(pool.map(self._read, range(self.count)))
         self._require_all(written)
         self._refuse_unlike(written, stamps)
         receipts = list(itertools.chain.from_iterable(one.receipts for one in written if one is not None))
@@ -309,20 +263,40 @@ class Partitions:
             for first, receipt in zip(firsts, receipts, strict=False)
         ]
 
-    def _require_all(self, written: Sequence[WrittenPartition | None]) -> None:
+    def _require_all(self, written: Sequence[WrittenParts | None]) -> None:
         """Refuse to publish without a partition, or with one of other code, arguments or values.
 
         Raises:
             ConfigurationError: if there is such a partition; the error names the partitions to write again.
         """
-        missing, foreign = missing_and_foreign(written, self._made_by)
+        missing = [number for number, one in enumerate(written) if one is None]
+        makers = {number: _made_by(one) for number, one in enumerate(written) if one is not None}
+        own = self._made_by
+        expected = own or next(filter(None, makers.values()), "")
+        foreign = [number for number, maker in makers.items() if maker != expected and (maker or own)]
         if not missing and not foreign:
             return
-        named = self._name_to_write_again(sorted(missing + foreign))
-        others = self.others() if missing else ""
-        raise ConfigurationError(
-            f"{self.key}: {incomplete_message(self.count, missing, foreign, named, others)}"
+        reasons = {
+            "are not written yet": missing,
+            "were written by other code, arguments or values than the commit has": foreign,
+        }
+        message = ", and ".join(
+            f"{len(numbers)} of {self.count} partitions {reason}"
+            for reason, numbers in reasons.items()
+            if numbers
         )
+        message += f": {self._name_to_write_again(sorted(missing + foreign))}"
+        if len(missing) == self.count:
+            message = f"none of {self.count} partitions is written yet"
+        if foreign:
+            message += ", then commit again"
+        others = self.others() if missing else ""
+        if others:
+            message += (
+                "; other partitions of this version were written by tasks of other code, arguments or "
+                f"source, or another run: {others}"
+            )
+        raise ConfigurationError(f"{self.key}: {message}")
 
     @property
     def _made_by(self) -> str:
@@ -330,23 +304,25 @@ class Partitions:
 
         It includes the bounds of the shares, which change if the length of the source changes.
         """
-        if not self.is_named or self.shares is None or isinstance(self.shares, SingleShare):
+        if not self.is_named or self.shares is None:
             return ""
         described = [self.origin, self.shares.terms()]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:_DIGITS]
 
+    def _note_version(self) -> None:
+        """Write the version's name into the folder of its builds, whose name does not contain it."""
+        root, note = self.backend.root, _names.version_note(_names.builds(self.key))
+        if root.size(note) is None:
+            root.write(note, self.key.version.encode())
+
     def note_tasks(self, count: int) -> None:
         """Record the number of tasks, which write every `count`-th partition each, for error messages."""
-        note_version(self.backend.root, self.key)
-        self.backend.root.write(self._tasks, str(count).encode())
-
-    @property
-    def _tasks(self) -> str:
-        return f"{self.folder}/tasks"
+        self._note_version()
+        self.backend.root.write(f"{self.folder}/tasks", str(count).encode())
 
     def _name_to_write_again(self, partitions: Sequence[int]) -> str:
         """Return a phrase that names partitions, or the tasks that write them, if their number is known."""
-        found = re.fullmatch(rb"[1-9][0-9]{0,9}", self.backend.root.read(self._tasks) or b"")
+        found = re.fullmatch(rb"[1-9][0-9]{0,9}", self.backend.root.read(f"{self.folder}/tasks") or b"")
         names = list(map(str, partitions))
         if found:
             count = int(found[0])
@@ -354,20 +330,20 @@ class Partitions:
         shown = ", ".join(names[:10]) + (", ..." if names[10:] else "")
         return f"run the tasks {shown}" if found else f"[{shown}]"
 
-    def _refuse_unlike(self, written: Sequence[WrittenPartition | None], stamps: Sequence[str]) -> None:
+    def _refuse_unlike(self, written: Sequence[WrittenParts | None], stamps: Sequence[str]) -> None:
         """Refuse partitions that do not fit together, or whose shares have changed since they were written.
 
         Raises:
             ConfigurationError: if a share has changed.
             UnsupportedDataError: if structures or dtypes differ.
         """
-        remedy = "" if self.is_parallel else "; to write all partitions again, give another run"
+        remedy = "; to write all partitions again, give another run" if self.is_by_tasks else ""
         first: Spec | None = None
         for number, found in enumerate(written):
             if found is None:
                 continue
             what = f"{self.key}: {self.described(number)} has"
-            if stamps and stamps[number] not in ("", found.stamp):
+            if stamps and stamps[number] not in ("", found.facts["stamp"]):
                 raise ConfigurationError(f"{what} changed since it was written{remedy}")
             for receipt in found.receipts:
                 first = first or receipt.spec
@@ -382,14 +358,17 @@ class Partitions:
         others = sorted(run for run in runs if _names.is_partitioned(run) and not self.folder.endswith(run))
         return ", ".join(others[:3])
 
-    def _read(self, partition: int) -> WrittenPartition | None:
+    def _read(self, partition: int) -> WrittenParts | None:
         """Return the receipt of a partition, or ``None`` if the partition must be written (again)."""
         root, name = self.backend.root, self._receipt_name(partition)
         content = root.read(name)
         if content is None:
             return None
         try:
-            return WrittenPartition.from_bytes(content, root, self.key.id, self.origin)
+            written = WrittenParts.from_bytes(content, root, self.key.id, self.origin)
+            if not isinstance(written.facts.get("stamp"), str) or not isinstance(_made_by(written), str):
+                raise ValueError("it is not the receipt of a partition: a value has the wrong type")
+            return written
         except (ValueError, CacheFormatError) as error:
             # A prune with a short grace may have removed the parts; the receipt would prevent writing them
             # again.
@@ -448,13 +427,13 @@ class Partitions:
 
     def _stamps(self) -> list[str]:
         """Return the stamps of the shares now; empty if there is no source."""
-        if self.shares is None or isinstance(self.shares, SingleShare):
+        if self.shares is None:
             return []
         return [self.shares[number].stamp for number in range(self.count)]
 
     def _made_of(self, stamps: Sequence[str]) -> str:
         """Return the hash of all that decides the partitions' records now; empty if unknown."""
-        if not self.origin or self.shares is None or isinstance(self.shares, SingleShare):
+        if not self.origin or self.shares is None:
             return ""
         described = [self.origin, self.shares.terms(), stamps]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()
@@ -478,18 +457,15 @@ class Partitions:
             aside: The folder of an attempt of the caller's that has ended: see `put_aside`.
         """
         root = self.backend.root
-        builder = builder | self._run_entries
+        if self.run:
+            builder = builder | self._run_entries
         if not publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces):
             return False
-        # Receipts of tasks that did not end, or that others overtook: nothing else names those tasks' parts.
-        put_aside(root, self.folder, aside, depth=1)
+        if self.run:
+            # Receipts of tasks that did not end, or that others overtook: nothing else names their parts.
+            put_aside(root, self.folder, aside, depth=1)
         clear_attempt(root, self.key, self.folder)
         return True
-
-    def only(self, partition: int) -> "Partitions":
-        """Return the build with only the share of this partition, to send to a task."""
-        assert self.shares is not None and not isinstance(self.shares, SingleShare)
-        return replace(self, shares=SingleShare(self.shares, partition))
 
     def put_others_aside(self) -> None:
         """Put aside the files that other builds of this version left, such as builds of other code."""
@@ -499,3 +475,9 @@ class Partitions:
             folder = f"{_names.builds(self.key)}/{run}"
             if _names.is_parallel(run) and folder != self.folder:
                 put_aside(root, folder, _names.unresumable(self.key, secrets.token_hex(8)))
+
+
+def _made_by(written: WrittenParts) -> str:
+    """Return the hash of the code, arguments and values that wrote a partition; empty if unknown."""
+    made_by: str = written.facts.get("made_by", "")
+    return made_by

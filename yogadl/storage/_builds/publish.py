@@ -14,11 +14,12 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
 from yogadl._format.columns import RunHash, fingerprint_of
-from yogadl._format.manifest import Manifest, read_manifest, shorten_to_limit
+from yogadl._format.manifest import Manifest, digest_of, read_manifest, shorten_to_limit
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import BuildExclusion
+from yogadl.storage._catalogue.cached import Published
 from yogadl.storage._catalogue.parts import open_table
 from yogadl.storage._files.root import Entry, Root
 from yogadl.storage._keeping.keeping import replace
@@ -146,15 +147,26 @@ def pin_parts(
 def _earlier_pins(root: Root, bucket: Bucket, key: DatasetKey, earlier: Sequence[Earlier]) -> dict[str, int]:
     """Return the pins of the parts of the newest earlier version that still exists, by the parts' hashes."""
     for entry_of_earlier in reversed(earlier):
-        other = DatasetKey(key.id, entry_of_earlier.version)
-        content = root.read(_names.manifest(other))
-        if content is not None:
-            with contextlib.suppress(CacheFormatError):  # a damaged manifest: its pins are not used
-                manifest = read_manifest(content, other, root.where(_names.manifest(other)))
-                table = open_table(root, manifest)
-                found = read_pins(bucket, key.id, table, manifest.table_sha256)
+        with contextlib.suppress(CacheFormatError):  # a damaged manifest: its pins are not used
+            published = read_published(root, DatasetKey(key.id, entry_of_earlier.version))
+            if published is not None:
+                table = open_table(root, published.manifest)
+                found = read_pins(bucket, key.id, table, published.manifest.table_sha256)
                 return dict(zip(table.sha256, found.tolist(), strict=True))
     return {}
+
+
+def read_published(root: Root, key: DatasetKey) -> Published | None:
+    """Return the manifest that a version has now, ignoring the mirror; ``None`` if there is none.
+
+    Raises:
+        CacheFormatError: if it is damaged.
+    """
+    name = _names.manifest(key)
+    content = root.read(name)
+    if content is None:
+        return None
+    return Published(read_manifest(content, key, root.where(name)), digest_of(content), content)
 
 
 def check_parts(root: Root, key: DatasetKey, table: PartTable) -> dict[str, Entry]:

@@ -1,20 +1,19 @@
-"""Cut a source into shares, and write a receipt of each sealed part, by which a later build can use the part.
+"""Write a receipt of sealed parts, by which a later build or a commit can use them, and read receipts.
 
-A *share* is the part of a source that one process can read alone: a partition of the build. A *receipt* is a
-small file in the build's folder that names a sealed part and describes its records.
+A *receipt* is a small file in the folder of a build. It names sealed parts that follow each other, and
+describes their records: one part that a killed build can continue after, or all parts of a partition.
 """
 
 import copy
 import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
-from yogadl._core.columns import Columns
 from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._core.key import DatasetKey
 from yogadl._core.leaf import OBJECT
@@ -22,252 +21,11 @@ from yogadl._core.spec import Spec
 from yogadl._format.columns import RunHash, hash_run, stored_column
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.reader import Reader
-from yogadl._provenance.builder import sha256_of_data
-from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import Resumable, Source
-from yogadl.errors import ConfigurationError, StorageError
+from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.parts import read_sealed
 from yogadl.storage._files.root import MAX_READ_BYTES, Root
-
-# A source with random access is cut into about this many shares, whatever the number of workers. So a slow or
-# killed worker costs little, and a build with more workers can continue one with fewer. Rounding of the size
-# makes somewhat fewer or more shares; there are more if shares would be larger than _SHARE_BYTES.
-_SHARES: Final = 48
-_SHARE_BYTES: Final = 2**27
-# A share's size is rounded up to a multiple of a power of two, by an eighth at most, so that parts end at the
-# ends of blocks.
-_MAX_ROUNDING_SHARE: Final = 8
-
-
-class Share(Protocol):
-    """One share of a source. Picklable if the source is."""
-
-    @property
-    def stamp(self) -> str:
-        """A text that changes if the share's records may have changed; empty if there is no such text."""
-
-    @property
-    def can_compare(self) -> bool:
-        """Whether records written from the share are compared with the source before they are used."""
-
-    def source(self) -> Source | None:
-        """Open the share; return ``None`` if it has no records."""
-
-    def without_other_records(self) -> "Share":
-        """Return the share with only the part of the source that it needs, to send elsewhere."""
-
-
-class Shares(Protocol):
-    """A source, cut into shares. Picklable if the source is."""
-
-    @property
-    def count(self) -> int:
-        """The number of shares."""
-
-    @property
-    def length(self) -> int | None:
-        """The number of records in all shares, if known."""
-
-    def __getitem__(self, number: int) -> Share:
-        """Return one share."""
-
-    def terms(self) -> Any:
-        """Return a JSON value that describes how the source was cut."""
-
-    def origin(self, hash_of_data: Callable[[], str]) -> str:
-        """Return the hash of all that decides the records; empty if records must be compared.
-
-        Args:
-            hash_of_data: Returns the hash of the code and values that the source was made from.
-
-        Raises:
-            ConfigurationError: if no hash is certain, and records can't be compared.
-        """
-
-
-def shares_of(source: Source, count: int | None = None) -> Shares:
-    """Cut a source into shares.
-
-    Args:
-        source: A source with random access, or in partitions.
-        count: The number of shares, or ``None`` for a suitable number, or that of its partitions.
-
-    Raises:
-        ConfigurationError: if the source can only be read in order, or has another number of partitions.
-    """
-    if isinstance(source, PartitionedSource):
-        if count not in (None, source.partitions):
-            raise ConfigurationError(f"the source has {source.partitions} partitions, not {count}")
-        return _PartitionShares(source)
-    if source.length is None or not source.can_start_anywhere:
-        raise ConfigurationError(
-            "workers, an engine and tasks need a source that can be read in pieces: one with __len__ and "
-            "__getitem__, or one in partitions (yogadl.partitioned). Submit an iterable without workers and "
-            "engine"
-        )
-    length = source.length
-    if count is not None:
-        return _RangeShares(source, [length * k // count for k in range(count + 1)])
-    record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
-    records = records_per_share(length, record_bytes)
-    bounds = [0]
-    for start in getattr(source, "starts", range(0, length, records)):
-        if start - bounds[-1] >= records:
-            bounds.append(start)
-    return _RangeShares(source, [*bounds, length])
-
-
-def records_per_share(length: int, record_bytes: int) -> int:
-    """Return the number of records in each share of a source but the last.
-
-    Args:
-        length: The number of records, at least one.
-        record_bytes: The known part of a record's size.
-    """
-    shares = max(_SHARES, -(-length * record_bytes // _SHARE_BYTES))
-    records = max(1, length // shares)  # rounded down: few records make more shares, not half as many
-    step = 1 << max(0, (records // _MAX_ROUNDING_SHARE).bit_length() - 1)
-    return -(-records // step) * step
-
-
-def ending_before(source: Source, end: int) -> Source:
-    """Return a copy of a source that ends before record `end`, or the source if no copy is possible."""
-    if isinstance(source, Resumable):
-        return source  # a copy would not share its state
-    shortened: Any = copy.copy(source)
-    try:
-        shortened.length = end
-    except AttributeError:
-        return source
-    return shortened  # type: ignore[no-any-return]
-
-
-class _RangeShares:
-    """The shares of a source with random access: records from one number to another."""
-
-    def __init__(self, source: Source, bounds: list[int]) -> None:
-        self._source = source
-        self._bounds = bounds
-
-    @property
-    def count(self) -> int:
-        return len(self._bounds) - 1
-
-    @property
-    def length(self) -> int:
-        return self._bounds[-1]
-
-    def __getitem__(self, number: int) -> "_RangeShare":
-        return _RangeShare(self._source, self._bounds[number], self._bounds[number + 1])
-
-    def terms(self) -> Any:
-        return self._bounds
-
-    def origin(self, hash_of_data: Callable[[], str]) -> str:
-        return hash_of_data() if getattr(self._source, "is_costly", False) else ""
-
-
-class _RangeShare:
-    """A range of records, as a share and as a source of its own.
-
-    Args:
-        source: The whole source, or its records from `offset` on.
-        first: The number of the share's first record.
-        end: The number after its last record.
-        offset: The number of the first record of `source`.
-    """
-
-    stamp = ""
-    can_compare = True
-    can_start_anywhere = True
-
-    def __init__(self, source: Source, first: int, end: int, offset: int = 0) -> None:
-        self._source = source
-        self._first = first
-        self._offset = offset
-        self.spec = source.spec
-        self.length = end - first
-        self.is_costly: bool = getattr(source, "is_costly", False)
-
-    def __str__(self) -> str:
-        return f"records {self._first} to {self._first + self.length - 1}"
-
-    def source(self) -> "_RangeShare | None":
-        return self if self.length else None
-
-    def without_other_records(self) -> "_RangeShare":
-        end = self._first + self.length
-        rows = self._source.rows(self._first, end) if hasattr(self._source, "rows") and self.length else None
-        return self if rows is None else _RangeShare(rows, self._first, end, self._first)
-
-    def chunks(self, start: int = 0) -> Iterator[Columns]:
-        """Yield the share's records."""
-        records_left, offset_in_source = self.length - start, self._first - self._offset
-        for columns in ending_before(self._source, offset_in_source + self.length).chunks(
-            offset_in_source + start
-        ):
-            count = min(records_left, len(columns[0]))
-            yield [column[:count] for column in columns]
-            records_left -= count
-            if records_left == 0:
-                return
-
-
-class _PartitionShares:
-    """The shares of a source in partitions."""
-
-    length = None
-
-    def __init__(self, source: PartitionedSource) -> None:
-        self._source = source
-
-    @property
-    def count(self) -> int:
-        return self._source.partitions
-
-    def __getitem__(self, number: int) -> "_PartitionShare":
-        return _PartitionShare(self._source.partition(number))
-
-    def terms(self) -> Any:
-        return self.count
-
-    def origin(self, hash_of_data: Callable[[], str]) -> str:
-        return sha256_of_data(self._source.origin, strict=True)
-
-
-class _PartitionShare:
-    """A partition as a share; its stamp, made of its function and its file, detects changes."""
-
-    can_compare = False
-
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
-
-    def __str__(self) -> str:
-        return str(self._partition)
-
-    @property
-    def stamp(self) -> str:
-        return self._partition.stamp
-
-    def source(self) -> Source | None:
-        return self._partition.source()
-
-    def without_other_records(self) -> "_PartitionShare":
-        return self
-
-
-class SingleShare:
-    """One share alone, for the task that writes it."""
-
-    def __init__(self, shares: Shares, number: int) -> None:
-        self._share = shares[number].without_other_records()
-
-    def __getitem__(self, number: int) -> Share:
-        """Return the share, whatever the number."""
-        return self._share
-
 
 # The samples that are compared with the source before a build continues: this many records at either end of
 # each sealed part, fewer of large records. As a record may take seconds to compute, at most one in 32.
@@ -305,15 +63,80 @@ class Receipt:
 
 
 @dataclass(frozen=True)
+class WrittenParts:
+    """The content of a receipt's file: the parts, and the facts by which a build decides whether to use them.
+
+    Args:
+        receipts: The receipts of parts that follow each other.
+        facts: Values of JSON by name, of which ``origin`` belongs to the receipts, and ``first`` is the
+            number of the first record, if it is not 0.
+    """
+
+    receipts: list[Receipt]
+    facts: dict[str, Any]
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the file."""
+        parts = [
+            [
+                receipt.part.sha256,
+                receipt.part.index_sha256,
+                receipt.spec.to_json(),
+                [[sample.start, sample.run.records, sample.run.value] for sample in receipt.samples],
+            ]
+            for receipt in self.receipts
+        ]
+        return json.dumps(self.facts | {"parts": parts}).encode()
+
+    @staticmethod
+    def from_bytes(
+        content: bytes, root: Root, dataset_id: str, origin: str = "", terms: dict[str, Any] | None = None
+    ) -> "WrittenParts":
+        """Return the content of a file, after a check that the parts exist.
+
+        Args:
+            content: The file.
+            root: The root that the parts are below.
+            dataset_id: The dataset's id.
+            origin: The origin of the records, if the file has none.
+            terms: The facts that a build which continues with these parts must share. The times of the parts'
+                files are then renewed before they are read, or a prune might remove them right after.
+
+        Raises:
+            ValueError: if the file is damaged, or has other terms.
+            CacheFormatError: if a part is damaged or missing.
+        """
+        facts = parse_json(content, most_digits=MANY_DIGITS)
+        receipts = []
+        try:
+            if any(facts[term] != value for term, value in (terms or {}).items()):
+                raise ValueError("the parts were written under other terms")
+            first, origin = facts.get("first", 0), facts.get("origin", origin)
+            if "parts" not in facts:  # older versions wrote the receipt of a single part in this form
+                facts["parts"] = [[facts[name] for name in ("sha256", "index_sha256", "spec", "samples")]]
+            for sha256, index_sha256, spec, samples in facts.pop("parts"):
+                names = _names.part(dataset_id, sha256), _names.index(dataset_id, index_sha256)
+                if terms and not all(map(root.keep, names)):
+                    raise CacheFormatError(f"part {sha256} is missing, or a prune may remove it soon")
+                part = read_sealed(root, dataset_id, sha256, index_sha256)
+                receipts.append(Receipt(first, part, Spec.from_json(spec), _samples_from(samples), origin))
+                first += part.index.records
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"it is not the receipt of a partition: {error!r:.200}") from error
+        return WrittenParts(receipts, facts)
+
+
+@dataclass(frozen=True)
 class Receipts:
-    """The receipts of one build, which are files of its folder.
+    """The receipts of the parts of one source, which are files of a folder, one for each part.
 
     Args:
         root: The root that the parts go below.
         key: The version to build.
-        folder: The name of the build's folder.
+        folder: The folder.
         source: The source of the records.
-        terms: The values that an earlier build must share with this one for its parts to be used.
+        terms: The values that an earlier build must share with this one for its parts to be used; empty if
+            no build continues another in this folder.
         origin: The hash of all that decides the source's records; empty if it was not computed.
     """
 
@@ -334,23 +157,15 @@ class Receipts:
             receipt: The receipt.
             on_receipt_written: Called after the receipt is written, before the part is moved.
         """
-        part = receipt.part
-        document = {
-            "first": receipt.first_record,
-            "sha256": part.sha256,
-            "index_sha256": part.index_sha256,
-            "spec": receipt.spec.to_json(),
-            "samples": samples_to_json(receipt.samples),
-            "origin": receipt.origin,
-            **self.terms,
-        }
-        if isinstance(self.source, Resumable) and receipt.samples:
+        part, name = receipt.part, f"{self.folder}/{receipt.first_record:015d}"
+        if self.terms and isinstance(self.source, Resumable) and receipt.samples:
             # The state before the last sample lets a later build compare that sample without reading the
             # whole part.
             state = self.source.state(receipt.first_record + receipt.samples[-1].start)
             if state is not None:
-                self.root.write(f"{self.folder}/{receipt.first_record:015d}{STATE}", state)
-        self.root.write(f"{self.folder}/{receipt.first_record:015d}.json", json.dumps(document).encode())
+                self.root.write(f"{name}{STATE}", state)
+        facts = {"first": receipt.first_record, "origin": receipt.origin, **self.terms}
+        self.root.write(f"{name}.json", WrittenParts([receipt], facts).to_bytes())
         on_receipt_written()
         self.root.adopt(
             {
@@ -362,15 +177,14 @@ class Receipts:
     def read(self) -> list[Receipt]:
         """Return the receipts of an earlier build that this build can use; put the others aside."""
         usable: list[Receipt] = []
-        if self.source.can_start_anywhere:
-            for name in self.root.names(self.folder, ".json"):
-                receipt = self._read(name)
-                expected = usable[-1].first_record + usable[-1].part.index.records if usable else 0
-                if receipt is None or receipt.first_record != expected:
-                    break
-                usable.append(receipt)
-            if usable and not self.agree(usable):
-                usable = []
+        for name in self.root.names(self.folder, ".json"):
+            expected = usable[-1].first_record + usable[-1].part.index.records if usable else 0
+            found = self._read(name)
+            if [receipt.first_record for receipt in found] != [expected]:
+                break
+            usable += found
+        if usable and not have_same_records(usable, self.source, self.origin, self._restore):
+            usable = []
         aside = _names.unresumable(self.key, secrets.token_hex(8))  # prune removes the parts named there
         names = {f"{r.first_record:015d}{suffix}" for r in usable for suffix in (".json", STATE)}
         for name in self.root.names(self.folder):
@@ -391,50 +205,46 @@ class Receipts:
             self.source.restore(state)
         return state is not None
 
-    def _read(self, name: str) -> Receipt | None:
-        content = self.root.read(name)
+    def _read(self, name: str) -> list[Receipt]:
+        """Return the receipt in a file; none if it is of other terms or truncated, or its part is gone."""
         try:
-            document = parse_json(content or b"", most_digits=MANY_DIGITS)
-            if any(document[term] != value for term, value in self.terms.items()):
-                return None
-            sha256, index_sha256 = document["sha256"], document["index_sha256"]
-            names = _names.part(self.key.id, sha256), _names.index(self.key.id, index_sha256)
-            # The files' times are renewed before the part is read, or a prune might remove it right after.
-            if not all(self.root.keep(name) for name in names):
-                return None
-            part = read_sealed(self.root, self.key.id, sha256, index_sha256)
-            samples, spec = samples_from(document["samples"]), Spec.from_json(document["spec"])
-            return Receipt(document["first"], part, spec, samples, document["origin"])
-        except (ValueError, KeyError, TypeError, StorageError):
-            return None  # from another version, or truncated: its part is built again
-
-    def agree(self, receipts: Sequence[Receipt]) -> bool:
-        """Return whether the sealed records are those of the source.
-
-        All records are compared, with one exception: of a costly source, records that the same code made from
-        the same values are compared by samples. If a source can only be read in order, and has no state to
-        restore, all are compared: it must read the whole part anyway to reach the part's end.
-        """
-        spec = receipts[-1].spec
-        if not spec.is_like(self.source.spec):
-            return False
-        for receipt in receipts:
-            is_alike = self.origin != "" and receipt.origin == self.origin
-            compares_samples = is_alike and (self._restore(receipt) or not isinstance(self.source, Resumable))
-            for sample in (
-                receipt.samples if compares_samples else (SampledRecord(0, receipt.part.index.run),)
-            ):
-                if _hash_source(self.source, spec, receipt.first_record, sample) != sample.run:
-                    return False
-        return all(receipt.samples for receipt in receipts)
+            content = self.root.read(name) or b""
+            return WrittenParts.from_bytes(content, self.root, self.key.id, terms=self.terms).receipts
+        except (ValueError, StorageError):
+            return []
 
 
-def samples_to_json(samples: Sequence[SampledRecord]) -> list[list[int]]:
-    """Return samples as JSON."""
-    return [[sample.start, sample.run.records, sample.run.value] for sample in samples]
+def have_same_records(
+    receipts: Sequence[Receipt],
+    source: Source,
+    origin: str,
+    restore: Callable[[Receipt], bool] = lambda receipt: False,
+) -> bool:
+    """Return whether sealed parts have the first records of a source.
+
+    All records are compared, with one exception: of a costly source, records that the same code made from
+    the same values are compared by samples. If a source can only be read in order, and has no state to
+    restore, all are compared: it must read the whole part anyway to reach the part's end.
+
+    Args:
+        receipts: The receipts of the parts, at least one.
+        source: The source.
+        origin: The hash of all that decides the source's records; empty if it was not computed.
+        restore: Restores the state that the source had when a part was sealed; returns whether there is one.
+    """
+    spec = receipts[-1].spec
+    if not spec.is_like(source.spec):
+        return False
+    for receipt in receipts:
+        is_alike = origin != "" and receipt.origin == origin
+        compares_samples = is_alike and (restore(receipt) or not isinstance(source, Resumable))
+        for sample in receipt.samples if compares_samples else (SampledRecord(0, receipt.part.index.run),):
+            if _hash_source(source, spec, receipt.first_record, sample) != sample.run:
+                return False
+    return all(receipt.samples for receipt in receipts)
 
 
-def samples_from(document: Any) -> tuple[SampledRecord, ...]:
+def _samples_from(document: Any) -> tuple[SampledRecord, ...]:
     """Return the samples in a receipt's JSON."""
     found = tuple(SampledRecord(start, RunHash(records, value)) for start, records, value in document)
     for one in found:
@@ -478,6 +288,18 @@ class _SinglePartPath:
     def path(self, part: int) -> str:
         """Return the path of the part's file."""
         return str(self._path)
+
+
+def ending_before(source: Source, end: int) -> Source:
+    """Return a copy of a source that ends before record `end`, or the source if no copy is possible."""
+    if isinstance(source, Resumable):
+        return source  # a copy would not share its state
+    shortened: Any = copy.copy(source)
+    try:
+        shortened.length = end
+    except AttributeError:
+        return source
+    return shortened  # type: ignore[no-any-return]
 
 
 def _hash_source(source: Source, spec: Spec, first_record: int, sample: SampledRecord) -> RunHash:
