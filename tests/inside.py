@@ -83,7 +83,7 @@ yogadl.cli._report_page.markup element lines text
 yogadl.cli._report_page.summary MOST_CLASSES MOST_VALUES summary_of
 yogadl.storage _copy
 yogadl.storage _names
-yogadl.cli storage_doctor=_doctor
+yogadl.cli storage_doctor=_checking
 yogadl.storage._objects.bucket Body Bucket FetchedRange Object ReplacedError read
 yogadl.storage._objects.bucket PROBE check_conditions
 yogadl.storage._files.local_bucket LocalBucket
@@ -94,7 +94,7 @@ yogadl.storage._objects.store NotCarriedOverError
 yogadl.storage._objects.store CredentialsError
 yogadl.storage._catalogue.cached REMEDY
 yogadl.storage._copy copy
-yogadl.cli._doctor Finding Outcome examine_bucket examine_process
+yogadl.cli._checking Finding Outcome examine_bucket examine_process
 yogadl.storage._catalogue.backend LeaseLostError
 yogadl.storage._catalogue.export file_names
 yogadl.storage._files.locks Claim is_free locked
@@ -144,7 +144,7 @@ yogadl.adapters.ray._source _BLOCK_BYTES
 yogadl.adapters.tensorflow._items _MOST_EPOCHS _TOKENS
 yogadl.adapters.tensorflow._source _CHUNK_RECORDS _LARGE_GRAPH_BYTES
 yogadl.cli._bench _SAMPLE_BYTES
-yogadl.cli._doctor _PATIENCE
+yogadl.cli._checking _PATIENCE
 yogadl.cli._values HEAD_READ_BYTES=_READ_BYTES
 yogadl.cli._output OUTPUT_DELAY_S=_DELAY_S
 yogadl.cli._report_page MOST_VERSIONS
@@ -156,7 +156,7 @@ yogadl.storage._catalogue.catalogue _MOST_FILES_LISTED
 yogadl.storage._remote.ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES
 yogadl.storage._remote.ranges CHECKED_RANGES_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
-yogadl.cli._doctor _LITTLE_ROOM_BYTES
+yogadl.cli._checking _LITTLE_ROOM_BYTES
 yogadl.storage._builds.executors _LEAST_WAITING_IF_UNKNOWN _LEAST_WAITING _MOST_WAITING
 yogadl.storage._builds.executors _PART_BYTES _WAITING_BYTES
 yogadl.storage._catalogue.export EXPORT_CHUNK_BYTES=_CHUNK_BYTES

@@ -69,16 +69,19 @@ COMMANDS: Final[Mapping[str, str]] = {
     name: line for group in _GROUPS.values() for name, line in group.items()
 }
 
-# The modules that have several sub-commands.
+# The module of each sub-command.
 _MODULES: Final[Mapping[str, str]] = {
     "append": "_build", "build": "_build",
-    "explain": "_history", "log": "_history",
-    "export": "_convert", "import-014": "_convert",
+    "bench": "_bench", "plan": "_bench",
+    "completion": "_completion",
+    "demo": "_demo",
+    "doctor": "_checking", "verify": "_checking",
+    "explain": "_list", "info": "_list", "log": "_list", "ls": "_list",
+    "export": "_copying", "import-014": "_copying", "pull": "_copying", "push": "_copying",
     "head": "_values",
-    "info": "_list", "ls": "_list",
-    "prune": "_trash", "rm": "_trash", "undelete": "_trash",
-    "pull": "_copying", "push": "_copying",
-    "tag": "_tags", "tags": "_tags", "untag": "_tags",
+    "prune": "_managing", "rm": "_managing", "undelete": "_managing",
+    "report": "_report",
+    "tag": "_managing", "tags": "_managing", "untag": "_managing",
 }  # fmt: skip
 
 # Sub-commands that show no progress bar; `wait` shows a line in its place.
@@ -156,13 +159,10 @@ class Command(NamedTuple):
 def command_named(name: str) -> Command:
     """Return a sub-command, whose module is loaded."""
     suffix = name.replace("-", "_")
-    module = import_module(f"yogadl.cli.{_MODULES.get(name, f'_{suffix}')}")
-    if name not in _MODULES:
-        return Command(module.__doc__ or COMMANDS[name], module.add_arguments, module.run)
+    module = import_module(f"yogadl.cli.{_MODULES[name]}")
     run = getattr(module, f"run_{suffix}")
-    return Command(
-        inspect.cleandoc(run.__doc__ or COMMANDS[name]), getattr(module, f"add_{suffix}_arguments"), run
-    )
+    described = inspect.cleandoc(run.__doc__ or COMMANDS[name])
+    return Command(described, getattr(module, f"add_{suffix}_arguments"), run)
 
 
 class _UsageError(Exception):

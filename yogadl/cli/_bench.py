@@ -1,13 +1,4 @@
-"""Compare the speed of reading a version with numpy arrays in RAM.
-
-Three ways are measured, each for --seconds: batches of the cache, shuffled; batches of the cache, in order;
-and batches that numpy gathers from a sample of the same records in RAM. The column `from disk` shows how many
-bytes came from the disk because the machine's memory (the page cache) did not hold them. The first run on a
-large cache is therefore slower than the next one. A cache that is larger than the memory stays slow.
-
-Example:
-  yogadl bench squares 1 --seconds 2 -s /data/caches
-"""
+"""Estimate, and measure, what reading a version takes."""
 
 import argparse
 import resource
@@ -20,9 +11,92 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.protocols import Prices
 from yogadl._dataref import RecordsRef
+from yogadl._order import Blocks
 from yogadl.cli._arguments import add_batch, add_json, add_storage, add_tagged, fetch, number_of, open_version
 from yogadl.cli._output import Bar, counted, say, say_json, say_table, size, table
+
+_PLANNED_BLOCK_BYTES: Final = 2**20
+_WINDOW: Final = 16
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    add_tagged(parser)
+    add_storage(parser)
+    parser.add_argument(
+        "--shuffle",
+        choices=("global", "blocks", "no"),
+        default="global",
+        help="the order: a global shuffle (the default), a shuffle of blocks of about 1 MB, or none",
+    )
+    parser.add_argument(
+        "--shards", metavar="N", type=number_of("shards"), default=1, help="how many processes share an epoch"
+    )
+    add_batch(parser)
+    parser.add_argument(
+        "--epochs",
+        metavar="N",
+        type=number_of("epochs"),
+        default=1,
+        help="how many epochs are read (default: 1)",
+    )
+    parser.add_argument("--fields", metavar="A,B", help="only these fields are read (default: all)")
+    parser.add_argument(
+        "--records-per-s",
+        metavar="N",
+        type=number_of("records a second", float, 0.001),
+        help="how fast each process reads: adds how many requests it makes a second",
+    )
+    parser.add_argument(
+        "--price",
+        metavar="DOLLARS",
+        type=number_of("dollars", float, 0),
+        help="the price of 1,000 requests (default: that of S3 or Google Cloud Storage)",
+    )
+    parser.add_argument(
+        "--price-per-gb",
+        metavar="DOLLARS",
+        type=number_of("dollars", float, 0),
+        help="the price of a GB that leaves the store (default: 0, as in the store's own region)",
+    )
+    add_json(parser)
+
+
+def run_plan(arguments: argparse.Namespace) -> int:
+    """Estimate what reading a version takes and costs, in advance.
+
+    For a cache in a bucket the command compares two ways to read it: each record by range, or a download of
+    all of it to this machine. For each way the plan shows the requests, the bytes, the disk space and the
+    price for one process, and the plan names the way that yogadl takes. Only the part table is read for this.
+    A cache of up to 64 MiB is downloaded at once, as whenever such a cache is opened.
+
+    Example:
+      yogadl plan squares 1 --shards 8 --records-per-s 20000 -s s3://bucket/caches
+    """
+    storage = open_version(arguments)
+    ref = fetch(storage, arguments)
+    if arguments.fields is not None:
+        ref = ref.fields(*arguments.fields.split(","))
+    blocks = Blocks(records=max(1, _PLANNED_BLOCK_BYTES // max(1, ref.record_bytes)), window=_WINDOW)
+    orders: dict[str, bool | Blocks] = {"global": True, "blocks": blocks, "no": False}
+    stream = ref.stream(shuffle=orders[arguments.shuffle], num_shards=arguments.shards)
+    prices = None
+    if (arguments.price, arguments.price_per_gb) != (None, None):
+        prices = Prices(arguments.price or 0.0, arguments.price_per_gb or 0.0)
+    plan = stream.batch(arguments.batch).plan(
+        epochs=arguments.epochs, records_per_s=arguments.records_per_s, prices=prices
+    )
+    if arguments.json:
+        say_json(storage=storage.location, id=arguments.id, version=arguments.version, **asdict(plan))
+        return 0
+    share = f", of which a process reads one in {arguments.shards}" if arguments.shards > 1 else ""
+    say(f"{arguments.id} {arguments.version}: {len(ref):,} records{share}.")
+    say()
+    for line in str(plan).splitlines():
+        say(line)
+    return 0
+
 
 _SECONDS: Final = 5.0
 _SAMPLE_BYTES: Final = 256 * 2**20
@@ -75,7 +149,7 @@ class _LoadedRecords:
                 yield [_gathered(column, chosen) for column in self.columns]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     add_tagged(parser)
     add_storage(parser)
     add_batch(parser)
@@ -100,7 +174,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_bench(arguments: argparse.Namespace) -> int:
+    """Compare the speed of reading a version with numpy arrays in RAM.
+
+    Three ways are measured, each for --seconds: batches of the cache, shuffled; batches of the cache, in
+    order; and batches that numpy gathers from a sample of the same records in RAM. The column `from disk`
+    shows how many bytes came from the disk because the machine's memory (the page cache) did not hold them.
+    The first run on a large cache is therefore slower than the next one. A cache that is larger than the
+    memory stays slow.
+
+    Example:
+      yogadl bench squares 1 --seconds 2 -s /data/caches
+    """
     storage = open_version(arguments)
     ref = fetch(storage, arguments, allow_pickle=arguments.allow_pickle)
     batch, seconds = arguments.batch, arguments.seconds

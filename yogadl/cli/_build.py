@@ -6,20 +6,21 @@ import importlib.machinery
 import importlib.util
 import inspect
 import logging
+import re
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._core.key import AUTO, DatasetKey, new_key
-from yogadl._core.progress import ProgressDisplay, showing_progress
+from yogadl._core.progress import ProgressDisplay, Tally, showing_progress
 from yogadl._provenance.builder import Call, Describer
-from yogadl.cli import _tasks
+from yogadl._sources.sources import open_source
 from yogadl.cli._arguments import (
     add_json,
     add_key,
@@ -30,13 +31,15 @@ from yogadl.cli._arguments import (
     parse_size,
 )
 from yogadl.cli._list import info_to_json
-from yogadl.cli._output import ago, contents, cut, duration, error_line, note, say, say_json
+from yogadl.cli._output import ago, contents, counted, cut, duration, error_line, note, say, say_json
 from yogadl.errors import ConfigurationError, YogaError
 from yogadl.storage import CacheStorage, DatasetInfo
-from yogadl.storage._builds.building import build_version
+from yogadl.storage._builds.building import begin_build, build_version
 from yogadl.storage._builds.cacheable import warn_if_stale
+from yogadl.storage._builds.executors import counts_of
 from yogadl.storage._builds.growth import append, warn_if_other_base
 from yogadl.storage._builds.options import BuildOptions
+from yogadl.storage._builds.partitions import Partitions
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,7 @@ def _function_names(module: ModuleType) -> list[str]:
 def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_options(parser)
-    _tasks.add_arguments(parser)
+    add_task_arguments(parser)
 
 
 def run_build(arguments: argparse.Namespace) -> int:
@@ -217,8 +220,8 @@ def run_build(arguments: argparse.Namespace) -> int:
       yogadl build data.py:squares squares 1 --arg count=1000 -s /data/caches
       yogadl build data.py:squares squares 1 --task 3/100 -s /data/caches
     """
-    is_task = _tasks.check_options(arguments)
-    return build_from_function(arguments, open_or_make(arguments), _tasks.run_task if is_task else _build)
+    is_task = check_options(arguments)
+    return build_from_function(arguments, open_or_make(arguments), run_task if is_task else _build)
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -273,7 +276,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def build_from_function(
     arguments: argparse.Namespace,
     storage: CacheStorage,
-    build: Callable[..., bool | _tasks.WrittenPartitions],
+    build: Callable[..., "bool | WrittenPartitions"],
 ) -> int:
     """Build a version from the function that the arguments name, and return the exit code.
 
@@ -297,7 +300,7 @@ def build_from_function(
         call = Describer(function, thorough=is_auto).call((), values)
         key = DatasetKey(arguments.id, call.builder.version if is_auto else arguments.version)
         result = build(storage, key, function, values, call, arguments)
-    if isinstance(result, _tasks.WrittenPartitions):
+    if isinstance(result, WrittenPartitions):
         result.say(arguments.json)
         return 0
     elapsed_s = time.perf_counter() - started
@@ -426,3 +429,157 @@ def _append(
         return False
     append(storage._backend, key, lambda: function(**values), base, options, call)
     return True
+
+
+@dataclass(frozen=True)
+class WrittenPartitions:
+    """The partitions that a task has written, or has found written already."""
+
+    id: str
+    version: str
+    run: str
+    task: int
+    tasks: int
+    partitions: int
+    written: int
+    records: int
+
+    def say(self, as_json: bool) -> None:
+        """Print the numbers, for people or as JSON."""
+        if as_json:
+            say_json(**asdict(self))
+            return
+        what = f"{self.written} of {counted(self.partitions, 'partition')}, {counted(self.records, 'record')}"
+        say(f"Task {self.task} of {self.tasks} has written {what}, of {self.id} {self.version}.")
+
+
+@dataclass(frozen=True)
+class Task:
+    """The number of a task, and the number of tasks.
+
+    Args:
+        number: The task's number, from 1.
+        count: The number of tasks.
+    """
+
+    number: int
+    count: int
+
+    @staticmethod
+    def parse(text: str) -> "Task":
+        """Return the task in a text such as ``3/100``."""
+        found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+        number, count = map(int, found.groups()) if found else (0, 0)
+        if not 1 <= number <= count:
+            raise argparse.ArgumentTypeError(
+                f"give a task and how many there are, counted from 1, as in 3/100, not {text!r}"
+            )
+        return Task(number, count)
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+def add_task_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `build` for builds by many tasks."""
+    group = parser.add_argument_group("builds by many tasks, such as those of a job array")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
+        "--task",
+        metavar="K/N",
+        type=Task.parse,
+        help="write only the share of task K of N; the first task is 1",
+    )
+    which.add_argument(
+        "--commit", action="store_true", help="publish the version, after all tasks have written their shares"
+    )
+    group.add_argument(
+        "--run",
+        dest="run_name",
+        metavar="NAME",
+        help="a name that all tasks of a build share, e.g. the job's id; needed for --replace",
+    )
+
+
+def check_options(arguments: argparse.Namespace) -> bool:
+    """Return whether the options are those of a task, after refusing invalid combinations."""
+    is_task = arguments.task is not None or arguments.commit
+    if arguments.run_name is not None and not is_task:
+        arguments.refuse("--run goes with --task or --commit")
+    if is_task and arguments.workers > 1:
+        arguments.refuse("a task reads in one process: leave out --workers, and start more tasks")
+    if is_task and arguments.replace and arguments.run_name is None:
+        # Without a run's name, a task that is repeated after the commit would start a new build.
+        arguments.refuse(
+            "--replace by tasks needs --run with the same name for all tasks, such as the job's id"
+        )
+    return is_task
+
+
+def run_task(
+    storage: CacheStorage,
+    key: DatasetKey,
+    function: Callable[..., Any],
+    values: dict[str, Any],
+    call: Call,
+    arguments: argparse.Namespace,
+) -> "bool | WrittenPartitions":
+    """Write the partitions of one task, or publish the version from the partitions of all tasks.
+
+    Returns:
+        Whether this call published the version; or the partitions that the task has written.
+    """
+    new_key(key.id, key.version)
+    if not arguments.replace:
+        published = storage._backend.catalogue.find(key)
+        if published is not None:
+            warn_if_stale(published.manifest, call.builder.to_json(), set())
+            return False
+    origin = call.sha256()
+    data = open_source(function(**values), allow_pickle=arguments.allow_pickle)
+    build = begin_build(
+        storage._backend,
+        key,
+        None,
+        arguments.run_name,
+        data,
+        allow_pickle=arguments.allow_pickle,
+        origin=origin,
+    )
+    if build._all.is_published():  # an earlier commit of this run has published the version
+        warn_if_stale(storage._backend.catalogue.published(key).manifest, call.builder.to_json(), set())
+        return False
+    if arguments.commit:
+        builder = getattr(data, "provenance", {}) | call.manifest()
+        return build._all.commit(builder, replaces=arguments.replace)
+    return _write(build._all, arguments)
+
+
+def _write(build: Partitions, arguments: argparse.Namespace) -> "WrittenPartitions":
+    """Write every N-th partition, so that a long stretch of slow partitions is spread over all tasks."""
+    task: Task = arguments.task
+    others = build.others()
+    if others:
+        note(f"other tasks of {build.key} have other code, arguments or source, or another run: {others}")
+    own_partitions = range(task.number - 1, build.count, task.count)
+    part_bytes = arguments.part_bytes or build.backend.part_bytes
+    records = 0
+    title = f"{build.key}, task {task}"
+    build.note_tasks(task.count)
+    with showing_progress(None, title) as show:
+        tally = Tally(title, len(own_partitions), None, show, None, note)
+        for partition in own_partitions:
+            written = counts_of(build.write_share(partition, part_bytes))
+            tally.note(partition, *written, is_whole=True)
+            tally.report_total()
+            records += written.records
+    return WrittenPartitions(
+        build.key.id,
+        build.key.version,
+        build.run,
+        task.number,
+        task.count,
+        build.count,
+        len(own_partitions),
+        records,
+    )

@@ -1,13 +1,4 @@
-"""Print the code that lets your shell complete commands and names.
-
-Put the line for your shell, see below, into the shell's start-up file. Completion needs argcomplete:
-pip install 'yogadl[completion]'.
-
-Example:
-  eval "$(yogadl completion bash)"
-  eval "$(yogadl completion zsh)"
-  yogadl completion fish | source
-"""
+"""Let shells complete commands and names."""
 
 import argparse
 from typing import Any, Final
@@ -17,11 +8,21 @@ from yogadl.errors import MissingDependencyError
 _SHELLS: Final = ("bash", "zsh", "fish")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_completion_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=_SHELLS, help="your shell")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_completion(arguments: argparse.Namespace) -> int:
+    """Print the code that lets your shell complete commands and names.
+
+    Put the line for your shell, see below, into the shell's start-up file. Completion needs argcomplete:
+    pip install 'yogadl[completion]'.
+
+    Example:
+      eval "$(yogadl completion bash)"
+      eval "$(yogadl completion zsh)"
+      yogadl completion fish | source
+    """
     print(_argcomplete().shellcode(["yogadl"], shell=arguments.shell))
     return 0
 

@@ -1,4 +1,4 @@
-"""Show in a few seconds what a cache does: build, shuffle, shard, stop, resume, and how fast it is."""
+"""Show in a few seconds what a cache does: build one, shuffle, shard, resume, compare."""
 
 import argparse
 import contextlib
@@ -60,7 +60,7 @@ class GeneratedImages:
         return {"id": index, "image": image, "label": label}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir", type=Path, help="where to keep the cache (default: a folder in your cache folder)"
     )
@@ -72,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run all steps of the demo, and return 0 if every comparison held."""
+def run_demo(arguments: argparse.Namespace) -> int:
+    """Show in a few seconds what a cache does: build, shuffle, shard, stop, resume, and how fast it is."""
     started = time.perf_counter()
     folder = (arguments.dir or _default_folder()).expanduser().absolute()
     _say(f"yogadl demo: {arguments.records:,} generated images of 32 x 32 pixels, with labels")

@@ -1,12 +1,4 @@
-"""Write a page about a version: what its records are like, how it is stored, how it was built.
-
-The page is one HTML file: it loads nothing, runs no script, and can be mailed or printed. Values are
-described from a sample, the records that come first in a shuffle. A large version takes no longer than a
-small one. Pickled fields are not opened, since unpickling runs code.
-
-Example:
-  yogadl report squares 1 -o squares.html -s /data/caches
-"""
+"""Write a page about a version: take what the page shows from the storage."""
 
 import argparse
 import os
@@ -25,7 +17,7 @@ from yogadl.storage._files.folder import Folder
 _STDOUT: Final = "-"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     add_tagged(parser)
     add_storage(parser)
     parser.add_argument(
@@ -44,8 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Write the page, and return 1 if other versions or the tags of the dataset can't be read."""
+def run_report(arguments: argparse.Namespace) -> int:
+    """Write a page about a version: what its records are like, how it is stored, how it was built.
+
+    The page is one HTML file: it loads nothing, runs no script, and can be mailed or printed. Values are
+    described from a sample, the records that come first in a shuffle. A large version takes no longer than a
+    small one. Pickled fields are not opened, since unpickling runs code.
+
+    Example:
+      yogadl report squares 1 -o squares.html -s /data/caches
+    """
     if arguments.json and arguments.output == _STDOUT:
         arguments.refuse("--json writes to stdout, so the page can't be written there: give -o a file")
     path = None if arguments.output == _STDOUT else Path(arguments.output).expanduser().absolute()
