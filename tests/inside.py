@@ -102,8 +102,8 @@ yogadl.storage._files.folder Folder
 yogadl.storage._leases heartbeat lease
 yogadl.storage._leases.heartbeat retry_ending
 yogadl.storage._leases.lease BuildLease Leases
-yogadl.storage._leases.waiting LeasePolicy
-yogadl.storage._leases.waiting LeaseState SilenceTimer
+yogadl.storage._leases.heartbeat LeasePolicy
+yogadl.storage._leases.heartbeat LeaseState SilenceTimer
 yogadl.storage._local FolderOpener
 yogadl.storage._remote.eviction evict_for
 yogadl.storage._remote.eviction MirrorLocation
@@ -163,7 +163,7 @@ yogadl.storage._catalogue.export EXPORT_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.storage._builds.growth MOST_EARLIER
 yogadl.storage._remote.held_ranges HELD_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
 yogadl.storage._catalogue.backend _MIN_TTL_S
-yogadl.storage._leases.waiting WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
+yogadl.storage._leases.heartbeat WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
 yogadl.storage._leases.locks LOCK_LOG_AFTER_S=_LOG_AFTER_S
 yogadl.storage._remote.eviction _ABANDONED_S _SPARE_BYTES
 yogadl.storage._remote.mirrored_cache PARTS_AT_ONCE _LOOK_INTERVAL_S

@@ -22,11 +22,13 @@ from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import BuildExclusion, LeaseLostError, LeasePolicy
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.root import Entry, Root
-from yogadl.storage._leases.heartbeat import Heartbeat, HeartbeatTask, end_in_background
-from yogadl.storage._leases.waiting import (
+from yogadl.storage._leases.heartbeat import (
     HEARTBEATS_PER_TTL,
+    Heartbeat,
+    HeartbeatTask,
     LeaseState,
     LeaseWaiter,
+    end_in_background,
     read_body,
     ttl_of,
     verbs,

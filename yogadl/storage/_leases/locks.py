@@ -170,7 +170,7 @@ class FileLocks:
                 raise _not_writable(error, self.folder.root) from error
 
     def _builder(self, key: DatasetKey) -> str:
-        from yogadl.storage._leases.waiting import note_if_this_process
+        from yogadl.storage._leases.heartbeat import note_if_this_process
 
         try:
             holder = parse_json(self.folder.read(_names.holder(key)) or b"")
