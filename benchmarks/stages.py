@@ -1,6 +1,6 @@
 """Compare work that yogadl does on records as they are read with the same by hand, or as they are stored.
 
-Run ``python benchmarks/stages.py``. It justifies the loops of `Spec`, the flat code of `yogadl._views.filter`
+Run ``python benchmarks/stages.py``. It justifies the loops of `Spec`, the flat code of `yogadl._views.chosen`
 and `yogadl._views.views`, and how `yogadl._views.views` reads several parents.
 """
 

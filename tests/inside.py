@@ -16,7 +16,7 @@ yogadl.storage._objects bucket obstore_ranges
 yogadl.storage._remote _held=held_ranges _ranges=ranges _remote_opening=opener
 yogadl.storage._remote eviction location=eviction mirrored_cache partial_file receive=download
 yogadl.storage._remote transfer=download
-yogadl._views _chain=functions _filter=filter
+yogadl._views _chain=functions _filter=chosen
 yogadl._core.arguments names_of
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declaration_text declare
@@ -59,7 +59,7 @@ yogadl._provenance.difference Difference difference
 yogadl._provenance.code names_read
 yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource open_source
 yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
-yogadl._views.split SPLIT_TAG _CHUNK_RECORDS _values split_split=split
+yogadl._views.chosen SPLIT_TAG _CHUNK_RECORDS _values split_split=split
 yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span run stats=prefetch
 yogadl._stream walk
 yogadl._stream.cut count_of pieces_of
@@ -126,7 +126,7 @@ yogadl.storage._remote.requests DaemonThreads
 CONSTANTS = """
 yogadl._core.spec _MAX_NAME_CHARACTERS
 yogadl._views.views CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
-yogadl._views.filter _TASKS _TASK_RECORDS
+yogadl._views.chosen _TASKS _TASK_RECORDS
 yogadl._format.joined _MOST_BLOCKS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _REMAP_CACHE_BYTES _REMAP_AFTER_PAGES

@@ -28,7 +28,7 @@ _MOUNTING_MAIN = f"import ctypes; assert ctypes.CDLL(None).unshare(0x20000) == 0
 LOADED = [
     "pytest", "numpy", "psutil", "hypothesis", "processes", "cloudpickle", "yogadl.storage",
     "yogadl.storage._builds.building", "yogadl.storage._builds.executors", "yogadl._format.writer",
-    "yogadl._views.split", "yogadl.testing",
+    "yogadl._views.chosen", "yogadl.testing",
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from warm import Warm, warm
 DIGITS = "sklearn.datasets"  # that examples/ train on
 # What the library imports when it is needed first, to build, to read and to split.
 OURS = (
-    "yogadl.storage", "yogadl.storage._builds.building", "yogadl._format.writer", "yogadl._views.split",
+    "yogadl.storage", "yogadl.storage._builds.building", "yogadl._format.writer", "yogadl._views.chosen",
     "yogadl._workers.server",
 )  # fmt: skip
 MODULES = {

@@ -249,7 +249,7 @@ class RecordsRef(StreamedRef[Item_co]):
         Raises:
             ConfigurationError: if an argument makes no sense, or `grows` is missing.
         """
-        from yogadl._views.split import split  # imported only when splitting
+        from yogadl._views.chosen import split  # imported only when splitting
 
         grows = None if grows is None else bool_argument("grows", grows)
         chosen = split(self._records, shares, int_argument("seed", seed, None), by, grows)
@@ -292,7 +292,7 @@ class RecordsRef(StreamedRef[Item_co]):
             StageError: if the function raises, or returns no bool; the error names the first such record.
             ConfigurationError: if a field does not exist, or something can't be sent to the workers.
         """
-        from yogadl._views.filter import filtered
+        from yogadl._views.chosen import filtered
 
         return RecordsRef(filtered(self._records, fn, fields, workers))
 

@@ -404,17 +404,17 @@ ELSEWHERE = {
     "faults/test_foreign_caches.py": ["_format.table.MOST_EMPTY_RECORDS"],
     "test_memory.py": [
         "_views.views._OFFSET_BYTES",
-        "_views.filter._INDEX_BYTES",
-        "_views.split._PLAIN_BYTES",
-        "_views.split._STRATIFIED_BYTES",
+        "_views.chosen._INDEX_BYTES",
+        "_views.chosen._PLAIN_BYTES",
+        "_views.chosen._STRATIFIED_BYTES",
     ],
     "test_chunks.py": [
         "_views.views._READ_BYTES",
     ],
     "test_filter.py": [
-        "_views.filter._READ_BYTES",
-        "_views.filter._READ_RECORDS",
-        "_views.filter._TASK_RECORDS",
+        "_views.chosen._READ_BYTES",
+        "_views.chosen._READ_RECORDS",
+        "_views.chosen._TASK_RECORDS",
     ],
     "adapters/tabular/test_sql.py": [
         "adapters.sql._CHUNK_BYTES",
@@ -482,7 +482,7 @@ ELSEWHERE = {
         "storage._builds.executors._WAITING_BYTES",
         "storage._builds.building._SHARE_BYTES",
     ],
-    "test_split.py": ["_views.split._CHUNK_BYTES", "_views.split._CHUNK_RECORDS"],
+    "test_split.py": ["_views.chosen._CHUNK_BYTES", "_views.chosen._CHUNK_RECORDS"],
     "test_key.py": ["_core.key.MAX_NAME_BYTES", "_core.key.MAX_SEGMENT_BYTES"],
     "test_order.py": ["_order.keys.RECORDS_LIMIT", "_order.permutation._NARROW_LIMIT"],
 }

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         S3Storage,
     )
     from yogadl.storage._copy import copy
-    from yogadl.storage._keeping.prune import Pruned, Unfinished
+    from yogadl.storage._keeping import Pruned, Unfinished
     from yogadl.storage._objects.bucket import Bucket
     from yogadl.storage._objects.gcs import GCSBucket
     from yogadl.storage._objects.s3 import S3Bucket
@@ -76,12 +76,12 @@ _LAZY: Final = {
     "Log": "yogadl.storage._catalogue.log",
     "LoggedVersion": "yogadl.storage._catalogue.log",
     "PartitionedBuild": "yogadl.storage._builds.building",
-    "Pruned": "yogadl.storage._keeping.prune",
+    "Pruned": "yogadl.storage._keeping",
     "S3Bucket": "yogadl.storage._objects.s3",
     "S3Configurations": "yogadl.storage._classic",
     "S3Storage": "yogadl.storage._classic",
     "TagMove": "yogadl.storage._catalogue.tags",
-    "Unfinished": "yogadl.storage._keeping.prune",
+    "Unfinished": "yogadl.storage._keeping",
     "Verified": "yogadl.storage._catalogue.verify",
     "copy": "yogadl.storage._copy",
     "export": "yogadl.storage._catalogue.export",

@@ -26,7 +26,7 @@ from yogadl.storage._catalogue.parts import open_table, part_files
 from yogadl.storage._catalogue.selections import missing_selections
 from yogadl.storage._files.folder import translated
 from yogadl.storage._files.root import MAX_READ_BYTES, Root
-from yogadl.storage._keeping.keeping import clear_unresumable, replace
+from yogadl.storage._keeping import clear_unresumable, replace
 from yogadl.storage._leases.locks import exclusive_build
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.download import (

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from yogadl.storage._catalogue.export import Exported
     from yogadl.storage._catalogue.log import Explanation, Log
     from yogadl.storage._catalogue.verify import Verified
-    from yogadl.storage._keeping.prune import Pruned, Unfinished
+    from yogadl.storage._keeping import Pruned, Unfinished
 
 
 @frozen
@@ -227,7 +227,7 @@ class KeepingStorage:
             DatasetNotFoundError: if the version does not exist.
             ConfigurationError: if a version has the tag's name, or the name is not allowed.
         """
-        from yogadl.storage._keeping.keeping import set_tag
+        from yogadl.storage._keeping import set_tag
 
         set_tag(self._backend, DatasetKey(dataset_id, dataset_version), tag)
 
@@ -237,7 +237,7 @@ class KeepingStorage:
         Raises:
             DatasetNotFoundError: if the tag does not exist.
         """
-        from yogadl.storage._keeping.keeping import remove_tag
+        from yogadl.storage._keeping import remove_tag
 
         remove_tag(self._backend, dataset_id, tag)
 
@@ -251,7 +251,7 @@ class KeepingStorage:
             ConfigurationError: if a tag names the version, or the given name is a tag.
             LeaseError: if the wait takes longer than this storage allows.
         """
-        from yogadl.storage._keeping.keeping import delete
+        from yogadl.storage._keeping import delete
 
         delete(self._backend, DatasetKey(dataset_id, dataset_version))
 
@@ -265,7 +265,7 @@ class KeepingStorage:
             DatasetNotFoundError: if the trash has no such version.
             LeaseError: if the wait takes longer than this storage allows.
         """
-        from yogadl.storage._keeping.keeping import undelete
+        from yogadl.storage._keeping import undelete
 
         undelete(self._backend, DatasetKey(dataset_id, dataset_version))
 
@@ -275,7 +275,7 @@ class KeepingStorage:
         Args:
             dataset_id: Return only the builds of this dataset.
         """
-        from yogadl.storage._keeping.keeping import unfinished
+        from yogadl.storage._keeping import unfinished
 
         return unfinished(self._backend, dataset_id)
 
@@ -306,7 +306,7 @@ class KeepingStorage:
             StorageError: if a file or folder can't be listed, read or removed; the error names the dataset.
             LeaseError: if this process was stopped for so long that a builder took over its lease.
         """
-        from yogadl.storage._keeping.keeping import prune
+        from yogadl.storage._keeping import prune
 
         return prune(
             self._backend, grace_s=grace_s, dry_run=dry_run, unfinished=unfinished, progress=progress

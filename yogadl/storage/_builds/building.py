@@ -31,7 +31,7 @@ from yogadl.storage._builds.receipts import ending_before
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss
 from yogadl.storage._catalogue.tags import refuse_tag
 from yogadl.storage._files.root import Root
-from yogadl.storage._keeping.keeping import clear_unresumable
+from yogadl.storage._keeping import clear_unresumable
 from yogadl.storage._leases.locks import exclusive_build_unless
 
 _log = logging.getLogger("yogadl")

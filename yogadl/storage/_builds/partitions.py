@@ -31,7 +31,7 @@ from yogadl.storage._builds.build import Build, content_of, describe_machine, re
 from yogadl.storage._builds.publish import Content, clear_attempt, publish, put_aside
 from yogadl.storage._builds.receipts import Receipt, WrittenParts, have_same_records
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
-from yogadl.storage._keeping.keeping import clear_unresumable
+from yogadl.storage._keeping import clear_unresumable
 from yogadl.storage._leases.locks import BuildLock, exclusive_build
 
 _log = logging.getLogger("yogadl")

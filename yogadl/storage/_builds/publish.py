@@ -22,7 +22,7 @@ from yogadl.storage._catalogue.backend import BuildExclusion
 from yogadl.storage._catalogue.cached import Published
 from yogadl.storage._catalogue.parts import open_table
 from yogadl.storage._files.root import Entry, Root
-from yogadl.storage._keeping.keeping import replace
+from yogadl.storage._keeping import replace
 from yogadl.storage._objects.bucket import Bucket, ReplacedError
 from yogadl.storage._remote.requests import UNKNOWN, has_bytes, hash_of, pins_file, read_pins
 

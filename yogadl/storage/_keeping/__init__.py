@@ -1,1 +1,0 @@
-"""Tag, delete, restore, and prune."""
