@@ -137,7 +137,7 @@ def test_an_error_of_the_disk_is_told_without_its_number(capsys, monkeypatch):
     def fail(_):
         raise StorageError(28, "the disk is full:\nmake room", "/data/part")
 
-    monkeypatch.setattr(_demo, "run", fail)
+    monkeypatch.setattr(_demo, "run_demo", fail)
     assert main(["demo"]) == 1
     assert capsys.readouterr().err == "yogadl: the disk is full: make room: /data/part\n"
 
@@ -146,7 +146,7 @@ def test_an_interrupt_ends_with_130(capsys, monkeypatch):
     def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_demo, "run", interrupt)
+    monkeypatch.setattr(_demo, "run_demo", interrupt)
     assert main(["demo"]) == 130
     assert capsys.readouterr().err == "yogadl: interrupted\n"
 
@@ -155,7 +155,7 @@ def test_a_mistake_that_is_not_the_users_is_not_hidden(monkeypatch):
     def fail(_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(_demo, "run", fail)
+    monkeypatch.setattr(_demo, "run_demo", fail)
     with pytest.raises(ZeroDivisionError):
         main(["demo"])
 
