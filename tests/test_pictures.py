@@ -3,9 +3,12 @@
 import runpy
 from pathlib import Path
 
+import pytest
+
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
 
-def test_the_picture_of_three_shuffles_is_that_of_their_orders():
-    drawn = runpy.run_path(str(PICTURES / "shuffle.py"))["picture"]()
-    assert drawn == (PICTURES / "shuffle.svg").read_text("utf-8")
+@pytest.mark.parametrize("name", ["shuffle", "orders"])
+def test_a_picture_of_three_orders_is_that_of_their_records(name):
+    drawn = runpy.run_path(str(PICTURES / "shuffle.py"))["picture"](name)
+    assert drawn == (PICTURES / f"{name}.svg").read_text("utf-8")

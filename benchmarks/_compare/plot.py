@@ -9,7 +9,7 @@ _NAMES: Final = 190  # the column of names is so wide, in the picture's own unit
 _PANEL: Final = 150
 _GAP: Final = 18
 _LINE: Final = 24
-_TOP: Final = 56
+_TOP: Final = 66
 _ROOM: Final = 46  # for the number after the longest bar
 _STYLE: Final = (
     "text{fill:#24292f}.q{fill:#57606a}.y{fill:#0969da}.p{fill:#afb8c1}.w{opacity:.55}.h{font-weight:600}"
@@ -42,7 +42,11 @@ def plot(found: Found) -> str:
 
 def _panel(x: int, name: str, rates: dict[str, tuple[float, float]]) -> list[str]:
     """Draw one set's bars, the longest as long as the panel has room."""
-    drawn = [f'<text x="{x}" y="{_TOP - 12}" class="h">{escape(name)}</text>']
+    record, _, count = name.partition(" x ")
+    drawn = [
+        f'<text x="{x}" y="{_TOP - 24}" class="h">{escape(record)}</text>',
+        f'<text x="{x}" y="{_TOP - 9}" class="q">{escape(f"{count} records" if count else "")}</text>',
+    ]
     unit = (_PANEL - _ROOM) / (max(map(max, rates.values()), default=0) or 1)
     for row, (key, pair) in enumerate(rates.items()):
         y = _TOP + row * _LINE

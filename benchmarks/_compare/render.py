@@ -80,27 +80,29 @@ def between(page: str, text: str) -> str:
 
 
 def summary(found: Found) -> str:
-    """Return the table: a row for each peer."""
+    """Return two tables with a row for each peer: of speed, and of all else."""
     sets = found["sets"]
     looked = next((each for each in sets if "32,32,3" in each["name"]), sets[0])
-    heads = ["", *(f"`{each['name'].split(' x ')[0]}`" for each in sets)]
-    heads += ["first batch", "resume at 50 %", "build", "on disk", "memory", "global shuffle", "exact resume"]
+    speeds = [["", *(f"`{each['name'].split(' x ')[0]}`" for each in sets)]]
+    others = [
+        ["", "first batch", "resume at 50 %", "build", "on disk", "memory", "global shuffle", "exact resume"]
+    ]
     keys = list(found["peers"])
     best = [
         [max(column, default=0.0) for column in zip(*_pairs(keys, each["peers"]), strict=True)]
         for each in sets
     ]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for key in keys:
         peer = found["peers"][key]
         if "why" in peer:
-            lines.append(f"| {peer['name']} | {_cell(peer['why'])} |" + " |" * (len(heads) - 2))
+            for rows in (speeds, others):
+                rows.append([peer["name"], peer["why"], *[""] * (len(rows[0]) - 2)])
             continue
-        cells = [peer["name"]]
         tops = [[0.0, 0.0]] * len(sets) if key == _REFERENCE else best
-        cells += [_rates(each["peers"].get(key, {}), top) for each, top in zip(sets, tops, strict=True)]
+        rates = (_rates(each["peers"].get(key, {}), top) for each, top in zip(sets, tops, strict=True))
+        speeds.append([peer["name"], *rates])
         of = looked["peers"].get(key, {})
-        cells += [
+        row = [
             _value(of, "first_s_0", _seconds),
             _value(of, "resume_s", _seconds),
             _value(of, "build_s", _seconds),
@@ -109,18 +111,23 @@ def summary(found: Found) -> str:
             _is_global(of),
             _is_exact(of),
         ]
-        lines.append("| " + " | ".join(map(_cell, cells)) + " |")
+        others.append([peer["name"], *row])
     quick = " **A quick run: these numbers mean little.**" if found["is_quick"] else ""
-    return "\n".join([*lines, "", _legend(found, looked) + quick])
+    return "\n\n".join([_table(speeds), _table(others), _legend(found, looked) + quick])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 def _legend(found: Found, looked: Found) -> str:
     there = [each["name"] for each in found["sets"]]
     missing = ", ".join(f"`{each.name}`" for each in SETS if each.name not in there)
     return (
-        "The first columns are shuffled records a second: without workers / with two worker processes, the "
+        "The first table has shuffled records a second: without workers / with two worker processes, the "
         "fastest peer in bold. These records need no work but reading, so workers often cost more than they "
-        f"bring. The other columns are of `{looked['name']}`: seconds from the start of the process to the "
+        f"bring. The second table is of `{looked['name']}`: seconds from the start of the process to the "
         "first batch; the same from a checkpoint in the middle of an epoch; seconds to build; size on disk "
         'against the records\'; memory without the page cache. "No (15 x)": the records of a batch are 15 '
         "times more alike than in a random order. Each number is the median of "
@@ -239,7 +246,8 @@ def _is_exact(of: Found) -> str:
 
 
 def _cell(text: str) -> str:
-    return re.sub(r"\s+", " ", text).replace("|", "\\|")
+    text = re.sub(r"\s+", " ", text).replace("|", "\\|")
+    return re.sub(r"(?<=\d) (?=(?:M|k|s|x|MiB)\b)", "\N{NO-BREAK SPACE}", text)
 
 
 def _seconds(value: float) -> str:

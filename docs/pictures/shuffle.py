@@ -1,4 +1,4 @@
-"""Draw where records come from, for three ways to shuffle; run as a script, it writes shuffle.svg.
+"""Draw where records come from, for ways to shuffle; run as a script, it writes shuffle.svg and orders.svg.
 
 Each dot is a record: to the right, when it comes in the epoch; upwards, where it lies in the source.
 """
@@ -40,17 +40,35 @@ def shards_first(dice):
     return [shards[position % RANKS][position // RANKS] for position in range(RECORDS)]
 
 
-def by_yogadl(_):
-    """Shuffle all records, then deal them out: the library's own order."""
-    ref = yogadl.from_source({"number": np.arange(RECORDS)})
-    return ref.stream(shuffle=True, shuffle_seed=7).indices().tolist()
+def by_yogadl(shuffle):
+    """Return a function that gives the library's own order; of all records, which are then dealt out."""
+
+    def order(_):
+        ref = yogadl.from_source({"number": np.arange(RECORDS)})
+        return ref.stream(shuffle=shuffle, shuffle_seed=7).indices().tolist()
+
+    return order
 
 
-PANELS = (
-    (by_buffer, "a buffer of 10,000"),
-    (shards_first, "shards first, then a shuffle"),
-    (by_yogadl, "yogadl: a shuffle, then shards"),
-)
+# The panels of each picture, and what it shows.
+PICTURES = {
+    "shuffle": (
+        "three ways to shuffle",
+        (
+            (by_buffer, "a buffer of 10,000"),
+            (shards_first, "shards first, then a shuffle"),
+            (by_yogadl(True), "yogadl: a shuffle, then shards"),
+        ),
+    ),
+    "orders": (
+        "the three orders of a stream",
+        (
+            (by_yogadl(False), "no shuffle"),
+            (by_yogadl(yogadl.Blocks(records=500, window=20, lanes=1)), "Blocks, 20 in a window"),
+            (by_yogadl(True), "shuffle=True"),
+        ),
+    ),
+}
 
 
 def dots(order, left, positions):
@@ -62,15 +80,16 @@ def dots(order, left, positions):
     return "".join(f"M{x:.0f} {y:.0f}h0" for x, y in places)
 
 
-def picture():
-    """Return the picture as SVG. Its colours are read on a white page and on a black one."""
+def picture(name):
+    """Return a picture as SVG. Its colours are read on a white page and on a black one."""
+    shown, panels = PICTURES[name]
     width, height = 3 * SIDE + 4 * GAP, TOP + SIDE + 40
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         'font-family="Helvetica, Arial, sans-serif" font-size="14" text-anchor="middle" fill="#7d8590">',
-        "<title>Where records come from, for three ways to shuffle</title>",
+        f"<title>Where records come from, for {shown}</title>",
     ]
-    for number, (order_of, title) in enumerate(PANELS):
+    for number, (order_of, title) in enumerate(panels):
         left = GAP + number * (SIDE + GAP)
         middle = left + SIDE / 2
         order = order_of(random.Random(1))
@@ -93,4 +112,5 @@ def picture():
 
 
 if __name__ == "__main__":
-    Path(__file__).with_suffix(".svg").write_text(picture(), "utf-8")
+    for name in PICTURES:
+        Path(__file__).with_name(f"{name}.svg").write_text(picture(name), "utf-8")

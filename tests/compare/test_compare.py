@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -16,6 +17,11 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[2]
 BENCHMARKS = CHECKOUT / "benchmarks"
 LITTLE = {"name": "{f32[16], i64} x 100", "maker": "vectors", "records": 100, "batch": 16}
+
+
+def summary(rooms: SimpleNamespace, found: dict) -> str:
+    """Return both tables, with spaces that break."""
+    return rooms.render.summary(found).replace("\N{NO-BREAK SPACE}", " ")
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +83,8 @@ def test_all_numbers_of_yogadl_and_numpy(
     assert ours["is_same_order_0"] == [True]
     assert ours["is_once"] == ours["is_fresh"] == [True]
     assert limit["records_per_s_2"] == "arrays in RAM have no workers"
-    table = rooms.render.summary(found)
-    row = next(line for line in table.splitlines() if line.startswith("| yogadl_core"))
+    table = summary(rooms, found)
+    row = [line for line in table.splitlines() if line.startswith("| yogadl_core")][-1]
     assert row.rstrip(" |").endswith("yes")
     assert "<svg" in rooms.plot.plot(found)
 
@@ -134,7 +140,7 @@ def test_a_peer_that_fails_is_a_row_that_says_why(
     of = found["sets"][0]["peers"]
     assert why in of["peer0"]["records_per_s_0"]
     assert all(isinstance(of["peer1"]["records_per_s_0"], list) for _ in others)
-    assert why in rooms.render.summary(found)
+    assert why in summary(rooms, found)
 
 
 def test_an_epoch_that_repeats_a_record_is_said(
@@ -148,7 +154,7 @@ def test_an_epoch_that_repeats_a_record_is_said(
     found = measured(rooms, settings, reader(rooms, monkeypatch, tmp_path, body))
     of = found["sets"][0]["peers"]["peer0"]
     assert of["is_once"] == [False]
-    assert "no: not each record once" in rooms.render.summary(found)
+    assert "no: not each record once" in summary(rooms, found)
 
 
 def test_an_order_of_blocks_is_not_global(
@@ -169,7 +175,7 @@ def test_an_order_of_blocks_is_not_global(
     of = found["sets"][0]["peers"]["odd"]
     assert of["is_even"] == [False]
     assert of["clumping"][0] > 3
-    assert re.search(r"no \(\d+\.\d x\)", rooms.render.summary(found))
+    assert re.search(r"no \(\d+\.\d x\)", summary(rooms, found))
 
 
 def test_nothing_of_a_peer_lives_on(
@@ -206,7 +212,7 @@ def test_what_does_not_install_is_a_row_that_says_why(rooms: SimpleNamespace, tm
     found = rooms.rounds.measure([peer], [], settings)
     said = {"bytes": 1, "date": "2026-11-23", "machine": "none", "rounds": 1}
     assert found["peers"]["nowhere"]["why"].startswith("does not install: ")
-    assert "does not install" in rooms.render.summary({**found, "sets": [{**LITTLE, **said, "peers": {}}]})
+    assert "does not install" in summary(rooms, {**found, "sets": [{**LITTLE, **said, "peers": {}}]})
 
 
 @pytest.mark.parametrize("columns", [{"id": np.arange(5)}, {"x": np.zeros((5, 2)), "id": np.arange(5)}])
@@ -280,7 +286,7 @@ def test_a_peer_that_is_measured_again_keeps_the_others(rooms: SimpleNamespace, 
     is_kept = not other
     assert joined["date"] == "then"
     assert joined["peers"] == {"grain": {"build_s": [3 if is_kept else 1]}, "numpy": {"build_s": [2]}}
-    for text in (rooms.render.summary({**found, "is_quick": False}), rooms.render.details(found)):
+    for text in (summary(rooms, {**found, "is_quick": False}), rooms.render.details(found)):
         assert ("Measured apart from the others: Grain (now)." in text) == is_kept
     (whole,) = rooms.render.joined(found, {"peers": peers, "sets": [{**old, "date": "later"}]})["sets"]
     assert whole["date"] == "later"
@@ -317,12 +323,11 @@ def test_the_command_installs_and_compares(tmp_path: Path) -> None:
     done = subprocess.run([*command, *places], cwd=CHECKOUT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith(("| numpy", "| yogadl"))]
-    assert len(rows) == 1
-    for row in rows:
-        assert "fail" not in row
-        assert "install" not in row
-        assert row.count(" / ") == 2  # a rate for each set
-        assert row.count("yes") == 2
+    speed, others = rows
+    assert "fail" not in speed + others
+    assert "install" not in speed + others
+    assert speed.count(" / ") == 2  # a rate for each set
+    assert others.count("yes") == 2
     assert "A quick run" in done.stdout
     assert [page.read_bytes() for page in pages] == before
     assert list((tmp_path / "work").iterdir()) == []
@@ -365,3 +370,23 @@ def test_scripts_find_what_they_use_of_each_other(rooms: SimpleNamespace) -> Non
             if isinstance(target, ast.Name)
         }
         assert name in there, f"{module}.{name}"
+
+
+def test_the_first_page_quotes_what_was_measured(rooms: SimpleNamespace) -> None:
+    found = rooms.render.load(BENCHMARKS / "_compare")
+    peers = next(each["peers"] for each in found["sets"] if "32,32,3" in each["name"])
+    page = " ".join((CHECKOUT / "docs" / "index.md").read_text().split())
+    ours, numpys = (rooms.render.rates_of(peers[key])[0] for key in ("yogadl", "numpy"))
+    resumes = {key: statistics.median(of["resume_s"]) for key, of in peers.items()}
+    others = [seconds for key, seconds in resumes.items() if not key.startswith(("yogadl", "numpy"))]
+    shown = rooms.render.shown_number
+    assert f"**{shown(ours)} images of 32 x 32 a second**" in page
+    assert f"numpy takes {shown(numpys)} from arrays" in page
+    assert f"**{resumes['yogadl']:.2f} s from the start of the process" in page
+    assert f"The other loaders take {min(others):.2f} to {max(others):.1f} s." in page
+    assert f"beside {['eleven', 'twelve', 'thirteen'][len(others) - 11]} other loaders" in page
+    afar = re.search(
+        r"first batch of a global shuffle of 8 KB records, 20 ms .*? \| (\S+ s) \|",
+        (BENCHMARKS / "README.md").read_text(),
+    )
+    assert f"**{afar[1]} to the first batch of a global shuffle from a bucket**" in page
