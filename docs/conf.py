@@ -27,7 +27,8 @@ html_theme = "furo"
 html_title = f"yogadl {release}"
 html_copy_source = False
 html_show_copyright = False
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 myst_heading_anchors = 4
 highlight_language = "none"  # a block without a language is a picture, a tree of files, a formula

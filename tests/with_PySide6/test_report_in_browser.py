@@ -1,12 +1,10 @@
 """The page of `yogadl report` in a real browser: what it loads, and how it looks."""
 
 import re
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
 import strange_sets
-from chromium import NoBrowserError, open_installed, open_qt
 
 import yogadl
 from yogadl.cli import main
@@ -15,20 +13,6 @@ WIDTHS = (360, 768, 1280)
 OVERFLOW = """[...document.querySelectorAll("body *")].filter(
     one => !one.closest(".wide, pre, .text") && one.getBoundingClientRect().right > innerWidth + 1
 ).map(one => one.outerHTML.slice(0, 200))"""
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    """Start PySide6's Chromium, or else the machine's."""
-    reasons = []
-    with ExitStack() as stack:
-        for opened in (open_qt, lambda: open_installed(tmp_path_factory.mktemp("profile"))):
-            try:
-                yield stack.enter_context(opened())
-                return
-            except NoBrowserError as error:
-                reasons.append(str(error))
-        pytest.skip("no Chromium starts here: " + "; ".join(reasons))
 
 
 @pytest.fixture(scope="module")
