@@ -1,4 +1,4 @@
-"""The site of docs/ in a real browser: each page fits its window, on a phone and a desk, in light and dark."""
+"""The site of docs/ in a real browser: each page fits its window, a phone or a desk, in light and in dark."""
 
 import sys
 from pathlib import Path
