@@ -230,7 +230,7 @@ def test_numbers_that_numpy_has_no_dtype_for_are_counted(report):
     cards = dict(report(strange_sets.small_floats()).cards("fields"))
     for name, text in cards.items():
         assert f"{name}, 2; 20 records" in text
-        assert ("different4" if "int" in name else "mean1.5greatest3") in text
+        assert ("distinct4" if "int" in name else "mean1.5max3") in text
 
 
 def test_of_no_records_it_says_so(squares):
@@ -366,7 +366,7 @@ def test_values_are_those_of_a_bounded_sample(report, storage, count):
     order = storage.fetch("d", "1").stream(shuffle=True, shuffle_seed=2).indices()
     looked_at = order[: sampling.MOST_RECORDS]
     card = dict(page.cards("fields"))["x"]
-    assert f"least{looked_at.min():,}" in card
+    assert f"min{looked_at.min():,}" in card
     assert f"mean{looked_at.mean():.6g}" in card
     every = f"int64; {len(looked_at):,} of {count:,} records"
     assert (every if count > sampling.MOST_RECORDS else f"int64; {count:,} records") in card

@@ -91,13 +91,13 @@ def test_figures_are_those_of_the_finite_numbers(values):
     assert found.get("infinite", "0") == str(values.count(np.inf))
     assert found.get("minus infinite", "0") == str(values.count(-np.inf))
     if not finite:
-        assert "least" not in found
+        assert "min" not in found
     elif finite[0] == finite[-1]:
         assert found["all"] == f"{finite[0]:.6g}"
     else:
-        assert found["least"] == f"{finite[0]:.6g}"
+        assert found["min"] == f"{finite[0]:.6g}"
         assert found["median"] == f"{float(statistics.median(map(Fraction, finite))):.6g}"
-        assert found["greatest"] == f"{finite[-1]:.6g}"
+        assert found["max"] == f"{finite[-1]:.6g}"
         mean, rounding = float(found["mean"]), 1e-5 * max(map(abs, finite)) + 1e-300
         assert finite[0] - rounding <= mean <= finite[-1] + rounding
 
@@ -181,8 +181,8 @@ def test_sizes_that_vary_are_told_axis_by_axis():
         one.title: dict(one.figures)
         for one in summary_of(Leaf("uint8", (None, None, 3)), images, 0).distributions
     }
-    assert (found["size of axis 0"]["least"], found["size of axis 0"]["greatest"]) == ("1", "29")
-    assert (found["size of axis 1"]["least"], found["size of axis 1"]["greatest"]) == ("2", "58")
+    assert (found["size of axis 0"]["min"], found["size of axis 0"]["max"]) == ("1", "29")
+    assert (found["size of axis 1"]["min"], found["size of axis 1"]["max"]) == ("2", "58")
     vectors = summary_of(Leaf("float32", (None,)), [np.zeros(n, np.float32) for n in (3, 5)], 0).distributions
     assert [one.title for one in vectors] == ["values", "length"]
     assert vectors[1].classes == (("3", 1), ("5", 1))
@@ -194,7 +194,7 @@ def test_sizes_that_vary_are_told_axis_by_axis():
 
 def test_times_are_told_as_times():
     found = figures(np.array(["2024-02-29", "NaT", "1969-07-20", "2026-11-23"], "datetime64[D]"))
-    assert found == {"least": "1969-07-20", "median": "2024-02-29", "greatest": "2026-11-23", "no time": "1"}
+    assert found == {"min": "1969-07-20", "median": "2024-02-29", "max": "2026-11-23", "no time": "1"}
     assert _summary._mean(np.array([2, 4])) == 3
 
 

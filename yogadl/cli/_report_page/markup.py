@@ -63,13 +63,10 @@ header .pairs { margin-top: 1.75rem; }
 .figures > div { display: flex; gap: 0.375rem; }
 .figures dt { color: var(--soft); white-space: nowrap; }
 .figures dd { font-variant-numeric: tabular-nums; }
-.cards {
-  display: grid;
-  grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr));
-  gap: 1.25rem;
-  align-items: start;
-}
+.cards { columns: 19rem; column-gap: 1.25rem; }
 .card {
+  break-inside: avoid;
+  margin-bottom: 1.25rem;
   background: var(--card);
   border: 1px solid var(--line);
   border-radius: 0.5rem;
@@ -79,7 +76,15 @@ header .pairs { margin-top: 1.75rem; }
 .card .note { margin-top: 0.75rem; }
 .record > div { margin-top: 0.75rem; }
 .record dt { font-size: 0.8125rem; color: var(--soft); }
-.text { white-space: pre-wrap; overflow-wrap: anywhere; max-height: 12rem; overflow-y: auto; }
+.text {
+  white-space: pre-wrap; overflow-wrap: anywhere; max-height: 12rem; overflow-y: auto;
+  /* A line at the end that has more to scroll to: the covers move with the text, the lines do not. */
+  background:
+    linear-gradient(var(--card) 40%, transparent) top / 100% 1.5rem no-repeat local,
+    linear-gradient(transparent, var(--card) 60%) bottom / 100% 1.5rem no-repeat local,
+    linear-gradient(var(--soft), var(--soft)) top / 100% 2px no-repeat scroll,
+    linear-gradient(var(--soft), var(--soft)) bottom / 100% 2px no-repeat scroll;
+}
 img { display: block; max-width: 100%; height: auto; border-radius: 0.25rem; background: var(--track); }
 img.pixels { image-rendering: pixelated; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
@@ -148,7 +153,7 @@ footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--line);
   section { margin-top: 2rem; }
   .card, figure, tr { break-inside: avoid; }
   h2, h3, h4 { break-after: avoid; }
-  .text { max-height: none; overflow: visible; }
+  .text { max-height: none; overflow: visible; background: none; }
   .wide { overflow: visible; }
 }
 """
@@ -278,7 +283,7 @@ _MARGIN: Final = 12
 
 
 def histogram(title: str, bars: Bars) -> str:
-    """Draw a histogram, with its first and last edge below."""
+    """Draw a histogram, with its first edge, the number of its highest bar, and its last edge below."""
     most, count = max(bars.counts), len(bars.counts)
     step = _WIDTH / count
     drawn = ""
@@ -295,7 +300,8 @@ def histogram(title: str, bars: Bars) -> str:
         f"{_from_to(bars, bars.counts.index(most))}"
     )
     drawing = svg(_WIDTH, _HEIGHT, title, description, drawn, class_="histogram")
-    ends = element("span", text(bars.edges[0])) + element("span", text(bars.edges[-1]))
+    labels = bars.edges[0], f"highest bar: {most:,}", bars.edges[-1]
+    ends = "".join(element("span", text(label)) for label in labels)
     return drawing + element("div", ends, class_="ends", aria_hidden="true")
 
 

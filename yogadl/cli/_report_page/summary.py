@@ -298,7 +298,7 @@ def _summarize_texts(leaf: Leaf, column: Column, lengths: tuple[Distribution, ..
         if len(counts) <= MOST_CLASSES:
             class_counts = [(_visible(text), n) for text, n in counts.most_common()]
             distributions.append(
-                Distribution("values", (("different", f"{len(counts):,}"),), classes=tuple(class_counts))
+                Distribution("values", (("distinct", f"{len(counts):,}"),), classes=tuple(class_counts))
             )
     unit = "characters" if leaf.dtype == STR else "bytes"
     distributions.append(_summarize_numbers(unit, np.array([len(text) for text in texts], np.int64)))
@@ -339,15 +339,15 @@ def _summarize_numbers(title: str, values: NDArray[Any]) -> Distribution:
     dtype = finite.dtype if finite.dtype.kind in "mM" else None
     plain = ordered if dtype is None else ordered.view(np.int64)
     least, greatest = plain[0].item(), plain[-1].item()
-    statistics = [("least", label_of(least, dtype)), ("median", _median(plain, dtype))]
+    statistics = [("min", label_of(least, dtype)), ("median", _median(plain, dtype))]
     if dtype is None:
         statistics.append(("mean", label_of(_mean(plain))))
-    statistics.append(("greatest", label_of(greatest, dtype)))
+    statistics.append(("max", label_of(greatest, dtype)))
     if least == greatest:
         return Distribution(title, (("all", label_of(least, dtype)), *figures))
     classes = _classes(ordered) if finite.dtype.kind in "iu" else None
     if classes is not None:
-        statistics.append(("different", f"{len(classes):,}"))
+        statistics.append(("distinct", f"{len(classes):,}"))
     return Distribution(title, (*statistics, *figures), None if classes else bars_of(finite), classes)
 
 
