@@ -15,6 +15,7 @@ BUILTINS = {
     "DatasetNotFoundError": LookupError,
     "CacheFormatError": ValueError,
     "StorageError": OSError,
+    "CredentialsError": OSError,
     "SpendingError": OSError,
     "LeaseError": TimeoutError,
     "CursorError": ValueError,

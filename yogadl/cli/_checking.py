@@ -29,6 +29,7 @@ from yogadl.cli._arguments import (
 from yogadl.cli._output import Bar, contents, counted, error_line, note, repair_result, say, say_json
 from yogadl.errors import (
     ConfigurationError,
+    CredentialsError,
     DatasetNotFoundError,
     MissingDependencyError,
     StorageError,
@@ -39,7 +40,6 @@ from yogadl.storage._files.folder import file_system, is_network
 from yogadl.storage._files.locks import open_lock, try_lock
 from yogadl.storage._objects.bucket import Bucket, Object, check_conditions, read
 from yogadl.storage._objects.retry import RetryPolicy
-from yogadl.storage._objects.store import CredentialsError
 from yogadl.storage._remote.eviction import MEMORY_FILE_SYSTEMS
 from yogadl.storage._remote.mirror import Mirror
 
