@@ -29,6 +29,11 @@ def ref(request, tmp_path_factory):
 def test_it_is_a_data_ref(ref):
     assert isinstance(ref, yogadl.DataRef)
     assert isinstance(ref, yogadl.RecordsRef)
+
+
+def test_help_on_the_interface_leads_to_what_references_can_do():
+    assert "help(yogadl.RecordsRef)" in yogadl.DataRef.__doc__
+    assert {"gather", "split", "filter", "map"} < set(dir(yogadl.RecordsRef))
     assert len(ref) == COUNT
     assert repr(ref) == f"<RecordsRef of 101 records, fingerprint {ref.fingerprint}>"
 

@@ -66,6 +66,9 @@ class Stream(Generic[Item_co]):
 class DataRef(abc.ABC, Generic[Item_co]):
     """A reference to a dataset whose records can be streamed in any order.
 
+    `CacheStorage.fetch` and `yogadl.from_source` return a `yogadl.RecordsRef`, which also has random access,
+    shares, filters, functions and more: ``help(yogadl.RecordsRef)`` describes its methods.
+
     Users may subclass this: `stream` and ``__len__`` are all that a `DataRef` of their own must have.
     """
 
