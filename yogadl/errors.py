@@ -60,7 +60,10 @@ class CacheFormatError(YogaError, ValueError):
 
 
 class StorageError(YogaError, OSError):
-    """The disk or the store failed."""
+    """The disk or the store failed; `errno` is the operating system's number, which the text leaves out."""
+
+    def __str__(self) -> str:
+        return super().__str__().removeprefix(f"[Errno {self.errno}] ")
 
 
 class CredentialsError(StorageError):

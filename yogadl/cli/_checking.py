@@ -156,7 +156,7 @@ def _examine_writing(bucket: Bucket) -> Iterator[Finding]:
         for each in (name, f"{name}-crowd"):
             bucket.delete(each)
     except StorageError as error:
-        text = f"{name} can't be removed: {_message_of(error)}"
+        text = f"{name} can't be removed: {error!s}"
         mend = "builders and `prune` need it: s3:DeleteObject on bucket/prefix/*; storage.objects.delete"
         yield Finding("delete", Outcome.NOTE, text, mend)
     else:
@@ -213,7 +213,7 @@ def _problem(subject: str, error: StorageError, mend: str) -> Finding:
         mend = "give other credentials, by --profile or the environment; --anonymous for a public bucket"
     elif error.errno == errno.EACCES:
         mend = f"if the credentials are right, {mend}"
-    return Finding(subject, Outcome.PROBLEM, _message_of(error), _REMEDIES.get(error.errno or 0, mend))
+    return Finding(subject, Outcome.PROBLEM, str(error), _REMEDIES.get(error.errno or 0, mend))
 
 
 def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
@@ -226,9 +226,7 @@ def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
     try:
         location = mirror.location if writes else mirror.location_if_made()
     except (StorageError, ConfigurationError) as error:
-        yield Finding(
-            "mirror", Outcome.PROBLEM, _message_of(error), "give a folder on a local disk with --mirror"
-        )
+        yield Finding("mirror", Outcome.PROBLEM, str(error), "give a folder on a local disk with --mirror")
         return
     if location is None:
         yield Finding("mirror", Outcome.NOTE, "its folder does not exist yet, and was not made (read-only)")
@@ -284,7 +282,7 @@ def _examine_locks(subject: str, folder: Path) -> Finding:
     except StorageError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             mend = "to build, make it writable. To read, this is not needed: --read-only leaves it out"
-        return Finding(subject, Outcome.PROBLEM, _message_of(error), mend)
+        return Finding(subject, Outcome.PROBLEM, str(error), mend)
     finally:
         for descriptor in opened:
             os.close(descriptor)
@@ -319,10 +317,6 @@ def _limit(subject: str, kind: int, enough: int, state: Outcome, mend: str) -> F
     if most >= enough:
         return Finding(subject, Outcome.OK, f"the limit is {most:,}")
     return Finding(subject, state, f"the limit is {most:,}", mend)
-
-
-def _message_of(error: StorageError | ConfigurationError) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 _COLORS: Final = {Outcome.PROBLEM: "red"}
