@@ -274,6 +274,12 @@ def lineage_of(records: Any) -> Lineage | None:
     return None
 
 
+def grown_versions(records: Any) -> list[Lineage]:
+    """Return the versions that begin with others, of these records and of all records below their views."""
+    lineages = [view.lineage for view in _each_once(records) if hasattr(view, "lineage")]
+    return [lineage for lineage in lineages if lineage is not None and lineage.earlier]
+
+
 def _each_once(records: Any) -> Iterator[Any]:
     """Yield records, and all records that they are views of, each once: a cache may be joined with itself."""
     yield from {id(view): view for view in views_of(records)}.values()
