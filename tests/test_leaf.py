@@ -87,6 +87,10 @@ def test_an_array_of_numpys_own_strings_is_text():
     [
         (None, "is None; leave the field out"),
         (object(), "is a builtins.object; make it an array"),
+        (
+            type("Image", (), {"__module__": "PIL.Image"})(),
+            r"PIL\.Image\.Image; .* loader=read_bytes, .* allow_pickle",
+        ),
         ({1, 2}, "is a builtins.set"),
         (np.array([1, "a", None], object), r"of NoneType, int, str"),
         (np.array([], object), "is an object array"),
