@@ -298,8 +298,8 @@ def _unsupported_problem(value: object) -> str:
     if kind.startswith("PIL."):
         return (
             f"is a {kind}; store the bytes of its file, and decode them in ref.map: give ImageFolder "
-            "loader=read_bytes, where read_bytes = lambda path: pathlib.Path(path).read_bytes(); or make it an array by "
-            f"numpy.asarray, {PICKLE_HINT}"
+            "loader=read_bytes, where read_bytes = lambda path: pathlib.Path(path).read_bytes(); or make it "
+            f"an array by numpy.asarray, {PICKLE_HINT}"
         )
     return f"is a {kind}; make it an array, a number, bytes or str, {PICKLE_HINT}"
 
