@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from yogadl._core.columns import batch_column, declare, size_of, split
+from yogadl._core.columns import batch_column, declaration_text, declare, size_of, split, widen
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import BadValueError, refuse
+from yogadl._core.leaf import BadShapeError, BadValueError, refuse
 from yogadl._core.protocols import READ, Column, Indices, Memory, OnPlanned, RandomAccess, announce
 from yogadl._core.spec import Spec
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
@@ -198,9 +198,11 @@ class Chain:
                 except UnsupportedDataError as error:
                     raise self._misfit_error(index, error) from error
             raise
-        for field, field_values in zip(spec.fields, values, strict=True):
+        for number, (field, field_values) in enumerate(zip(spec.fields, values, strict=True)):
             try:
                 found.append(batch_column(field.leaf, field_values))
+            except BadShapeError as error:
+                raise self._shape_error(number, int(indices[error.position]), error) from None
             except BadValueError as error:
                 index = int(indices[error.position])
                 raise self._misfit_error(index, refuse(field.name, index, error.problem)) from error.__cause__
@@ -219,12 +221,22 @@ class Chain:
             records = stage.call(records, indices, places, report_duration)
         return records
 
+    def _shape_error(self, number: int, record: int, error: BadShapeError) -> StageError:
+        """Return the error for a shape that a field has in this record, but not in the first one."""
+        leaves, last = [field.leaf for field in self.spec.fields], self.stages[-1]
+        problem = f"{error.problem}, not {leaves[number].shape}"
+        leaves[number] = widen(leaves[number], error.shape)
+        varying = [i for i, leaf in enumerate(leaves) if leaf.shape is None or None in leaf.shape]
+        spec = declaration_text(self.spec.with_leaves(leaves), varying)
+        call = f"{'map' if last.seed is None else 'random_map'}(..., spec={spec})"
+        misfit = refuse(
+            self.spec.fields[number].name, record, f"{problem}. If the shape varies, write {call}"
+        )
+        return self._misfit_error(record, misfit)
+
     def _misfit_error(self, record: int, error: UnsupportedDataError) -> StageError:
         """Return the error for a record that is not like the first."""
-        text = (
-            f"{self} returned a result for record {record} that is not like the first one: {error}. If "
-            'shapes vary, declare them: spec={"name": yogadl.Leaf("float32", (None,))}, for example'
-        )
+        text = f"{self} returned a result for record {record} that is not like the first one: {error}"
         return StageError(text, self.stages[-1].number, record)
 
 
