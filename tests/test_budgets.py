@@ -20,7 +20,6 @@ SMALLER_MODULES = {
     "_format.old_cache": "only the command reads caches of yogadl 0.1.4",
     "_mix": "loaded at the first use, by users' modules",
     "_order.random": "loads numpy.random, which takes longer than all else that a hit loads",
-    "_views.records": "loaded only for sources that are read without a cache",
     "adapters.dataflow": "every adapter is a module that users import",
     "adapters.sql": "every adapter is a module that users import",
     "adapters.tfds": "every adapter is a module that users import",

@@ -16,6 +16,7 @@ from yogadl._core.frozen import frozen
 from yogadl._core.leaf import BadShapeError, BadValueError, refuse
 from yogadl._core.protocols import READ, Column, Indices, Memory, OnPlanned, RandomAccess, announce
 from yogadl._core.spec import Spec
+from yogadl._views.views import origin_of
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 
 # For each epoch in turn, its number and the positions at which its records come: random functions need them.
@@ -217,9 +218,26 @@ class Chain:
     ) -> list[Any]:
         """Return the results of all functions for records that are given as columns."""
         records = self.source.spec.records(columns, len(indices))
-        for stage in self.stages:
-            records = stage.call(records, indices, places, report_duration)
+        try:
+            for stage in self.stages:
+                records = stage.call(records, indices, places, report_duration)
+        except StageError as error:
+            self._with_file(error)
+            raise
         return records
+
+    def file_of(self, index: int) -> str | None:
+        """Return the path of the file that a record comes from, if the source lists it."""
+        base, [origin], _ = origin_of(self.source, np.array([index]), 0)
+        base = getattr(base, "chain", base)  # of records that other functions have changed
+        return base.file_of(int(origin)) if hasattr(base, "file_of") else None
+
+    def _with_file(self, error: StageError) -> StageError:
+        """Return the error, with a note that names the record's file, if the source lists it."""
+        path = None if error.record is None else self.file_of(error.record)
+        if path is not None:
+            error.add_note(f"the file of record {error.record} is {path}")
+        return error
 
     def _shape_error(self, number: int, record: int, error: BadShapeError) -> StageError:
         """Return the error for a shape that a field has in this record, but not in the first one."""
@@ -237,7 +255,7 @@ class Chain:
     def _misfit_error(self, record: int, error: UnsupportedDataError) -> StageError:
         """Return the error for a record that is not like the first."""
         text = f"{self} returned a result for record {record} that is not like the first one: {error}"
-        return StageError(text, self.stages[-1].number, record)
+        return self._with_file(StageError(text, self.stages[-1].number, record))
 
 
 class MappedRecords:
