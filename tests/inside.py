@@ -91,7 +91,6 @@ yogadl.storage._remote.opener open_bucket
 yogadl.storage._objects.retry Attempts PROGRESS_BYTES Retrier RetryPolicy TransientError UnavailableError
 yogadl.storage._objects.retry UnreachableError
 yogadl.storage._objects.store NotCarriedOverError
-yogadl.storage._objects.store CredentialsError
 yogadl.storage._catalogue.cached REMEDY
 yogadl.storage._copy copy
 yogadl.cli._checking Finding Outcome examine_bucket examine_process

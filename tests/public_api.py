@@ -23,6 +23,8 @@ FRAMEWORKS = (
     "yogadl.tensorflow", "yogadl.adapters.arrays", "yogadl.adapters.grain", "yogadl.adapters.jax",
     "yogadl.adapters.keras", "yogadl.adapters.ray", "yogadl.adapters.tensorflow", "yogadl.adapters.torch",
 )  # fmt: skip
+# Members that only this library's adapters call.
+NOT_OFFERED = {"past_finished", "run"}
 
 
 def check(name: str) -> None:
@@ -56,7 +58,8 @@ def lines_of(name: str, value: Any) -> Iterator[str]:
         own = [kind for kind in value.__mro__ if kind.__module__.partition(".")[0] == "yogadl"]
         members = {key: item for kind in reversed(own) for key, item in vars(kind).items()}
         for key, item in sorted(members.items()):
-            if key == "__init__" or not key.startswith(("_", "test_")):
+            is_public = not key.startswith(("_", "test_")) and key not in NOT_OFFERED
+            if key == "__init__" or is_public:
                 yield from (f"    {line}" for line in lines_of(key, getattr(item, "__func__", item)))
     elif inspect.isfunction(value):
         signature = inspect.signature(value)

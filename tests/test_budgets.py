@@ -20,12 +20,15 @@ SMALLER_MODULES = {
     "_format.old_cache": "only the command reads caches of yogadl 0.1.4",
     "_mix": "loaded at the first use, by users' modules",
     "_order.random": "loads numpy.random, which takes longer than all else that a hit loads",
-    "_views.records": "loaded only for sources that are read without a cache",
+    "adapters.dataflow": "every adapter is a module that users import",
+    "adapters.sql": "every adapter is a module that users import",
+    "adapters.tfds": "every adapter is a module that users import",
     "adapters.grain._source": "every adapter reads its framework's data in a module of this name",
     "adapters.keras._source": "every adapter reads its framework's data in a module of this name",
     "adapters.tensorflow._cache": "the function of 0.1.4, and nothing else uses it",
     "cli._completion": "a sub-command",
     "dataref": "a module of yogadl 0.1.4",
+    "tensorflow": "a module of yogadl 0.1.4",
 }
 
 # Functions that may have more parameters, with the reason.

@@ -33,6 +33,11 @@ def test_it_is_a_data_ref(ref):
     assert repr(ref) == f"<RecordsRef of 101 records, fingerprint {ref.fingerprint}>"
 
 
+def test_help_on_the_interface_leads_to_what_references_can_do():
+    assert "help(yogadl.RecordsRef)" in yogadl.DataRef.__doc__
+    assert {"gather", "split", "filter", "map"} < set(dir(yogadl.RecordsRef))
+
+
 @pytest.mark.parametrize("index", [0, 1, 50, 100, -1, -101, np.int64(7), np.uint8(7), np.int32(-3), True])
 def test_one_record_by_index(ref, index):
     assert_same(ref[index], record(int(index) % COUNT))

@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import traceback
 
 import pytest
 
@@ -15,6 +16,7 @@ BUILTINS = {
     "DatasetNotFoundError": LookupError,
     "CacheFormatError": ValueError,
     "StorageError": OSError,
+    "CredentialsError": OSError,
     "SpendingError": OSError,
     "LeaseError": TimeoutError,
     "CursorError": ValueError,
@@ -50,6 +52,17 @@ def test_a_storage_error_pickles_with_errno_and_file():
     copy = pickle.loads(pickle.dumps(errors.StorageError(28, "the disk is full", "/data/part.mdb")))
     assert (copy.errno, copy.strerror, copy.filename) == (28, "the disk is full", "/data/part.mdb")
     assert type(copy) is errors.StorageError
+
+
+@pytest.mark.parametrize("kind", [errors.StorageError, errors.CredentialsError])
+@pytest.mark.parametrize("path", [None, "/data/part.mdb"])
+def test_the_text_of_a_storage_error_begins_with_words_not_with_a_number(kind, path):
+    error = kind(28, "can't write a part: the disk is full", path)
+    for each in (error, pickle.loads(pickle.dumps(error))):
+        expected = "can't write a part: the disk is full" + ("" if path is None else ": '/data/part.mdb'")
+        assert str(each) == expected
+        assert each.errno == 28
+    assert "Errno" not in "".join(traceback.format_exception_only(error))
 
 
 @pytest.mark.parametrize("error", EVERY)

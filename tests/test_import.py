@@ -126,6 +126,12 @@ def test_every_adapter_is_an_attribute():
         _ = yogadl.adapters.caffe
 
 
+def test_dir_lists_public_names_only():
+    _ = yogadl.storage.S3Storage  # what was used once is listed as before
+    assert set(dir(yogadl)) == {*yogadl.__all__, "adapters", "dataref"}
+    assert set(dir(yogadl.storage)) == set(yogadl.storage.__all__)
+
+
 def test_looking_at_all_names_needs_no_framework(tmp_path):
     code = (
         "import inspect, sys, yogadl;"

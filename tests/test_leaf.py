@@ -87,6 +87,11 @@ def test_an_array_of_numpys_own_strings_is_text():
     [
         (None, "is None; leave the field out"),
         (object(), "is a builtins.object; make it an array"),
+        (
+            type("Image", (), {"__module__": "PIL.Image"})(),
+            "is a PIL.Image.Image; store the bytes of its file, and decode them in ref.map: give ImageFolder "
+            "loader=read_bytes, where read_bytes = lambda path: pathlib.Path(path).read_bytes(); or",
+        ),
         ({1, 2}, "is a builtins.set"),
         (np.array([1, "a", None], object), r"of NoneType, int, str"),
         (np.array([], object), "is an object array"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trees import assert_same
 
 import yogadl
-from yogadl.errors import ConfigurationError, UnsupportedDataError
+from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 
 
 class Items:
@@ -137,6 +137,50 @@ def test_an_error_of_the_object_keeps_its_type_and_says_at_which_record():
     with pytest.raises(KeyError, match="no such file") as caught:
         ref.gather([5, 123])
     assert caught.value.__notes__ == ["while reading record 123 of the source"]
+
+
+class Folder:
+    """A dataset as torchvision's ImageFolder, which lists the file of each record."""
+
+    def __init__(self, folder, bad=None):
+        self.samples = [(str(folder / f"{number}.png"), number % 2) for number in range(30)]
+        self.bad = bad
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        if index == self.bad:
+            raise ValueError("the image is truncated")
+        return {"n": index}
+
+
+def fails_at_17(record):
+    if record["n"] == 17:
+        raise ValueError("the image is truncated")
+    return record
+
+
+def grows_at_17(record):
+    return np.zeros(2 if record["n"] == 17 else 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_a_build_names_the_file_that_the_source_lists(storage, tmp_path, workers):
+    with pytest.raises(ValueError, match="the image is truncated") as caught:
+        storage.submit(Folder(tmp_path, bad=17), "d", "1", workers=workers)
+    assert f"while reading record 17 of the source, {tmp_path}/17.png" in caught.value.__notes__
+
+
+@pytest.mark.parametrize("function", [fails_at_17, grows_at_17])
+def test_an_error_of_a_function_names_the_file_that_the_source_lists(tmp_path, function):
+    ref = yogadl.from_source(Folder(tmp_path))
+    for stream in (ref.stream(shuffle=True).map(function), ref[5:].map(dict)[2:].map(function).stream()):
+        with pytest.raises(StageError) as caught:
+            list(stream.batch(4).prefetch(1))
+        assert [note for note in caught.value.__notes__ if ".png" in note] == [
+            f"the file of record {caught.value.record} is {tmp_path}/17.png"
+        ]
 
 
 @pytest.mark.parametrize(

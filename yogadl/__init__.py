@@ -12,24 +12,33 @@ from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import DataRef, Storage, Stream
 
 if TYPE_CHECKING:
-    from yogadl import dataref as dataref  # not in __all__, but in annotations
+    from yogadl import adapters as adapters  # with `as`: not in __all__, but attributes
+    from yogadl import dataref as dataref
     from yogadl import storage
+    from yogadl import tensorflow as tensorflow
+    from yogadl import testing as testing
     from yogadl._core.protocols import Prices
     from yogadl._dataref import RecordsRef, from_source
     from yogadl._mix import MixedRef, concat, mix
     from yogadl._order import Blocks
     from yogadl._sources.partitioned import partitioned
+    from yogadl._stream import Loader, RecordStream, StreamIterator
     from yogadl.storage import open_storage
+
+    __version__: str
 
 __all__ = [
     "Blocks",
     "DataRef",
     "Leaf",
+    "Loader",
     "MixedRef",
     "Prices",
+    "RecordStream",
     "RecordsRef",
     "Storage",
     "Stream",
+    "StreamIterator",
     "__version__",
     "concat",
     "errors",
@@ -43,9 +52,12 @@ __all__ = [
 # Loaded at first use, so that `import yogadl` costs little more than numpy.
 _LAZY = {
     "Blocks": ("yogadl._order", "Blocks"),
+    "Loader": ("yogadl._stream", "Loader"),
     "MixedRef": ("yogadl._mix", "MixedRef"),
     "Prices": ("yogadl._core.protocols", "Prices"),
+    "RecordStream": ("yogadl._stream", "RecordStream"),
     "RecordsRef": ("yogadl._dataref", "RecordsRef"),
+    "StreamIterator": ("yogadl._stream", "StreamIterator"),
     "concat": ("yogadl._mix", "concat"),
     "from_source": ("yogadl._dataref", "from_source"),
     "mix": ("yogadl._mix", "mix"),
@@ -57,27 +69,27 @@ _LAZY = {
     "tensorflow": ("yogadl.tensorflow", None),
     "testing": ("yogadl.testing", None),
 }
-# Modules that need a package which may not be installed: listing their names would import them.
-_NOT_LISTED = {"tensorflow", "testing"}
 
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
 
-def __getattr__(name: str) -> Any:  # any attribute of the module
-    from importlib import import_module
+    def __getattr__(name: str) -> Any:  # any attribute of the module
+        from importlib import import_module
 
-    if name == "__version__":
-        from yogadl._core.key import library_version
+        if name == "__version__":
+            from yogadl._core.key import library_version
 
-        return library_version()
-    if name not in _LAZY:
-        from yogadl._removed import missing
+            return library_version()
+        if name not in _LAZY:
+            from yogadl._removed import missing
 
-        raise missing("yogadl", name)
-    module, attribute = _LAZY[name]
-    found = import_module(module)
-    value = found if attribute is None else getattr(found, attribute)
-    globals()[name] = value
-    return value
+            raise missing("yogadl", name)
+        module, attribute = _LAZY[name]
+        found = import_module(module)
+        value = found if attribute is None else getattr(found, attribute)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, "__version__"} - _NOT_LISTED)
+    # Not `tensorflow` and `testing`: a look at all names would import them, and the packages that they need.
+    return sorted([*__all__, "adapters", "dataref"])

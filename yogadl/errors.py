@@ -10,6 +10,7 @@ Each is also a builtin exception, so that code without yogadl can catch it::
     |-- DatasetNotFoundError(LookupError)   no such dataset or version
     |-- CacheFormatError(ValueError)        truncated, corrupt, or newer than this library
     |-- StorageError(OSError)               the disk or the store failed
+    |   |-- CredentialsError                the store accepts no request with these credentials
     |   `-- SpendingError                   a limit on the requests or their cost is reached
     |-- LeaseError(TimeoutError)            another process builds: which one, since when, what to do
     |-- CursorError(ValueError)             a cursor of other data, or not a cursor
@@ -59,7 +60,14 @@ class CacheFormatError(YogaError, ValueError):
 
 
 class StorageError(YogaError, OSError):
-    """The disk or the store failed."""
+    """The disk or the store failed; `errno` is the operating system's number, which the text leaves out."""
+
+    def __str__(self) -> str:
+        return super().__str__().removeprefix(f"[Errno {self.errno}] ")
+
+
+class CredentialsError(StorageError):
+    """The store accepts no request with these credentials, or there are none."""
 
 
 class SpendingError(StorageError):

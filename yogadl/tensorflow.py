@@ -8,11 +8,13 @@ if TYPE_CHECKING:
 __all__ = ["make_tf_dataset"]
 
 
-def __getattr__(name: str) -> Any:  # any attribute of the module
-    if name != "make_tf_dataset":
-        from yogadl._removed import missing
+if not TYPE_CHECKING:
 
-        raise missing("yogadl.tensorflow", name)
-    from yogadl.adapters.tensorflow import make_tf_dataset
+    def __getattr__(name: str) -> Any:  # any attribute of the module
+        if name != "make_tf_dataset":
+            from yogadl._removed import missing
 
-    return make_tf_dataset
+            raise missing("yogadl.tensorflow", name)
+        from yogadl.adapters.tensorflow import make_tf_dataset
+
+        return make_tf_dataset

@@ -251,11 +251,16 @@ def test_the_size_of_files(build, storage):
     assert storage.info("d", "1").parts == 2
 
 
-@pytest.mark.parametrize("workers", ["0", "-1", "two"])
+@pytest.mark.parametrize("workers", ["-1", "1.5", "two"])
 def test_a_number_of_workers_that_is_none_is_refused(workers, build):
     ended = build("table", f"--workers={workers}")
     assert ended.code == 2
-    assert "give a number of workers, 1 or more" in ended.err
+    assert "give a number of workers, 0 or more" in ended.err
+
+
+def test_no_workers_are_the_default(build, storage):
+    assert build("table", "--workers=0").code == 0
+    assert len(storage.fetch("d", "1")) == 1000
 
 
 @pytest.mark.parametrize("name", ["data.py", "json.py"])

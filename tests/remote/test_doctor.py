@@ -111,8 +111,16 @@ def test_a_permission_that_is_missing_is_named_with_its_mend(
     ended = doctor(place)
     assert ended.code == 1
     assert state_of(ended, what) == "problem"
-    permission = {"list": "s3:ListBucket", "read": "s3:GetObject", "write": "s3:PutObject"}[what]
-    assert f"allow to {what}: {permission}" in ended.out
+    name, _, prefix = place.url.partition("://")[2].partition("/")
+    if place.url.startswith("gs://"):
+        permission = {"list": "list", "read": "get", "write": "create and storage.objects.delete"}[what]
+        assert f"allow to {what}: storage.objects.{permission} on the bucket {name}" in ended.out
+        assert "s3:" not in ended.out
+    else:
+        permission = {"list": "s3:ListBucket", "read": "s3:GetObject", "write": "s3:PutObject"}[what]
+        where = name if what == "list" else f"{name}/{prefix}/*"
+        assert f"allow to {what}: {permission} on arn:aws:s3:::{where}" in ended.out
+        assert "storage.objects" not in ended.out
     assert "Problems found: " in ended.out
 
 

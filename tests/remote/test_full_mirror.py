@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inside import CredentialsError, DatasetKey, LocalBucket, mirrored_cache, set_constants
+from inside import DatasetKey, LocalBucket, mirrored_cache, set_constants
 from processes import Process, mounting
 
 import yogadl
-from yogadl.errors import StorageError
+from yogadl.errors import CredentialsError, StorageError
 
 RECORDS = 400
 MOUNTING = mounting()

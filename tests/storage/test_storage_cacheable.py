@@ -285,7 +285,7 @@ def test_the_options_are_those_of_submit(storage):
 
 @pytest.mark.parametrize(
     "options",
-    [{"workers": 0}, {"workers": 1.5}, {"workers": True}, {"part_bytes": 0}],
+    [{"workers": -1}, {"workers": 1.5}, {"workers": True}, {"part_bytes": 0}],
     ids=str,
 )
 def test_options_that_make_no_sense_are_refused_at_the_decorator(storage, options):

@@ -467,7 +467,7 @@ def test_what_that_error_says_goes_on_with_the_same_records(base):
     cursor = batches.state_dict()
     left = [batch["deep"][0].tolist() for batch in batches]
     base.delete("d", "1")
-    same = base.fetch("d", "2")[:97].stream(shuffle=True, shuffle_seed=5, cursor=cursor, rebind=True)
+    same = base.fetch("d", "2")[:97].stream(shuffle=True, shuffle_seed=5, cursor=cursor)
     assert [batch["deep"][0].tolist() for batch in same.batch(10)] == left
 
 
@@ -476,6 +476,54 @@ def test_a_view_of_the_new_version_is_no_continuation(base):
     cursor = iter(base.fetch("d", "1").stream().batch(10)).state_dict()
     with pytest.raises(CursorError, match="its number of records is 97, the stream has 50"):
         base.fetch("d", "2")[:50].stream(cursor=cursor)
+
+
+def is_even(record):
+    return record["n"] % 2 == 0
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda ref: ref.chunks("tokens", 4),
+        lambda ref: ref.filter(is_even, fields=("n",)),
+        lambda ref: ref.split(0.8, seed=1, grows=True)[0],
+        lambda ref: ref.select(range(9, -1, -1)),
+        lambda ref: yogadl.concat([ref, ref]),
+        lambda ref: yogadl.mix({"a": (ref, 1), "b": (ref[:20], 2)}, at_end="repeat"),
+    ],
+    ids=["chunks", "filter", "split", "select", "concat", "mix"],
+)
+def test_a_cursor_of_a_view_of_the_base_is_told_which_lines_go_on(storage, view, shuffle):
+    documents = [{"tokens": np.arange(n % 5), "n": n} for n in range(60)]
+    storage.submit(documents[:40], "d", "1")
+    storage.append(documents[40:50], "d", "2", base_version="1")
+    storage.append(documents[50:], "d", "3", base_version="2")
+    options = {"shuffle": shuffle, "shuffle_seed": 5 if shuffle else None}
+    for version, count in (("1", 40), ("2", 50)):
+        batches = iter(view(storage.fetch("d", version)).stream(**options).batch(3))
+        next(batches)
+        cursor = batches.state_dict()
+        left = [str(batch) for batch in batches]
+        with pytest.raises(CursorError) as caught:
+            view(storage.fetch("d", "3")).stream(**options, cursor=cursor)
+        assert (
+            ". 'd' version '3' begins with version '2': if the cursor is of the same views of that one, "
+            "write storage.fetch('d', '2') in place of storage.fetch('d', '3'), or "
+            "storage.fetch('d', '3')[:50], which is the same (earlier ones: '1' [:40])"
+        ) in str(caught.value)
+        same = view(storage.fetch("d", "3")[:count]).stream(**options, cursor=cursor)
+        assert [str(batch) for batch in same.batch(3)] == left
+
+
+def test_a_slice_that_is_an_earlier_version_has_its_fingerprint(base):
+    base.append(records(97, 101), "d", "2", base_version="1")
+    ref, first = base.fetch("d", "2"), base.fetch("d", "1")
+    for same in (ref[:97], ref.map(dict)[:97], ref.fields("x")[0:97]):
+        assert same.fingerprint == first.fingerprint
+    for other in (ref[:96], ref[1:97], ref[:98], ref[96::-1], ref[:97][::2], first[:97]):
+        assert other.fingerprint != first.fingerprint
 
 
 def test_a_version_says_which_ones_it_continues(base):

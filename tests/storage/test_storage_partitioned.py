@@ -34,7 +34,7 @@ def expected(storage):
     return storage.fetch("whole", "1").fingerprint
 
 
-@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize("workers", [0, 1, 2, 7])
 def test_any_number_of_workers_builds_the_same_cache_of_partitions(storage, log, expected, workers):
     storage.submit(partitions(log, *BOUNDS), "d", "1", workers=workers)
     ref = storage.fetch("d", "1")
@@ -96,6 +96,26 @@ def test_an_engine_whose_tasks_are_no_futures_of_python_is_refused(storage):
     assert storage.datasets() == []
     storage.submit([1, 2], "d", "1")
     assert storage.unfinished() == []
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_without_workers_this_process_reads(storage, workers):
+    def process(*_):
+        return {"process": os.getpid()}
+
+    source = yogadl.from_source(range(3)).map(process)
+    storage.submit(source, "d", "1", workers=workers)
+    storage.append(source, "d", "2", base_version="1", workers=workers)
+    storage.compact("d", "3", base_version="2", workers=workers)
+    made = storage.cacheable("d", "4", workers=workers)(lambda: source)()
+    for ref in (storage.fetch("d", "3"), made):
+        assert set(ref.gather(range(len(ref)))["process"]) == {os.getpid()}
+
+
+@pytest.mark.parametrize("workers", [-1, 1.5, "2", None, True])
+def test_what_is_no_number_of_workers_is_refused(storage, workers):
+    with pytest.raises(ConfigurationError, match="workers must be a whole number of at least 0, not "):
+        storage.submit([1, 2], "d", "1", workers=workers)
 
 
 def test_an_engine_and_workers_are_refused_together(storage):

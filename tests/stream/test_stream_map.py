@@ -171,9 +171,36 @@ def test_a_result_that_is_not_like_the_first_is_an_error_that_names_it():
 @pytest.mark.parametrize("result", [{"y": 1}, {"x": 1, "y": 1}, 1, {"x": "text"}, {"x": 1.5}])
 def test_a_result_of_another_structure_or_dtype_is_one_too(result):
     stream = stream_of(10).map(lambda record: {"x": 1} if record["id"] != 4 else result)
-    with pytest.raises(StageError, match="record 4 that is not like the first"):
+    with pytest.raises(StageError, match="record 4 that is not like the first") as caught:
         list(stream.batch(5))
+    assert "spec=" not in str(caught.value)  # which is about shapes only
     assert isinstance(StageError("x"), RuntimeError | YogaError)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "declared"),
+    [
+        (((2, 3), (4, 3)), {"x": yogadl.Leaf("uint8", (None, 3))}),
+        (((2, 3), (4, 5)), {"x": yogadl.Leaf("uint8", (None, None))}),
+        (((2,), (2, 2)), {"x": yogadl.Leaf("uint8", None)}),
+    ],
+)
+@pytest.mark.parametrize("call", ["map", "random_map"])
+def test_a_shape_that_varies_is_answered_with_the_declaration_to_write(shapes, declared, call):
+    def padded(record, *_):
+        return {"n": record["id"], "x": np.zeros(shapes[record["id"] % 2], np.uint8)}
+
+    with pytest.raises(StageError) as caught:
+        list(getattr(stream_of(10), call)(padded).batch(5))
+    text = str(caught.value)
+    assert (
+        f"field 'x' has shape {shapes[1]}, not {shapes[0]}. If the shape varies, write {call}(..., spec="
+        in text
+    )
+    written = text.partition("(..., spec=")[2].removesuffix(")")
+    assert eval(written, {"yogadl": yogadl}) == declared
+    batches = getattr(stream_of(10), call)(padded, spec=declared).batch(5)
+    assert [value.shape for batch in batches for value in batch["x"]] == list(shapes) * 5
 
 
 def test_shapes_that_vary_are_declared():

@@ -1,12 +1,13 @@
-"""What a type checker knows of records on their way: mypy checks the assertions here."""
+"""What a type checker knows of names, and of records on their way: mypy checks the assertions here."""
 
 from collections.abc import Iterator
 from typing import Any, assert_type
 
 import numpy as np
+import pytest
 
 import yogadl
-from yogadl._stream import Loader, RecordStream, StreamIterator
+from yogadl import Loader, RecordStream, StreamIterator
 
 
 def length(record: Any) -> int:
@@ -23,6 +24,34 @@ def noisy(number: int, rng: np.random.Generator) -> str:
 
 def total(numbers: list[int]) -> int:
     return sum(numbers)
+
+
+def test_a_misspelt_name_is_an_error_of_the_type_checker() -> None:
+    # `mypy --strict` complains of an ignored error that does not occur.
+    with pytest.raises(AttributeError):
+        _ = yogadl.open_storge  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        _ = yogadl.storage.CacheStorge  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        _ = yogadl.adapters.toch  # type: ignore[attr-defined]
+
+
+def test_imports_of_the_modules_are_none_of_their_names() -> None:
+    _ = yogadl.Any  # type: ignore[attr-defined]
+    _ = yogadl.storage.partial  # type: ignore[attr-defined]
+
+
+def test_streams_and_loaders_have_names_to_annotate_with() -> None:
+    def train(
+        ref: yogadl.RecordsRef[int], epochs: int
+    ) -> tuple[yogadl.RecordStream[int], yogadl.Loader, yogadl.StreamIterator]:
+        stream = ref.stream(shuffle=True)
+        loader = stream.batch(2, epochs=epochs).prefetch(1)
+        return stream, loader, iter(loader)
+
+    ref = yogadl.from_source(["a", "bb", "ccc"]).map(length)
+    stream, loader, iterator = train(ref, 1)
+    assert (len(stream), len(loader), len(list(iterator))) == (3, 2, 2)
 
 
 def test_what_a_function_returns_is_what_comes_out() -> None:

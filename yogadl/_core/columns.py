@@ -42,13 +42,16 @@ _UNSEEN_RECORDS: Final = 64
 
 
 def with_record_number_in_errors(
-    make_iterator: Callable[[], Iterator[Any]], first_record: int = 0
+    make_iterator: Callable[[], Iterator[Any]],
+    first_record: int = 0,
+    named: Callable[[int], str] = "record {} of the source".format,
 ) -> Iterator[Any]:
     """Yield a source's records; if the source raises an error, add a note with the record's number to it.
 
     Args:
         make_iterator: Returns the iterator over the records; an error that it raises gets the note, too.
         first_record: The number of the first record.
+        named: Returns what the note calls the record with a number.
     """
     number = first_record
     try:
@@ -56,7 +59,7 @@ def with_record_number_in_errors(
         for number, record in enumerate(make_iterator(), first_record + 1):  # noqa: B007  (used in the note)
             yield record
     except Exception as error:
-        error.add_note(f"while reading record {number} of the source")
+        error.add_note(f"while reading {named(number)}")
         raise
 
 

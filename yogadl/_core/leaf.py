@@ -295,6 +295,12 @@ def _unsupported_problem(value: object) -> str:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if "parse" in kind.lower():  # scipy.sparse, tf.SparseTensor, torch sparse
         return f"is sparse ({kind}); store its indices and values as fields of their own, or make it dense"
+    if kind.startswith("PIL."):
+        return (
+            f"is a {kind}; store the bytes of its file, and decode them in ref.map: give ImageFolder "
+            "loader=read_bytes, where read_bytes = lambda path: pathlib.Path(path).read_bytes(); or make it "
+            f"an array by numpy.asarray, {PICKLE_HINT}"
+        )
     return f"is a {kind}; make it an array, a number, bytes or str, {PICKLE_HINT}"
 
 

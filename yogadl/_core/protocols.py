@@ -66,6 +66,9 @@ class Stream(Generic[Item_co]):
 class DataRef(abc.ABC, Generic[Item_co]):
     """A reference to a dataset whose records can be streamed in any order.
 
+    `CacheStorage.fetch` and `yogadl.from_source` return a `yogadl.RecordsRef`, which also has random access,
+    shares, filters, functions and more: ``help(yogadl.RecordsRef)`` describes its methods.
+
     Users may subclass this: `stream` and ``__len__`` are all that a `DataRef` of their own must have.
     """
 
@@ -269,6 +272,12 @@ def lineage_of(records: Any) -> Lineage | None:
             found: Lineage = view.lineage
             return found
     return None
+
+
+def grown_versions(records: Any) -> list[Lineage]:
+    """Return the versions that begin with others, of these records and of all records below their views."""
+    lineages = [view.lineage for view in _each_once(records) if hasattr(view, "lineage")]
+    return [lineage for lineage in lineages if lineage is not None and lineage.earlier]
 
 
 def _each_once(records: Any) -> Iterator[Any]:

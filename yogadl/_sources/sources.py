@@ -317,6 +317,21 @@ class IterableSource:
         return chunks(self.spec, self._records, start)
 
 
+# The attributes in which datasets list the files of their records, as `samples` of torchvision's ImageFolder.
+_LISTS_OF_FILES: Final = ("samples", "files", "file_paths", "paths")
+
+
+def file_of(data: Any, number: int) -> str | None:
+    """Return the path of a record's file, for errors; None unless the data has a list of a file for each."""
+    for name in _LISTS_OF_FILES:
+        files = getattr(data, "__dict__", {}).get(name)
+        if isinstance(files, list | tuple) and len(files) == len(data):
+            path = files[number][:1] if isinstance(files[number], tuple) else files[number : number + 1]
+            if path and isinstance(path[0], str | os.PathLike):
+                return os.fspath(path[0])
+    return None
+
+
 class ItemsSource:
     """Any object with ``__len__`` and ``__getitem__``, read by position.
 
@@ -332,6 +347,14 @@ class ItemsSource:
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
         self.spec = Spec.of_record(self._read([0], None)[0], 0, allow_pickle)
+
+    def file_of(self, number: int) -> str | None:
+        """Return the path of a record's file, if the data lists it."""
+        return file_of(self._data, number)
+
+    def _named(self, number: int) -> str:
+        path = self.file_of(number)
+        return f"record {number} of the source" + (f", {path}" if path else "")
 
     def items(self, indices: Sequence[int]) -> list[Any]:
         """Return these records; later reads don't change them."""
@@ -351,7 +374,7 @@ class ItemsSource:
                 record = self._data[index]
                 found.append(record if copier is None else copier(record))
         except Exception as error:
-            error.add_note(f"while reading record {indices[len(found)]} of the source")
+            error.add_note(f"while reading {self._named(indices[len(found)])}")
             raise
         return found
 
@@ -371,7 +394,7 @@ class ItemsSource:
             records: Iterator[Any] = itertools.chain.from_iterable(map(self.items, batches))
         else:
             records = with_record_number_in_errors(
-                lambda: (self._data[i] for i in range(start, self.length)), start
+                lambda: (self._data[i] for i in range(start, self.length)), start, self._named
             )
         return chunks(self.spec, records, start, are_constant=not self.is_costly)
 

@@ -103,6 +103,7 @@ _RANGES = "skip_ranges"  # only if there are any, so that other cursors stay unc
 _KEYS = frozenset({"yogadl", *_NUMBERS, "fingerprint", "order", _SEED, _SKIP})
 _VERSION = "version"  # only if requested by a tag, which may name another version later
 _OPEN_SAVED_VERSION = "open the dataset and version that it was saved with"
+_MOST_NAMED = 3  # datasets, and versions of each, in an error
 _START_ANEW = "use a cursor as state_dict() returned it, or start anew without one"
 
 
@@ -117,6 +118,9 @@ class Identity:
     skipped: Skipped
     change: tuple[int, dict[str, Any]] | None = None  # an epoch in which the order has another description
     lineage: Lineage | None = None  # the dataset version, if the data is one
+    grown: tuple[
+        Lineage, ...
+    ] = ()  # versions that begin with others, if the data is made of such; for errors
 
     @property
     def records(self) -> int:
@@ -251,9 +255,24 @@ def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
                 f"the cursor is of {lineage.id!r} {theirs}: version {lineage.version!r} appends "
                 f"{identity.records - count} records to these {count}{other}. "
                 f"To go on, open {theirs}, or read only its records: ref[:{count}].stream(..., "
-                "cursor=cursor, rebind=True). rebind=True alone does not help: it accepts only data of equal "
-                "length. To read all of this version, begin an epoch without a cursor"
+                "cursor=cursor). rebind=True does not help: it accepts only data of equal length. "
+                "To read all of this version, begin an epoch without a cursor"
             )
+
+
+def _remedy_for_views(identity: Identity) -> str:
+    """Return what to write if the cursor is of the same views of earlier versions; empty if none exist."""
+    sentences = []
+    for grown in identity.grown[:_MOST_NAMED] if identity.lineage is None else ():
+        newest, *older = grown.earlier[: -_MOST_NAMED - 1 : -1]
+        call, others = f"storage.fetch({grown.id!r}, ", [f"{one.version!r} [:{one.records}]" for one in older]
+        sentences.append(
+            f". {grown.id!r} version {grown.version!r} begins with version {newest.version!r}: if the cursor "
+            f"is of the same views of that one, write {call}{newest.version!r}) in place of "
+            f"{call}{grown.version!r}), or {call}{grown.version!r})[:{newest.records}], which is the same"
+            + (f" (earlier ones: {', '.join(others)})" if others else "")
+        )
+    return "".join(sentences)
 
 
 def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped, rebind: bool) -> None:
@@ -263,17 +282,19 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
         return CursorError(f"the cursor is of {what} {theirs!r}, the stream has {ours!r}: {remedy}")
 
     order, their_order = identity.order_in(state["epoch"]), dict(state["order"])
+    of_views = _remedy_for_views(identity)
     mend = "open the stream with the same shuffle; a mix that has other weights, with this cursor"
-    other_order = refuse("another order,", their_order, order, mend)
+    other_order = refuse("another order,", their_order, order, mend + of_views)
     if their_order != order and their_order.get("name") == order.get("name") == "mix":
         raise other_order  # the number of records follows from the order
     if state["fingerprint"] != identity.fingerprint:
         _check_earlier(identity, state)
     reopen = f"{_OPEN_SAVED_VERSION}, {state[_VERSION]!r}" if _VERSION in state else _OPEN_SAVED_VERSION
     if state["records"] != identity.records:
-        raise refuse("other data, its number of records is", state["records"], identity.records, reopen)
+        mend = reopen + of_views
+        raise refuse("other data, its number of records is", state["records"], identity.records, mend)
     if state["fingerprint"] != identity.fingerprint and not rebind:
-        mend = f"{reopen}, or accept other data of equal length by rebind=True"
+        mend = f"{reopen}, or accept other data of equal length by rebind=True{of_views}"
         raise refuse("other data, its fingerprint is", state["fingerprint"], identity.fingerprint, mend)
     if their_order != order:
         raise other_order

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from yogadl._core.arguments import fraction_argument, int_argument
 from yogadl._core.leaf import OBJECT
 from yogadl._core.memory import require_memory
-from yogadl._core.protocols import Column, Indices, RandomAccess, views_of
+from yogadl._core.protocols import Column, Indices, RandomAccess, grown_versions
 from yogadl._core.spec import Spec
 from yogadl._order import derive_key
 from yogadl._order.keys import apportion
@@ -258,10 +258,10 @@ def _refuse_growth(records: RandomAccess, shares: Sequence[Any], seed: int, by: 
     Raises:
         ConfigurationError: if the records are those of such a version.
     """
-    lineages = (getattr(view, "lineage", None) for view in views_of(records))
-    grown = next((lineage for lineage in lineages if lineage is not None and lineage.earlier), None)
-    if grown is None:
+    versions = grown_versions(records)
+    if not versions:
         return
+    grown = versions[0]
     options = [*map(repr, shares), f"seed={seed}", *([] if by is None else [f"by={by!r}"])]
     call = f"ref.split({', '.join(options)}, grows="
     raise ConfigurationError(

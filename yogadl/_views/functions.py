@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from yogadl._core.columns import batch_column, declare, size_of, split
+from yogadl._core.columns import batch_column, declaration_text, declare, size_of, split, widen
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import BadValueError, refuse
+from yogadl._core.leaf import BadShapeError, BadValueError, refuse
 from yogadl._core.protocols import READ, Column, Indices, Memory, OnPlanned, RandomAccess, announce
 from yogadl._core.spec import Spec
+from yogadl._views.views import origin_of
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 
 # For each epoch in turn, its number and the positions at which its records come: random functions need them.
@@ -198,9 +199,11 @@ class Chain:
                 except UnsupportedDataError as error:
                     raise self._misfit_error(index, error) from error
             raise
-        for field, field_values in zip(spec.fields, values, strict=True):
+        for number, (field, field_values) in enumerate(zip(spec.fields, values, strict=True)):
             try:
                 found.append(batch_column(field.leaf, field_values))
+            except BadShapeError as error:
+                raise self._shape_error(number, int(indices[error.position]), error) from None
             except BadValueError as error:
                 index = int(indices[error.position])
                 raise self._misfit_error(index, refuse(field.name, index, error.problem)) from error.__cause__
@@ -215,17 +218,44 @@ class Chain:
     ) -> list[Any]:
         """Return the results of all functions for records that are given as columns."""
         records = self.source.spec.records(columns, len(indices))
-        for stage in self.stages:
-            records = stage.call(records, indices, places, report_duration)
+        try:
+            for stage in self.stages:
+                records = stage.call(records, indices, places, report_duration)
+        except StageError as error:
+            self._with_file(error)
+            raise
         return records
+
+    def file_of(self, index: int) -> str | None:
+        """Return the path of the file that a record comes from, if the source lists it."""
+        base, [origin], _ = origin_of(self.source, np.array([index]), 0)
+        base = getattr(base, "chain", base)  # of records that other functions have changed
+        return base.file_of(int(origin)) if hasattr(base, "file_of") else None
+
+    def _with_file(self, error: StageError) -> StageError:
+        """Return the error, with a note that names the record's file, if the source lists it."""
+        path = None if error.record is None else self.file_of(error.record)
+        if path is not None:
+            error.add_note(f"the file of record {error.record} is {path}")
+        return error
+
+    def _shape_error(self, number: int, record: int, error: BadShapeError) -> StageError:
+        """Return the error for a shape that a field has in this record, but not in the first one."""
+        leaves, last = [field.leaf for field in self.spec.fields], self.stages[-1]
+        problem = f"{error.problem}, not {leaves[number].shape}"
+        leaves[number] = widen(leaves[number], error.shape)
+        varying = [i for i, leaf in enumerate(leaves) if leaf.shape is None or None in leaf.shape]
+        spec = declaration_text(self.spec.with_leaves(leaves), varying)
+        call = f"{'map' if last.seed is None else 'random_map'}(..., spec={spec})"
+        misfit = refuse(
+            self.spec.fields[number].name, record, f"{problem}. If the shape varies, write {call}"
+        )
+        return self._misfit_error(record, misfit)
 
     def _misfit_error(self, record: int, error: UnsupportedDataError) -> StageError:
         """Return the error for a record that is not like the first."""
-        text = (
-            f"{self} returned a result for record {record} that is not like the first one: {error}. If "
-            'shapes vary, declare them: spec={"name": yogadl.Leaf("float32", (None,))}, for example'
-        )
-        return StageError(text, self.stages[-1].number, record)
+        text = f"{self} returned a result for record {record} that is not like the first one: {error}"
+        return self._with_file(StageError(text, self.stages[-1].number, record))
 
 
 class MappedRecords:

@@ -57,6 +57,10 @@ class SourceRecords:
     def __len__(self) -> int:
         return int(self._source.length)
 
+    def file_of(self, index: int) -> str | None:
+        """Return the path of a record's file, if the source lists it."""
+        return self._source.file_of(index) if isinstance(self._source, ItemsSource) else None
+
     def _values(self, indices: Indices) -> list[Any]:
         """Return a column or a list of values for each field."""
         if not isinstance(self._source, ItemsSource):

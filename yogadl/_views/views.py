@@ -13,7 +13,16 @@ from yogadl._core.frozen import frozen
 from yogadl._core.leaf import Leaf, is_too_large
 from yogadl._core.memory import require_memory
 from yogadl._core.process import ProcessLock
-from yogadl._core.protocols import Column, Indices, Memory, OnPlanned, RandomAccess, announce
+from yogadl._core.protocols import (
+    Column,
+    Earlier,
+    Indices,
+    Memory,
+    OnPlanned,
+    RandomAccess,
+    announce,
+    lineage_of,
+)
 from yogadl._core.spec import DictNode, Spec
 from yogadl._format.table import running_sums
 from yogadl.errors import ConfigurationError
@@ -51,14 +60,22 @@ class SelectedRecords:
 
 
 class SlicedRecords:
-    """A slice of other records: every n-th one between two indices."""
+    """A slice of other records: every n-th one between two indices.
+
+    A slice that has the records of an earlier version has its fingerprint, so its cursors are valid.
+    """
 
     def __init__(self, parent: RandomAccess, chosen: range) -> None:
         self.parent = parent
         self._range = chosen
         self.spec = parent.spec
         self.record_bytes = parent.record_bytes
-        self.fingerprint = hash_of("slice", parent.fingerprint, chosen.start, chosen.step, len(chosen))
+        earlier = _earlier_version(parent, chosen)
+        self.fingerprint = (
+            hash_of("slice", parent.fingerprint, chosen.start, chosen.step, len(chosen))
+            if earlier is None
+            else earlier.fingerprint
+        )
 
     def __len__(self) -> int:
         return len(self._range)
@@ -78,6 +95,13 @@ class SlicedRecords:
     ) -> Sequence[Column]:
         """Read records in the order of `indices`."""
         return self.parent.columns(indices * self._range.step + self._range.start, fields, memory)
+
+
+def _earlier_version(records: RandomAccess, chosen: range) -> Earlier | None:
+    """Return the version that consists of these records of a later one; None if there is none."""
+    lineage = lineage_of(records) if (chosen.start, chosen.step) == (0, 1) else None
+    versions = () if lineage is None else lineage.earlier
+    return next((earlier for earlier in versions if earlier.records == len(chosen)), None)
 
 
 class ProjectedRecords:

@@ -5,7 +5,20 @@ used: `yogadl.adapters.torch` is available after ``import yogadl``.
 """
 
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from yogadl.adapters import arrays as arrays
+    from yogadl.adapters import arrow_export as arrow_export
+    from yogadl.adapters import dataflow as dataflow
+    from yogadl.adapters import grain as grain
+    from yogadl.adapters import jax as jax
+    from yogadl.adapters import keras as keras
+    from yogadl.adapters import ray as ray
+    from yogadl.adapters import sql as sql
+    from yogadl.adapters import tensorflow as tensorflow
+    from yogadl.adapters import tfds as tfds
+    from yogadl.adapters import torch as torch
 
 _ADAPTERS: Final = frozenset({
     "arrays", "arrow_export", "dataflow", "grain", "jax", "keras", "ray", "sql", "tensorflow", "tfds",
@@ -13,7 +26,9 @@ _ADAPTERS: Final = frozenset({
 })  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:  # a module; mypy can't know its names without its framework
-    if name not in _ADAPTERS:
-        raise AttributeError(f"module 'yogadl.adapters' has no attribute {name!r}")
-    return import_module(f"yogadl.adapters.{name}")
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:  # a module
+        if name not in _ADAPTERS:
+            raise AttributeError(f"module 'yogadl.adapters' has no attribute {name!r}")
+        return import_module(f"yogadl.adapters.{name}")

@@ -252,9 +252,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers",
         metavar="COUNT",
-        type=number_of("workers"),
-        default=1,
-        help="processes that read the records (default: 1)",
+        type=number_of("workers", least=0),
+        default=0,
+        help="processes that read the records (default: 0, only this one)",
     )
     parser.add_argument(
         "--part-bytes", metavar="SIZE", type=parse_size, help="the largest size of a file, e.g. 256MB or 1GiB"

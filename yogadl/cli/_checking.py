@@ -29,6 +29,7 @@ from yogadl.cli._arguments import (
 from yogadl.cli._output import Bar, contents, counted, error_line, note, repair_result, say, say_json
 from yogadl.errors import (
     ConfigurationError,
+    CredentialsError,
     DatasetNotFoundError,
     MissingDependencyError,
     StorageError,
@@ -39,7 +40,7 @@ from yogadl.storage._files.folder import file_system, is_network
 from yogadl.storage._files.locks import open_lock, try_lock
 from yogadl.storage._objects.bucket import Bucket, Object, check_conditions, read
 from yogadl.storage._objects.retry import RetryPolicy
-from yogadl.storage._objects.store import CredentialsError
+from yogadl.storage._objects.store import Verb
 from yogadl.storage._remote.eviction import MEMORY_FILE_SYSTEMS
 from yogadl.storage._remote.mirror import Mirror
 
@@ -58,13 +59,13 @@ _REMEDIES: Final = {
     errno.ENXIO: "give the bucket's own --region, or the right --endpoint-url",
     errno.EPROTO: "correct --endpoint-url: http or https, and the name that is in its certificate",
 }
-
-
-_ALLOW_TO_READ: Final = "allow to read: s3:GetObject on bucket/prefix/*; in GCS storage.objects.get"
-_ALLOW_TO_WRITE: Final = (
-    "to build, allow to write: s3:PutObject on bucket/prefix/*; in GCS storage.objects.create and .delete. "
-    "To read, this is not needed: --read-only leaves it out"
-)
+# The permissions in S3 and in Google Cloud Storage.
+_PERMISSIONS: Final = {
+    Verb.LIST: ("s3:ListBucket", "storage.objects.list"),
+    Verb.READ: ("s3:GetObject", "storage.objects.get"),
+    Verb.WRITE: ("s3:PutObject", "storage.objects.create and storage.objects.delete"),
+    Verb.DELETE: ("s3:DeleteObject", "storage.objects.delete"),
+}
 
 
 class Outcome(StrEnum):
@@ -106,9 +107,7 @@ def examine_bucket(bucket: Bucket, *, writes: bool = True) -> Iterator[Finding]:
         if error.errno != errno.EACCES or isinstance(error, CredentialsError):
             yield _problem("access", error, "correct the URL or the options")
             return  # every other check would fail, too
-        yield _problem(
-            "list", error, "allow to list: s3:ListBucket on the bucket; in GCS storage.objects.list"
-        )
+        yield _problem("list", error, _allow(bucket, Verb.LIST))
         first = None
     except ConfigurationError as error:
         yield Finding("access", Outcome.PROBLEM, str(error), "correct the URL or the options")
@@ -136,7 +135,7 @@ def _examine_read(bucket: Bucket, first: Object | None) -> Finding:
             read(bucket, name, 0, 1)
             times.append(time.perf_counter() - started)
     except StorageError as error:
-        return _problem("read", error, _ALLOW_TO_READ)
+        return _problem("read", error, _allow(bucket, Verb.READ))
     return Finding("read", Outcome.OK, f"a small read takes {1000 * statistics.median(times):.0f} ms")
 
 
@@ -146,7 +145,10 @@ def _examine_writing(bucket: Bucket) -> Iterator[Finding]:
     try:
         written = bucket.put(name, content)
     except StorageError as error:
-        yield _problem("write", error, _ALLOW_TO_WRITE)
+        mend = (
+            f"to build, {_allow(bucket, Verb.WRITE)}. To read, this is not needed: --read-only leaves it out"
+        )
+        yield _problem("write", error, mend)
         return
     after = time.time()
     yield _examine_content(bucket, name, content)
@@ -156,9 +158,10 @@ def _examine_writing(bucket: Bucket) -> Iterator[Finding]:
         for each in (name, f"{name}-crowd"):
             bucket.delete(each)
     except StorageError as error:
-        text = f"{name} can't be removed: {_message_of(error)}"
-        mend = "builders and `prune` need it: s3:DeleteObject on bucket/prefix/*; storage.objects.delete"
-        yield Finding("delete", Outcome.NOTE, text, mend)
+        text = f"{name} can't be removed: {error!s}"
+        yield Finding(
+            "delete", Outcome.NOTE, text, f"for builders and `prune`, {_allow(bucket, Verb.DELETE)}"
+        )
     else:
         yield Finding("delete", Outcome.OK, "the object was deleted")
 
@@ -168,7 +171,7 @@ def _examine_content(bucket: Bucket, name: str, content: bytes) -> Finding:
         if read(bucket, name) == content:
             return Finding("write", Outcome.OK, "an object was written and read back")
     except StorageError as error:
-        return _problem("write", error, _ALLOW_TO_READ)
+        return _problem("write", error, _allow(bucket, Verb.READ))
     return Finding(
         "write", Outcome.PROBLEM, f"{name} has other bytes than were written to it", "use another store"
     )
@@ -207,13 +210,25 @@ def _examine_conditions(bucket: Bucket, name: str) -> Finding:
     return Finding(subject, Outcome.OK, f"one of {_WRITERS} concurrent conditional writes succeeded")
 
 
+def _allow(bucket: Bucket, verb: Verb) -> str:
+    """Return the advice to allow an operation, with the permission and the names of a policy."""
+    scheme, _, place = bucket.url.partition("://")
+    name, of_s3, of_gcs = place.partition("/")[0], *_PERMISSIONS[verb]
+    if scheme == "gs":
+        return f"allow to {verb.value}: {of_gcs} on the bucket {name}"
+    if scheme == "s3":
+        where = name if verb is Verb.LIST else f"{place}/*"
+        return f"allow to {verb.value}: {of_s3} on arn:aws:s3:::{where}"
+    return f"allow to {verb.value} in {bucket.url}"
+
+
 def _problem(subject: str, error: StorageError, mend: str) -> Finding:
     """Return the finding of a store's error; `mend` is the advice if the store denies access."""
     if isinstance(error, CredentialsError):
         mend = "give other credentials, by --profile or the environment; --anonymous for a public bucket"
     elif error.errno == errno.EACCES:
         mend = f"if the credentials are right, {mend}"
-    return Finding(subject, Outcome.PROBLEM, _message_of(error), _REMEDIES.get(error.errno or 0, mend))
+    return Finding(subject, Outcome.PROBLEM, str(error), _REMEDIES.get(error.errno or 0, mend))
 
 
 def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
@@ -226,9 +241,7 @@ def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
     try:
         location = mirror.location if writes else mirror.location_if_made()
     except (StorageError, ConfigurationError) as error:
-        yield Finding(
-            "mirror", Outcome.PROBLEM, _message_of(error), "give a folder on a local disk with --mirror"
-        )
+        yield Finding("mirror", Outcome.PROBLEM, str(error), "give a folder on a local disk with --mirror")
         return
     if location is None:
         yield Finding("mirror", Outcome.NOTE, "its folder does not exist yet, and was not made (read-only)")
@@ -284,7 +297,7 @@ def _examine_locks(subject: str, folder: Path) -> Finding:
     except StorageError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             mend = "to build, make it writable. To read, this is not needed: --read-only leaves it out"
-        return Finding(subject, Outcome.PROBLEM, _message_of(error), mend)
+        return Finding(subject, Outcome.PROBLEM, str(error), mend)
     finally:
         for descriptor in opened:
             os.close(descriptor)
@@ -319,10 +332,6 @@ def _limit(subject: str, kind: int, enough: int, state: Outcome, mend: str) -> F
     if most >= enough:
         return Finding(subject, Outcome.OK, f"the limit is {most:,}")
     return Finding(subject, state, f"the limit is {most:,}", mend)
-
-
-def _message_of(error: StorageError | ConfigurationError) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 _COLORS: Final = {Outcome.PROBLEM: "red"}

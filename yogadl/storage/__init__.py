@@ -228,17 +228,19 @@ def _bucket_at(url: str, options: dict[str, Any], patience_s: float | None, *, o
     return OfflineBucket(bucket) if offline else bucket
 
 
-def __getattr__(name: str) -> Any:  # any name of the module
-    from importlib import import_module
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
 
-    if name not in _LAZY:
-        from yogadl._removed import missing
+    def __getattr__(name: str) -> Any:  # any name of the module
+        from importlib import import_module
 
-        raise missing("yogadl.storage", name)
-    value = getattr(import_module(_LAZY[name]), name)
-    globals()[name] = value
-    return value
+        if name not in _LAZY:
+            from yogadl._removed import missing
+
+            raise missing("yogadl.storage", name)
+        value = getattr(import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted(__all__)

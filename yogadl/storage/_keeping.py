@@ -370,7 +370,7 @@ def incomplete(
         dry_run: Whether it was a dry run, which removes nothing.
     """
     first = next(iter(failed.values()))
-    what = first.strerror if isinstance(first, StorageError) else str(first)
+    what = str(first)
     text = (
         f"can't prune {', '.join(map(repr, failed))}: {what}; {len(pruned.files)} other files, "
         f"{in_words(pruned.size_bytes)}, {'would be' if dry_run else 'were'} removed"

@@ -349,7 +349,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         dataset_id: str,
         dataset_version: str,
         *,
-        workers: int = 1,
+        workers: int = 0,
         engine: "Executor | str | None" = None,
         part_bytes: int | None = None,
         allow_pickle: bool = False,
@@ -365,7 +365,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             data: Arrays, an object with ``__len__`` and ``__getitem__``, an iterable or a generator function.
             dataset_id: The dataset's id; slashes make folders.
             dataset_version: The version's name.
-            workers: How many processes read the source, if it has random access or partitions.
+            workers: How many processes read the source, if it has random access or partitions; with 0 or 1,
+                this process does.
             engine: Any `concurrent.futures.Executor`, or "ray", whose tasks read the source instead.
             part_bytes: The largest size of a part; ``None`` lets parts grow up to 1 GiB, in a bucket 256 MiB.
             allow_pickle: Whether objects without a stored form may be pickled.
@@ -392,7 +393,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         dataset_version: str,
         *,
         base_version: str,
-        workers: int = 1,
+        workers: int = 0,
         engine: "Executor | str | None" = None,
         part_bytes: int | None = None,
         allow_pickle: bool = False,
@@ -440,7 +441,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         dataset_version: str,
         *,
         base_version: str,
-        workers: int = 1,
+        workers: int = 0,
         engine: "Executor | str | None" = None,
         part_bytes: int | None = None,
         progress: "bool | Progress | None" = None,
@@ -509,7 +510,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         dataset_id: str,
         dataset_version: str,
         *,
-        workers: int = 1,
+        workers: int = 0,
         engine: "Executor | str | None" = None,
         part_bytes: int | None = None,
         allow_pickle: bool = False,

@@ -1,6 +1,7 @@
 """A tf.data pipeline as a source: what it is stored as, what is refused, what is warned of."""
 
 import collections
+import functools
 import subprocess
 import sys
 import warnings
@@ -304,6 +305,24 @@ def test_what_was_hardly_meant_is_warned_of(storage, make, word):
         storage.submit(make(tf.data.Dataset.range(8)), "set", "1")
     assert len(caught) == 1
     assert caught[0].filename == __file__
+
+
+def test_the_warning_of_a_folder_of_images_says_what_to_write(storage, tmp_path):
+    for n in range(4):
+        (tmp_path / "images" / f"class{n % 2}").mkdir(parents=True, exist_ok=True)
+        png = tf.io.encode_png(tf.fill([4, 4, 3], tf.cast(n, tf.uint8))).numpy()
+        (tmp_path / "images" / f"class{n % 2}" / f"{n}.png").write_bytes(png)
+    read = functools.partial(keras.utils.image_dataset_from_directory, tmp_path / "images", image_size=(4, 4))
+    with pytest.warns(UserWarning, match="dataset to cache") as caught:
+        storage.submit(read(), "set", "1")
+    assert "it batches" in str(caught[0].message)
+    assert "batch_size=None, shuffle=False" in str(caught[0].message)
+    assert "it shuffles" in str(caught[1].message)
+    assert "shuffle=False" in str(caught[1].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        storage.submit(read(batch_size=None, shuffle=False), "set", "2")
+    assert len(storage.fetch("set", "2")) == 4
 
 
 def dense_and_noise(dense, *random):

@@ -242,3 +242,16 @@ def test_an_error_of_the_dataset_names_the_record(storage):
 def test_what_is_none_of_torchs_is_left_to_others():
     assert adapter.source([1, 2]) is None
     assert open_source(TensorDataset(Y)).length == 20
+
+
+def test_an_error_names_the_file_that_a_folder_of_images_lists(storage):
+    def fails_at_11(index):
+        if index == 11:
+            raise ValueError("truncated")
+        return {"n": index}
+
+    data = MapStyle(make=fails_at_11)
+    data.samples = [(f"images/{index}.png", 0) for index in range(20)]  # as torchvision's ImageFolder has it
+    with pytest.raises(ValueError, match="truncated") as caught:
+        storage.submit(data, "d", "1")
+    assert caught.value.__notes__ == ["while reading record 11 of the source, images/11.png"]

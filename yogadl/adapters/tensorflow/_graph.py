@@ -10,10 +10,15 @@ Message = Any
 
 _BATCHES: Final = ("BatchDataset", "PaddedBatchDataset", "ParallelBatchDataset", "DenseToSparseBatchDataset")
 # Flaws of a pipeline to cache, for a warning: what the pipeline does, and what to do instead.
-_BATCHING: Final = ("it batches", "the stream would shuffle batches, not records: cache before batch()")
+_BATCHING: Final = (
+    "it batches",
+    "the stream would shuffle batches, not records: cache before batch(), or give batch_size=None, "
+    "shuffle=False to the function that makes the dataset, such as image_dataset_from_directory",
+)
 _SHUFFLING: Final = (
     "it shuffles",
-    "cache before shuffle() (list_files shuffles unless shuffle=False), and let the stream shuffle",
+    "cache before shuffle(), or give shuffle=False to the function that makes the dataset, such as "
+    "list_files or image_dataset_from_directory, and let the stream shuffle",
 )
 _REPEATING: Final = ("it repeats", "every record is stored several times: cache before repeat()")
 _REPEATS: Final = ("RepeatDataset", "ShuffleAndRepeatDataset")

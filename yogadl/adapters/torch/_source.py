@@ -245,6 +245,9 @@ class _Items:
 
     def __init__(self, data: Any) -> None:
         self._data = data
+        self.samples = getattr(data, "__dict__", {}).get(
+            "samples"
+        )  # the files that ImageFolder lists, for errors
 
     def __len__(self) -> int:
         return len(self._data)

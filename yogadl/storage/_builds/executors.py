@@ -62,7 +62,7 @@ def write_all(
 
     Args:
         build: The build.
-        workers: The number of processes that read; with one, and no engine, this process reads.
+        workers: The number of processes that read; with 0 or 1, and no engine, this process reads.
         engine: An executor whose tasks read, in place of workers, or the name of one in `ENGINES`.
         part_bytes: The largest size of a part; ``None`` makes one part of each share.
         tally: Counts the progress.
@@ -92,7 +92,7 @@ def write_all(
             return _SubmittedTask(task, partition, len(arguments))
 
         _run_tasks(build, tally, exclusion, submit)
-    elif workers == 1:
+    elif workers <= 1:
         _write_in_this_process(build, part_bytes, tally, exclusion)
     else:
         arguments = pickled((build, part_bytes), stays_here=True)

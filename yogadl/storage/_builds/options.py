@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from yogadl._core.arguments import int_argument
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ class BuildOptions:
     """The options of a build that do not change its records.
 
     Args:
-        workers: How many processes read the source; more than one needs random access, or partitions.
+        workers: How many processes read the source; with 0 or 1, this process does. More need random access,
+            or partitions.
         part_bytes: Parts are sealed before they hold more; ``None`` is the storage's own choice.
         allow_pickle: Whether objects without a stored form may be pickled.
         progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
@@ -26,7 +28,7 @@ class BuildOptions:
             processes.
     """
 
-    workers: int = 1
+    workers: int = 0
     part_bytes: int | None = None
     allow_pickle: bool = False
     progress: "bool | Progress | None" = None
@@ -34,8 +36,7 @@ class BuildOptions:
     engine: "Executor | str | None" = None
 
     def __post_init__(self) -> None:
-        if type(self.workers) is not int or self.workers < 1:
-            raise ConfigurationError(f"workers must be a positive integer, not {self.workers!r}")
+        int_argument("workers", self.workers)
         if self.engine is not None:
             self._check_engine()
         if self.part_bytes is not None and (type(self.part_bytes) is not int or self.part_bytes < 1):
@@ -46,7 +47,7 @@ class BuildOptions:
     def _check_engine(self) -> None:
         from yogadl.storage._builds.executors import ENGINES
 
-        if self.workers != 1:
+        if self.workers > 1:
             raise ConfigurationError("an engine has its own workers: leave out workers, or engine")
         if self.engine not in ENGINES and not callable(getattr(self.engine, "submit", None)):
             raise ConfigurationError(

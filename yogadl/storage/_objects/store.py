@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from yogadl._core.printable import printable, without_secrets
 from yogadl._core.process import ProcessLock
-from yogadl.errors import ConfigurationError, MissingDependencyError, StorageError
+from yogadl.errors import ConfigurationError, CredentialsError, MissingDependencyError, StorageError
 from yogadl.storage._objects.bucket import Body, Object, replaced
 from yogadl.storage._objects.retry import TransientError
 
@@ -54,10 +54,6 @@ class Refusal(enum.Enum):
     NO_URL = (errno.EINVAL, "the endpoint is no URL: give its scheme, host and port, as in http://minio:9000")
     BAD_RESPONSE = (errno.EPROTO, "the answer does not come from such a store: check the endpoint's address")
     OTHER = (errno.EIO, "the store refused")
-
-
-class CredentialsError(StorageError):
-    """The store accepts no request with these credentials, or there are none."""
 
 
 _CREDENTIAL_REFUSALS: Final = (Refusal.NO_CREDENTIALS, Refusal.WRONG_SECRET, Refusal.EXPIRED)

@@ -15,7 +15,7 @@ from yogadl._core.key import DatasetKey
 from yogadl._format.manifest import Manifest, digest_of
 from yogadl._format.reader import Reader
 from yogadl._format.table import PartTable
-from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
+from yogadl.errors import CacheFormatError, ConfigurationError, CredentialsError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, LeasePolicy
 from yogadl.storage._catalogue.cached import REMEDY, Published, can_map, checksums, new_reader
@@ -26,7 +26,6 @@ from yogadl.storage._files.folder import FULL, translated
 from yogadl.storage._files.locks import scratch_folder
 from yogadl.storage._objects.bucket import Bucket, OfflineError, check_conditions
 from yogadl.storage._objects.retry import UnavailableError
-from yogadl.storage._objects.store import CredentialsError
 from yogadl.storage._remote.download import upload
 from yogadl.storage._remote.mirror import Mirror
 from yogadl.storage._remote.mirrored_cache import FillPolicy, MirroredCache

@@ -23,10 +23,9 @@ from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Prices
 from yogadl._format.table import ArrayFile, PartTable
 from yogadl._workers.serial import call_into
-from yogadl.errors import CacheFormatError, ConfigurationError, SpendingError, StorageError
+from yogadl.errors import CacheFormatError, ConfigurationError, CredentialsError, SpendingError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._objects.bucket import Bucket
-from yogadl.storage._objects.store import CredentialsError
 
 
 class Extent:
