@@ -15,8 +15,10 @@ from yogadl._dataref import RecordsRef
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, fetch, number_of, open_version
 from yogadl.cli._output import columns_of, counted, cut, note, say, say_json, say_table, table, width
 
-# The limits of what is shown of a string or of bytes: in text, in brief text, and in JSON.
+# The limits of what is shown of a string or of bytes: in text, and in JSON. In brief text, a value that is
+# longer than the first of two limits is cut to the second.
 _SHOWN: Final = 40
+_WHOLE_BRIEFLY: Final = 24
 _SHOWN_BRIEFLY: Final = 12
 _SHOWN_JSON: Final = 200
 
@@ -52,14 +54,17 @@ def text_of(leaf: Leaf, value: Any, is_brief: bool = False) -> str:  # any value
 
 
 def _cut(value: str | bytes, is_brief: bool) -> str:
-    most = _SHOWN_BRIEFLY if is_brief else _SHOWN
+    whole, most = (_WHOLE_BRIEFLY, _SHOWN_BRIEFLY) if is_brief else (_SHOWN, _SHOWN)
+    if len(value) <= whole and len(repr(value)) <= whole + len("b''"):
+        return repr(value)
     kept = value[:most]
     if len(repr(kept)) > most + len("b''"):
         kept = value[: most // 4]  # most characters are escaped, each by four characters or more
     if len(kept) == len(value):
         return repr(value)
-    count = counted(len(value), "byte" if isinstance(value, bytes) else "character")
-    return f"{kept!r}..." if is_brief else f"{count}: {kept!r}..."
+    if isinstance(value, bytes):
+        return f"{counted(len(value), 'byte')}: {kept!r}..."
+    return f"{kept!r}..." if is_brief else f"{counted(len(value), 'character')}: {kept!r}..."
 
 
 def json_of(leaf: Leaf, value: Any) -> dict[str, Any]:  # any value of a batch
