@@ -60,7 +60,7 @@ yogadl._provenance.code names_read
 yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource open_source
 yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
 yogadl._views.chosen SPLIT_TAG _CHUNK_RECORDS _values split_split=split
-yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span run stats=prefetch
+yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span iterator run stats=prefetch
 yogadl._stream walk
 yogadl._stream.cut count_of pieces_of
 yogadl.adapters.arrays arrays_source=_source

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from yogadl._core.arguments import bool_argument, explains_names, int_argument
+from yogadl._core.arguments import above_zero, bool_argument, explains_names, int_argument
 from yogadl._core.protocols import DataRef, Indices, Item_co, Made, RandomAccess, Stream
 from yogadl._core.spec import Spec
 from yogadl._stream.cursor import Skipped, write_cursor
@@ -158,6 +158,30 @@ class Loader(Restartable[Item_co]):
         The counts are always kept, and cost almost nothing. Printed, the result is one line.
         """
         return self._recipe.stats(self._claims.newest())
+
+    @explains_names()
+    def on_stats(self, fn: Callable[[Stats], object], every_s: float = 10.0) -> "Loader[Item_co]":
+        """Return a loader whose iterators call ``fn(stats)`` every few seconds, and once when they end.
+
+        The function is called in the thread that iterates, within `next`, before the next batch is taken:
+        while the loop computes or waits, it is not called. If it raises, `next` raises that error, no batch
+        is lost, and the next `next` continues. The counts are those of `stats`: from the iterator's
+        beginning, so they start anew with each iterator and after `load_state_dict`. An iterator that is
+        left before its end makes no last call; iterators of `at` make none.
+
+        A loader pickles only if `fn` does. A second call of this method replaces the function.
+
+        Args:
+            fn: Takes the `Stats` of the iterator.
+            every_s: The seconds between two calls, at least.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+        """
+        if not callable(fn):
+            raise ConfigurationError(f"on_stats takes a function that is called with Stats, not {fn!r}")
+        recipe = replace(self._recipe, on_stats=fn, stats_every_s=above_zero("every_s", every_s) or 10.0)
+        return Loader(self.stream, recipe)
 
     @explains_names()
     def prefetch(
