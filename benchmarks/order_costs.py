@@ -1,7 +1,8 @@
 """Count the requests of each order of reading from a bucket, and write the tables of a page about it.
 
 Run ``python -m benchmarks order_costs``; with ``--write``, it writes the tables of
-``docs/howto/bigger-than-disk.md`` anew. The numbers are those of `plan`, which reads no records: they are the same on every machine.
+``docs/howto/bigger-than-disk.md`` anew. The numbers are those of `plan`, which reads no records: they are the
+same on every machine.
 """
 
 import sys
@@ -38,7 +39,7 @@ def cache_in(folder: Path) -> str:
 def cost(
     url: str, order: bool | yogadl.Blocks, shards: int, way: str | None, verify: str | None = None
 ) -> tuple[int, int]:
-    """Return the requests and bytes of a shard's epoch, read in a way, or in the one that the plan chooses."""
+    """Return the requests and bytes of a shard's epoch, in a way of reading, or that of the plan."""
     options = {} if verify is None else {"verify": verify}
     storage = yogadl.open_storage(url, mirror=None, **options)
     stream = storage.fetch("images", "1").stream(shuffle=order, num_shards=shards)
