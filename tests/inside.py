@@ -60,7 +60,7 @@ yogadl._provenance.code names_read
 yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource open_source
 yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
 yogadl._views.chosen SPLIT_TAG _CHUNK_RECORDS _values split_split=split
-yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span run stats=prefetch
+yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span iterator run stats=prefetch
 yogadl._stream walk
 yogadl._stream.cut count_of pieces_of
 yogadl.adapters.arrays arrays_source=_source
@@ -78,8 +78,8 @@ yogadl.cli._report_page Subject charts=markup page_of summary
 yogadl.cli fields=_report_page records=_report_page sampling=_report_page
 yogadl.cli._report_page.summary BARS bars_of
 yogadl.cli._report_page.markup MOST_LABEL classes histogram
-yogadl.cli._report_page.summary Image MOST_FILE_BYTES MOST_SIDE image_of_array image_of_file is_image kind_of
-yogadl.cli._report_page.markup element lines text
+yogadl._core.shown Image MOST_FILE_BYTES MOST_SIDE image_of_array image_of_file is_image kind_of
+yogadl._core.shown element lines text
 yogadl.cli._report_page.summary MOST_CLASSES MOST_VALUES summary_of
 yogadl.storage _copy
 yogadl.storage _names
@@ -144,10 +144,11 @@ yogadl.adapters.tensorflow._items _MOST_EPOCHS _TOKENS
 yogadl.adapters.tensorflow._source _CHUNK_RECORDS _LARGE_GRAPH_BYTES
 yogadl.cli._bench _SAMPLE_BYTES
 yogadl.cli._checking _PATIENCE
-yogadl.cli._values HEAD_READ_BYTES=_READ_BYTES
+yogadl.cli._head HEAD_READ_BYTES=_READ_BYTES
 yogadl.cli._output OUTPUT_DELAY_S=_DELAY_S
 yogadl.cli._report_page MOST_VERSIONS
-yogadl.cli._report_page MOST_IMAGE_BYTES RECORDS
+yogadl._core.shown MOST_IMAGE_BYTES
+yogadl.cli._report_page RECORDS
 yogadl.cli._report_page _MOST_RECORDS_PER_READ SAMPLING_MOST_BYTES=MOST_BYTES
 yogadl.cli._output WAITING_DELAY_S=_DELAY_S _TICK_S
 yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S _NEVER_ANSWERED_LIMIT_S

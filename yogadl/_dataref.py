@@ -24,7 +24,7 @@ from yogadl._core.protocols import (
 from yogadl._core.spec import Spec
 from yogadl._order import Blocks, Mixture
 from yogadl._removed import missing
-from yogadl._stream import RecordStream, open_shard, open_stream
+from yogadl._stream import RecordStream, html_of, open_shard, open_stream
 from yogadl._views.views import ProjectedRecords, SelectedRecords, SlicedRecords
 from yogadl.errors import ConfigurationError
 
@@ -76,6 +76,10 @@ class StreamedRef(DataRef[Item_co]):
         if lineage is not None and lineage.tag is not None:
             what = f"{lineage.id!r} version {lineage.version!r} (tag {lineage.tag!r}): {what}"
         return f"<{type(self).__name__} of {what}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return what a notebook shows: the fields and the first records."""
+        return html_of(self, lambda: RecordsRef.stream(self))
 
     def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | Mixture:
         """Return the order of this reference's streams for the argument `shuffle` of `stream`."""

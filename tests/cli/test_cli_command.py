@@ -76,7 +76,7 @@ def test_the_help_loads_no_storage_and_no_command(squares):
 
 def test_a_command_loads_no_other(squares, root):
     loaded = loaded_by("ls", "-s", str(root))
-    assert commands(loaded) == {"_arguments", "_list", "_output", "_values"}
+    assert commands(loaded) == {"_arguments", "_list", "_output"}
     assert {"tqdm", "cloudpickle"} & loaded == set()
 
 

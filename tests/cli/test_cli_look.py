@@ -282,7 +282,16 @@ def test_long_text_is_cut(yoga, storage, root):
 def test_text_is_cut_shorter_where_that_makes_a_table(yoga, storage, root):
     storage.submit([{"text": "ä" * 50, "raw": b"\xff" * 50, "short": "abcdefghijkl", "n": 1}], "d", "1")
     _, row = yoga("head", "d", "1", "-s", root).out.splitlines()
-    assert row.split() == ["0", "'ääääääääääää'...", r"b'\xff\xff\xff'...", "'abcdefghijkl'", "1"]
+    shown = ["0", "'ääääääääääää'...", "50", "bytes:", r"b'\xff\xff\xff'...", "'abcdefghijkl'", "1"]
+    assert row.split() == shown
+
+
+def test_short_text_is_whole_where_long_text_is_cut(yoga, storage, root):
+    whole = "a" * 24
+    records = [{"whole": whole, "cut": whole + "a", "long": "b" * 99}, {"whole": "", "cut": "", "long": ""}]
+    storage.submit(records, "d", "1")
+    _, row, _ = yoga("head", "d", "1", "-s", root).out.splitlines()
+    assert row.split() == ["0", repr(whole), f"'{'a' * 12}'...", f"'{'b' * 12}'..."]
 
 
 def test_large_integers_are_exact(yoga, storage, root):

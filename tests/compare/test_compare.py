@@ -255,6 +255,18 @@ def test_the_pages_say_what_was_measured(rooms: SimpleNamespace) -> None:
         )
 
 
+def test_the_text_beside_the_table_has_figures_of_the_table() -> None:
+    page = (CHECKOUT / "docs/comparison.md").read_text()
+    before, _, rest = page.partition("<!-- benchmarks compare -->")
+    table, _, after = rest.partition("<!-- end of benchmarks compare -->")
+    units = {"k": 1e3, "M": 1e6}
+    measured = [float(number) * units[unit] for number, unit in re.findall(r"([\d.]+) ([kM])\b", table)]
+    for number, unit in re.findall(r"([\d.]+) ([kM])\b", before + after):
+        digits = len(number.partition(".")[2])
+        found = [round(value / units[unit], digits) for value in measured]
+        assert float(number) in found, f"{number} {unit} is in no cell"
+
+
 def test_a_set_that_is_measured_again_takes_the_place_of_the_old(rooms: SimpleNamespace) -> None:
     names = [each.name for each in rooms.sets.SETS]
     before = {

@@ -2,15 +2,17 @@
 
 import io
 import itertools
+import json
 import pickle
 import sys
+import threading
 import time
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import _chain, run, stats
+from inside import _chain, iterator, run, stats
 from memory_source import MemorySource, open_stream, stream_of
 
 from yogadl.errors import ConfigurationError
@@ -31,7 +33,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    for module in (_chain, run, stats):
+    for module in (_chain, iterator, run, stats):
         monkeypatch.setattr(module, "perf_counter", found)
     return found
 
@@ -187,6 +189,78 @@ def test_a_dropped_iterator_leaves_no_bar(monkeypatch):
 def test_progress_is_yes_or_no():
     with pytest.raises(ConfigurationError, match="progress"):
         stream_of(10).batch(4, progress=np.arange(3))
+
+
+def test_all_is_plain_numbers_by_name(clock):
+    stream = open_stream(SlowSource(12, clock)).map(lambda record: clock.takes(2) or record)
+    loader = stream.batch(3)
+    assert loader.stats().as_dict()["records_per_s"] == 0.0
+    for _ in loader:
+        clock.takes(4)
+    stats = loader.stats()
+    found = stats.as_dict()
+    assert found == {
+        **{"batches": 4, "records": 12, "bytes": stats.bytes, "seconds": 44.0, "waited_s": 28.0},
+        **{"waited_share": 28 / 44, "records_per_s": 12 / 44, "mb_per_s": stats.mb_per_s},
+        **{"ranges": 0, "range_bytes": 0},
+        **{"stage_s/read": 4.0, "stage_s/1 map(<lambda>)": 24.0},
+        **{"stage_share/read": 4 / 28, "stage_share/1 map(<lambda>)": 24 / 28},
+    }
+    assert {type(value) for value in found.values()} == {int, float}
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_depth_is_a_number_only_where_something_reads_ahead():
+    loader = stream_of(9).batch(3).prefetch(2)
+    list(loader)
+    assert isinstance(loader.stats().as_dict()["ready"], float)
+
+
+def test_a_function_is_called_every_few_seconds_and_at_the_end(clock):
+    seen = []
+    loader = open_stream(SlowSource(12, clock)).batch(3).on_stats(seen.append, every_s=9)
+    for _ in loader:
+        clock.takes(3)
+    # `next` is called at 0, 4, 8, 12 and 16 seconds
+    assert [(found.records, found.seconds) for found in seen] == [(9, 12.0), (12, 16.0)]
+    for _ in loader:
+        pass
+    assert [(found.records, found.seconds) for found in seen[2:]] == [(12, 4.0)]  # the counts begin anew
+
+
+@pytest.mark.parametrize("ahead", [{}, {"threads": 2}, {"workers": 1}])
+def test_it_is_called_in_the_thread_that_iterates(ahead):
+    threads = []
+    loader = stream_of(9).batch(3).on_stats(lambda _: threads.append(threading.get_ident()), 1e-9)
+    loader = loader.map(lambda batch: batch).prefetch(2, **ahead)
+    assert len(list(loader)) == 3
+    assert threads == [threading.get_ident()] * 4
+
+
+def test_no_batch_is_lost_where_the_function_raises():
+    calls = itertools.count()
+
+    def fail(found):
+        if next(calls) in (0, 2):
+            raise OSError("no network")
+
+    loader = stream_of(9).batch(2).on_stats(fail, 1e-9)
+    batches, delivered, failed = iter(loader), [], 0
+    while True:
+        try:
+            delivered += next(batches)["id"].tolist()
+        except OSError:
+            failed += 1
+            assert batches.state_dict() == loader.stream.cursor(len(delivered))
+        except StopIteration:
+            break
+    assert (delivered, failed) == (list(range(9)), 2)
+
+
+@pytest.mark.parametrize("given", [(None,), (5, 1.0), (print, 0), (print, -1.0), (print, "1")])
+def test_a_function_and_seconds_are_needed(given):
+    with pytest.raises(ConfigurationError, match=r"on_stats|every_s"):
+        stream_of(9).batch(3).on_stats(*given)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

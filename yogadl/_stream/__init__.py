@@ -20,7 +20,7 @@ from yogadl._stream.opening import NumberedBatches, open_shard, open_stream
 from yogadl._stream.prefetch import ForkedError, Prefetch, Stats
 from yogadl._stream.recipe import Make, Recipe
 from yogadl._stream.run import INDICES_PER_CHUNK, Ahead, Counters, Run
-from yogadl._stream.stream import Loader, RecordStream, as_order, as_stream
+from yogadl._stream.stream import Loader, RecordStream, as_order, as_stream, html_of
 
 if TYPE_CHECKING:
     from yogadl._stream.workers import WorkerOptions
@@ -58,6 +58,7 @@ __all__ = [
     "as_order",
     "as_stream",
     "begin",
+    "html_of",
     "open_shard",
     "open_stream",
     "read_cursor",

@@ -213,25 +213,42 @@ class StreamIterator(Iterator[Item_co]):
     set_state = load_state_dict
 
 
-class ShownIterator(StreamIterator[Item_co]):
-    """An iterator that shows its progress: a bar on a terminal, a line now and then elsewhere."""
+class WatchedIterator(StreamIterator[Item_co]):
+    """An iterator that shows its progress or calls `on_stats`, by its recipe.
 
-    __slots__ = ("_end", "_show", "_shown_s")
+    Progress is a bar on a terminal, and a line now and then elsewhere.
+    """
+
+    __slots__ = ("_end", "_reported_s", "_show", "_shown_s")
 
     def __init__(self, recipe: Recipe, progress: SpanProgress, claims: Claims | None) -> None:
         super().__init__(recipe, progress, claims)
         self._show: Any = None
         self._shown_s = 0.0
+        self._reported_s: float | None = None  # when `on_stats` was called; at first, when `next` was
 
     def __next__(self) -> Item_co:
+        self._report()  # before the next item is taken: if the function raises, no item is lost
         try:
             item = super().__next__()
         except StopIteration:
             self._finish()
+            self._report(is_last=True)
             raise
-        if perf_counter() - self._shown_s >= _SHOW_EVERY_S:
+        if self._recipe.is_shown and perf_counter() - self._shown_s >= _SHOW_EVERY_S:
             self._update()
         return item
+
+    def _report(self, is_last: bool = False) -> None:
+        """Call `on_stats` if it is time."""
+        recipe, now = self._recipe, perf_counter()
+        if recipe.on_stats is None:
+            return
+        if self._reported_s is None:
+            self._reported_s = now
+        elif is_last or now - self._reported_s >= recipe.stats_every_s:
+            self._reported_s = now
+            recipe.on_stats(recipe.stats(self._progress))
 
     def _update(self) -> None:
         progress = self._progress
@@ -263,7 +280,8 @@ def begin(recipe: Recipe, claims: Claims, kind: type[StreamIterator] = StreamIte
     """Return an iterator that will claim its epochs from `claims`."""
     progress = SpanProgress()
     claims.begin(progress)
-    return (ShownIterator if recipe.is_shown else kind)(recipe, progress, claims)
+    is_watched = recipe.is_shown or recipe.on_stats is not None
+    return (WatchedIterator if is_watched else kind)(recipe, progress, claims)
 
 
 class Restartable(Generic[Item_co]):

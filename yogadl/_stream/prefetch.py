@@ -63,6 +63,22 @@ class Stats:
         """The share of the time that the consumer waited. Near 0, reading keeps up; near 1, it does not."""
         return self.waited_s / self.seconds if self.seconds else 0.0
 
+    def as_dict(self) -> dict[str, int | float]:
+        """Return everything as plain numbers by name, for a logger of metrics.
+
+        The names are those of the attributes and properties. Each stage has its seconds, as ``stage_s/read``,
+        and its share of the seconds of all stages, as ``stage_share/read``. Without reading ahead, `ready` is
+        missing.
+        """
+        names = ("batches", "records", "bytes", "seconds", "waited_s", "waited_share",
+                 "records_per_s", "mb_per_s", "ranges", "range_bytes")  # fmt: skip
+        found: dict[str, int | float] = {name: getattr(self, name) for name in names}
+        if self.ready is not None:
+            found["ready"] = self.ready
+        total_s = sum(self.stages.values()) or 1.0
+        found |= {f"stage_s/{stage}": seconds for stage, seconds in self.stages.items()}
+        return found | {f"stage_share/{stage}": seconds / total_s for stage, seconds in self.stages.items()}
+
     def __str__(self) -> str:
         found = [
             f"{self.records:,} records in {self.seconds:.3g} s: {self.records_per_s:,.0f} records/s, "

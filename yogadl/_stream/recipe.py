@@ -88,6 +88,8 @@ class Recipe:
     cut: Cut
     stages: tuple[ItemStage, ...] = ()
     is_shown: bool = False
+    on_stats: Callable[[Stats], object] | None = None  # called by iterators, from time to time
+    stats_every_s: float = 10.0
 
     def __post_init__(self) -> None:
         self.cut.require_items(self.run.shard)

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from yogadl._core.arguments import bool_argument, explains_names, int_argument
+from yogadl._core.arguments import above_zero, bool_argument, explains_names, int_argument
 from yogadl._core.protocols import DataRef, Indices, Item_co, Made, RandomAccess, Stream
 from yogadl._core.spec import Spec
 from yogadl._stream.cursor import Skipped, write_cursor
@@ -22,6 +22,10 @@ from yogadl.errors import ConfigurationError
 if TYPE_CHECKING:
     from yogadl._core.protocols import Prices
     from yogadl._stream.plan import Plan
+
+# The limits of what a notebook reads of a stream.
+_SHOWN_RECORDS: Final = 3
+_SHOWN_BYTES: Final = 32 * 2**20
 
 
 class Loader(Restartable[Item_co]):
@@ -66,6 +70,10 @@ class Loader(Restartable[Item_co]):
         cut, stages = self._recipe.cut, getattr(self._recipe.make, "stages", ())
         passed = "".join(f", {stage}" for stage in stages)
         return f"<Loader of {self.stream!r}, batch {cut.size}, epochs {cut.epochs}{passed}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return what a notebook shows: the first records of the stream, before they become batches."""
+        return html_of(self, lambda: self.stream)
 
     @property
     def batch_size(self) -> int:
@@ -152,6 +160,30 @@ class Loader(Restartable[Item_co]):
         return self._recipe.stats(self._claims.newest())
 
     @explains_names()
+    def on_stats(self, fn: Callable[[Stats], object], every_s: float = 10.0) -> "Loader[Item_co]":
+        """Return a loader whose iterators call ``fn(stats)`` every few seconds, and once when they end.
+
+        The function is called in the thread that iterates, within `next`, before the next batch is taken:
+        while the loop computes or waits, it is not called. If it raises, `next` raises that error, no batch
+        is lost, and the next `next` continues. The counts are those of `stats`: from the iterator's
+        beginning, so they start anew with each iterator and after `load_state_dict`. An iterator that is
+        left before its end makes no last call; iterators of `at` make none.
+
+        A loader pickles only if `fn` does. A second call of this method replaces the function.
+
+        Args:
+            fn: Takes the `Stats` of the iterator.
+            every_s: The seconds between two calls, at least.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+        """
+        if not callable(fn):
+            raise ConfigurationError(f"on_stats takes a function that is called with Stats, not {fn!r}")
+        recipe = replace(self._recipe, on_stats=fn, stats_every_s=above_zero("every_s", every_s) or 10.0)
+        return Loader(self.stream, recipe)
+
+    @explains_names()
     def prefetch(
         self,
         n: int,
@@ -229,6 +261,10 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         passed = f"{skipped}, {self._run.chain}" if self._run.chain else skipped
         share = f"shard {shard.rank} of {shard.ranks}"
         return f"<RecordStream of {shard.records} records, order {name}, {share}{passed}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return what a notebook shows: the fields and the first records."""
+        return html_of(self, lambda: self)
 
     @property
     def source(self) -> RandomAccess:
@@ -474,6 +510,24 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         from yogadl._stream.plan import plan
 
         return plan(Records(self._run), Cut(), epochs, records_per_s, prices)
+
+
+def html_of(shown: object, stream_of: Callable[[], RecordStream]) -> str | None:
+    """Return what a notebook shows of a reference, a stream or a loader.
+
+    The records are those at which the stream starts: at most three, and fewer if they are large. If they
+    can't be read, for whatever reason, the result is None, and the notebook shows `repr`.
+    """
+    from yogadl._core.shown import notebook_html, values_of  # only notebooks need it
+
+    try:
+        run = replace(stream_of().run, counters=Counters())
+        own = run.shard.own(run.start.position)
+        rows = run.rows(run.start, 0, min(own, _SHOWN_RECORDS, _SHOWN_BYTES // run.record_bytes))
+        records = values_of(run.spec, partial(run.read, rows), len(rows)) if len(rows) else []
+        return notebook_html(repr(shown), run.spec, rows.indices.tolist(), records)
+    except Exception:  # noqa: BLE001  (a notebook shows the error instead of the object)
+        return None
 
 
 def as_stream(given: Any) -> RecordStream:  # Any: the value is checked here

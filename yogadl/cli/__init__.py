@@ -78,7 +78,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "doctor": "_checking", "verify": "_checking",
     "explain": "_list", "info": "_list", "log": "_list", "ls": "_list",
     "export": "_copying", "import-014": "_copying", "pull": "_copying", "push": "_copying",
-    "head": "_values",
+    "head": "_head",
     "prune": "_managing", "rm": "_managing", "undelete": "_managing",
     "report": "_report",
     "tag": "_managing", "tags": "_managing", "untag": "_managing",

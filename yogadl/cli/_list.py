@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.printable import printable
+from yogadl._core.shown import names_of, row_of_field
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, open_existing, open_version
 from yogadl.cli._output import (
     ago,
@@ -24,7 +25,6 @@ from yogadl.cli._output import (
     table,
     width,
 )
-from yogadl.cli._values import names_of, row_of_field
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._catalogue.parts import open_table

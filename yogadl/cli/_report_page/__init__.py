@@ -19,34 +19,14 @@ from yogadl._core.columns import size_of
 from yogadl._core.key import library_version
 from yogadl._core.leaf import OBJECT, Leaf
 from yogadl._core.protocols import Column, Locality
+from yogadl._core.shown import ValueRenderer, element, lines, names_of, pairs, row_of_field, table, text
 from yogadl._dataref import RecordsRef
 from yogadl._format.table import PartTable
 from yogadl._order import make_order
 from yogadl.cli._output import counted, day_and_time, size
 from yogadl.cli._report_page import markup as charts
-from yogadl.cli._report_page.markup import (
-    STYLE,
-    element,
-    folded,
-    lines,
-    note,
-    pairs,
-    section,
-    share,
-    table,
-    text,
-)
-from yogadl.cli._report_page.summary import (
-    Distribution,
-    Image,
-    Summary,
-    image_of_array,
-    image_of_file,
-    is_image,
-    kind_of,
-    summary_of,
-)
-from yogadl.cli._values import names_of, row_of_field, text_of
+from yogadl.cli._report_page.markup import STYLE, folded, note, section, share
+from yogadl.cli._report_page.summary import Distribution, Summary, summary_of
 from yogadl.storage import DatasetInfo
 from yogadl.storage._catalogue.log import Log, LoggedVersion
 
@@ -135,17 +115,12 @@ class Sample:
 
 RECORDS: Final = 6
 MOST_FIELDS: Final = 40
-# The limit of all images together. The page holds them as base64, which takes a third more.
-MOST_IMAGE_BYTES: Final = 4 * 2**20
-_MOST_TEXT_CHARACTERS: Final = 600
-_FEW_NUMBERS: Final = 8
-_LEAST_SIDE: Final = 96  # smaller images are shown larger
 
 
 def records_section(sample: Sample) -> str:
     """Return the section with records."""
     fields, names = sample.ref.spec.fields, names_of(sample.ref.spec)
-    renderer = _ValueRenderer()
+    renderer = ValueRenderer()
     cards = []
     for index, values in sample.records(RECORDS, MOST_FIELDS):
         entries = [
@@ -160,61 +135,6 @@ def records_section(sample: Sample) -> str:
     caption = f"The first of a shuffle with seed {text(sample.seed)}"
     caption += f"; {omitted:,} more fields are not shown." if omitted > 0 else "."
     return section("records", "Records", note(caption), element("div", "\n".join(cards), class_="cards"))
-
-
-class _ValueRenderer:
-    """Show values as HTML; images only until a page has `MOST_IMAGE_BYTES` of them."""
-
-    def __init__(self) -> None:
-        self._image_bytes_left = MOST_IMAGE_BYTES
-
-    def entry(self, name: str, leaf: Leaf, index: int, value: Any) -> tuple[str, str]:
-        """Return name and value of one field of a record, as HTML."""
-        return text(name), self._value(leaf, value, f"{name:.100} of record {index:,}")
-
-    def _value(self, leaf: Leaf, value: Any, what: str) -> str:
-        if leaf.dtype == OBJECT:
-            return "pickled"
-        if is_image(leaf, value):
-            shape = " x ".join(map(str, value.shape))
-            return self._image(image_of_array(value), what, f"uint8, {shape}")
-        kind = kind_of(value) if isinstance(value, bytes) else None
-        if kind is not None:
-            image = image_of_file(kind, value)
-            caption = size(len(value))
-            return (
-                f"{caption}: {image}"
-                if isinstance(image, str)
-                else self._image(image, what, f"{kind}, {caption}")
-            )
-        if isinstance(value, str):
-            return _text(value)
-        if isinstance(value, np.ndarray) and value.ndim == 1 and 0 < len(value) <= _FEW_NUMBERS:
-            return ", ".join(text(text_of(leaf, item), 60) for item in value)
-        return text(text_of(leaf, value))
-
-    def _image(self, image: Image, what: str, caption: str) -> str:
-        if len(image.content) > self._image_bytes_left:
-            return f"{caption}: this page has enough images"
-        self._image_bytes_left -= len(image.content)
-        content = base64.b64encode(image.content).decode()
-        scale = max(1, _LEAST_SIDE // max(image.width, image.height))
-        drawing = element(
-            "img", src=f"data:image/{image.kind.lower()};base64,{content}",
-            alt=f"{what}: an image, {caption}",
-            width=image.width * scale, height=image.height * scale,
-            **({"class_": "pixels"} if scale > 1 else {}),
-        )  # fmt: skip
-        return drawing + element("small", text(caption))
-
-
-def _text(value: str) -> str:
-    if not value:
-        return element("small", "empty")
-    shown = element("div", lines(value, _MOST_TEXT_CHARACTERS), class_="text", dir="auto")
-    if len(value) <= _MOST_TEXT_CHARACTERS:
-        return shown
-    return shown + element("small", f"{len(value):,} characters")
 
 
 # The section about the fields of a version: their types, and the distributions of their values.

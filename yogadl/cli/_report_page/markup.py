@@ -1,14 +1,12 @@
 """Write HTML, its style and its charts; everything from a dataset is escaped as text."""
 
-import html
-import itertools
-import unicodedata
-from collections.abc import Container, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.shown import element, table, text
 from yogadl.cli._report_page.summary import Bars
 
 # The CSS of the page: light and dark, for phones and paper.
@@ -159,61 +157,6 @@ footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--line);
 """
 
 
-# Write HTML in which everything from a dataset is escaped as text.
-
-
-_MOST_CHARACTERS: Final = 300
-_VOID_ELEMENTS: Final = {"img", "meta"}  # elements without an end tag
-# Joiners combine letters and emojis; harmless, and some languages can't be read without them.
-_JOINERS: Final = {"\u200c", "\u200d"}
-
-
-def text(value: Any, most: int = _MOST_CHARACTERS) -> str:  # a manifest may hold any value
-    """Return a value as HTML text on one line, cut if it is long."""
-    found = value if isinstance(value, str) else str(value)
-    return html.escape(_escape_unreadable(_cut(found, most)))
-
-
-def lines(value: str, most: int) -> str:
-    """Return a text of several lines as HTML text, cut if it is long."""
-    return html.escape(_escape_unreadable(_cut(value, most), kept="\n\t"))
-
-
-def _cut(value: str, most: int) -> str:
-    return value if len(value) <= most else f"{value[:most]}..."
-
-
-def _escape_unreadable(value: str, kept: str = "") -> str:
-    """Escape unreadable characters as Python does; some of them could reverse the text that follows."""
-    if value.isprintable():
-        return value
-    return "".join(c if _is_readable(c) or c in kept else _code(c) for c in value)
-
-
-def _is_readable(character: str) -> bool:
-    return character.isprintable() or character in _JOINERS or unicodedata.category(character) == "Zs"
-
-
-def _code(character: str) -> str:
-    return character.encode("unicode_escape").decode()
-
-
-def element(name: str, content: str = "", /, **attributes: str | int) -> str:
-    """Return an element of HTML or SVG; `content` is HTML already, attributes may be any text.
-
-    In the name of an attribute, an underscore at the end is dropped, and any other becomes a dash.
-    """
-    attributes_text = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(_escape_unreadable(str(value)))}"'
-        for key, value in attributes.items()
-    )
-    return (
-        f"<{name}{attributes_text}>"
-        if name in _VOID_ELEMENTS
-        else f"<{name}{attributes_text}>{content}</{name}>"
-    )
-
-
 def section(name: str, title: str, *content: str) -> str:
     """Return a section of the page with a heading that can be linked to."""
     heading = element("h2", text(title), id=name)
@@ -223,41 +166,6 @@ def section(name: str, title: str, *content: str) -> str:
 def note(content: str) -> str:
     """Return an explanatory sentence; `content` is HTML already."""
     return element("p", content, class_="note")
-
-
-def pairs(entries: Iterable[tuple[str, str]], kind: str = "pairs") -> str:
-    """Return names with their values, both HTML already, as a list; an empty string if there are none."""
-    found = "".join(element("div", element("dt", name) + element("dd", value)) for name, value in entries)
-    return element("dl", found, class_=kind) if found else ""
-
-
-def table(
-    title: str, header: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()
-) -> str:
-    """Return a table of cells that are HTML already, in a box that scrolls if the page is narrow.
-
-    Args:
-        title: The table's content in words, for screen readers.
-        header: The columns' names.
-        rows: The cells; the first cell of each row is the row's name.
-        right: The numbers of the columns that are aligned to the right.
-    """
-
-    def row(cells: Sequence[str], names: Sequence[str], scopes: Iterable[str]) -> str:
-        content = ""
-        for number, (cell, name, scope) in enumerate(zip(cells, names, scopes, strict=False)):
-            aligned = {"class_": "number"} if number in right else {}
-            content += element(name, cell, **aligned, **({"scope": scope} if scope else {}))
-        return element("tr", content)
-
-    head = row(header, ["th"] * len(header), itertools.repeat("col"))
-    body = "\n".join(
-        row(cells, ["th"] + ["td"] * len(cells), itertools.chain(["row"], itertools.repeat("")))
-        for cells in rows
-    )
-    content = element("caption", text(title)) + element("thead", head) + element("tbody", body)
-    content = element("table", content)
-    return element("div", content, class_="wide", role="region", tabindex=0, aria_label=title)
 
 
 def folded(title: str, content: str) -> str:
