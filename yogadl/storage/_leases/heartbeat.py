@@ -292,6 +292,7 @@ path, first_s = pickle.load(pipe)
 task = pipe.read(int.from_bytes(pipe.read(8), "little"))
 select.select([pipe], [], [], first_s)
 sys.path[:] = path
+from yogadl.storage._leases.heartbeat import main
 main(pipe, task)
 """
 # The program forks and its first process exits at once, so the parent need not wait for it.
@@ -301,6 +302,7 @@ path, task = pickle.load(sys.stdin.buffer)
 if os.fork():
     os._exit(0)
 sys.path[:] = path
+from yogadl.storage._leases.heartbeat import retry_ending
 retry_ending(task)
 """
 _END_RETRY_INTERVAL_S: Final = 1.0
