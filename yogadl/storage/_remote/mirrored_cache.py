@@ -392,6 +392,7 @@ PARTS_AT_ONCE: Final = 256
 # field, or this long after the first read, since a stream may read few fields, or pause.
 _FIRST_READS: Final = 4
 _FIRST_READS_S: Final = 5.0
+_FIRST_READS_INTERVAL_S: Final = 0.05
 # The pause in filling after a failure of the network.
 _FAILURE_PAUSE_S: Final = 10.0
 # With mirror_fill="auto", a mirror is filled if the processes of this machine read at least this share of a
@@ -505,7 +506,10 @@ class Filler:
         """Download one part, if this process fills; return the pause until the next step, None for never."""
         assert self._threads is not None
         if self._lock is None:
-            self._lock = self._cache.try_to_fill() if self._has_read_first() else None
+            if not self._has_read_first():
+                self.look()
+                return _FIRST_READS_INTERVAL_S if self._are_away.any() else None
+            self._lock = self._cache.try_to_fill()
             if self._lock is None:
                 self.look()
                 return _LOOK_INTERVAL_S if self._are_away.any() else None
