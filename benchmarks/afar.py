@@ -7,6 +7,7 @@ the threads of `yogadl.storage._remote.ranges`, the gap and the pages of `yogadl
 
 import contextlib
 import getpass
+import json
 import resource
 import shutil
 import socket
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 from _measure import Settings, at_least, at_most, clear, drain, in_child, interleave, main, ratios, say
@@ -79,17 +81,27 @@ def measure_first(settings: Settings, root: Path) -> None:
     )
     settings.row(f"{what}, cold mirror", at_most(1.0, " s"), [one["seconds"] for one in each])
     settings.row(
-        "share of the bytes that had come by then", at_most(2, " %"), [100 * one["share"] for one in each]
+        "share of the bytes that the server had sent by then",
+        at_most(2, " %"),
+        [100 * one["share"] for one in each],
+        f"of {each[0]['bytes'] / 1e6:,.0f} MB",
     )
 
 
 def first_batch(url: str, mirror: str) -> dict[str, float]:
     """Read one batch, of a cache of which this machine has nothing."""
-    began = time.perf_counter()
+    sent_before, began = sent_bytes(url), time.perf_counter()
     ref = opened(url, "small", mirror=mirror)
     next(iter(ref.stream(shuffle=True).batch(SMALL_BATCH)))
-    seconds, found = time.perf_counter() - began, ref.locality()
-    return {"seconds": seconds, "share": (found.range_bytes + found.bytes_here) / found.bytes}
+    seconds, sent = time.perf_counter() - began, sent_bytes(url) - sent_before
+    size_bytes = ref.locality().bytes
+    return {"seconds": seconds, "bytes": size_bytes, "share": sent / size_bytes}
+
+
+def sent_bytes(url: str) -> int:
+    """Return how many bytes the server has begun to send."""
+    with urlopen(f"{url}/-/counted") as answer:
+        return json.load(answer)[1]
 
 
 def measure_rates(settings: Settings, root: Path) -> None:

@@ -166,7 +166,7 @@ yogadl.storage._catalogue.backend _MIN_TTL_S
 yogadl.storage._leases.heartbeat WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
 yogadl.storage._leases.locks LOCK_LOG_AFTER_S=_LOG_AFTER_S
 yogadl.storage._remote.eviction _ABANDONED_S _SPARE_BYTES
-yogadl.storage._remote.mirrored_cache PARTS_AT_ONCE _LOOK_INTERVAL_S
+yogadl.storage._remote.mirrored_cache PARTS_AT_ONCE _LOOK_INTERVAL_S _FIRST_READS _FIRST_READS_S
 yogadl.storage._remote.eviction _OTHER_TEMPORARY
 yogadl.storage._remote.partial_file _BOOT
 yogadl.storage._remote.ranged_cache RANGED_CACHE_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES

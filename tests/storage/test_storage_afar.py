@@ -332,8 +332,8 @@ def test_what_is_small_is_brought_at_once(url, tmp_path, monkeypatch, over):
 
 @pytest.fixture
 def large(monkeypatch):
-    """Let nothing be small."""
-    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
+    """Let nothing be small, and no mirror wait for the first batches."""
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0, FIRST_READS=0)
 
 
 def is_whole(ref):
@@ -355,6 +355,34 @@ def test_a_mirror_is_filled_while_a_stream_reads(url, here, tmp_path, large):
     again = fetched(yogadl.open_storage(url, mirror=tmp_path, offline=True))
     assert is_whole(again)
     same(again[5], here[5])
+
+
+@pytest.mark.parametrize(("batches", "filled"), [(3, False), (4, True)])
+def test_a_mirror_is_filled_after_the_first_batches(tmp_path, monkeypatch, batches, filled):
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0, FIRST_READS_S=3600.0, LOOK_INTERVAL_S=0.01)
+    yogadl.open_storage(tmp_path / "bucket").submit({"x": np.ones((2000, 1000))}, "set", "1")
+    ref = yogadl.open_storage((tmp_path / "bucket").as_uri(), mirror=tmp_path / "mirror").fetch("set", "1")
+    iterator = iter(ref.stream(shuffle=True).batch(256))
+    for _ in range(batches):
+        next(iterator)
+    if filled:
+        wait_until(lambda: is_whole(ref), "the parts")
+    else:
+        time.sleep(0.3)
+        assert ref.locality().parts_here == 0
+
+
+@pytest.mark.parametrize(("wait_s", "filled"), [(3600.0, False), (0.2, True)])
+def test_a_mirror_is_filled_some_time_after_the_first_batch(url, tmp_path, monkeypatch, wait_s, filled):
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0, FIRST_READS_S=wait_s, LOOK_INTERVAL_S=0.01)
+    ref = fetched(yogadl.open_storage(url, mirror=tmp_path))
+    iterator = iter(ref.stream(shuffle=True).batch(16))
+    next(iterator)
+    if filled:
+        wait_until(lambda: is_whole(ref), "the parts")
+    else:
+        time.sleep(0.3)
+        assert ref.locality().parts_here == 0
 
 
 @pytest.mark.parametrize(
@@ -428,7 +456,7 @@ _FILLING = """
 import sys, yogadl
 from yogadl.storage._remote import opener as _remote_opening
 from yogadl.storage._remote import mirrored_cache
-_remote_opening.AT_ONCE_BYTES = 0
+_remote_opening.AT_ONCE_BYTES = mirrored_cache._FIRST_READS = 0
 fetch_one, brought = mirrored_cache.fetch_one, []
 def slowly(*arguments):
     if len(brought) == 2:

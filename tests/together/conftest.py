@@ -1,11 +1,15 @@
 """The cache that all frameworks read here, and the processes that they run in."""
 
-import numpy as np
+import sys
+from pathlib import Path
+
 import pytest
-from job import SIZES
+from job import SIZES, records_of
 from trainers import FRAMEWORKS, Trainers
 
 import yogadl
+
+sys.path.append(str(Path(__file__).parents[1] / "remote"))  # its stores
 
 
 @pytest.fixture(scope="session")
@@ -14,8 +18,7 @@ def storage(tmp_path_factory):
     root = tmp_path_factory.mktemp("caches")
     storage = yogadl.open_storage(root)
     for size in SIZES:
-        records = {"id": np.arange(size), "x": np.random.default_rng(size).random((size, 3), np.float32)}
-        storage.submit(records, "together", str(size))
+        storage.submit(records_of(size), "together", str(size))
     return root
 
 

@@ -1,7 +1,7 @@
 """Say what one rank of a training run reads, as JSON that any process can take up."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,34 @@ def disturb(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {"id": record["id"] + rng.integers(NOISE)}
 
 
+def records_of(size: int, width: int = 3) -> dict[str, Any]:
+    """Return the columns of a cache of this many records."""
+    ids = np.arange(size)
+    return {"id": ids, "x": values_of(ids, width)}
+
+
+def values_of(ids: np.ndarray, width: int) -> np.ndarray:
+    """Return the field x of these records."""
+    return (ids[:, None] * NOISE + np.arange(width)).astype(np.float32)
+
+
+def ids_of(batch: Any) -> list[int]:
+    """Return the ids of a batch of any framework, whose other field must be that of the same records."""
+    ids = np.asarray(batch["id"])
+    if "x" in batch:
+        found = np.asarray(batch["x"])
+        assert np.array_equal(found, values_of(ids, found.shape[1]))
+    return ids.tolist()
+
+
 @dataclass(frozen=True)
 class Job:
     """What one rank reads: which cache, which share of it, in which batches, and from where on.
 
-    The records are {"id": int64, "x": float32[3]}; an id is the number of its record. They are shuffled.
+    The records are {"id": int64, "x": float32[...]}; an id is the number of its record. They are shuffled.
 
     Args:
-        storage: The folder of the storage.
+        storage: The folder or URL of the storage.
         dataset_id: Which cache.
         version: Which version of it.
         rank: Which rank this is.
@@ -45,6 +65,7 @@ class Job:
         pad_shard_remainder: Repeat the first ones instead.
         is_mapped: Pass each record through `spread` and `disturb`.
         skips: Ranges of positions that are left out.
+        options: How the storage is opened.
     """
 
     storage: str
@@ -62,6 +83,7 @@ class Job:
     is_mapped: bool = False
     skips: tuple[tuple[int, int], ...] = ()
     is_mixed: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -72,7 +94,7 @@ class Job:
 
     def ref(self) -> yogadl.RecordsRef | yogadl.MixedRef:
         """Open the cache; or mix its parts, whose records are those of all of it."""
-        ref = yogadl.open_storage(self.storage).fetch(self.dataset_id, self.version)
+        ref = yogadl.open_storage(self.storage, **self.options).fetch(self.dataset_id, self.version)
         if not self.is_mixed:
             return ref
         half, most = len(ref) // 2, len(ref) - 3

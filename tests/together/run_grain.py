@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import grain
 from grain_workers import fork_workers
-from job import Job
+from job import Job, ids_of
 
 from yogadl.adapters.grain import cursor, make_dataloader
 
-fork_workers()
+fork_workers("by_range")
 
 
 def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
@@ -21,4 +21,4 @@ def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
         )
     batches = iter(loader)
     for batch in batches:
-        yield batch["id"].tolist(), cursor(batches)
+        yield ids_of(batch), cursor(batches)

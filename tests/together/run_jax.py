@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 import jax
-import numpy as np
-from job import Job
+from job import Job, ids_of
 
 from yogadl.adapters.jax import make_jax_iterator
 
@@ -15,4 +14,4 @@ def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
     """Yield, a batch, the ids of its records and the cursor that stands right after it."""
     batches = make_jax_iterator(job.stream(), job.batch_size, epochs=job.epochs, prefetch=job.workers)
     for batch in batches:
-        yield np.asarray(batch["id"]).tolist(), batches.state_dict()
+        yield ids_of(batch), batches.state_dict()

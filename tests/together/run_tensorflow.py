@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from inside import Cut, NumberedBatches
-from job import Job
+from job import Job, ids_of
 
 from yogadl.adapters.tensorflow import make_tf_dataset
 
@@ -17,4 +17,4 @@ def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
     # tf.data owns the iterator, so what it delivered is counted here.
     numbering = NumberedBatches(stream, Cut(job.batch_size)).numbering
     for delivered, batch in enumerate(dataset, 1):
-        yield batch["id"].numpy().tolist(), numbering.cursor(delivered)
+        yield ids_of(batch), numbering.cursor(delivered)

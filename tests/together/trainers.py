@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ FRAMEWORKS = [
     for name, packages in PACKAGES.items()
     if (HERE / f"run_{name}.py").exists() and all(map(importlib.util.find_spec, packages))
 ]
+SDKS = [name for name in ("boto3", "obstore") if importlib.util.find_spec(name)]
 PROCESSES = 2  # of one framework at a time; ranks share them
 TIMEOUT_S = 200
 
@@ -66,8 +68,23 @@ class Trainer:
         os.mkfifo(answering)
         # In a session of its own, so that its worker processes can be killed with it.
         self._process = warm(
-            *OURS, "numpy", "job", f"run_{framework}", TF_CPP_MIN_LOG_LEVEL="2", KERAS_BACKEND="jax"
-        ).start(HERE / "train.py", framework, asking, answering, output=log, errors=log)
+            *OURS,
+            *SDKS,
+            "numpy",
+            "job",
+            "by_range",
+            f"run_{framework}",
+            TF_CPP_MIN_LOG_LEVEL="2",
+            KERAS_BACKEND="jax",
+        ).start(
+            HERE / "train.py",
+            framework,
+            asking,
+            answering,
+            variables={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # for a server of forks
+            output=log,
+            errors=log,
+        )
         self._asked = asking.open("w", buffering=1)
         self._answers = answering.open()
         self._owed = 1  # answers that are still to come: the first says that it has started

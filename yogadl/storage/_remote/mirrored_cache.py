@@ -388,6 +388,11 @@ def _is_unchanged(status: os.stat_result, path: Path) -> bool:
 # the filling; and the number of parts that it looks for at a time, each with a call to the file system.
 _LOOK_INTERVAL_S: Final = 0.5
 PARTS_AT_ONCE: Final = 256
+# Filling begins once the first batches were read, since it would delay them: after this many reads of each
+# field, or this long after the first read, since a stream may read few fields, or pause.
+_FIRST_READS: Final = 4
+_FIRST_READS_S: Final = 5.0
+_FIRST_READS_INTERVAL_S: Final = 0.05
 # The pause in filling after a failure of the network.
 _FAILURE_PAUSE_S: Final = 10.0
 # With mirror_fill="auto", a mirror is filled if the processes of this machine read at least this share of a
@@ -454,6 +459,8 @@ class Filler:
         self._has_failed = False  # after a failure of the network
         self._last_look_s = time.monotonic()
         self._look_from = 0
+        self._reads = 0  # since the start
+        self._first_read_s = 0.0
         self._starting = ProcessLock()
         self._pid = 0  # of the process that has the threads and the lock
         self._threads: DaemonThreads | None = None
@@ -476,15 +483,21 @@ class Filler:
         """Note the parts that are read next, which `step` downloads first."""
         self._next_parts = parts
 
+    def note_read(self) -> None:
+        """Note that a field of a batch was read; threads may miss one another's count."""
+        if not self._reads:
+            self._first_read_s = time.monotonic()
+        self._reads += 1
+
     def start(self) -> None:
-        """Begin to fill, unless this process does already."""
+        """Begin to fill once the first batches were read, unless this process does already."""
         with self._starting:
             if self._pid == os.getpid() or not self._are_away.any():
                 return
             if self._lock is not None:  # inherited through a fork: the parent keeps it
                 os.close(self._lock)
                 self._lock = None
-            self._pid = os.getpid()
+            self._pid, self._reads = os.getpid(), 0
             self._threads = DaemonThreads(1 + connection_count(), "yogadl-fill")
             fill = partial(_fill, weakref.ref(self), self._threads.ended.wait)
             self._threads.put(fill, lambda: None)
@@ -493,6 +506,9 @@ class Filler:
         """Download one part, if this process fills; return the pause until the next step, None for never."""
         assert self._threads is not None
         if self._lock is None:
+            if not self._has_read_first():
+                self.look()
+                return _FIRST_READS_INTERVAL_S if self._are_away.any() else None
             self._lock = self._cache.try_to_fill()
             if self._lock is None:
                 self.look()
@@ -523,6 +539,12 @@ class Filler:
             return _FAILURE_PAUSE_S
         self._has_failed = False
         return 0.0
+
+    def _has_read_first(self) -> bool:
+        """Return whether the first batches were read."""
+        if self._reads >= _FIRST_READS * len(self._cache.table.fields):
+            return True
+        return self._reads > 0 and time.monotonic() - self._first_read_s >= _FIRST_READS_S
 
     def _part_to_download(self) -> int | None:
         """Return the part to download next: one that is read next, or else the first that is away."""

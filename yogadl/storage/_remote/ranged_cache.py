@@ -166,10 +166,14 @@ class RangedCache:
         """Read ranges of parts; see `AwayParts`."""
         self._look_for_parts()
         if keeps_pages or self.sums is not None:
-            return self._reading.read(
+            found = self._reading.read(
                 parts, positions, lengths, keeps_pages=keeps_pages, is_announced=is_announced
             )
-        return self._window_reader.read(parts, positions, lengths, is_announced=is_announced)
+        else:
+            found = self._window_reader.read(parts, positions, lengths, is_announced=is_announced)
+        if self._filler is not None:
+            self._filler.note_read()
+        return found
 
     def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         """Begin to read ranges of parts; see `AwayParts`."""
