@@ -372,12 +372,19 @@ def test_a_mirror_is_filled_after_the_first_batches(tmp_path, monkeypatch, batch
         assert ref.locality().parts_here == 0
 
 
-@pytest.mark.parametrize(("wait_s", "filled"), [(3600.0, False), (0.2, True)])
-def test_a_mirror_is_filled_some_time_after_the_first_batch(url, tmp_path, monkeypatch, wait_s, filled):
-    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0, FIRST_READS_S=wait_s, LOOK_INTERVAL_S=0.01)
+@pytest.mark.parametrize(("wait_s", "filled"), [(3600.0, False), (0.0, True)])
+def test_a_mirror_is_filled_if_a_stream_still_reads_after_some_time(
+    url, tmp_path, monkeypatch, wait_s, filled
+):
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0, FIRST_READS_S=3600.0, FIRST_READS=10**6)
     ref = fetched(yogadl.open_storage(url, mirror=tmp_path))
     iterator = iter(ref.stream(shuffle=True).batch(16))
     next(iterator)
+    time.sleep(0.3)
+    assert ref.locality().parts_here == 0  # one batch is all that was wanted
+    set_constants(monkeypatch, FIRST_READS_S=wait_s)
+    for _ in range(10):
+        next(iterator)
     if filled:
         wait_until(lambda: is_whole(ref), "the parts")
     else:
@@ -611,9 +618,9 @@ def test_in_a_fork_both_sides_read_and_fill(url, here, tmp_path, large, monkeypa
 
 _FILLING_AT_EXIT = """
 import sys, time, yogadl
-from yogadl.storage._remote import opener as _remote_opening, requests as _threads
+from yogadl.storage._remote import mirrored_cache, opener as _remote_opening, requests as _threads
 from yogadl.storage._files.local_bucket import LocalBucket
-_remote_opening.AT_ONCE_BYTES = 0
+_remote_opening.AT_ONCE_BYTES = mirrored_cache._FIRST_READS = 0
 _threads._EXIT_TIMEOUT_S = 1000.0
 get = LocalBucket.get
 def slowly(self, name, *more, **options):
@@ -636,9 +643,9 @@ def test_an_interpreter_ends_while_it_fills_the_mirror(url, tmp_path):
 
 _FILLING_AFTER_EXIT_BEGAN = """
 import os, sys, threading, yogadl
-from yogadl.storage._remote import opener as _remote_opening
+from yogadl.storage._remote import mirrored_cache, opener as _remote_opening
 from yogadl.storage._remote.mirrored_cache import MirroredCache
-_remote_opening.AT_ONCE_BYTES = 0
+_remote_opening.AT_ONCE_BYTES = mirrored_cache._FIRST_READS = 0
 fill_in, begun = MirroredCache.fill_in, threading.Event()
 def late(self, number, ranges, total, lock):
     found = os.fstat(lock)

@@ -57,7 +57,7 @@ def small(monkeypatch):
     """Let what is small here be read as if it were large: in windows of its own, a block at a time."""
     set_constants(monkeypatch, WINDOW_BYTES=1)
     set_constants(monkeypatch, BLOCK_AHEAD_REQUEST_BYTES=1)
-    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0, FIRST_READS=0)
 
 
 def fetched(url, *fields, **options):

@@ -201,7 +201,7 @@ def test_what_the_mirror_has_is_read_there_and_the_rest_is_compared(bucket, tmp_
 
 
 def test_a_part_that_arrives_meanwhile_is_no_way_around_the_check(bucket, tmp_path, monkeypatch):
-    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0, FIRST_READS=0)
     ref = bucket.fetched("check", mirror=tmp_path)
     for _ in range(3):
         for number, found in enumerate(ref.stream()):

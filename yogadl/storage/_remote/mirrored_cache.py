@@ -388,8 +388,8 @@ def _is_unchanged(status: os.stat_result, path: Path) -> bool:
 # the filling; and the number of parts that it looks for at a time, each with a call to the file system.
 _LOOK_INTERVAL_S: Final = 0.5
 PARTS_AT_ONCE: Final = 256
-# Filling begins once the first batches were read, since it would delay them: after this many reads of each
-# field, or this long after the first read, since a stream may read few fields, or pause.
+# Filling begins once the first batches were read, since it delays them, and a program may want no others:
+# with this many reads of each field, or with a read this long after the first, as few fields may be read.
 _FIRST_READS: Final = 4
 _FIRST_READS_S: Final = 5.0
 _FIRST_READS_INTERVAL_S: Final = 0.05
@@ -461,6 +461,7 @@ class Filler:
         self._look_from = 0
         self._reads = 0  # since the start
         self._first_read_s = 0.0
+        self._has_read_first = False
         self._starting = ProcessLock()
         self._pid = 0  # of the process that has the threads and the lock
         self._threads: DaemonThreads | None = None
@@ -485,9 +486,13 @@ class Filler:
 
     def note_read(self) -> None:
         """Note that a field of a batch was read; threads may miss one another's count."""
+        now = time.monotonic()
         if not self._reads:
-            self._first_read_s = time.monotonic()
+            self._first_read_s = now
         self._reads += 1
+        is_enough = self._reads >= _FIRST_READS * len(self._cache.table.fields)
+        if is_enough or now - self._first_read_s >= _FIRST_READS_S:
+            self._has_read_first = True
 
     def start(self) -> None:
         """Begin to fill once the first batches were read, unless this process does already."""
@@ -497,7 +502,7 @@ class Filler:
             if self._lock is not None:  # inherited through a fork: the parent keeps it
                 os.close(self._lock)
                 self._lock = None
-            self._pid, self._reads = os.getpid(), 0
+            self._pid, self._reads, self._has_read_first = os.getpid(), 0, False
             self._threads = DaemonThreads(1 + connection_count(), "yogadl-fill")
             fill = partial(_fill, weakref.ref(self), self._threads.ended.wait)
             self._threads.put(fill, lambda: None)
@@ -506,7 +511,7 @@ class Filler:
         """Download one part, if this process fills; return the pause until the next step, None for never."""
         assert self._threads is not None
         if self._lock is None:
-            if not self._has_read_first():
+            if not self._has_read_first:
                 self.look()
                 return _FIRST_READS_INTERVAL_S if self._are_away.any() else None
             self._lock = self._cache.try_to_fill()
@@ -539,12 +544,6 @@ class Filler:
             return _FAILURE_PAUSE_S
         self._has_failed = False
         return 0.0
-
-    def _has_read_first(self) -> bool:
-        """Return whether the first batches were read."""
-        if self._reads >= _FIRST_READS * len(self._cache.table.fields):
-            return True
-        return self._reads > 0 and time.monotonic() - self._first_read_s >= _FIRST_READS_S
 
     def _part_to_download(self) -> int | None:
         """Return the part to download next: one that is read next, or else the first that is away."""
