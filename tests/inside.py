@@ -148,6 +148,7 @@ yogadl.cli._head HEAD_READ_BYTES=_READ_BYTES
 yogadl.cli._output OUTPUT_DELAY_S=_DELAY_S
 yogadl.cli._report_page MOST_VERSIONS
 yogadl._core.shown MOST_IMAGE_BYTES
+yogadl._stream.stream SHOWN_BYTES=_SHOWN_BYTES
 yogadl.cli._report_page RECORDS
 yogadl.cli._report_page _MOST_RECORDS_PER_READ SAMPLING_MOST_BYTES=MOST_BYTES
 yogadl.cli._output WAITING_DELAY_S=_DELAY_S _TICK_S

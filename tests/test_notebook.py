@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from inside import MOST_SIDE
+from inside import MOST_SIDE, set_constants
 
 import yogadl
 
@@ -100,13 +100,20 @@ def test_names_and_values_are_text():
     assert "\\u202e\\x00" in shown.texts
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_fewer_records_are_shown_where_there_are_fewer(tmp_path, count):
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4])
+def test_three_records_are_shown_and_fewer_where_there_are_fewer(tmp_path, count):
     storage = yogadl.open_storage(tmp_path)
     storage.submit({"x": np.arange(5)}, "d", "1")
     ref = storage.fetch("d", "1")[:count]
     for shown in (ref, ref.stream(shuffle=True).batch(3)):
-        assert sum(text.startswith("record ") for text in Shown(shown).texts) == count
+        assert sum(text.startswith("record ") for text in Shown(shown).texts) == min(count, 3)
+
+
+@pytest.mark.parametrize(("size_bytes", "count"), [(99, 0), (100, 1), (199, 1), (200, 2), (300, 3), (400, 3)])
+def test_fewer_records_are_shown_if_they_are_large(monkeypatch, size_bytes, count):
+    set_constants(monkeypatch, SHOWN_BYTES=size_bytes)
+    shown = Shown(yogadl.from_source({"x": np.zeros((9, 100), np.uint8)}))
+    assert sum(text.startswith("record ") for text in shown.texts) == count
 
 
 def test_pickled_values_are_not_opened(tmp_path):
@@ -126,8 +133,10 @@ def test_what_cannot_be_read_shows_its_repr():
 
 
 def test_many_fields_and_large_images_are_bounded():
-    many = Shown(yogadl.from_source([{f"field {number}": number for number in range(50)}]))
-    assert "20 more fields" in many.texts
+    for count, more in ((29, 0), (30, 0), (31, 1), (50, 20)):
+        shown = Shown(yogadl.from_source([{f"field {number}": number for number in range(count)}]))
+        assert any("more fields" in text for text in shown.texts) == (more > 0)
+        assert (f"{more} more fields" in shown.texts) == (more > 0)
     noise = np.random.default_rng(0).integers(0, 255, (3, 500, 500, 3), np.uint8)
     content = yogadl.from_source({f"image {n}": noise for n in range(12)})._repr_html_()
     assert len(content) < 12 * 3 * MOST_SIDE**2 * 3 * 4 / 3

@@ -34,7 +34,10 @@ def ref(cached):
 
 
 def test_each_column_has_what_was_stored_in_order(ref):
-    rows = read(ref).take_all()
+    dataset = read(ref)
+    assert dataset.context.execution_options.preserve_order
+    assert not ray.data.DataContext.get_current().execution_options.preserve_order  # others' datasets
+    rows = dataset.take_all()
     assert [row["id"] for row in rows] == list(range(101))
     for n, (row, record) in enumerate(zip(rows, records(101), strict=True)):
         assert row["x"].tolist() == record["x"].tolist()

@@ -229,9 +229,12 @@ def read(ref: RecordsRef, *, tasks: int = -1, **options: Any) -> "ray.data.Datas
             f"a {type(ref).__name__} can't be read by tasks: pass the result of storage.fetch(...), or a "
             "view of it"
         )
-    return ray.data.read_datasource(
+    dataset = ray.data.read_datasource(
         _RefDatasource(ref), override_num_blocks=None if tasks == -1 else tasks, **options
     )
+    # By default Ray delivers first what is read first.
+    dataset.context.execution_options.preserve_order = True
+    return dataset
 
 
 class _RefDatasource(Datasource):  # type: ignore[misc]  # Ray is not annotated for us
