@@ -257,6 +257,26 @@ def test_no_batch_is_lost_where_the_function_raises():
     assert (delivered, failed) == (list(range(9)), 2)
 
 
+def test_a_function_that_fails_at_the_end_does_not_keep_a_loop_from_ending():
+    calls = []
+
+    def fail(found):
+        calls.append(found.batches)
+        raise OSError("no network")
+
+    batches = iter(stream_of(9).batch(3).on_stats(fail, 3600.0))
+    start = batches.state_dict()
+    for _ in range(2):
+        assert [len(next(batches)["id"]) for _ in range(3)] == [3, 3, 3]
+        with pytest.raises(OSError, match="no network"):
+            next(batches)
+        for _ in range(3):
+            with pytest.raises(StopIteration):
+                next(batches)
+        batches.load_state_dict(start)
+    assert calls == [3, 3]
+
+
 @pytest.mark.parametrize("given", [(None,), (5, 1.0), (print, 0), (print, -1.0), (print, "1")])
 def test_a_function_and_seconds_are_needed(given):
     with pytest.raises(ConfigurationError, match=r"on_stats|every_s"):

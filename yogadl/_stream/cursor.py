@@ -282,7 +282,7 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
         return CursorError(f"the cursor is of {what} {theirs!r}, the stream has {ours!r}: {remedy}")
 
     order, their_order = identity.order_in(state["epoch"]), dict(state["order"])
-    of_views = _remedy_for_views(identity)
+    of_views = "" if state["fingerprint"] == identity.fingerprint else _remedy_for_views(identity)
     mend = "open the stream with the same shuffle; a mix that has other weights, with this cursor"
     other_order = refuse("another order,", their_order, order, mend + of_views)
     if their_order != order and their_order.get("name") == order.get("name") == "mix":

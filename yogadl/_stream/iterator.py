@@ -219,22 +219,27 @@ class WatchedIterator(StreamIterator[Item_co]):
     Progress is a bar on a terminal, and a line now and then elsewhere.
     """
 
-    __slots__ = ("_end", "_reported_s", "_show", "_shown_s")
+    __slots__ = ("_end", "_has_ended", "_reported_s", "_show", "_shown_s")
 
     def __init__(self, recipe: Recipe, progress: SpanProgress, claims: Claims | None) -> None:
         super().__init__(recipe, progress, claims)
         self._show: Any = None
         self._shown_s = 0.0
         self._reported_s: float | None = None  # when `on_stats` was called; at first, when `next` was
+        self._has_ended = False
 
     def __next__(self) -> Item_co:
-        self._report()  # before the next item is taken: if the function raises, no item is lost
+        if not self._has_ended:
+            self._report()  # before the next item is taken: if the function raises, no item is lost
         try:
             item = super().__next__()
         except StopIteration:
             self._finish()
-            self._report(is_last=True)
+            if not self._has_ended:
+                self._has_ended = True  # first: if the function raises, the next `next` ends the loop
+                self._report(is_last=True)
             raise
+        self._has_ended = False  # it may have been, before `load_state_dict`
         if self._recipe.is_shown and perf_counter() - self._shown_s >= _SHOW_EVERY_S:
             self._update()
         return item
