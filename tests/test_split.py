@@ -360,6 +360,22 @@ def test_a_version_that_continues_others_wants_to_be_told(storage):
     )
 
 
+@pytest.mark.parametrize("by", [None, "label"])
+def test_a_slice_that_is_an_earlier_version_is_split_as_that_one(storage, by):
+    first, second, third = grown(storage, (100, 30, 71))
+    for view in (third[:100], third[:130][:100], third[:100].map(dict), third.fields("id", "label")[:100]):
+        for grows in (None, True, False):
+            shares = zip(
+                first.split(0.8, seed=2, by=by), view.split(0.8, seed=2, by=by, grows=grows), strict=True
+            )
+            assert all(old.fingerprint == new.fingerprint and ids(old) == ids(new) for old, new in shares)
+    for view in (third[:130], yogadl.concat([third[:100], third]), third[:129]):
+        with pytest.raises(ConfigurationError, match="continues version"):
+            view.split(0.8)
+    for old, new in zip(second.split(0.8, grows=True), third[:130].split(0.8, grows=True), strict=True):
+        assert old.fingerprint == new.fingerprint
+
+
 def test_records_of_several_versions_in_one_are_refused(storage):
     tokens = [{"tokens": np.arange(number % 5)} for number in range(20)]
     storage.submit(tokens, "t", "0")

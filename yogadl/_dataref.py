@@ -132,9 +132,11 @@ class RecordsRef(StreamedRef[Item_co]):
     @overload
     def __getitem__(self, index: slice) -> "RecordsRef[Item_co]": ...
     def __getitem__(self, index: Any) -> Any:
-        """Return a copy of one record, or a view for a slice."""
+        """Return a copy of one record, or a view for a slice; ``ref[:]`` has the same fingerprint."""
         if isinstance(index, slice):
-            return RecordsRef(SlicedRecords(self._records, range(len(self))[index]))
+            every = range(len(self))
+            is_all = every[index] == every
+            return RecordsRef(self._records if is_all else SlicedRecords(self._records, every[index]))
         try:
             number = index.__index__()
         except (AttributeError, TypeError):

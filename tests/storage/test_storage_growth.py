@@ -519,11 +519,32 @@ def test_a_cursor_of_a_view_of_the_base_is_told_which_lines_go_on(storage, view,
 
 def test_a_slice_that_is_an_earlier_version_has_its_fingerprint(base):
     base.append(records(97, 101), "d", "2", base_version="1")
-    ref, first = base.fetch("d", "2"), base.fetch("d", "1")
-    for same in (ref[:97], ref.map(dict)[:97], ref.fields("x")[0:97]):
+    base.append(records(101, 105), "d", "3", base_version="2")
+    third, ref, first = (base.fetch("d", version) for version in "321")
+    for same in (
+        ref[:97],
+        ref.map(dict)[:97],
+        ref.fields("x")[0:97],
+        third[:101][:97],
+        third[:101].map(dict)[:97],
+    ):
         assert same.fingerprint == first.fingerprint
-    for other in (ref[:96], ref[1:97], ref[:98], ref[96::-1], ref[:97][::2], first[:97]):
+        assert same.lineage == first.lineage
+    assert third[:101].fingerprint == ref.fingerprint
+    assert third[:101].lineage == ref.lineage
+    for other in (ref[:96], ref[1:97], ref[:98], ref[96::-1], ref[:97][::2], first[:96]):
         assert other.fingerprint != first.fingerprint
+        assert other.lineage is None
+
+
+def test_a_slice_of_all_records_takes_the_cursors_of_the_reference(base):
+    ref = base.fetch("d", "1")
+    for view in (ref, ref.select([3, 1, 2]), ref[::-1], ref[:0]):
+        for same in (view[:], view[0 : len(view)], view[: len(view) + 5]):
+            assert same.fingerprint == view.fingerprint
+            same.stream(shuffle=True, cursor=view.stream(shuffle=True).state_dict())
+    assert ref[::-1].fingerprint != ref.fingerprint
+    assert ref[:][0]["x"].tolist() == ref[0]["x"].tolist()
 
 
 def test_a_version_says_which_ones_it_continues(base):

@@ -266,18 +266,19 @@ def locality_of(records: Any) -> Locality:
 
 def lineage_of(records: Any) -> Lineage | None:
     """Return the dataset version whose records these are; None unless they are all records of one version."""
-    fingerprint = records.fingerprint
-    for view in views_of(records):
-        if hasattr(view, "lineage") and view.fingerprint == fingerprint:
-            found: Lineage = view.lineage
-            return found
-    return None
+    views = (view for view in views_of(records) if getattr(view, "lineage", None) is not None)
+    return next((view.lineage for view in views if view.fingerprint == records.fingerprint), None)
 
 
 def grown_versions(records: Any) -> list[Lineage]:
-    """Return the versions that begin with others, of these records and of all records below their views."""
-    lineages = [view.lineage for view in _each_once(records) if hasattr(view, "lineage")]
-    return [lineage for lineage in lineages if lineage is not None and lineage.earlier]
+    """Return the versions that begin with others, of these records and of the records that they are views of.
+
+    Below a slice that is an earlier version, there is a later one, whose other records are not read.
+    """
+    lineage: Lineage | None = getattr(records, "lineage", None)
+    found = (each for parent in parents_of(records) for each in grown_versions(parent))
+    grown = found if lineage is None else [lineage]
+    return list(dict.fromkeys(each for each in grown if each.earlier))
 
 
 def _each_once(records: Any) -> Iterator[Any]:
@@ -288,10 +289,14 @@ def _each_once(records: Any) -> Iterator[Any]:
 def views_of(records: Any) -> Iterator[Any]:
     """Yield records, and all records that they are views of."""
     yield records
+    for parent in parents_of(records):
+        yield from views_of(parent)
+
+
+def parents_of(records: Any) -> Sequence[Any]:
+    """Return the records that these are a view of; none if they are no view."""
     parents = getattr(records, "parents", None) or (getattr(records, "parent", None),)
-    for parent in parents:
-        if parent is not None:
-            yield from views_of(parent)
+    return [parent for parent in parents if parent is not None]
 
 
 @frozen

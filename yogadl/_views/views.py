@@ -17,6 +17,7 @@ from yogadl._core.protocols import (
     Column,
     Earlier,
     Indices,
+    Lineage,
     Memory,
     OnPlanned,
     RandomAccess,
@@ -62,7 +63,8 @@ class SelectedRecords:
 class SlicedRecords:
     """A slice of other records: every n-th one between two indices.
 
-    A slice that has the records of an earlier version has its fingerprint, so its cursors are valid.
+    A slice that has the records of an earlier version has its fingerprint and lineage: its cursors are valid,
+    and it is split as that version is.
     """
 
     def __init__(self, parent: RandomAccess, chosen: range) -> None:
@@ -70,15 +72,24 @@ class SlicedRecords:
         self._range = chosen
         self.spec = parent.spec
         self.record_bytes = parent.record_bytes
-        earlier = _earlier_version(parent, chosen)
+        self._earlier = _earlier_version(parent, chosen)
         self.fingerprint = (
             hash_of("slice", parent.fingerprint, chosen.start, chosen.step, len(chosen))
-            if earlier is None
-            else earlier.fingerprint
+            if self._earlier is None
+            else self._earlier.fingerprint
         )
 
     def __len__(self) -> int:
         return len(self._range)
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """The earlier version that has these records, if any, and the versions that it begins with."""
+        later = None if self._earlier is None else lineage_of(self.parent)
+        if later is None or self._earlier is None:
+            return None
+        older = later.earlier[: later.earlier.index(self._earlier)]
+        return Lineage(later.id, self._earlier.version, earlier=older)
 
     def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
         """Return the parent, and the indices and the field's number there."""
