@@ -122,9 +122,21 @@ def test_pickled_values_are_not_opened(tmp_path):
     assert {"pickled", "5"} <= set(Shown(storage.fetch("d", "1", allow_pickle=True)).texts)
 
 
-def test_what_cannot_be_read_shows_its_repr():
+def test_what_continues_from_a_cursor_shows_the_records_that_come_next():
+    stream = yogadl.from_source(rows()).stream()
+    for shown in (stream, stream.batch(2), stream.batch(2).map(len)):
+        shown.load_state_dict(stream.cursor(4))
+        assert [text for text in Shown(shown).texts if text.startswith("word ")] == [
+            "word 4",
+            "word 5",
+            "word 6",
+        ]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(3)])
+def test_what_cannot_be_read_shows_its_repr(error):
     def fail(record):
-        raise RuntimeError("no")
+        raise error
 
     ref = yogadl.from_source(rows())
     for shown in (ref.map(fail, spec=ref.spec), ref.stream().map(fail, spec=ref.spec)):

@@ -124,6 +124,18 @@ def test_loaders_of_one_stream_count_for_themselves(clock):
     assert other.stats().stages == {"read": 3.0}
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_loader_that_never_ran_has_no_times_of_the_one_that_it_was_made_of(clock, ahead):
+    one = open_stream(SlowSource(6, clock)).batch(3)
+    one = one.prefetch(2) if ahead else one
+    other = one.map(lambda batch: batch)
+    empty = other.stats()
+    list(one)
+    assert one.stats().stages == {"read": 2.0}
+    assert other.stats() == empty
+    assert (empty.stages, empty.ready) == ({}, None)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_it_says_how_many_batches_were_ready(threads):
     source = MemorySource(20, record_bytes=1_000_000)

@@ -117,8 +117,7 @@ class WaitTimes:
         self._ended = None
         if self._began is None:
             self._began = perf_counter()
-            counters = run.counters
-            self._before = counters.stages(), counters.asked, counters.ready, run.received()
+            self._before = _counts_of(run)
 
     def end(self) -> None:
         """Note that the items have ended."""
@@ -139,11 +138,12 @@ class WaitTimes:
 
     def stats(self, run: Run, items: int, records: int, size_bytes: int) -> Stats:
         """Return the statistics since the beginning."""
-        counters = run.counters
         stages, asked, ready, (requests, received_bytes) = self._before
-        took = {stage: seconds - stages.get(stage, 0.0) for stage, seconds in counters.stages().items()}
-        asked = counters.asked - asked
-        requests_now, received_now = run.received()
+        # Loaders that were made of one another count together: what another one did before is left out.
+        now = self._before if self._began is None else _counts_of(run)
+        stages_now, asked_now, ready_now, (requests_now, received_now) = now
+        took = {stage: seconds - stages.get(stage, 0.0) for stage, seconds in stages_now.items()}
+        asked = asked_now - asked
         return Stats(
             batches=items,
             records=records,
@@ -151,10 +151,16 @@ class WaitTimes:
             seconds=0.0 if self._began is None else (self._ended or perf_counter()) - self._began,
             waited_s=self.waited_s,
             stages={stage: seconds for stage, seconds in took.items() if seconds},
-            ready=(counters.ready - ready) / asked if asked else None,
-            ranges=0 if self._began is None else requests_now - requests,
-            range_bytes=0 if self._began is None else received_now - received_bytes,
+            ready=(ready_now - ready) / asked if asked else None,
+            ranges=requests_now - requests,
+            range_bytes=received_now - received_bytes,
         )
+
+
+def _counts_of(run: Run) -> Any:
+    """Return the counters of a run as they are now."""
+    counters = run.counters
+    return counters.stages(), counters.asked, counters.ready, run.received()
 
 
 _EXIT_TIMEOUT_S = 5.0

@@ -72,8 +72,8 @@ class Loader(Restartable[Item_co]):
         return f"<Loader of {self.stream!r}, batch {cut.size}, epochs {cut.epochs}{passed}>"
 
     def _repr_html_(self) -> str | None:
-        """Return what a notebook shows: the first records of the stream, before they become batches."""
-        return html_of(self, lambda: self.stream)
+        """Return what a notebook shows: the next iterator's first records, before they become batches."""
+        return html_of(self, lambda: self.stream.starting(self._claims.next_span().start))
 
     @property
     def batch_size(self) -> int:
@@ -263,8 +263,8 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         return f"<RecordStream of {shard.records} records, order {name}, {share}{passed}>"
 
     def _repr_html_(self) -> str | None:
-        """Return what a notebook shows: the fields and the first records."""
-        return html_of(self, lambda: self)
+        """Return what a notebook shows: the fields, and the next iterator's first records."""
+        return html_of(self, lambda: self.starting(self._claims.next_span().start))
 
     @property
     def source(self) -> RandomAccess:
@@ -526,7 +526,7 @@ def html_of(shown: object, stream_of: Callable[[], RecordStream]) -> str | None:
         rows = run.rows(run.start, 0, min(own, _SHOWN_RECORDS, _SHOWN_BYTES // run.record_bytes))
         records = values_of(run.spec, partial(run.read, rows), len(rows)) if len(rows) else []
         return notebook_html(repr(shown), run.spec, rows.indices.tolist(), records)
-    except Exception:  # noqa: BLE001  (a notebook shows the error instead of the object)
+    except (Exception, SystemExit):  # noqa: BLE001  (a notebook would show the error, or end)
         return None
 
 
