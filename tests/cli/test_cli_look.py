@@ -294,6 +294,22 @@ def test_short_text_is_whole_where_long_text_is_cut(yoga, storage, root):
     assert row.split() == ["0", repr(whole), f"'{'a' * 12}'...", f"'{'b' * 12}'..."]
 
 
+def test_text_with_some_escapes_is_cut_at_the_same_width(yoga, storage, root, monkeypatch):
+    records = {"line": "one\ntwo " * 20, "raw": b"\x00" + b"a" * 90, "more": "x" * 99}
+    storage.submit([records], "d", "1")
+    _, row = yoga("head", "d", "1", "-s", root).out.splitlines()
+    assert row.split("  ")[-3:] == [
+        r"'one\ntwo one'...",
+        r"91 bytes: b'\x00aaaaaaaa'...",
+        "'xxxxxxxxxxxx'...",
+    ]
+    storage.submit([records | {"f" * 99: 0}], "d", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    out = yoga("head", "d", "1", "-s", root).out
+    assert "characters: '" + r"one\ntwo " * 4 + r"one\n'..." in out
+    assert r"91 bytes: b'\x00" + "a" * 36 + "'..." in out
+
+
 def test_large_integers_are_exact(yoga, storage, root):
     storage.submit([{"n": np.array([2**63 - 1, -(2**53) - 1]), "u": np.uint64(2**64 - 1)}], "d", "1")
     out = yoga("head", "d", "1", "-s", root).out
@@ -316,12 +332,12 @@ def test_arrays_are_shown_by_dtype_shape_least_and_greatest(yoga, storage, root)
     lines = yoga("head", "d", "1", "-s", root).out.splitlines()
     assert dict(line.split(None, 1) for line in lines[1:]) == {
         "image": "uint8[2x2x3] 0 to 11",
-        "nan": "float32[3] -1.5 to 2",
-        "all_nan": "float64[2]",
+        "nan": "float32[3] -1.5 to 2, 1 NaN",
+        "all_nan": "float64[2], 2 NaN",
         "empty": "float64[0x3]",
         "bool": "bool[2] False to True",
         "complex": "complex128[1]",
-        "date": "datetime64[D][2] 2024-01-02 to 2024-01-02",
+        "date": "datetime64[D][2] 2024-01-02 to 2024-01-02, 1 NaT",
         "words": "str[2]",
     }
     (found,) = json.loads(yoga("head", "d", "1", "-s", root, "--json").out)["head"]
@@ -342,6 +358,8 @@ def test_small_floats_have_least_and_greatest_too(yoga, storage, root):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     storage.submit([{"x": np.array([1, 2], ml_dtypes.bfloat16), "y": ml_dtypes.bfloat16(3)}], "d", "1")
     assert "bfloat16[2] 1 to 2  3" in yoga("head", "d", "1", "-s", root).out
+    storage.submit([{"x": np.array([1, np.nan], ml_dtypes.bfloat16)}], "d", "1")
+    assert "bfloat16[2] 1 to 1, 1 NaN" in yoga("head", "d", "1", "-s", root).out
 
 
 def test_pickled_fields_are_not_opened(yoga, storage, root, tmp_path):

@@ -62,14 +62,16 @@ def values_of(spec: Spec, read: Callable[[list[int]], Sequence[Column]], count: 
 
 
 def text_of(leaf: Leaf, value: Any, is_brief: bool = False) -> str:  # any value of a batch
-    """Return a value in a few words: a scalar as it is, an array as dtype, shape, least and greatest."""
+    """Return a value in a few words: a scalar as it is, an array as dtype, shape, least, greatest, NaNs."""
     if leaf.dtype == OBJECT:
         return "pickled"
     if isinstance(value, np.ndarray) and value.ndim:
         shape = "x".join(map(str, value.shape))
         bounds = _bounds(value)
         between = "" if bounds is None else f" {_number(bounds[0])} to {_number(bounds[1])}"
-        return f"{leaf.dtype}[{shape}]{between}"
+        missing = 0 if value.dtype.kind in "Oc" else np.count_nonzero(value != value)
+        without = f", {missing:,} {'NaT' if value.dtype.kind in 'mM' else 'NaN'}" if missing else ""
+        return f"{leaf.dtype}[{shape}]{between}{without}"
     if isinstance(value, str | bytes):
         return _cut_value(value, is_brief)
     return _number(_plain(value))
@@ -80,10 +82,8 @@ def _cut_value(value: str | bytes, is_brief: bool) -> str:
     if len(value) <= whole and len(repr(value)) <= whole + len("b''"):
         return repr(value)
     kept = value[:most]
-    if len(repr(kept)) > most + len("b''"):
-        kept = value[: most // 4]  # most characters are escaped, each by four characters or more
-    if len(kept) == len(value):
-        return repr(value)
+    while len(repr(kept)) > most + len("b''"):  # some characters are escaped
+        kept = kept[:-1]
     if isinstance(value, bytes):
         return f"{len(value):,} bytes: {kept!r}..."
     return f"{kept!r}..." if is_brief else f"{len(value):,} characters: {kept!r}..."
