@@ -29,7 +29,7 @@ from store_proxy import (
 )
 from turns import by_turns
 
-from yogadl.errors import StorageError
+from yogadl.errors import CredentialsError, StorageError
 
 CONTENT = random.Random(7).randbytes(3_000_001)
 MIDDLE = 1_500_000
@@ -334,6 +334,8 @@ def says_that_the_grant_is_revoked(exchange: Exchange) -> None:
     ("status", "code", "mend"),
     [
         (403, "InvalidAccessKeyId", "check the key and its secret"),
+        (401, "AuthFailure", "the credentials are wrong, or none are given"),
+        (401, "Other", "check the key and its secret"),
         (400, "ExpiredToken", "renew them"),
         (400, "AuthorizationHeaderMalformed", "give the right one"),
         (404, "NoSuchBucket", "check its name"),
@@ -350,6 +352,31 @@ def test_each_refusal_of_s3_says_what_to_do(s3_place: Place, status: int, code: 
             with pytest.raises(StorageError, match=rf"some/root.*{mend}.*{status} {code}: said the test"):
                 use()
         assert len(proxy.requests) == len(uses)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, CredentialsError), (403, StorageError)])
+def test_an_answer_without_a_body_has_its_status_once(
+    s3_place: Place, status: int, kind: type[StorageError]
+) -> None:
+    with proxy_before(s3_place.options["endpoint_url"]) as proxy:
+        proxy.breaks(any_request, refuses(status, "AccessDenied"))
+        with pytest.raises(StorageError, match=rf"\({status}: \w") as caught:
+            s3_place.through(proxy.url).open().head("name")
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("place", ["moto_place", "gcs_place"])
+def test_a_refusal_of_anonymous_access_speaks_of_no_credentials_that_are_there(
+    place: str, request: pytest.FixtureRequest
+) -> None:
+    given = request.getfixturevalue(place)
+    with proxy_before(given.options["endpoint_url"]) as proxy:
+        bucket = Place(given.url, {"endpoint_url": proxy.url, "anonymous": True}).open()
+        for status, says in ((403, "without other credentials are not"), (401, "or none are given")):
+            proxy.rules.clear()
+            proxy.breaks(any_request, refuses(status, "AccessDenied"))
+            with pytest.raises(StorageError, match=says):
+                read(bucket, "name")
 
 
 @pytest.mark.parametrize(

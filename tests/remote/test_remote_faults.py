@@ -20,7 +20,13 @@ from processes import Process, wait_until
 from store_proxy import Request, StoreProxy, loses_the_answer, proxy_before, refuses, resets
 
 import yogadl
-from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    CredentialsError,
+    DatasetNotFoundError,
+    StorageError,
+)
 from yogadl.storage import CacheStorage
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
@@ -194,6 +200,16 @@ def test_a_reader_needs_no_permission_to_write(broken: tuple[Place, StoreProxy],
     with pytest.raises(DatasetNotFoundError):
         storage.fetch("some/data", "3")
     assert {request.method for request in proxy.requests} <= {"GET", "HEAD"}
+
+
+def test_wrong_credentials_are_one_error_and_no_warning(
+    broken: tuple[Place, StoreProxy], opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, proxy = broken
+    proxy.breaks(lambda request: True, refuses(401, "AuthFailure"))
+    with pytest.raises(CredentialsError):
+        submit(opened(place))
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_who_may_not_write_is_told_so_before_anything_is_built(

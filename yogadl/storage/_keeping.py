@@ -17,7 +17,14 @@ from yogadl._core.arguments import in_words
 from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._core.key import RESERVED_NAMES, DatasetKey
 from yogadl._format.manifest import read_manifest
-from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, LeaseError, StorageError
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    CredentialsError,
+    DatasetNotFoundError,
+    LeaseError,
+    StorageError,
+)
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
 from yogadl.storage._catalogue.parts import open_table, part_files
@@ -581,7 +588,7 @@ def clear_unresumable(
                 found = pruning.unresumable(backend.catalogue.versions(dataset_id), own, published, age_s)
                 for _ in pruning.remove(found, exclusion):
                     pass
-    except OfflineError:
-        pass  # offline, no build was begun, and the call raises its own error
+    except (OfflineError, CredentialsError):
+        pass  # the call raises the error itself, or the next one does
     except (StorageError, LeaseError, CacheFormatError) as error:
         _log.warning("yogadl: the files of unfinished builds of %r were not removed: %s", dataset_id, error)

@@ -435,6 +435,8 @@ def _no_credentials(error: Any, verb: Verb, url: str) -> StorageError:
         return _broken_off(error.__cause__, verb, url)
     if isinstance(error, TransportError) or error.retryable:
         return transient(verb, url, str(error))
+    if str(error).startswith("Anonymous credentials"):  # the store answered 401
+        return refused(Refusal.WRONG_SECRET, verb, url, "", str(error))
     if isinstance(error, DefaultCredentialsError):
         return refused(Refusal.NO_CREDENTIALS, verb, url, _GIVE_CREDENTIALS, str(error))
     return refused(Refusal.EXPIRED, verb, url, "or this machine's clock is wrong", str(error))

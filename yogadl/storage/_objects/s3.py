@@ -158,6 +158,7 @@ _REFUSALS: Final = {
     "InvalidAccessKeyId": Refusal.WRONG_SECRET,
     "SignatureDoesNotMatch": Refusal.WRONG_SECRET,
     "InvalidToken": Refusal.WRONG_SECRET,
+    "AuthFailure": Refusal.WRONG_SECRET,
     "ExpiredToken": Refusal.EXPIRED,
     "ExpiredTokenException": Refusal.EXPIRED,
     "TokenRefreshRequired": Refusal.EXPIRED,
@@ -464,15 +465,18 @@ _SDK: Final = Sdk(
 
 def _refused(error: Any, verb: Verb, url: str) -> StorageError:
     status, code = _status(error), _code(error)
-    detail = f"{status} {code}: {error.response.get('Error', {}).get('Message', '')}"
+    # The answer to a HEAD has no body: its code is the status.
+    named = code if code == str(status) else f"{status} {code}"
+    detail = f"{named}: {error.response.get('Error', {}).get('Message', '')}"
     if code in _TRANSIENT or is_transient(status):
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         return transient(verb, url, detail, retry_after=headers.get("retry-after"))
     if code in _REFUSALS:
         return refused(_REFUSALS[code], verb, url, "", detail)
-    if status in (401, 403):
+    if status == 401:
+        return refused(Refusal.WRONG_SECRET, verb, url, "", detail)
+    if status == 403:
         return refused(Refusal.FORBIDDEN, verb, url, _PERMISSIONS[verb], detail)
-    # The answer to a HEAD has no body, and so no code.
     remedy = "the credentials may be wrong or have expired" if code == "400" else ""
     return refused(Refusal.OTHER, verb, url, remedy, detail)
 

@@ -39,9 +39,12 @@ class Refusal(enum.Enum):
 
     NO_BUCKET = (errno.ENOENT, "there is no such bucket: check its name and the endpoint, or make the bucket")
     NO_CREDENTIALS = (errno.EACCES, "no credentials were found")
-    WRONG_SECRET = (errno.EACCES, "the credentials are wrong: check the key and its secret")
+    WRONG_SECRET = (
+        errno.EACCES,
+        "the credentials are wrong, or none are given: check the key and its secret",
+    )
     EXPIRED = (errno.EACCES, "the credentials have expired: renew them and try again; what is written stays")
-    FORBIDDEN = (errno.EACCES, "these credentials are not allowed to")
+    FORBIDDEN = (errno.EACCES, "requests without other credentials are not allowed to")
     ELSEWHERE = (
         errno.ENXIO,
         "the bucket is in another region, or behind another endpoint: give the right one",
