@@ -175,3 +175,10 @@ def test_a_reference_to_a_single_leaf_gives_leaves(tmp_path):
     assert ref.gather([3, 4]).dtype == np.int16
     with pytest.raises(ConfigurationError, match="no fields to choose from"):
         ref.fields("x")
+
+
+@pytest.mark.parametrize("names", [("n", "t"), ["n", "t"]])
+def test_fields_in_one_argument_are_told_how_to_be_given(ref, names):
+    for given in (ref, yogadl.mix({"a": (ref, 1)})):
+        with pytest.raises(ConfigurationError, match=r"write fields\('n', 't'\)"):
+            given.fields(names)

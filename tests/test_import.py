@@ -128,7 +128,7 @@ def test_every_adapter_is_an_attribute():
 
 def test_dir_lists_public_names_only():
     _ = yogadl.storage.S3Storage  # what was used once is listed as before
-    assert set(dir(yogadl)) == {*yogadl.__all__, "adapters", "dataref"}
+    assert set(dir(yogadl)) == {*yogadl.__all__, "adapters", "dataref", "tensorflow"}
     assert set(dir(yogadl.storage)) == set(yogadl.storage.__all__)
 
 
@@ -136,7 +136,7 @@ def test_looking_at_all_names_needs_no_framework(tmp_path):
     code = (
         "import inspect, sys, yogadl;"
         "names = dict(inspect.getmembers(yogadl)) | dict(inspect.getmembers(yogadl.adapters));"
-        "assert {'Blocks', 'adapters', 'dataref', 'open_storage', 'storage'} <= set(names);"
+        "assert {'Blocks', 'adapters', 'dataref', 'open_storage', 'storage', 'tensorflow'} <= set(names);"
         "assert not {'tensorflow', 'torch', 'jax', 'grain', 'keras', 'pytest'} & set(sys.modules)"
     )
     child = in_a_child(code, tmp_path)

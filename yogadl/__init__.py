@@ -91,5 +91,5 @@ if not TYPE_CHECKING:  # type checkers know the names above, and no others
 
 
 def __dir__() -> list[str]:
-    # Not `tensorflow` and `testing`: a look at all names would import them, and the packages that they need.
-    return sorted([*__all__, "adapters", "dataref"])
+    # Not `testing`: a look at all names would import it, and pytest.
+    return sorted([*__all__, "adapters", "dataref", "tensorflow"])
