@@ -345,10 +345,11 @@ class RecordsRef(StreamedRef[Item_co]):
 
     def fields(self, *names: str | int) -> "RecordsRef":
         """Return a view with just these fields; the others are not read. Cursors stay valid."""
-        if names and isinstance(names[0], tuple | list):
-            each = ", ".join(map(repr, names[0]))
+        first: Any = names[0] if names else None  # the caller may pass any object
+        if isinstance(first, tuple | list):
+            each = ", ".join(map(repr, first))
             raise ConfigurationError(
-                f"fields takes names, not a {type(names[0]).__name__}: write fields({each})"
+                f"fields takes names, not a {type(first).__name__}: write fields({each})"
             )
         spec, numbers = self.spec.project(names)
         return RecordsRef(ProjectedRecords(self._records, spec, numbers))

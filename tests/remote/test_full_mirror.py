@@ -68,8 +68,8 @@ def read_from_a_full_disk(url: str, folder: Path, when: str, check: bool) -> tup
         yogadl.open_storage(url, **options)._backend.catalogue.opener.mirror.location.prepare()
         fill(folder)
     messages = Messages()
-    storage = yogadl.open_storage(url, **options)
-    for _ in range(2):
+    for _ in range(2):  # a process says it once, however many storages it opens with this mirror
+        storage = yogadl.open_storage(url, **options)
         ref = storage.fetch("set", "1", check=check)
         batches = list(ref.stream(shuffle=True).batch(16))
         assert sorted(int(x) for batch in batches for x in batch["x"]) == list(range(RECORDS))

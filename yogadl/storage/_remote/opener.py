@@ -4,6 +4,7 @@ A cache is opened from the mirror, after a download to the mirror, or by range.
 """
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -148,7 +149,7 @@ class MirrorOpener:
         self._fill = fill
         self._spending = spending or Spending()
         self._verify: Verify = verify
-        self._has_warned_of_store = self._has_warned_of_full_mirror = False
+        self._has_warned_of_store = False
 
     def __reduce__(self) -> Any:
         options = self._is_mapped, self._fill, self._spending, self._verify
@@ -252,9 +253,10 @@ class MirrorOpener:
         return new_reader(manifest, table, files, sums if check else None, maps=False)
 
     def _warn_full(self, what: str, error: StorageError) -> None:
-        """Log once that the mirror has no room."""
-        if not self._has_warned_of_full_mirror:
-            self._has_warned_of_full_mirror = True
+        """Log that the mirror has no room, once in this process."""
+        told = _told_of_full(repr(self.mirror))
+        if not told:
+            told.append(what)
             _log.warning("yogadl: %s read by range: %s", what, error)
 
     def _sums(self, manifest: Manifest, table: PartTable, *, check: bool) -> "Checksums | None":
@@ -422,3 +424,9 @@ def _checked_bucket(
             f"{', '.join(unknown)}: no option of {url}; it takes {', '.join(named) or 'no options'}"
         )
     return kind(*location, **options)
+
+
+@functools.cache
+def _told_of_full(_: str) -> list[str]:
+    """Return what this process has logged of a mirror that has no room; one list for each mirror."""
+    return []
