@@ -209,7 +209,10 @@ class RecordsRef(StreamedRef[Item_co]):
         )
 
     def locality(self) -> Locality:
-        """Return how much of the cache is on this machine, and how much was read by range.
+        """Return how much of the cache is on this machine, and how much this process has read by range.
+
+        The parts here are those that any process has downloaded; the ranges of worker processes are in
+        `Loader.stats`.
 
         Example:
             >>> import yogadl

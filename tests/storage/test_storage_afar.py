@@ -336,6 +336,17 @@ def large(monkeypatch):
     set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0, FIRST_READS=0)
 
 
+def test_locality_has_the_parts_that_other_processes_have_downloaded(url, tmp_path):
+    ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill="never"))
+    assert ref[3]
+    assert ref.locality().parts_here == 0
+    fetched(yogadl.open_storage(url, mirror=tmp_path))
+    found = ref.locality()
+    assert (found.parts_here, found.bytes_here) == (found.parts, found.bytes)
+    next(tmp_path.rglob("*.mdb")).unlink()
+    assert ref.locality().parts_here == found.parts - 1
+
+
 def is_whole(ref):
     return ref.locality().parts_here == ref.locality().parts
 

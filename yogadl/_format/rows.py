@@ -307,6 +307,10 @@ class AwayParts(Protocol):
 
     are_away: NDArray[np.bool_]
 
+    @property
+    def are_here(self) -> NDArray[np.bool_]:
+        """Whether each part is on this machine by now: other processes download parts, too."""
+
     def read(
         self,
         parts: Int64s,

@@ -290,7 +290,7 @@ class CachedRecords:
         """The numbers of parts and bytes in all and on this machine."""
         parts = self.open()[1].parts
         sizes = parts.table.size_bytes
-        here = sizes if parts.away is None else sizes[~parts.away.are_away]
+        here = sizes if parts.away is None else sizes[parts.away.are_here]
         return Locality(len(sizes), len(here), int(sizes.sum()), int(here.sum()), *self.received)
 
     def planner(self) -> Any:

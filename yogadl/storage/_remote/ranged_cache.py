@@ -91,6 +91,11 @@ class RangedCache:
         """The reader of the parts that are not here."""
         return self
 
+    @property
+    def are_here(self) -> NDArray[np.bool_]:
+        """Whether each part is on this machine by now, whichever process has downloaded it."""
+        return ~self.are_away if self._mirrored is None else ~self.are_away | self._mirrored.are_here()
+
     def path(self, part: int) -> str:
         """Return the path of the file of a part that is here; a file that was removed is downloaded again.
 
