@@ -508,13 +508,56 @@ def test_a_cursor_of_a_view_of_the_base_is_told_which_lines_go_on(storage, view,
         left = [str(batch) for batch in batches]
         with pytest.raises(CursorError) as caught:
             view(storage.fetch("d", "3")).stream(**options, cursor=cursor)
-        assert (
-            ". 'd' version '3' begins with version '2': if the cursor is of the same views of that one, "
-            "write storage.fetch('d', '2') in place of storage.fetch('d', '3'), or "
-            "storage.fetch('d', '3')[:50], which is the same (earlier ones: '1' [:40])"
-        ) in str(caught.value)
+        assert str(caught.value).endswith(
+            f". The cursor is of the same views of version '{version}', with which 'd' version '3' begins: "
+            f"write storage.fetch('d', '3')[:{count}] in place of storage.fetch('d', '3')"
+        )
         same = view(storage.fetch("d", "3")[:count]).stream(**options, cursor=cursor)
         assert [str(batch) for batch in same.batch(3)] == left
+
+
+def test_a_cursor_of_other_data_gets_no_hint_of_versions(base):
+    base.append(records(97, 101), "d", "2", base_version="1")
+    base.submit(records(97, 197), "e", "1")
+    first, second, other = base.fetch("d", "1"), base.fetch("d", "2"), base.fetch("e", "1")
+    cursors = [view.stream().state_dict() for view in (other, other[:97], other[:50], first[3:], first[::-2])]
+    for view in (second[:100], second[:50], second[::2], second.select([3, 1, 2]), first, second):
+        for cursor in cursors:
+            with pytest.raises(CursorError) as caught:
+                view.stream(cursor=cursor)
+            assert "version '" not in str(caught.value)
+
+
+def test_a_cursor_of_a_part_of_the_base_is_told_which_records_are_that_part(base):
+    base.append(records(97, 101), "d", "2", base_version="1")
+    base.append(records(101, 105), "d", "3", base_version="2")
+    first, second, third = (base.fetch("d", version) for version in "123")
+    base.delete("d", "1")
+    for old, new, count in (
+        (first, third[:100], 97),
+        (second, third[:104], 101),
+        (first[::-2], third[::-2], 97),
+        (second[5:], third[5:], 101),
+        (first.map(dict)[3:].fields("x")[::3], third.map(dict)[3:].fields("x")[::3], 97),
+    ):
+        with pytest.raises(
+            CursorError, match=rf"write storage\.fetch\('d', '3'\)\[:{count}\] in place"
+        ) as caught:
+            new.stream(cursor=old.stream().state_dict())
+        assert "storage.fetch('d', '1')" not in str(caught.value)
+
+
+def test_a_cursor_of_a_later_version_names_that_one(base):
+    base.append(records(97, 101), "d", "2", base_version="1")
+    base.append(records(101, 105), "d", "3", base_version="2")
+    first, third = base.fetch("d", "1"), base.fetch("d", "3")
+    cursor = third.stream().state_dict()
+    for ref in (first, third[:97], third[:101], first.map(dict)):
+        with pytest.raises(CursorError, match=r"The cursor is of 'd' version '3': open that one$"):
+            ref.stream(cursor=cursor)
+    base.delete("d", "3")
+    with pytest.raises(CursorError, match=r"the stream has 97: open the .* it was saved with$"):
+        first.stream(cursor=cursor)
 
 
 def test_a_slice_that_is_an_earlier_version_has_its_fingerprint(base):

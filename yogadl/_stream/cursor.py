@@ -1,6 +1,8 @@
 """Cursors: a place in a stream, written as JSON and read back; skipped positions; the numbers of items."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -8,9 +10,9 @@ import numpy as np
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
-from yogadl._core.protocols import Indices, Lineage
+from yogadl._core.protocols import Indices, Lineage, views_of
 from yogadl._stream.cut import Cut, Point, Shard
-from yogadl.errors import ConfigurationError, CursorError
+from yogadl.errors import ConfigurationError, CursorError, YogaError
 
 # Leave positions out of every epoch, and count the kept positions: integers only.
 #
@@ -103,7 +105,6 @@ _RANGES = "skip_ranges"  # only if there are any, so that other cursors stay unc
 _KEYS = frozenset({"yogadl", *_NUMBERS, "fingerprint", "order", _SEED, _SKIP})
 _VERSION = "version"  # only if requested by a tag, which may name another version later
 _OPEN_SAVED_VERSION = "open the dataset and version that it was saved with"
-_MOST_NAMED = 3  # datasets, and versions of each, in an error
 _START_ANEW = "use a cursor as state_dict() returned it, or start anew without one"
 
 
@@ -118,9 +119,7 @@ class Identity:
     skipped: Skipped
     change: tuple[int, dict[str, Any]] | None = None  # an epoch in which the order has another description
     lineage: Lineage | None = None  # the dataset version, if the data is one
-    grown: tuple[
-        Lineage, ...
-    ] = ()  # versions that begin with others, if the data is made of such; for errors
+    source: Any = field(default=None, compare=False)  # the data, if it is at hand; for errors
 
     @property
     def records(self) -> int:
@@ -254,25 +253,35 @@ def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
             raise CursorError(
                 f"the cursor is of {lineage.id!r} {theirs}: version {lineage.version!r} appends "
                 f"{identity.records - count} records to these {count}{other}. "
-                f"To go on, open {theirs}, or read only its records: ref[:{count}].stream(..., "
-                "cursor=cursor). rebind=True does not help: it accepts only data of equal length. "
+                f"To go on, read only its records: ref[:{count}].stream(..., cursor=cursor). "
+                "rebind=True does not help: it accepts only data of equal length. "
                 "To read all of this version, begin an epoch without a cursor"
             )
 
 
-def _remedy_for_views(identity: Identity) -> str:
-    """Return what to write if the cursor is of the same views of earlier versions; empty if none exist."""
-    sentences = []
-    for grown in identity.grown[:_MOST_NAMED] if identity.lineage is None else ():
-        newest, *older = grown.earlier[: -_MOST_NAMED - 1 : -1]
-        call, others = f"storage.fetch({grown.id!r}, ", [f"{one.version!r} [:{one.records}]" for one in older]
-        sentences.append(
-            f". {grown.id!r} version {grown.version!r} begins with version {newest.version!r}: if the cursor "
-            f"is of the same views of that one, write {call}{newest.version!r}) in place of "
-            f"{call}{grown.version!r}), or {call}{grown.version!r})[:{newest.records}], which is the same"
-            + (f" (earlier ones: {', '.join(others)})" if others else "")
-        )
-    return "".join(sentences)
+def _versions_hint(identity: Identity, state: Mapping[str, Any]) -> str:
+    """Return what to write if the cursor is of the same data in another version; empty if none is found."""
+    source, theirs = identity.source, state["fingerprint"]
+    if source is None or theirs == identity.fingerprint:
+        return ""
+    from yogadl._views.views import earlier_views  # only errors need it
+
+    # A hint is for the error that is raised anyway: a storage that can't be read makes no other one.
+    with contextlib.suppress(YogaError):
+        if identity.lineage is not None and state["records"] > identity.records:
+            later = next((view for view in views_of(source) if hasattr(view, "version_with")), None)
+            version = None if later is None else later.version_with(theirs)
+            if version is not None:
+                return f". The cursor is of {identity.lineage.id!r} version {version!r}: open that one"
+        for grown, earlier, view in earlier_views(source, state["records"] / max(1, identity.records)):
+            if view.fingerprint == theirs:
+                call = f"storage.fetch({grown.id!r}, {grown.version!r})"
+                return (
+                    f". The cursor is of the same views of version {earlier.version!r}, with which "
+                    f"{grown.id!r} version {grown.version!r} begins: write {call}[:{earlier.records}] in "
+                    f"place of {call}"
+                )
+    return ""
 
 
 def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped, rebind: bool) -> None:
@@ -282,22 +291,21 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
         return CursorError(f"the cursor is of {what} {theirs!r}, the stream has {ours!r}: {remedy}")
 
     order, their_order = identity.order_in(state["epoch"]), dict(state["order"])
-    of_views = "" if state["fingerprint"] == identity.fingerprint else _remedy_for_views(identity)
     mend = "open the stream with the same shuffle; a mix that has other weights, with this cursor"
-    other_order = refuse("another order,", their_order, order, mend + of_views)
     if their_order != order and their_order.get("name") == order.get("name") == "mix":
-        raise other_order  # the number of records follows from the order
+        # The number of records follows from the order.
+        raise refuse("another order,", their_order, order, mend + _versions_hint(identity, state))
     if state["fingerprint"] != identity.fingerprint:
         _check_earlier(identity, state)
     reopen = f"{_OPEN_SAVED_VERSION}, {state[_VERSION]!r}" if _VERSION in state else _OPEN_SAVED_VERSION
     if state["records"] != identity.records:
-        mend = reopen + of_views
-        raise refuse("other data, its number of records is", state["records"], identity.records, mend)
+        reopen += _versions_hint(identity, state)
+        raise refuse("other data, its number of records is", state["records"], identity.records, reopen)
     if state["fingerprint"] != identity.fingerprint and not rebind:
-        mend = f"{reopen}, or accept other data of equal length by rebind=True{of_views}"
-        raise refuse("other data, its fingerprint is", state["fingerprint"], identity.fingerprint, mend)
+        reopen += f", or accept other data of equal length by rebind=True{_versions_hint(identity, state)}"
+        raise refuse("other data, its fingerprint is", state["fingerprint"], identity.fingerprint, reopen)
     if their_order != order:
-        raise other_order
+        raise refuse("another order,", their_order, order, mend)
     if state[_SEED] != identity.seed:
         raise refuse("another shuffle, its seed is", state[_SEED], identity.seed, "pass that shuffle_seed")
     if state[_SKIP] != identity.skip_shuffle_at_epoch_end:

@@ -23,7 +23,6 @@ from yogadl._core.protocols import (
     OnPlanned,
     RandomAccess,
     announce,
-    grown_versions,
     lineage_of,
     received_by,
     views_of,
@@ -155,18 +154,13 @@ class Run:
             skip_shuffle_at_epoch_end=self.skip_shuffle_at_epoch_end,
             change=getattr(self.order, "change", None),
             lineage=self._lineage,
-            grown=self._grown,
+            source=self.source,
         )
 
     @cached_property
     def _lineage(self) -> Lineage | None:
         """The dataset version that is read, if all records of one are."""
         return lineage_of(self.source)
-
-    @cached_property
-    def _grown(self) -> tuple[Lineage, ...]:
-        """The versions that are read, or whose views are, if they begin with earlier versions."""
-        return tuple(grown_versions(self.source))
 
     @cached_property
     def block_ahead(self) -> "BlockAhead | None":
@@ -199,7 +193,7 @@ class Run:
     def numbering(self, cut: Cut) -> Numbering:
         """Return the items that the rows are cut into, numbered from `start` on."""
         lineage = self._lineage and replace(self._lineage, earlier=())  # many, and sent to other processes
-        return Numbering(replace(self.identity(), lineage=lineage, grown=()), self.shard, self.start, cut)
+        return Numbering(replace(self.identity(), lineage=lineage, source=None), self.shard, self.start, cut)
 
     def origin(self, epoch: int) -> int:
         """Return the position from which the rows of an epoch are counted: the run's own, or 0."""

@@ -269,6 +269,10 @@ class MappedRecords:
     def __len__(self) -> int:
         return len(self.parent)
 
+    def over(self, parent: RandomAccess) -> "MappedRecords":
+        """Return the same view of the first records alone, which `parent` has."""
+        return MappedRecords(Chain(parent, self.chain.stages, self.spec))
+
     @property
     def spec(self) -> Spec:
         """The structure of a resulting record."""

@@ -60,6 +60,10 @@ class JoinedRecords:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
+    def over(self, *parents: RandomAccess) -> "JoinedRecords":
+        """Return the same view of the first records of the parents alone."""
+        return JoinedRecords(parents)
+
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:

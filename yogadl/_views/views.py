@@ -1,8 +1,9 @@
 """Views of records: a selection, a slice, some of the fields, or the values of a field cut into chunks."""
 
+import copy
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,8 @@ from yogadl._core.protocols import (
     RandomAccess,
     announce,
     lineage_of,
+    parents_of,
+    views_of,
 )
 from yogadl._core.spec import DictNode, Spec
 from yogadl._format.table import running_sums
@@ -42,6 +45,10 @@ class SelectedRecords:
 
     def __len__(self) -> int:
         return len(self._indices)
+
+    def over(self, parent: RandomAccess) -> "SelectedRecords":
+        """Return the same view of the first records alone, which `parent` has."""
+        return SelectedRecords(parent, self._indices[self._indices < len(parent)])
 
     def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
         """Return the parent, and the indices and the field's number there."""
@@ -81,6 +88,14 @@ class SlicedRecords:
 
     def __len__(self) -> int:
         return len(self._range)
+
+    def over(self, parent: RandomAccess) -> RandomAccess:
+        """Return the same view of the first records alone, which `parent` has."""
+        start, stop, step = self._range.start, self._range.stop, self._range.step
+        count = len(parent)
+        ends = (start, min(stop, count)) if step > 0 else (min(start, count - 1), stop)
+        chosen = range(*ends, step)
+        return parent if chosen == range(count) else SlicedRecords(parent, chosen)
 
     @property
     def lineage(self) -> Lineage | None:
@@ -134,6 +149,10 @@ class ProjectedRecords:
     def __len__(self) -> int:
         return len(self.parent)
 
+    def over(self, parent: RandomAccess) -> "ProjectedRecords":
+        """Return the same view of the first records alone, which `parent` has."""
+        return ProjectedRecords(parent, self.spec, self.numbers)
+
     def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
         """Return the parent, and the indices and the field's number there."""
         return self.parent, indices, self.numbers[number]
@@ -151,6 +170,29 @@ class ProjectedRecords:
         """Read records in the order of `indices`."""
         numbers = self.numbers if fields is None else [self.numbers[number] for number in fields]
         return self.parent.columns(indices, numbers, memory)
+
+
+def earlier_views(records: Any, share: float) -> Iterator[tuple[Lineage, Earlier, RandomAccess]]:
+    """Yield the same views of earlier versions, with the version read now and the earlier one.
+
+    Of each version, ten earlier ones are tried, those first whose share of its records is the nearest to
+    `share`.
+    """
+    for base in {id(view): view for view in views_of(records)}.values():
+        lineage: Lineage | None = getattr(base, "lineage", None)
+        versions = () if lineage is None else lineage.earlier
+        for earlier in sorted(
+            versions, key=lambda each: (abs(each.records - share * len(base)), -each.records)
+        )[:3]:
+            assert lineage is not None
+            yield lineage, earlier, _over(records, base, SlicedRecords(base, range(earlier.records)))
+
+
+def _over(records: Any, base: Any, replacement: RandomAccess) -> Any:
+    """Return the same view of other records in place of `base`."""
+    if records is base or not hasattr(records, "over"):
+        return replacement if records is base else records
+    return records.over(*(_over(parent, base, replacement) for parent in parents_of(records)))
 
 
 def origin_of(records: Any, indices: Indices, number: int) -> tuple[Any, Indices, int]:
@@ -250,6 +292,13 @@ class ChunkedRecords:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=ProcessLock())
+
+    def over(self, parent: RandomAccess) -> "ChunkedRecords":
+        """Return the same view of the first records alone, which `parent` has."""
+        other = copy.copy(self)
+        other.parent, other._known = parent, None
+        other._offsets = self._document_offsets()[: len(parent) + 1]
+        return other
 
     def __len__(self) -> int:
         tokens = self._count_tokens()[0]

@@ -108,6 +108,12 @@ class Versions(Protocol):
     def opener(self) -> Opener:
         """The object that opens caches."""
 
+    def versions(self, dataset_id: str) -> list[str]:
+        """Return the versions of a dataset, in order of their names."""
+
+    def find(self, key: DatasetKey) -> Published | None:
+        """Return the manifest of a version, if there is one."""
+
     def published(self, key: DatasetKey, digest: str | None = None) -> Published:
         """Return the manifest with a digest, even from the trash.
 
@@ -202,6 +208,14 @@ class CachedRecords:
     def lineage(self) -> Lineage:
         """The name of the version, and the versions that it begins with."""
         return Lineage(self._key.id, self._key.version, self._tag, self.open()[0].earlier)
+
+    def version_with(self, fingerprint: str) -> str | None:
+        """Return which of the last twenty versions of this dataset, by name, has a fingerprint, if any."""
+        for version in reversed(self._storage.versions(self._key.id)[-20:]):
+            published = self._storage.find(DatasetKey(self._key.id, version))
+            if published is not None and published.manifest.fingerprint == fingerprint:
+                return version
+        return None
 
     @property
     def record_bytes(self) -> int:
