@@ -31,6 +31,8 @@ from yogadl._core.spec import DictNode, Spec
 from yogadl._format.table import running_sums
 from yogadl.errors import ConfigurationError
 
+_TRIED_VERSIONS: Final = 10  # for an error about a cursor
+
 
 class SelectedRecords:
     """Some records of another source, in any order; any record may come twice."""
@@ -175,15 +177,15 @@ class ProjectedRecords:
 def earlier_views(records: Any, share: float) -> Iterator[tuple[Lineage, Earlier, RandomAccess]]:
     """Yield the same views of earlier versions, with the version read now and the earlier one.
 
-    Of each version, ten earlier ones are tried, those first whose share of its records is the nearest to
-    `share`.
+    Of each version, `_TRIED_VERSIONS` earlier ones are tried, those first whose share of its records is the
+    nearest to `share`.
     """
     for base in {id(view): view for view in views_of(records)}.values():
         lineage: Lineage | None = getattr(base, "lineage", None)
         versions = () if lineage is None else lineage.earlier
         for earlier in sorted(
             versions, key=lambda each: (abs(each.records - share * len(base)), -each.records)
-        )[:3]:
+        )[:_TRIED_VERSIONS]:
             assert lineage is not None
             yield lineage, earlier, _over(records, base, SlicedRecords(base, range(earlier.records)))
 
