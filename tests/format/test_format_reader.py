@@ -141,6 +141,7 @@ def test_what_is_gathered_stays_as_it_is_for_as_long_as_it_is_held(large):
 def test_rows_that_can_be_filled_in_place_are_made_by_the_memory_given(large):
     class Memory:
         made = 0
+        joins = False
 
         def array(self, shape, dtype):
             self.made += 1

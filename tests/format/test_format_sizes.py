@@ -456,6 +456,7 @@ ELSEWHERE = {
         "_core.spec.MAX_FIELDS",
     ],
     "stream/test_stream_workers.py": [
+        "_core.columns.JOINED_BYTES",
         "_stream.transport._PAGES",
         "_stream.transport._SMALL_BYTES",
         "_stream.workers._CALLED_RECORDS",

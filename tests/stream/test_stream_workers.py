@@ -500,6 +500,7 @@ def test_any_tree_of_arrays_comes_back(ref):
 
 
 SMALLER = {
+    "_core.columns.JOINED_BYTES": 2**6,
     "_stream.transport._SMALL_BYTES": 2**8,
     "_stream.workers._CHUNK_BYTES": 2**11,
     "_stream.items.RECORDS_BYTES": 2**11,
@@ -507,17 +508,36 @@ SMALLER = {
 
 
 @pytest.mark.parametrize("start_method", ["fork"])  # which has the constants as they are here
-@pytest.mark.parametrize("kind", ["fixed", "bytes", "array"])
-def test_values_of_sizes_around_the_constants_come_back(tmp_path, kind, start_method):
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("kind", ["fixed", "bytes", "str", "array"])
+def test_values_of_sizes_around_the_constants_come_back(tmp_path, kind, mapped, start_method):
     sizes = [size for limit in SMALLER.values() for size in around(limit)] + around(16 * 4096)
     wanted = rows_of(sizes, 17) if kind == "fixed" else records_of(kind, [*sizes, 3, 0, *sizes[::-1]])
-    storage = yogadl.open_storage(tmp_path)
+    storage = yogadl.open_storage(tmp_path, mapped=mapped)
     storage.submit(wanted, "set", "1")
     stream = storage.fetch("set", "1").stream(shuffle=True)
     with scaled(SMALLER):
         for made in (stream, stream.batch(1), stream.batch(3), stream.batch(3).map(dict)):
             for found, one in zip(made.prefetch(2, workers=2, start_method=start_method), made, strict=True):
                 assert_same(found, one)
+
+
+@pytest.mark.parametrize("stages", [(), (dict,)], ids=["plain", "with a function"])
+def test_long_strings_come_back_as_lists(tmp_path, stages):
+    texts = ["\udc80" * 3000, "", "a" * 9000, "\xe9" * 5000, "\0" * 6000]
+    wanted = {"text": texts * 3, "raw": [text.encode("utf-8", "surrogatepass") for text in texts] * 3}
+    storage = yogadl.open_storage(tmp_path)
+    storage.submit(wanted, "set", "1")
+    ref = storage.fetch("set", "1")
+    both = yogadl.concat([ref, ref[:4]])
+    for stream in (ref.stream(shuffle=True), both.stream(shuffle=True), yogadl.from_source(wanted).stream()):
+        for loader in (stream.batch(4), stream.batch(7), stream):
+            for stage in stages:
+                loader = loader.map(stage)
+            found = list(loader.prefetch(2, workers=2))
+            for one, other in zip(found, loader, strict=True):
+                assert one == other
+                assert list(map(type, one.values())) == list(map(type, other.values()))
 
 
 @pytest.mark.parametrize("count", [15, 16, 17, 48])

@@ -49,8 +49,9 @@ def settle_allocator() -> None:
 
     Until an array of some size has been freed, glibc maps each such array anew and faults it in page by page;
     after that glibc keeps the memory. Without this, arrays that one thread gathers and another frees lose
-    half of their throughput (benchmarks/prefetch.py), and LMDB some for every block that it writes
-    (benchmarks/build.py). Costs a few microseconds; harmless with other C libraries.
+    half of their throughput (benchmarks/prefetch.py), strings that come from workers as much
+    (benchmarks/workers.py), and LMDB some for every block that it writes (benchmarks/build.py). Costs a few
+    microseconds; harmless with other C libraries.
     """
     np.empty(_SETTLING_BYTES, np.uint8)
 
@@ -81,6 +82,8 @@ class BatchMemory:
         >>> memory.array((256, 1024), np.dtype("float32")).ctypes.data == address
         True
     """
+
+    joins = False
 
     def __init__(self) -> None:
         self._idle: defaultdict[int, list[mmap.mmap]] = defaultdict(list)

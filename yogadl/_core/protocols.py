@@ -146,7 +146,13 @@ class Lineage:
 
 
 class Memory(Protocol):
-    """Allocates the arrays that batches are gathered into."""
+    """Allocates the arrays that batches are gathered into.
+
+    Attributes:
+        joins: Whether long bytes are gathered as `JoinedValues`, into one array.
+    """
+
+    joins: bool
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array of undefined content that nothing else refers to."""

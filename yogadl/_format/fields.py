@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.columns import JOINED_BYTES, JoinedValues
 from yogadl._core.leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf, is_too_large
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._format.rows import Parts, StoredRows, Window, row_step
@@ -252,10 +253,13 @@ class VaryingField:
         """Return the column of no rows."""
         return []
 
-    def gather(self, rows: StoredRows, memory: Memory | None = None) -> list[Any]:
-        """Return the column of these rows; each value has memory of its own."""
+    def gather(self, rows: StoredRows, memory: Memory | None = None) -> Any:
+        """Return the column of these rows: a list, of which each value has memory of its own.
+
+        With a `memory` that joins, long bytes are `JoinedValues`.
+        """
         if self._is_uniform:
-            return self._from_heap(rows, 0)
+            return self._from_heap(rows, 0, memory)
         out: list[Any] = [None] * len(rows.indices)
         for part, chosen, subset in self._split_by_layout(rows):
             values = (
@@ -289,8 +293,19 @@ class VaryingField:
         found = rows.gather(positions, row_bytes, keeps_pages=self._keeps_pages)
         return [row.copy() for row in found.view(self._dtype).reshape(len(found), *shape)]
 
-    def _from_heap(self, rows: StoredRows, part: int) -> list[Any]:
+    def _from_heap(self, rows: StoredRows, part: int, memory: Memory | None = None) -> Any:
         positions, lengths, entries = self._entries(rows, part)
+        if (
+            memory is not None
+            and memory.joins
+            and self._leaf.dtype == BYTES
+            and entries.shape[1] == ENTRY_WORDS
+        ):
+            ends = np.cumsum(lengths)
+            if ends[-1] >= JOINED_BYTES * len(ends):
+                data = memory.array((int(ends[-1]),), np.dtype(np.uint8))
+                rows.join_values(positions, lengths, data)
+                return JoinedValues(data, ends)
         return self._decode(rows.values(positions, lengths), entries)
 
     def _entries(self, rows: StoredRows, part: int) -> tuple[Int64s, Int64s, NDArray[np.uint32]]:

@@ -569,23 +569,26 @@ class StoredRows:
 
     def joined(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> bytearray:
         """Return the bytes at these positions of parts that some of these rows lie in, back to back."""
-        self.located()
-        if not self._are_mapped(parts).all():
-            return bytearray().join(self.parts.read(parts, positions, lengths))
-        starts = positions + self.window.offset[parts]
-        memory, ends = self.window.bytes.data, (starts + lengths).tolist()
-        return bytearray().join([memory[start:end] for start, end in zip(starts.tolist(), ends, strict=True)])
+        return bytearray().join(self._content(parts, positions, lengths))
+
+    def join_values(self, positions: Int64s, lengths: Int64s, out: NDArray[np.uint8]) -> None:
+        """Write the bytes at these positions of their parts' files to `out`, back to back."""
+        content = self._content(self.located()[0], positions, lengths)
+        np.concatenate([np.frombuffer(value, np.uint8) for value in content], out=out)
 
     def values(self, positions: Int64s, lengths: Int64s) -> list[bytes]:
         """Return the bytes at these positions of their parts' files."""
-        parts, _ = self.located()
+        content = self._content(self.located()[0], positions, lengths)
+        return [value if isinstance(value, bytes) else value.tobytes() for value in content]
+
+    def _content(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Sequence[bytes | memoryview]:
+        """Return the bytes at these positions; of mapped parts as views, valid as long as the window."""
+        self.located()
         if not self._are_mapped(parts).all():
-            content = self.parts.read(parts, positions, lengths)
-            return [value if isinstance(value, bytes) else bytes(value) for value in content]
+            return self.parts.read(parts, positions, lengths)
         starts = positions + self.window.offset[parts]
-        memory = self.window.bytes
-        ends = (starts + lengths).tolist()
-        return [memory[start:end].tobytes() for start, end in zip(starts.tolist(), ends, strict=True)]
+        memory, ends = self.window.bytes.data, (starts + lengths).tolist()
+        return [memory[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
 
     def _are_mapped(self, parts: Int64s) -> NDArray[np.bool_]:
         """Return whether each of these parts, which some of these rows lie in, is mapped."""

@@ -310,9 +310,9 @@ def _slices(column: Column, size: int) -> Iterator[Any]:
     """Cut a column into pieces of `size` rows and a shorter last one."""
     rows = len(column)
     full = rows - rows % size
-    if isinstance(column, list):
-        yield from (column[first : first + size] for first in range(0, full, size))
-    else:  # iterating over an array makes the views in C
+    if isinstance(column, np.ndarray):  # iterating over it makes the views in C
         yield from column[:full].reshape(full // size, size, *column.shape[1:])
+    else:
+        yield from (column[first : first + size] for first in range(0, full, size))
     if full < rows:
         yield column[full:]

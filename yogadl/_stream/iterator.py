@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, NamedTuple
 import numpy as np
 
 from yogadl._core.arguments import int_argument
+from yogadl._core.memory import settle_allocator
 from yogadl._core.process import ProcessLock, end_daemon_at_exit
 from yogadl._core.protocols import Indices, Item_co
 from yogadl._stream.cursor import read_cursor, write_cursor
@@ -145,6 +146,7 @@ class StreamIterator(Iterator[Item_co]):
 
     def _open(self) -> Iterator[Item_co]:
         progress = self._progress
+        settle_allocator()
         progress.waits.begin(self._recipe.run)
         span = progress.span
         if span is None:

@@ -12,7 +12,6 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from yogadl._core.frozen import frozen
-from yogadl._core.memory import settle_allocator
 from yogadl._stream.items import Pending, Read
 from yogadl._stream.run import Counters, Run
 
@@ -309,7 +308,6 @@ class _Feed:
         self._is_drained = False  # no more jobs are taken: the last one was taken, or an error comes
         self._is_stopped = self._is_over = False
         self._pid = os.getpid()
-        settle_allocator()
         # Daemon threads in the middle of a copy can crash the interpreter while it exits. Therefore the exit
         # waits for them, even if the items that they read are not needed any more.
         atexit.register(self._exit)

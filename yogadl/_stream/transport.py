@@ -82,6 +82,8 @@ class Packer:
         spare: The number of free segments that are kept for each array of a batch, even if unused.
     """
 
+    joins = True
+
     def __init__(self, reduce: Reduce | None = None, spare: int = 0) -> None:
         self._reduce = reduce
         self._spare = spare

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from yogadl._core.columns import JOINED_BYTES, JoinedValues
 from yogadl._core.memory import settle_allocator
 from yogadl._core.protocols import Column, received_by
 from yogadl._stream.cut import Cut, Flags, Pieces, Rows, count_of, joined
@@ -326,7 +327,14 @@ class _ItemReader:
 
     def _columns(self, rows: Rows) -> tuple[list[Column], Flags]:
         columns = self._run.read(rows, None, self.packer) if self._gathers else self._run.read(rows)
-        return list(columns), rows.padding
+        return [self._joined(column) for column in columns], rows.padding
+
+    def _joined(self, column: Any) -> Any:
+        """Return strings joined, if they are long: pickled one by one, they would be copied twice more."""
+        kinds = set(map(type, column)) if isinstance(column, list) else set()
+        if kinds not in ({bytes}, {str}) or sum(map(len, column)) < JOINED_BYTES * len(column):
+            return column
+        return JoinedValues.of(column, self.packer)
 
     def _item(self, rows: Rows) -> Any:
         items = iter([self._task.make.item(rows)])
