@@ -59,9 +59,9 @@ def varying(records: int) -> Columns:
     return {"data": [random.bytes(length) for length in lengths], "id": np.arange(records)}
 
 
-VECTORS: Final = DataSet("{float32[16], int64} x 1 M", 1_000_000, 256, vectors, 0.8)
-SMALL_IMAGES: Final = DataSet("{uint8[32,32,3], int64} x 100 k", 100_000, 256, small_images, 0.85)
-TOKENS: Final = DataSet("{int32[2048]} x 50 k", 50_000, 256, tokens, 0.85)
-LARGE_IMAGES: Final = DataSet("{uint8[224,224,3], int64} x 4 k", 4_000, 64, large_images, 0.85)
+VECTORS: Final = DataSet("{float32[16], int64} x 1 M", 1_000_000, 256, vectors, 1.35)
+SMALL_IMAGES: Final = DataSet("{uint8[32,32,3], int64} x 100 k", 100_000, 256, small_images, 1.0)
+TOKENS: Final = DataSet("{int32[2048]} x 50 k", 50_000, 256, tokens, 1.0)
+LARGE_IMAGES: Final = DataSet("{uint8[224,224,3], int64} x 4 k", 4_000, 64, large_images, 1.2)
 VARYING: Final = DataSet("{bytes 40-160 KB, int64} x 10 k", 10_000, 256, varying, 0.8)
 ALL: Final = (VECTORS, SMALL_IMAGES, TOKENS, LARGE_IMAGES, VARYING)

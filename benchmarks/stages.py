@@ -18,7 +18,7 @@ import yogadl
 FILTER_BAR = at_least(0.5)
 CHUNKS_BAR = at_least(0.3)
 CHUNK = 2048
-MIX_BAR = at_least(0.8)
+MIX_BAR = at_least(0.85)
 
 
 def measure(settings: Settings) -> None:

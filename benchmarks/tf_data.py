@@ -24,7 +24,7 @@ import yogadl
 from yogadl.adapters import tensorflow as adapter
 
 LARGE_STRINGS = replace(_sets.VARYING, batch=64)
-SETS = ((_sets.SMALL_IMAGES, 1.2), (_sets.TOKENS, 0.8), (_sets.LARGE_IMAGES, 0.8), (LARGE_STRINGS, 0.8))
+SETS = ((_sets.SMALL_IMAGES, 1.2), (_sets.TOKENS, 0.8), (_sets.LARGE_IMAGES, 0.8), (LARGE_STRINGS, 0.6))
 GENERATED = 20_000
 
 

@@ -27,6 +27,7 @@ from _measure import (
     in_child,
     interleave,
     main,
+    rate,
     ratios,
     say,
 )
@@ -53,6 +54,7 @@ def measure(settings: Settings) -> None:
     against(settings, "zlib of 100 KB", compressed(settings.scaled(4_000)), inflated, 1.0)
     against(settings, "nearly free, records of 150 KB", _sets.large_images(settings.scaled(3_000)), kept, 1.5)
     measure_way_back(settings)
+    measure_strings(settings)
     measure_start(settings)
     measure_memory(settings)
 
@@ -220,6 +222,21 @@ def measure_way_back(settings: Settings) -> None:
         settings.row(
             what, at_least(2.5, " GB/s"), [LARGE_BATCH * np.prod(SHAPE) * one / 1e9 for one in found]
         )
+    clear(settings.path("cache"))
+
+
+def measure_strings(settings: Settings) -> None:
+    """Print the rows of long strings from workers, against none: nobody computes, so all are copied twice."""
+    columns, storage = _sets.built(settings, _sets.VARYING)
+    for batch in (LARGE_BATCH, _sets.VARYING.batch):
+        stream = storage.fetch("set", "1").stream(shuffle=True)
+        loaders = {"none": stream.batch(batch), "ours": stream.batch(batch).prefetch(AHEAD, workers=WORKERS)}
+        works = {name: lambda loader=loader: drain(iter(loader)) for name, loader in loaders.items()}
+        times = interleave(works, settings.rounds)
+        records = len(columns["id"])
+        details = "; ".join(f"{name} {rate(records, seconds)}" for name, seconds in times.items())
+        what = f"{WORKERS} workers, {_sets.VARYING.name}, batch {batch}, against none"
+        settings.row(what, at_least(0.5), ratios(times["none"], times["ours"]), details)
     clear(settings.path("cache"))
 
 

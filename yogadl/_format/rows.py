@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -581,14 +581,15 @@ class StoredRows:
         content = self._content(self.located()[0], positions, lengths)
         return [value if isinstance(value, bytes) else value.tobytes() for value in content]
 
-    def _content(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Sequence[bytes | memoryview]:
-        """Return the bytes at these positions; of mapped parts as views, valid as long as the window."""
+    def _content(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Iterable[Any]:
+        """Return the bytes at these positions, a buffer each; of mapped parts only as long as the window."""
         self.located()
         if not self._are_mapped(parts).all():
             return self.parts.read(parts, positions, lengths)
         starts = positions + self.window.offset[parts]
         memory, ends = self.window.bytes.data, (starts + lengths).tolist()
-        return [memory[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+        # One after another: views of many short values would keep Python's garbage collector busy.
+        return (memory[start:end] for start, end in zip(starts.tolist(), ends, strict=True))
 
     def _are_mapped(self, parts: Int64s) -> NDArray[np.bool_]:
         """Return whether each of these parts, which some of these rows lie in, is mapped."""
