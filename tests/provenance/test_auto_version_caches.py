@@ -100,7 +100,7 @@ def test_what_becomes_of_a_references_records_counts_too(storage):
         one.map(double),
         one.map(triple),
         one.map(double).map(double),
-        one.map(double)[:1],
+        one.map(double)[:0],
         one.fields("x"),
         one.fields("y"),
         one.fields("x").map(double),
