@@ -261,13 +261,13 @@ def will_read(records: Any, count: int, *, held_bytes: int | None) -> None:
 
 def received_by(records: Any) -> tuple[int, int]:
     """Return how many requests for ranges of these records this process made, and the bytes it received."""
-    received = [view.received for view in _each_once(records) if hasattr(view, "received")]
+    received = [view.received for view in each_once(records) if hasattr(view, "received")]
     return sum(requests for requests, _ in received), sum(size_bytes for _, size_bytes in received)
 
 
 def locality_of(records: Any) -> Locality:
     """Return how much of these records, and of all records below their views, is on this machine."""
-    return sum((view.locality for view in _each_once(records) if hasattr(view, "locality")), Locality())
+    return sum((view.locality for view in each_once(records) if hasattr(view, "locality")), Locality())
 
 
 def lineage_of(records: Any) -> Lineage | None:
@@ -287,7 +287,7 @@ def grown_versions(records: Any) -> list[Lineage]:
     return list(dict.fromkeys(each for each in grown if each.earlier))
 
 
-def _each_once(records: Any) -> Iterator[Any]:
+def each_once(records: Any) -> Iterator[Any]:
     """Yield records, and all records that they are views of, each once: a cache may be joined with itself."""
     yield from {id(view): view for view in views_of(records)}.values()
 

@@ -23,9 +23,9 @@ from yogadl._core.protocols import (
     OnPlanned,
     RandomAccess,
     announce,
+    each_once,
     lineage_of,
     parents_of,
-    views_of,
 )
 from yogadl._core.spec import DictNode, Spec
 from yogadl._format.table import running_sums
@@ -180,7 +180,7 @@ def earlier_views(records: Any, share: float) -> Iterator[tuple[Lineage, Earlier
     Of each version, `_TRIED_VERSIONS` earlier ones are tried, those first whose share of its records is the
     nearest to `share`.
     """
-    for base in {id(view): view for view in views_of(records)}.values():
+    for base in each_once(records):
         lineage: Lineage | None = getattr(base, "lineage", None)
         versions = () if lineage is None else lineage.earlier
         for earlier in sorted(

@@ -250,9 +250,7 @@ class Partitions:
         Raises:
             ConfigurationError: if a partition is not written yet, or its parts do not exist any more.
         """
-        if (
-            self.backend.root.promises.renames
-        ):  # reading a small file takes less time than handing it to a thread
+        if self.backend.root.promises.renames:  # a file is read in less time than a thread takes to begin
             written = list(map(self._read, range(self.count)))
         else:
             with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:

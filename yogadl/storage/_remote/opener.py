@@ -4,7 +4,6 @@ A cache is opened from the mirror, after a download to the mirror, or by range.
 """
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -48,6 +47,7 @@ from yogadl.storage._objects.gcs import GCSBucket
 from yogadl.storage._objects.s3 import S3Bucket
 
 _log = logging.getLogger("yogadl")
+_said_to_be_full: Final[set[str]] = set()  # mirrors; said once in a process
 
 # The advice about a damaged block.
 _REMEDY: Final = "storage.verify, or `yogadl verify`, downloads it again from the bucket; then fetch it again"
@@ -254,9 +254,9 @@ class MirrorOpener:
 
     def _warn_full(self, what: str, error: StorageError) -> None:
         """Log that the mirror has no room, once in this process."""
-        told = _told_of_full(repr(self.mirror))
-        if not told:
-            told.append(what)
+        mirror = repr(self.mirror)
+        if mirror not in _said_to_be_full:
+            _said_to_be_full.add(mirror)
             _log.warning("yogadl: %s read by range: %s", what, error)
 
     def _sums(self, manifest: Manifest, table: PartTable, *, check: bool) -> "Checksums | None":
@@ -424,9 +424,3 @@ def _checked_bucket(
             f"{', '.join(unknown)}: no option of {url}; it takes {', '.join(named) or 'no options'}"
         )
     return kind(*location, **options)
-
-
-@functools.cache
-def _told_of_full(_: str) -> list[str]:
-    """Return what this process has logged of a mirror that has no room; one list for each mirror."""
-    return []
