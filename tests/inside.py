@@ -44,6 +44,12 @@ yogadl._core.key DatasetKey RESERVED_NAMES is_dataset_id new_key
 yogadl._core.leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
 yogadl._core.memory BatchMemory
 yogadl._order GlobalOrder Mixture Order SourceOrder _permutation=permutation _random=random derive_key
+yogadl._order order_packs=packs
+yogadl._order Drawn draw_of
+yogadl._order.buckets BucketPlan
+yogadl._order.draw EXACT_EACH make_ranges permute_each
+yogadl._order.packs PackPlan
+yogadl._views.lengths lengths_of
 yogadl._order make_order
 yogadl._order.keys apportion
 yogadl._order.keys absorb absorb_array
@@ -130,6 +136,9 @@ yogadl._format.joined _MOST_BLOCKS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _REMAP_CACHE_BYTES _REMAP_AFTER_PAGES
 yogadl._format.table _SUMS_AT_ONCE
+yogadl._order.lengths CHUNK_LENGTHS=_CHUNK
+yogadl._views.lengths LENGTHS_AT_ONCE=_AT_ONCE LENGTHS_READ_BYTES=_READ_BYTES
+yogadl._views.lengths LENGTHS_READ_RECORDS=_READ_RECORDS
 yogadl._order.permutation ROUNDS
 yogadl._core.progress PROGRESS_DELAY_S=_DELAY_S
 yogadl._stream.block_ahead BLOCK_AHEAD_REQUEST_BYTES=_REQUEST_BYTES _COMING_BYTES _WINDOW_BYTES

@@ -19,6 +19,7 @@ from inside import (
     EXACT_LIMIT,
     ROUNDS,
     BlocksOrder,
+    Drawn,
     GlobalOrder,
     Order,
     SourceOrder,
@@ -26,8 +27,11 @@ from inside import (
     absorb,
     absorb_array,
     derive_key,
+    draw_of,
     make_order,
+    make_ranges,
     permute,
+    permute_each,
     unpermute,
 )
 
@@ -379,6 +383,31 @@ def test_indices_are_those_of_the_vectors(regime: str) -> None:
         assert (
             order_of(row).positions(np.array(row["indices"]), row["epoch"]).tolist() == positions.tolist()
         ), row
+
+
+def test_draws_and_steps_are_those_of_the_vectors(stranger: dict[str, Callable[..., int]]) -> None:
+    for row in VECTORS["draw"]:
+        place = row["seed"], row["epoch"], row["records"]
+        assert draw_of(*place) == stranger["draw_of"](*place) == row["draw"], row
+    for row in VECTORS["steps"]:
+        steps = row["steps"], row["size"]
+        order = make_order(row["records"], Drawn(shuffle=True, steps=steps), row["seed"])
+        positions = row["start"] + np.arange(len(row["indices"]))
+        draw = draw_of(row["seed"], row["epoch"], row["records"])
+        assert (order.indices(positions, row["epoch"]) - draw * row["records"]).tolist() == row["indices"]
+        for position, index in zip(positions.tolist(), row["indices"], strict=True):
+            place = position, row["records"], *steps, row["seed"], row["epoch"]
+            assert stranger["steps_index"](*place) == index, row
+
+
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 100, 1000, 40_000])
+def test_the_documented_program_draws_from_each_range(
+    stranger: dict[str, Callable[..., int]], n: int
+) -> None:
+    members = np.arange(n)[:: max(1, n // 50)]
+    ranges = make_ranges(np.array([n]), np.array([5], np.uint64))
+    found = permute_each(members, np.zeros(len(members), np.int64), ranges, 11)
+    assert found.tolist() == [stranger["each"](x, n, absorb(11, 5)) for x in members.tolist()]
 
 
 def test_the_documented_program_gives_the_vectors(stranger: dict[str, Callable[..., int]]) -> None:

@@ -5,8 +5,19 @@ computing the others; a mix is an order over several sources. `docs/explanation/
 arithmetic, which is frozen as version 1.
 """
 
-from yogadl._order.blocks import Blocks, Mixture
+from yogadl._order.blocks import Blocks, Drawn, DrawnMixture, Mixture
 from yogadl._order.keys import derive_key
-from yogadl._order.orders import GlobalOrder, Order, SourceOrder, make_order
+from yogadl._order.orders import GlobalOrder, Order, SourceOrder, draw_of, make_order
 
-__all__ = ["Blocks", "GlobalOrder", "Mixture", "Order", "SourceOrder", "derive_key", "make_order"]
+__all__ = [
+    "Blocks",
+    "Drawn",
+    "GlobalOrder",
+    "DrawnMixture",
+    "Mixture",
+    "Order",
+    "SourceOrder",
+    "derive_key",
+    "draw_of",
+    "make_order",
+]

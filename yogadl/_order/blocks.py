@@ -1,5 +1,7 @@
 """The parameters of a shuffle of blocks, and of a mix. The orders themselves are imported only when used."""
 
+from typing import ClassVar
+
 from yogadl._core.frozen import frozen
 from yogadl._order.keys import check_count
 
@@ -34,6 +36,22 @@ class Blocks:
 
 
 @frozen
+class Drawn:
+    """An order whose records are drawn anew in each epoch: the index of a record also has the epoch's draw.
+
+    Args:
+        shuffle: The shuffle of the records.
+        total: The number of records that indices count; 0: that of the order.
+        steps: The number of steps that the records begin with, and how many records each has; steps are
+            shuffled as they are. The other records come after them.
+    """
+
+    shuffle: bool = False
+    total: int = 0
+    steps: tuple[int, int] = (0, 1)
+
+
+@frozen
 class Mixture:
     """An order that mixes several parents' records, over their concatenation; see `yogadl.mix`.
 
@@ -45,8 +63,15 @@ class Mixture:
         shuffle: The shuffle of each parent.
     """
 
+    is_drawn: ClassVar[bool] = False  # whether some parent's records are drawn anew in each epoch
     lengths: tuple[int, ...]
     weights: tuple[int, ...]
     at_end: str
     seed: int
     shuffle: bool | Blocks = False
+
+
+class DrawnMixture(Mixture):
+    """A mixture of parents of which some have records that are drawn anew in each epoch; see `Drawn`."""
+
+    is_drawn = True

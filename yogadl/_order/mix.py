@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
-from yogadl._order.blocks import Blocks, Mixture
+from yogadl._order.blocks import Blocks, Drawn, Mixture
 from yogadl._order.keys import (
     GOLDEN,
     RECORDS_LIMIT,
@@ -71,14 +71,14 @@ class MixOrder:
 
     mixture: Mixture
     shuffle_seed: int
-    make_order: Callable[[int, bool | Blocks, int], Any]
+    make_order: Callable[[int, bool | Blocks | Drawn, int], Any]
     epoch: int = 0
     past: tuple[tuple[tuple[int, ...], int], ...] = ()
 
     @property
     def seed(self) -> int | None:
-        """The seed of the parents' shuffles, if they are shuffled."""
-        return self.shuffle_seed if self.mixture.shuffle else None
+        """The seed of the parents' shuffles and draws, if there are any."""
+        return self.shuffle_seed if self.mixture.shuffle or self.mixture.is_drawn else None
 
     @cached_property
     def records(self) -> int:
@@ -202,7 +202,10 @@ class MixOrder:
         seed = self.shuffle_seed
         if number_of_pass:
             seed = derive_key(AGAIN_TAG, seed, number_of_pass)
-        return self.make_order(records, self.mixture.shuffle, seed)
+        shuffle: Any = self.mixture.shuffle
+        if self.mixture.is_drawn:
+            shuffle = Drawn(shuffle, sum(self.mixture.lengths))
+        return self.make_order(records, shuffle, seed)
 
     def describe(self) -> dict[str, Any]:
         """Return the order's name, version and parameters, for a cursor."""

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
-from yogadl._order.blocks import Blocks, Mixture
-from yogadl._order.keys import absorb, absorb_array, check_records, check_within, derive_key
+from yogadl._order.blocks import Blocks, Drawn, Mixture
+from yogadl._order.keys import RECORDS_LIMIT, absorb, absorb_array, check_records, check_within, derive_key
 from yogadl._order.permutation import (
     CHUNK,
     Integers,
@@ -294,12 +294,84 @@ def _global_key(seed: int, epoch: int) -> int:
     return derive_key(GLOBAL_TAG, seed, epoch)
 
 
-def make_order(records: int, shuffle: bool | Blocks | Mixture, seed: int) -> Order:
+STEPS_TAG = int.from_bytes(b"steps-1", "big")
+
+
+@frozen
+class StepsOrder:
+    """A shuffle of steps of neighbouring records, and of the records after these, anew in each epoch."""
+
+    records: int
+    seed: int
+    steps: int
+    size: int  # of a step
+
+    def __post_init__(self) -> None:
+        check_records(self.records)
+
+    def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+        """Return the record index at each position."""
+        flat = check_within(positions, self.records, "position")
+        key, stepped = derive_key(STEPS_TAG, self.seed, epoch), self.steps * self.size
+        found, inside = np.empty_like(flat), flat < stepped
+        step, within = np.divmod(flat[inside], np.int64(self.size))
+        found[inside] = permute(step, self.steps, absorb(key, 0)) * np.int64(self.size) + within
+        rest = flat[~inside] - np.int64(stepped)
+        found[~inside] = permute(rest, self.records - stepped, absorb(key, 1)) + np.int64(stepped)
+        return found.reshape(np.shape(positions))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the order's name, version and parameters, for a cursor."""
+        return {"name": "steps", "version": 1, "steps": self.steps, "size": self.size}
+
+
+DRAW_TAG = int.from_bytes(b"draw-1", "big")
+_DRAW_BITS = 31
+
+
+def draw_of(seed: int, epoch: int, total: int) -> int:
+    """Return the draw of an epoch of `total` records: at most 31 bits, so that an index is less than 2**62.
+
+    Two epochs with the same draw are alike, which happens by chance only.
+    """
+    bits = min(_DRAW_BITS, max(0, (RECORDS_LIMIT // max(1, total)).bit_length() - 1))
+    return derive_key(DRAW_TAG, seed, epoch) >> (64 - bits)
+
+
+@frozen
+class DrawnOrder:
+    """An order whose indices are ``draw * total + record``, where each epoch has its draw.
+
+    So records that are made anew in each epoch, such as rows of several documents, get the epoch with the
+    index, through all views and processes.
+    """
+
+    base: Order
+    seed: int
+    total: int
+
+    @property
+    def records(self) -> int:
+        """The number of positions."""
+        return self.base.records
+
+    def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+        """Return the record index at each position, with the draw."""
+        found = self.base.indices(positions, epoch)
+        found += draw_of(self.seed, epoch, self.total) * self.total
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """Return the base's name, version and parameters, and the version of the draw, for a cursor."""
+        return {**self.base.describe(), "draw": 1}
+
+
+def make_order(records: int, shuffle: bool | Blocks | Drawn | Mixture, seed: int) -> Order:
     """Return the order for the arguments of a stream.
 
     Args:
         records: The number of records.
-        shuffle: False for the source's order, True for the global shuffle, `Blocks` or a `Mixture`.
+        shuffle: False for the source's order, True for the global shuffle, `Blocks`, `Drawn` or a `Mixture`.
         seed: Any integer, of any size and sign; unused without a shuffle.
 
     Raises:
@@ -315,6 +387,12 @@ def make_order(records: int, shuffle: bool | Blocks | Mixture, seed: int) -> Ord
         from yogadl._order.orders import BlocksOrder
 
         return BlocksOrder(records, seed, shuffle)
+    if isinstance(shuffle, Drawn):
+        if shuffle.shuffle and shuffle.steps[1] > 1:
+            base: Order = StepsOrder(records, seed, *shuffle.steps)
+        else:
+            base = make_order(records, shuffle.shuffle, seed)
+        return DrawnOrder(base, seed, shuffle.total or records)
     if isinstance(shuffle, Mixture):
         from yogadl._order.mix import MixOrder
 
