@@ -105,6 +105,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--forgery-seed", default="1", help="which ones")
     parser.addoption(
+        "--packed-chains",
+        type=int,
+        default=34,
+        help="how many chains of stops and resumes of each kind tests/together/test_chains.py tries",
+    )
+    parser.addoption(
         "--worker-chains",
         type=int,
         default=5,

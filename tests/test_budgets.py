@@ -18,7 +18,6 @@ MODULE_LINES = 100  # without docstrings, comments and empty lines
 # Modules that may be smaller, with the reason.
 SMALLER_MODULES = {
     "_format.old_cache": "only the command reads caches of yogadl 0.1.4",
-    "_mix": "loaded at the first use, by users' modules",
     "_order.random": "loads numpy.random, which takes longer than all else that a hit loads",
     "adapters.dataflow": "every adapter is a module that users import",
     "adapters.sql": "every adapter is a module that users import",
@@ -34,6 +33,8 @@ SMALLER_MODULES = {
 
 # Functions that may have more parameters, with the reason.
 MORE_PARAMETERS = {
+    "_dataref.py: RecordsRef.bucketed": "what a batch is is said by one call",
+    "_dataref.py: RecordsRef.packed": "what a row has is named alike for all kinds of training",
     "_dataref.py: RecordsRef.stream": "the seven of yogadl 0.1.4 stay, and resuming needs three more",
     "adapters/grain/_loader.py: make_dataloader": "what shapes batches is named alike in all adapters",
     "adapters/jax/_loader.py: make_jax_iterator": "what shapes batches is named alike in all adapters",

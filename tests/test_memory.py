@@ -178,6 +178,8 @@ class Endless:
         (lambda ref: ref.filter(lambda record: record["label"] == 1), 24),
         (lambda ref: len(ref.chunks("tokens", 4)), 16),
         (lambda ref: ref.chunks("tokens", 4)[0], 16),
+        (lambda ref: ref.packed(8, fields="tokens"), 40),
+        (lambda ref: ref.bucketed("tokens", tokens=8), 40),
     ],
 )
 def test_a_view_that_needs_more_than_half_of_the_memory_says_so_at_once(view, record_bytes, monkeypatch):

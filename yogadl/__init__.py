@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from yogadl._dataref import RecordsRef, from_source
     from yogadl._mix import MixedRef, concat, mix
     from yogadl._order import Blocks
+    from yogadl._packed import PackedEpoch, PackedRef
     from yogadl._sources.partitioned import partitioned
     from yogadl._stream import Loader, RecordStream, StreamIterator
     from yogadl.storage import open_storage
@@ -33,6 +34,8 @@ __all__ = [
     "Leaf",
     "Loader",
     "MixedRef",
+    "PackedEpoch",
+    "PackedRef",
     "Prices",
     "RecordStream",
     "RecordsRef",
@@ -54,6 +57,8 @@ _LAZY = {
     "Blocks": ("yogadl._order", "Blocks"),
     "Loader": ("yogadl._stream", "Loader"),
     "MixedRef": ("yogadl._mix", "MixedRef"),
+    "PackedEpoch": ("yogadl._packed", "PackedEpoch"),
+    "PackedRef": ("yogadl._packed", "PackedRef"),
     "Prices": ("yogadl._core.protocols", "Prices"),
     "RecordStream": ("yogadl._stream", "RecordStream"),
     "RecordsRef": ("yogadl._dataref", "RecordsRef"),

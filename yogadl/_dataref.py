@@ -1,8 +1,8 @@
 """Refer to records that can be read in any order: the interface between random access and streams."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Self, SupportsIndex, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, overload
 
 import numpy as np
 
@@ -22,11 +22,14 @@ from yogadl._core.protocols import (
     locality_of,
 )
 from yogadl._core.spec import Spec
-from yogadl._order import Blocks, Mixture
+from yogadl._order import Blocks, Drawn, Mixture
 from yogadl._removed import missing
 from yogadl._stream import RecordStream, html_of, open_shard, open_stream
 from yogadl._views.views import ProjectedRecords, SelectedRecords, SlicedRecords
 from yogadl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from yogadl._packed import PackedRef
 
 _ITERATION_BYTES: Final = 2**20
 
@@ -81,7 +84,7 @@ class StreamedRef(DataRef[Item_co]):
         """Return what a notebook shows: the fields and the first records."""
         return html_of(self, lambda: RecordsRef.stream(self))
 
-    def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | Mixture:
+    def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | Drawn | Mixture:
         """Return the order of this reference's streams for the argument `shuffle` of `stream`."""
         return shuffle
 
@@ -345,6 +348,130 @@ class RecordsRef(StreamedRef[Item_co]):
             self._records, field, size, drop_remainder=drop_remainder, pad=pad, segments=segments
         )
         return RecordsRef(cut)
+
+    @explains_names()
+    def packed(
+        self,
+        capacity: int,
+        *,
+        fields: str | Sequence[str],
+        long: str = "cut",
+        shuffle_within: bool = True,
+        round_to: int = 1,
+        pad: Mapping[str, Any] | None = None,
+        segments: str | None = "segments",
+        positions: str | None = "positions",
+        cu_seqlens: str | None = None,
+        max_segments: int | None = None,
+        mask: str | None = None,
+        values: str | Sequence[str] = (),
+        workers: int = 0,
+    ) -> "PackedRef":
+        """Return rows of `capacity` tokens that are made of several whole records each, anew in each epoch.
+
+        Each token comes once in an epoch, but those of records that are dropped. The number of rows is the
+        same in every epoch. Which lengths share a row is planned now; the plan is kept next to the cache, and
+        found there by any process. If the lengths are stored, no value is read for it; otherwise every record
+        is read once.
+
+        A row is a dict of the packed fields, and of those that are named by the arguments below.
+
+        Args:
+            capacity: How many tokens a row has: items along the first axis of each packed field.
+            fields: The fields to pack, of numbers and of one length in each record.
+            long: What becomes of a record that is longer than a row. "cut": pieces of `capacity` tokens, and
+                a rest. "drop": it is left out, and counted. "error": a ConfigurationError.
+            shuffle_within: Whether the records of a row come in a random order; else the longest comes first.
+            round_to: Lengths that are equal when rounded up to a multiple of this are drawn from together;
+                otherwise records of a rare length share a row again and again. A record takes the rounded
+                length, so rows have more padding: about half of `round_to` for each record.
+            pad: The padding of each field; 0 if not given.
+            segments: The name of a field for the number of each token's record in its row: 1, 2, ...; 0 for
+                padding. None: no such field; so for the following.
+            positions: The name of a field for each token's position in its record.
+            cu_seqlens: The name of a field for the ends of the records in a row, after a 0, as the kernels of
+                attention over varying lengths take them. The last end is repeated up to `max_segments`.
+            max_segments: The size of that field, less 1; by default the most records that a row has.
+            mask: The name of a field that is false at the last token of each record, whose next token is not
+                in the row, and for padding. If it is a packed field, that one becomes 0 there.
+            values: Fields of one value a record: a row has an array of its records' values.
+            workers: How many processes read the records, if lengths are not stored.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+            UnsupportedDataError: if the packed fields of a record differ in length.
+
+        Example:
+            >>> import numpy as np, yogadl
+            >>> texts = [{"tokens": np.full(n, n)} for n in (3, 1, 2, 4)]
+            >>> packed = yogadl.from_source(texts).packed(5, fields="tokens", shuffle_within=False)
+            >>> len(packed), packed.padding
+            (2, 0.0)
+            >>> row = packed.at(epoch=0)[1]
+            >>> row["tokens"].tolist(), row["segments"].tolist(), row["positions"].tolist()
+            ([4, 4, 4, 4, 1], [1, 1, 1, 1, 2], [0, 1, 2, 3, 0])
+            >>> packed.at(epoch=0).documents(1)
+            [Document(record=3, start=0, stop=4), Document(record=1, start=0, stop=1)]
+        """
+        from yogadl._packed import PackedRef  # imported only when packing
+        from yogadl._views.packed import PackedRecords, Packing
+
+        extra = segments, positions, cu_seqlens, max_segments, mask, values
+        packing = Packing(capacity, fields, long, shuffle_within, round_to, pad, *extra)
+        return PackedRef(PackedRecords(self._records, packing, workers))
+
+    @explains_names()
+    def bucketed(
+        self,
+        by: str,
+        *,
+        tokens: int,
+        max_records: int | None = None,
+        pad_to: str = "longest",
+        long: str = "alone",
+        pad: Mapping[str, Any] | None = None,
+        lengths: str | None = "lengths",
+        classes: int | None = None,
+        ranks: int = 1,
+        workers: int = 0,
+    ) -> "PackedRef":
+        """Return batches of records of like length, each of at most `tokens` tokens with its padding.
+
+        One record of the result is one batch: a dict of all fields, stacked, those of varying length padded
+        along their first axis. So a stream of it needs no `batch`. The number of batches is the same in every
+        epoch, each record comes once in it, and which records share a batch is drawn anew. One batch of an
+        epoch is short. The plan is kept next to the cache, as that of `packed`.
+
+        Args:
+            by: The field whose length counts.
+            tokens: The most tokens of a batch: its records times the longest of its class of lengths.
+            max_records: The most records of a batch.
+            pad_to: "longest": as long as the longest record of a batch. "class": as long as any record of the
+                class, so that there are as few shapes as classes.
+            long: What becomes of a record that has more tokens: "alone" in a batch, or "error".
+            pad: The padding of each field; 0 if not given.
+            lengths: The name of a field for the records' lengths; None: no such field.
+            classes: The most classes of lengths; by default as few as pad at most 3 %. If there are few
+                batches, those that pad least, which may be a fifth; see `PackedRef.padding`.
+            ranks: How many neighbouring batches have one class if possible: those of one step of a job with
+                so many ranks. The number of batches is a multiple of it.
+            workers: How many processes read the records, if lengths are not stored.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+
+        Example:
+            >>> import numpy as np, yogadl
+            >>> texts = [{"tokens": np.full(n, n)} for n in (3, 1, 2, 3, 2, 1, 1)]
+            >>> batches = yogadl.from_source(texts).bucketed("tokens", tokens=6, pad_to="class")
+            >>> [batch["tokens"].shape for batch in batches.stream()]
+            [(2, 3), (2, 3), (2, 3), (1, 3)]
+        """
+        from yogadl._packed import PackedRef  # imported only when packing
+        from yogadl._views.bucketed import BucketedRecords, Bucketing
+
+        bucketing = Bucketing(by, tokens, max_records, pad_to, long, pad, lengths, classes, ranks)
+        return PackedRef(BucketedRecords(self._records, bucketing, workers))
 
     def fields(self, *names: str | int) -> "RecordsRef":
         """Return a view with just these fields; the others are not read. Cursors stay valid."""

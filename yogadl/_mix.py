@@ -6,10 +6,11 @@ from math import gcd, lcm
 from typing import Any, Final
 
 from yogadl._core.arguments import explains_names, fraction_argument, int_argument
-from yogadl._core.protocols import Item_co, Made, RandomAccess
+from yogadl._core.protocols import Item_co, Made, RandomAccess, is_drawn
 from yogadl._dataref import RecordsRef, StreamedRef
-from yogadl._order import Blocks, Mixture, make_order
+from yogadl._order import Blocks, DrawnMixture, Mixture, make_order
 from yogadl._order.mix import MOST_BITS, RUN
+from yogadl._packed import PackedRef
 from yogadl._views.joined import JoinedRecords
 from yogadl.errors import ConfigurationError
 
@@ -52,6 +53,11 @@ class MixedRef(StreamedRef[Item_co]):
     stream = RecordsRef.stream
 
     def _order_for(self, shuffle: bool | Blocks) -> Mixture:
+        if isinstance(shuffle, Blocks) and self._mixture.is_drawn:
+            raise ConfigurationError(
+                "a mix of packed records can't be read in blocks, since the records of a row lie anywhere: "
+                "pass shuffle=True"
+            )
         return replace(self._mixture, shuffle=shuffle)
 
     @explains_names()
@@ -85,7 +91,10 @@ def concat(refs: Iterable[RecordsRef[Made]]) -> RecordsRef[Made]:
 
 @explains_names()
 def mix(
-    parents: Mapping[str, tuple[RecordsRef[Made], float]], *, seed: int = 0, at_end: str = "stop"
+    parents: Mapping[str, tuple[RecordsRef[Made] | PackedRef[Made], float]],
+    *,
+    seed: int = 0,
+    at_end: str = "stop",
 ) -> MixedRef[Made]:
     """Return a `DataRef` whose streams mix the records of several references by weight; nothing is copied.
 
@@ -97,8 +106,9 @@ def mix(
     A stream can continue from a cursor of a mix with other weights: see `docs/howto/mixes.md`.
 
     Args:
-        parents: Each reference and its weight, by name. The weights can have any sum, but none may be less
-            than 1 in 4,096 of it. A float means the decimal that Python prints: 0.7 is 7/10.
+        parents: Each reference, which may be packed, and its weight, by name. The weights can have any sum,
+            but none may be less than 1 in 4,096 of it. A float means the decimal that Python prints: 0.7 is
+            7/10.
         seed: The seed of the places in the runs: any integer. (The parents' shuffles depend on the stream's
             `shuffle_seed`.)
         at_end: "stop": an epoch ends before a parent would need more records than it has. "repeat": a parent
@@ -122,11 +132,15 @@ def mix(
         )
     if at_end not in _AT_ENDS:
         raise ConfigurationError(f'at_end must be "stop" or "repeat", not {at_end!r}')
-    records_of = {name: _records_of(ref) for name, (ref, _) in parents.items()}
+    records_of = {
+        name: ref._records if isinstance(ref, PackedRef) else _records_of(ref)
+        for name, (ref, _) in parents.items()
+    }
     for name, records in records_of.items():
         if not len(records):
             raise ConfigurationError(f"{name!r} has no records to mix: leave it out")
-    mixture = Mixture(
+    is_any_drawn = any(map(is_drawn, records_of.values()))
+    mixture = (DrawnMixture if is_any_drawn else Mixture)(
         lengths=tuple(map(len, records_of.values())),
         weights=_whole_weights({name: weight for name, (_, weight) in parents.items()}),
         at_end=at_end,
@@ -170,6 +184,11 @@ def _records_of(value: Any) -> RandomAccess:  # Any: the value is checked here
     if isinstance(value, MixedRef):
         raise ConfigurationError(
             "a mix can't be mixed or joined again: pass all its parents to one yogadl.mix, with their weights"
+        )
+    if isinstance(value, PackedRef):
+        raise ConfigurationError(
+            "packed records can't be joined, since each epoch has other rows: join the records before you "
+            "pack them, or pass packed.at(epoch)"
         )
     if not isinstance(value, RecordsRef):
         raise ConfigurationError(

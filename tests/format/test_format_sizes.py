@@ -407,6 +407,13 @@ ELSEWHERE = {
         "_views.chosen._INDEX_BYTES",
         "_views.chosen._PLAIN_BYTES",
         "_views.chosen._STRATIFIED_BYTES",
+        "_views.lengths._PLAN_BYTES",
+    ],
+    "test_packed.py": ["_views.lengths._READ_BYTES", "_views.lengths._READ_RECORDS"],
+    "test_packs.py": [
+        "_order.lengths.LENGTH_LIMIT",
+        "_order.lengths._CHUNK",
+        "_order.packs.CAPACITY_LIMIT",
     ],
     "test_chunks.py": [
         "_views.views._READ_BYTES",

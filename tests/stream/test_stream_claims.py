@@ -103,6 +103,15 @@ def test_an_iterator_anywhere_claims_nothing():
     assert epoch_of(record_ids(stream)) == 0
 
 
+def test_a_look_at_the_first_batch_is_not_lost_to_a_training_that_goes_on():
+    loader = stream_of(10).batch(2, skip_finished_epoch=True)
+    first = next(loader.at(0))["id"].tolist()
+    batches = iter(loader)
+    assert next(batches)["id"].tolist() == first
+    next(loader.at(0, 4))
+    assert next(iter(loader))["id"].tolist() == [2, 3]
+
+
 @pytest.mark.parametrize("arguments", [(0, 11), (-1,), (0, -1), (0.5,), (True,)])
 def test_there_is_no_iterator_nowhere(arguments):
     with pytest.raises(ConfigurationError):

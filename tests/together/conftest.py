@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from job import SIZES, records_of
+from job import SIZES, documents_of, records_of
 from trainers import FRAMEWORKS, Trainers
 
 import yogadl
@@ -19,6 +19,8 @@ def storage(tmp_path_factory):
     storage = yogadl.open_storage(root)
     for size in SIZES:
         storage.submit(records_of(size), "together", str(size))
+        spec = {"tokens": yogadl.Leaf("int64", (None,))}
+        storage.submit(yogadl.from_source(documents_of(size), spec=spec), "documents", str(size))
     return root
 
 

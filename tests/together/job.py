@@ -12,6 +12,8 @@ import yogadl
 SIZES = (503, 120, 7)  # of the caches that conftest.py makes: together/503 and so on
 
 NOISE = 1000
+ROW = 6  # tokens of a row; some documents are longer
+PADDING = -1
 
 
 def spread(record: dict[str, Any]) -> dict[str, Any]:
@@ -24,6 +26,16 @@ def disturb(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {"id": record["id"] + rng.integers(NOISE)}
 
 
+def documents_of(size: int) -> list[dict[str, Any]]:
+    """Return as many documents of 1 to 9 tokens, all of which are the document's number."""
+    return [{"tokens": np.full(1 + number * 5 % 9, number)} for number in range(size)]
+
+
+def tokens_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what is compared of a row of documents, or of a batch of documents of like length."""
+    return {"id": row["tokens"].ravel()}
+
+
 def records_of(size: int, width: int = 3) -> dict[str, Any]:
     """Return the columns of a cache of this many records."""
     ids = np.arange(size)
@@ -33,15 +45,6 @@ def records_of(size: int, width: int = 3) -> dict[str, Any]:
 def values_of(ids: np.ndarray, width: int) -> np.ndarray:
     """Return the field x of these records."""
     return (ids[:, None] * NOISE + np.arange(width)).astype(np.float32)
-
-
-def ids_of(batch: Any) -> list[int]:
-    """Return the ids of a batch of any framework, whose other field must be that of the same records."""
-    ids = np.asarray(batch["id"])
-    if "x" in batch:
-        found = np.asarray(batch["x"])
-        assert np.array_equal(found, values_of(ids, found.shape[1]))
-    return ids.tolist()
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,9 @@ class Job:
         pad_shard_remainder: Repeat the first ones instead.
         is_mapped: Pass each record through `spread` and `disturb`.
         skips: Ranges of positions that are left out.
+        is_mixed: Mix parts of the cache.
+        made: "packed": read rows of several documents, whose ids are lists of tokens; "bucketed": batches of
+            documents of like length, where `batch_size` is None and a batch has one such list.
         options: How the storage is opened.
     """
 
@@ -73,7 +79,7 @@ class Job:
     version: str
     rank: int = 0
     ranks: int = 1
-    batch_size: int = 1
+    batch_size: int | None = 1
     workers: int = 0
     seed: int = 0
     epochs: int = 1
@@ -83,6 +89,7 @@ class Job:
     is_mapped: bool = False
     skips: tuple[tuple[int, int], ...] = ()
     is_mixed: bool = False
+    made: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -92,14 +99,25 @@ class Job:
     def from_json(text: str) -> "Job":
         return Job(**json.loads(text))
 
-    def ref(self) -> yogadl.RecordsRef | yogadl.MixedRef:
-        """Open the cache; or mix its parts, whose records are those of all of it."""
+    def ref(self) -> yogadl.RecordsRef | yogadl.MixedRef | yogadl.PackedRef:
+        """Open the cache; or mix its parts, whose records are those of all of it; or pack it."""
         ref = yogadl.open_storage(self.storage, **self.options).fetch(self.dataset_id, self.version)
-        if not self.is_mixed:
-            return ref
-        half, most = len(ref) // 2, len(ref) - 3
-        parts = {"a": (ref[:half], 0.5), "b": (ref[half:most], 0.4), "c": (ref[most:], 0.1)}
-        return yogadl.mix(parts, seed=self.seed, at_end="repeat")
+        if self.is_mixed:
+            half, most = len(ref) // 2, len(ref) - 3
+            parts = {"a": (ref[:half], 0.5), "b": (ref[half:most], 0.4), "c": (ref[most:], 0.1)}
+            parts = {name: (self._rows(part), weight) for name, (part, weight) in parts.items()}
+            ref = yogadl.mix(parts, seed=self.seed, at_end="repeat")
+        else:
+            ref = self._rows(ref)
+        spec = {"id": yogadl.Leaf("int64", (ROW if self.made == "packed" else None,))}
+        return ref.map(tokens_of, spec=spec) if self.made else ref
+
+    def _rows(self, ref: yogadl.RecordsRef) -> Any:
+        if self.made == "packed":
+            return ref.packed(ROW, fields="tokens", pad={"tokens": PADDING})
+        if self.made == "bucketed":
+            return ref.bucketed("tokens", tokens=4 * ROW, pad={"tokens": PADDING})
+        return ref
 
     def stream(self) -> Any:
         """Open this rank's stream, which starts at the cursor."""
@@ -120,10 +138,12 @@ class Job:
         """Return which positions from one to another are not left out."""
         return [at for at in range(start, stop) if not any(a <= at < b for a, b in self.skips)]
 
-    def ids(self, epoch: int, start: int = 0, stop: int | None = None) -> list[int]:
+    def ids(self, epoch: int, start: int = 0, stop: int | None = None) -> list[Any]:
         """Return what the order and the positions say that this rank's batches have of an epoch."""
         stream = self.stream()
         indices = stream.indices(epoch, start, stop)
+        if self.made:
+            return [row["id"].tolist() for row in stream.at(epoch)][start:stop]
         if not self.is_mapped:
             return indices.tolist()
         positions = stream.run.origin(epoch) + self.rank + self.ranks * np.arange(start, start + len(indices))
@@ -131,6 +151,14 @@ class Job:
             positions = np.array(self.kept(0, stream.run.identity().records + self.ranks))[positions]
         noise = [int(rng.integers(NOISE)) for rng in generators(self.seed, 1, epoch, positions)]
         return (indices * NOISE + noise).tolist()
+
+    def ids_of(self, batch: Any) -> list[Any]:
+        """Return the ids of a batch of any framework, whose other field must be that of the same records."""
+        ids = np.asarray(batch["id"])
+        if "x" in batch:
+            found = np.asarray(batch["x"])
+            assert np.array_equal(found, values_of(ids, found.shape[1]))
+        return ids.tolist() if self.batch_size is not None else [ids.tolist()]
 
     def records(self, ids: list[int]) -> list[int]:
         """Return which records some ids are of."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from job import Job, ids_of
+from job import Job
 
 
 def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
@@ -12,4 +12,4 @@ def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
         loader = loader.prefetch(job.workers)
     batches = iter(loader)
     for batch in batches:
-        yield ids_of(batch), batches.state_dict()
+        yield job.ids_of(batch), batches.state_dict()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import jax
-from job import Job, ids_of
+from job import Job
 
 from yogadl.adapters.jax import make_jax_iterator
 
@@ -14,4 +14,4 @@ def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
     """Yield, a batch, the ids of its records and the cursor that stands right after it."""
     batches = make_jax_iterator(job.stream(), job.batch_size, epochs=job.epochs, prefetch=job.workers)
     for batch in batches:
-        yield ids_of(batch), batches.state_dict()
+        yield job.ids_of(batch), batches.state_dict()

@@ -26,7 +26,8 @@ def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
         fit = Fit(dataset, steps_per_epoch=steps, shuffle=True)
     try:
         for _ in range(steps):
-            yield fit.next()
+            ids, cursor = fit.next()
+            yield job.ids_of({"id": ids}), cursor
     finally:
         fit.stop()
 
@@ -42,7 +43,7 @@ class Fit(threading.Thread):
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.start()
 
-    def next(self) -> tuple[list[int], dict]:
+    def next(self) -> tuple[np.ndarray, dict]:
         """Return what the next step trained on, and the cursor after it."""
         self._asked.put(True)
         found = self._done.get()
@@ -83,5 +84,5 @@ class Onlooker(keras.Model):
         return ids
 
     def train_step(self, state: Any, data: Any) -> Any:  # as Keras's trainer for JAX calls it
-        self.seen = np.asarray(data[0]).tolist()
+        self.seen = np.asarray(data[0])
         return {}, state

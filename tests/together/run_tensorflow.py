@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from inside import Cut, NumberedBatches
-from job import Job, ids_of
+from job import Job
 
 from yogadl.adapters.tensorflow import make_tf_dataset
 
@@ -15,6 +15,6 @@ def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
     if job.workers:
         dataset = dataset.prefetch(job.workers)
     # tf.data owns the iterator, so what it delivered is counted here.
-    numbering = NumberedBatches(stream, Cut(job.batch_size)).numbering
+    numbering = NumberedBatches(stream, Cut(job.batch_size or 1)).numbering
     for delivered, batch in enumerate(dataset, 1):
-        yield ids_of(batch), numbering.cursor(delivered)
+        yield job.ids_of(batch), numbering.cursor(delivered)

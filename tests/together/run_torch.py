@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from job import Job, ids_of
+from job import Job
 
 from yogadl.adapters.torch import make_dataloader
 
@@ -11,4 +11,4 @@ def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
     """Yield, a batch, the ids of its records and the cursor that stands right after it."""
     batches = iter(make_dataloader(job.stream(), job.batch_size, job.workers, epochs=job.epochs))
     for batch in batches:
-        yield ids_of(batch), batches.state_dict()
+        yield job.ids_of(batch), batches.state_dict()

@@ -4,16 +4,19 @@ Elsewhere: under another framework, on another number of ranks, in other batches
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import random
 
+import numpy as np
 import pytest
-from job import SIZES, Job
+from job import PADDING, SIZES, Job, documents_of
 from trainers import FRAMEWORKS, Stop
 
 EPOCHS = 2
 LEGS = 40  # then one rank reads the rest
+ALL_TOKENS = {size: np.concatenate([one["tokens"] for one in documents_of(size)]) for size in SIZES}
 KINDS = ("leave", "leave", "leave", "kill", "kill running")
 
 
@@ -52,6 +55,7 @@ class Run:
         self.cursor = self.stream.cursor(0)
         self.size = self.cursor["records"]
         self.seen = {}  # the ids of each epoch, in the order of their positions
+        self.wanted = functools.cache(start.ids)
         self.story = []
 
     def go_on(self, framework, options, stop):
@@ -65,7 +69,7 @@ class Run:
             epoch, position = cursor["epoch"], cursor["position"]
             self.seen.setdefault(epoch, []).extend(rows(columns))
             kept = len(self.start.kept(0, position))
-            assert self.seen[epoch] == self.start.ids(epoch, 0, kept), self.story
+            assert self.seen[epoch] == self.wanted(epoch)[:kept], self.story
             self.cursor = json.loads(json.dumps(cursor))
         if self.cursor["position"] == self.size:  # there is nothing more in this epoch
             self.cursor = self.stream.cursor(0, epoch=self.cursor["epoch"] + 1)
@@ -101,6 +105,33 @@ def test_any_chain_of_stops_reads_a_mix_in_its_order(trainers, storage, seed):
     for epoch in range(EPOCHS):
         assert run.seen[epoch] == start.ids(epoch)
         assert set(start.records(run.seen[epoch])) == set(range(SIZES[0]))
+
+
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("kind", ["packed", "bucketed", "mixed"])
+def test_any_chain_of_stops_reads_each_token_of_each_epoch_once(trainers, storage, request, kind, part):
+    made = "bucketed" if kind == "bucketed" else "packed"
+    for seed in range(part, request.config.getoption("--packed-chains"), 4):
+        dice = random.Random(f"{kind} {seed}")
+        size = dice.choice(SIZES[1:])
+        start = Job(str(storage), "documents", str(size), seed=seed, made=made, is_mixed=kind == "mixed")
+        run = Run(trainers, start)
+        legs = dice.randint(1, 4)
+        while run.cursor["epoch"] < EPOCHS and len(run.story) < legs:
+            framework, options, stop = drawn(dice, run.cursor)
+            options["batch_size"] = None if made == "bucketed" else options["batch_size"]
+            run.go_on(framework, options, stop if dice.random() < 0.1 else Stop(stop.steps))
+        while run.cursor["epoch"] < EPOCHS:
+            run.go_on("core", {"ranks": 1}, Stop(None))
+        rows = [run.seen[epoch] for epoch in range(EPOCHS)]
+        assert rows[0] != rows[1] or len(rows[0]) < 3
+        for tokens in [np.concatenate([np.ravel(row) for row in of_epoch]) for of_epoch in rows]:
+            counts = np.bincount(tokens[tokens != PADDING]) / np.bincount(ALL_TOKENS[size])
+            if kind == "mixed":  # parts are read again, and at the end not to their end
+                for part_counts in np.split(counts, [size // 2, size - 3]):
+                    assert 1 <= part_counts.min() >= part_counts.max() - 1, run.story
+            else:
+                assert (counts == 1).all(), run.story
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -34,9 +34,10 @@ def expected(job):
         for epoch in range(first, first + job.epochs):
             ids = share.ids(epoch)
             rows = stream.shard.rows(stream.run.origin(epoch))
-            for start in range(0, len(ids), job.batch_size):
-                done = min(rows, start + job.batch_size)
-                batches.append((ids[start : start + job.batch_size], stream.cursor(done, epoch=epoch)))
+            size = job.batch_size or 1
+            for start in range(0, len(ids), size):
+                done = min(rows, start + size)
+                batches.append((ids[start : start + size], stream.cursor(done, epoch=epoch)))
         found.append(batches)
     return found
 
@@ -49,6 +50,17 @@ def test_two_epochs_come_in_the_order_that_the_seed_decides(trainers, storage, f
     order = [*job.stream().indices(0).tolist(), *job.stream().indices(1).tolist()]
     assert [index for ids, _ in batches[0] for index in ids] == order
     assert batches == expected(job)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize(("made", "batch_size"), [("packed", 8), ("bucketed", None)])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_rows_of_documents_are_those_of_each_epoch(trainers, storage, framework, made, batch_size, workers):
+    job = Job(str(storage), "documents", "503", batch_size=batch_size, workers=workers, seed=7, epochs=2)
+    job = dataclasses.replace(job, made=made)
+    assert run(trainers, framework, job) == expected(job)
+    rows = job.ref().at(0, seed=7)
+    assert job.ids(0) == [rows[number]["id"].tolist() for number in job.stream().indices(0).tolist()]
 
 
 @pytest.mark.parametrize("share", SHARES)

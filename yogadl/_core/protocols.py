@@ -3,7 +3,7 @@
 import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -254,9 +254,18 @@ def will_read(records: Any, count: int, *, held_bytes: int | None) -> None:
 
     `held_bytes` is the memory needed to hold the stream's blocks, if its order is of blocks.
     """
-    for view in views_of(records):
+    for view, its_count in reads_of(records, count):
         if hasattr(view, "will_read"):
-            view.will_read(min(count, len(view)), held_bytes=held_bytes)
+            view.will_read(its_count, held_bytes=held_bytes)
+
+
+def reads_of(records: Any, count: int) -> Iterator[tuple[Any, int]]:
+    """Yield records, and all that they are views of, each with how many are read for `count` of the first."""
+    count = min(count, len(records))
+    yield records, count
+    # A row of several documents is made of so many of its parent's records, on average.
+    for parent in parents_of(records):
+        yield from reads_of(parent, math.ceil(count * getattr(records, "parents_a_record", 1)))
 
 
 def received_by(records: Any) -> tuple[int, int]:
@@ -303,6 +312,52 @@ def parents_of(records: Any) -> Sequence[Any]:
     """Return the records that these are a view of; none if they are no view."""
     parents = getattr(records, "parents", None) or (getattr(records, "parent", None),)
     return [parent for parent in parents if parent is not None]
+
+
+def is_drawn(records: Any) -> bool:
+    """Return whether an index of these records also has an epoch's draw; see `yogadl._order`."""
+    while not hasattr(records, "is_drawn"):
+        records = getattr(records, "parent", None)
+        if records is None:
+            return False
+    found: bool = records.is_drawn
+    return found
+
+
+def numbers_of(records: RandomAccess, indices: Indices) -> Indices:
+    """Return the numbers of records by which users know them: their indices without a draw."""
+    return indices % max(1, len(records)) if is_drawn(records) else indices
+
+
+def prepare(records: Any, indices: Indices) -> None:
+    """Have drawn records compute what many of them are made of, before they are read a few at a time."""
+    while is_drawn(records):
+        if hasattr(records, "prepare"):
+            records.prepare(indices)
+            return
+        records = records.parent  # a view of the same indices
+
+
+class Document(NamedTuple):
+    """A stretch of a record in a row: all of the record, unless it is longer than a row and was cut.
+
+    Attributes:
+        record: The index of the record among those that were packed.
+        start: The first of the record's values.
+        stop: The value to stop before.
+    """
+
+    record: int
+    start: int
+    stop: int
+
+
+def documents_of(records: Any, indices: Indices) -> list[list[Document]]:
+    """Return for each index the records that it is made of; nothing if no record is made of several."""
+    while is_drawn(records) and not hasattr(records, "documents"):
+        records = records.parent  # a view of the same indices
+    found: list[list[Document]] = records.documents(indices) if is_drawn(records) else []
+    return found
 
 
 @frozen

@@ -17,7 +17,7 @@ import numpy as np
 from yogadl._core.frozen import frozen
 from yogadl._core.protocols import Column, OnPlanned
 from yogadl._stream.cut import Cut, Flags, Point, Rows
-from yogadl._stream.run import Ahead, Counters, Run
+from yogadl._stream.run import Ahead, Run
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class Batches:
         collate: Called with a batch's list of records, instead of stacking them.
         padding_field: The name of a field to add: a bool for each record, true for padding.
         stages: The functions that each batch passes through.
+        is_single: Whether a batch is one record as it is, which may be a batch made by `DataRef.bucketed`.
 
     Raises:
         ConfigurationError: if an argument makes no sense, or the record has no place for the field.
@@ -115,8 +116,14 @@ class Batches:
     collate: Callable[[list[Any]], Any] | None = None
     padding_field: str | None = None
     stages: tuple["Stage", ...] = ()
+    is_single: bool = False
 
     def __post_init__(self) -> None:
+        if self.is_single and self.collate is not None:
+            raise ConfigurationError(
+                "collate makes a batch of several records, and with n=None each record is a batch: pass the "
+                "function to map"
+            )
         if self.collate is not None and not callable(self.collate):
             raise ConfigurationError(f"collate must be a function of a list of records, not {self.collate!r}")
         name = self.padding_field
@@ -233,7 +240,7 @@ class Batches:
 
     def _call_stages(self, batch: Any, first: Rows) -> Any:
         """Return the functions' result for the batch that begins with this row."""
-        return passed(self.stages, batch, first, "the batch that begins with record", self.run.counters)
+        return passed(self.stages, batch, first, "the batch that begins with record", self.run)
 
     def finish(self) -> Finish:
         """Return the function that makes a batch of its columns and padding flags."""
@@ -251,22 +258,26 @@ class Batches:
         elif name is not None:
 
             def finish(columns: Any, flags: Flags) -> Any:
-                batch = assemble(columns)
-                batch[name] = flags
+                batch = assemble(self.values(columns))
+                [batch[name]] = self.values([flags])
                 return batch
 
         else:
 
             def finish(columns: Any, flags: Flags) -> Any:
-                return assemble(columns)
+                return assemble(self.values(columns))
 
         return finish
 
+    def values(self, columns: Sequence[Any]) -> Sequence[Any]:
+        """Return what a batch has of each column: the column, or the value of its only record."""
+        return [column[0] for column in columns] if self.is_single else columns
 
-def passed(stages: "tuple[Stage, ...]", item: Any, first: Rows, what: str, counters: Counters) -> Any:
+
+def passed(stages: "tuple[Stage, ...]", item: Any, first: Rows, what: str, run: Run) -> Any:
     """Return the functions' result for the item that begins with this row."""
     for stage in stages:
-        [item] = stage.call([item], first.indices, first.pieces, counters.add, what)
+        [item] = stage.call([item], run.numbers(first), first.pieces, run.counters.add, what)
     return item
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from yogadl._core.arguments import int_argument
 from yogadl._core.memory import settle_allocator
 from yogadl._core.process import ProcessLock, end_daemon_at_exit
-from yogadl._core.protocols import Indices, Item_co
+from yogadl._core.protocols import Document, Indices, Item_co, RandomAccess, documents_of
 from yogadl._stream.cursor import read_cursor, write_cursor
-from yogadl._stream.cut import Point, Span
+from yogadl._stream.cut import Point, Rows, Span
 from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.recipe import Recipe, SpanProgress
 from yogadl.errors import ConfigurationError
@@ -26,7 +26,7 @@ class Claims:
         self.recipe = recipe
         self._next = recipe.span(recipe.run.start)
         self._endless: SpanProgress | None = None  # the newest claim's iterator, if it is endless
-        self._newest = SpanProgress()
+        self._newest = self._claiming = SpanProgress()  # of any iterator; of one that claims epochs
         self._lock = ProcessLock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class Claims:
         self._lock = ProcessLock()
 
     def track(self, progress: SpanProgress) -> None:
-        """Note the progress of the newest iterator."""
+        """Note the progress of the newest iterator, which claims nothing."""
         self._newest = progress
 
     def newest(self) -> SpanProgress:
@@ -45,13 +45,13 @@ class Claims:
         return self._newest
 
     def begin(self, progress: SpanProgress) -> None:
-        """Note a new iterator; with `skip_finished_epoch`, it continues where the last one stopped."""
-        previous = self._newest
+        """Note a new iterator; with `skip_finished_epoch`, it continues where the last such one stopped."""
+        previous = self._claiming
         if previous.span is not None and self.recipe.cut.skip_finished_epoch:
             with self._lock:
                 self._next = self.recipe.resume(previous.span, self.recipe.reach(previous))
                 self._endless = None
-        self._newest = progress
+        self._newest = self._claiming = progress
 
     def next_span(self) -> Span:
         """Return the span of the next claim; after an endless iterator, it begins with the next epoch."""
@@ -76,7 +76,7 @@ class Claims:
         """Let the next claim begin at `point`, as if there were no newest iterator."""
         with self._lock:
             self._next, self._endless = self.recipe.resume(self.next_span(), point), None
-            self._newest = SpanProgress()
+            self._newest = self._claiming = SpanProgress()
 
     def _set_next(self, span: Span, progress: SpanProgress) -> None:
         if span.end is None:
@@ -93,7 +93,13 @@ class Claims:
 _SHOW_EVERY_S: Final = 0.1
 
 
-class Delivered(NamedTuple):
+class _Places(NamedTuple):
+    epoch: int
+    positions: Indices
+    indices: Indices
+
+
+class Delivered(_Places):
     """The records that an item is made of.
 
     Attributes:
@@ -103,9 +109,19 @@ class Delivered(NamedTuple):
         indices: The index of each record in the data.
     """
 
-    epoch: int
-    positions: Indices
-    indices: Indices
+    _records: RandomAccess | None = None  # these two to find the documents, unless this was pickled
+    _rows: Rows | None = None
+
+    def __reduce__(self) -> Any:
+        return Delivered, tuple(self)
+
+    @property
+    def documents(self) -> list[list[Document]]:
+        """For rows or batches of `DataRef.packed` or `bucketed`: the records that each of them is made of.
+
+        In a mix, they are numbered as in the row's parent. Empty for other streams.
+        """
+        return [] if self._rows is None else documents_of(self._records, self._rows.indices)
 
 
 class StreamIterator(Iterator[Item_co]):
@@ -165,7 +181,10 @@ class StreamIterator(Iterator[Item_co]):
             return None
         rows = self._recipe.rows(progress.span, progress.items - 1)
         positions = np.concatenate([np.asarray(found, np.int64) for _, found in rows.pieces])
-        return Delivered(rows.pieces[0][0], positions, rows.indices)
+        run = self._recipe.run
+        found = Delivered(rows.pieces[0][0], positions, run.numbers(rows))
+        found._records, found._rows = run.source, rows
+        return found
 
     def close(self) -> None:
         """Free the items read ahead, and end the threads that read them; a later `next` continues."""

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from yogadl._core.arguments import above_zero, in_words, int_argument
 from yogadl._core.frozen import frozen
-from yogadl._core.protocols import Indices, Prices, views_of
+from yogadl._core.protocols import Indices, Prices, reads_of, views_of
 from yogadl._stream.cut import Cut
 from yogadl._stream.items import Batches, Records
 from yogadl._stream.run import INDICES_PER_CHUNK
@@ -131,9 +131,9 @@ def plan(
         costs_of_ways["blocks"] = [(*planner.by_range(share, epochs), 0) for planner in blocks]
     seconds = None if records_per_s is None else max(1, records) * epochs / records_per_s
     ways = _ways(planners, costs_of_ways, seconds, prices)
+    reads = dict(reads_of(run.source, records))
     choices = {
-        planner.choice(min(records, len(cache)), held_bytes)
-        for cache, planner in zip(caches, planners, strict=True)
+        planner.choice(reads[cache], held_bytes) for cache, planner in zip(caches, planners, strict=True)
     }
     names = [name for name in ("ranges", "blocks", "mirror", "here") if name in {name for name, _ in choices}]
     why = "; ".join(sorted({why for _, why in choices}))

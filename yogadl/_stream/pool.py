@@ -371,9 +371,10 @@ class WorkerPool:
         """Describe the first record of a request, for messages."""
         # The worker may have died before it was sent the request.
         piece = (self._pieces.get(number) or next(self._requests))[0]
-        rows = self.task.make.run.rows(Point(piece.epoch, piece.origin), piece.first, piece.first + 1)
+        run = self.task.make.run
+        rows = run.rows(Point(piece.epoch, piece.origin), piece.first, piece.first + 1)
         [(epoch, [position])] = rows.pieces
-        return f"at epoch {epoch}, position {position} (record {rows.indices[0]})"
+        return f"at epoch {epoch}, position {position} (record {run.numbers(rows)[0]})"
 
 
 def _close(workers: dict[int, _PooledWorker]) -> None:

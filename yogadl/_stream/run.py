@@ -24,6 +24,8 @@ from yogadl._core.protocols import (
     RandomAccess,
     announce,
     lineage_of,
+    numbers_of,
+    prepare,
     received_by,
     views_of,
     will_read,
@@ -220,6 +222,10 @@ class Run:
         indices = self.order.indices(to_read, 0 if self.skip_shuffle_at_epoch_end else point.epoch)
         return Rows(indices, ((point.epoch, places),), records)
 
+    def numbers(self, rows: Rows) -> Indices:
+        """Return the numbers of the rows' records by which users know them: their indices without a draw."""
+        return numbers_of(self.source, rows.indices)
+
     def chunks(self, cut: Cut, start: Point, end: int | None) -> Iterator[Rows]:
         """Yield all rows from `start` to the epoch `end`, in chunks of many items.
 
@@ -305,6 +311,7 @@ class Ahead:
         is_shared: bool = False,
     ) -> None:
         self._source = run.source
+        prepare(run.source, rows.indices)
         self._rows = rows
         self._on_planned = on_planned
         self._announced = 0

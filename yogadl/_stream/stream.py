@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from yogadl._core.arguments import above_zero, bool_argument, explains_names, int_argument
-from yogadl._core.protocols import DataRef, Indices, Item_co, Made, RandomAccess, Stream
+from yogadl._core.protocols import DataRef, Indices, Item_co, Made, RandomAccess, Stream, is_drawn
 from yogadl._core.spec import Spec
 from yogadl._stream.cursor import Skipped, write_cursor
 from yogadl._stream.cut import Cut, Point, Shard
@@ -375,7 +375,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
     @explains_names({"ref.stream": DataRef.stream, "loader.prefetch": Loader.prefetch})
     def batch(
         self,
-        n: int,
+        n: int | None,
         drop_remainder: bool = False,
         epochs: int | None = 1,
         across_epochs: bool = False,
@@ -388,7 +388,8 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         """Return a loader of batches, which starts where this stream starts and has its own count of epochs.
 
         Args:
-            n: The number of records in a batch.
+            n: The number of records in a batch; None: each record is a batch as it is, such as those of
+                `DataRef.bucketed`.
             drop_remainder: Whether to leave out an epoch's last batch if it is short.
             epochs: The number of epochs that one iterator reads; None: without end.
             across_epochs: Whether to fill an epoch's last batch from the next epoch.
@@ -406,8 +407,9 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
             ConfigurationError: if an argument makes no sense, or if several epochs are requested and shards
                 of unequal length would drift into different ones.
         """
-        cut = Cut(n, drop_remainder, epochs, across_epochs, skip_finished_epoch)
-        make = Batches(replace(self._run, counters=Counters()), collate, padding_field)
+        cut = Cut(1 if n is None else n, drop_remainder, epochs, across_epochs, skip_finished_epoch)
+        run = replace(self._run, counters=Counters())
+        make = Batches(run, collate, padding_field, is_single=n is None)
         return Loader(self, Recipe(make, cut, is_shown=bool_argument("progress", progress)))
 
     @explains_names({"ref.stream": DataRef.stream, "stream.batch": batch})
@@ -449,7 +451,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         point = Point(int_argument("epoch", epoch), self._run.origin(epoch))
         own = self._run.shard.own(point.position)
         last = own if stop is None else min(own, int_argument("stop", stop))
-        return self._run.rows(point, min(int_argument("start", start), last), last).indices
+        return self._run.numbers(self._run.rows(point, min(int_argument("start", start), last), last))
 
     def cursor(self, delivered: int, epoch: int | None = None) -> dict[str, Any]:
         """Return the cursor for the place at which this shard has delivered this many records.
@@ -525,7 +527,7 @@ def html_of(shown: object, stream_of: Callable[[], RecordStream]) -> str | None:
         own = run.shard.own(run.start.position)
         rows = run.rows(run.start, 0, min(own, _SHOWN_RECORDS, _SHOWN_BYTES // run.record_bytes))
         records = values_of(run.spec, partial(run.read, rows), len(rows)) if len(rows) else []
-        return notebook_html(repr(shown), run.spec, rows.indices.tolist(), records)
+        return notebook_html(repr(shown), run.spec, run.numbers(rows).tolist(), records)
     except (Exception, SystemExit):  # noqa: BLE001  (a notebook would show the error, or end)
         return None
 
@@ -567,5 +569,10 @@ def as_order(given: Any) -> RecordStream:  # Any: the value is checked here
         raise ConfigurationError(
             f"a sampler gives only indices, so {stream.run.chain} would not be called: pass the "
             "stream itself to make_dataloader, or let the DataLoader read ref.map(...)"
+        )
+    if is_drawn(stream.source):
+        raise ConfigurationError(
+            "a sampler gives only indices, and each epoch of packed records has other rows: pass the stream "
+            "itself to make_dataloader"
         )
     return stream

@@ -281,7 +281,7 @@ class _ItemReader:
             try:
                 shared, descriptors = self.packer.pack(parts, is_copy)
             except Exception as failed:  # noqa: BLE001  (a user's object may do anything here)
-                first = self._blocks.rows(*pieces[0]).indices[0]
+                first = self._run.numbers(self._blocks.rows(*pieces[0]))[0]
                 is_record = isinstance(self._task.make, Records)
                 what = f"{'record' if is_record else 'the batch that begins with record'} {first}"
                 error = ConfigurationError(

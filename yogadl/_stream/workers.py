@@ -200,7 +200,7 @@ class InWorkers:
         first = (pieces[0] for pieces in pieces_of(self.run.shard, cut, start, end))
 
         def called(item: Any, piece: Piece) -> Any:
-            return passed(self.after, item, self.run.rows(*_row(piece)), what, self.run.counters)
+            return passed(self.after, item, self.run.rows(*_row(piece)), what, self.run)
 
         return map(called, items, first)
 

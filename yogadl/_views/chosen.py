@@ -56,7 +56,10 @@ def filtered(records: RandomAccess, function: Predicate, fields: Any, workers: A
     indices = None if stored is None else stored.cache.selection(stored.name, len(records))
     if indices is None:
         if workers:
-            found: Iterable[Indices] = _indices_by_workers(seen, function, workers)
+            name = name_of(function)
+            found: Iterable[Indices] = by_workers(
+                f"filter({name})", name, (seen, function), _indices_in_worker, workers
+            )
         else:
             found = _indices_where_true(seen, function, 0, len(seen))
         indices = np.concatenate([np.empty(0, np.int64), *found])
@@ -79,29 +82,40 @@ def _find_stored_selection(records: RandomAccess, function: Predicate) -> _Store
     """
     from yogadl._provenance.builder import sha256_of_function
 
-    base: Any = records
-    views: list[Any] = []  # the views between the cache and these records, as JSON
     try:
-        while True:
-            if isinstance(base, MappedRecords):
-                functions = [sha256_of_function(stage.function) for stage in base.chain.stages]
-                views.append(["map", functions, base.spec.to_json()])
-                base = base.chain.source
-            elif isinstance(base, ProjectedRecords):
-                views.append(["fields", base.numbers, base.spec.to_json()])
-                base = base.parent
-            elif isinstance(base, SelectedRecords | SlicedRecords):
-                views.append(["of", base.fingerprint])
-                base = base.parent
-            else:
-                break
+        base, views = described(records)
         if not hasattr(base, "keep_selection"):
             return None
-        described = ["filter", base.fingerprint, views, sha256_of_function(function)]
+        text = json.dumps(["filter", base.fingerprint, views, sha256_of_function(function)])
     except ConfigurationError as error:
         _log.debug("yogadl: the selection of %s is kept only in memory: %s", name_of(function), error)
         return None
-    return _StoredSelection(base, hashlib.sha256(json.dumps(described).encode()).hexdigest())
+    return _StoredSelection(base, hashlib.sha256(text.encode()).hexdigest())
+
+
+def described(records: RandomAccess) -> tuple[Any, list[Any]]:
+    """Return the records below all views and functions of one record each, and these as JSON.
+
+    Raises:
+        ConfigurationError: if a function can't be described with certainty.
+    """
+    from yogadl._provenance.builder import sha256_of_function
+
+    base: Any = records
+    views: list[Any] = []
+    while True:
+        if isinstance(base, MappedRecords):
+            functions = [sha256_of_function(stage.function) for stage in base.chain.stages]
+            views.append(["map", functions, base.spec.to_json()])
+            base = base.chain.source
+        elif isinstance(base, ProjectedRecords):
+            views.append(["fields", base.numbers, base.spec.to_json()])
+            base = base.parent
+        elif isinstance(base, SelectedRecords | SlicedRecords):
+            views.append(["of", base.fingerprint])
+            base = base.parent
+        else:
+            return base, views
 
 
 def _indices_where_true(
@@ -161,34 +175,49 @@ def _call_predicate(
     return is_true
 
 
-def _indices_by_workers(records: RandomAccess, function: Predicate, workers: int) -> list[Indices]:
-    """Return the indices at which the function is true, computed by several processes."""
+def by_workers(
+    called: str,
+    argument: str,
+    payload: tuple[RandomAccess, Any],
+    task: Callable[..., Any],
+    workers: int,
+) -> list[Any]:
+    """Return what several processes return for one stretch of records after another.
+
+    Args:
+        called: What the user called, for messages.
+        argument: What of it may not pickle, for messages.
+        payload: The records, and what else the task needs.
+        task: A function of a module, called with the payload, a function that reports, and a stretch's first
+            index and its end. It returns a `Failure` in place of an error.
+        workers: The number of processes.
+    """
     from yogadl._workers.messages import pickled
     from yogadl._workers.processes import worker_pool
 
-    pickled_arguments = pickled(
-        (records, function),
-        f"{name_of(function)}, or what it reads,",
+    pickled_payload = pickled(
+        payload,
+        f"{argument}, or what it reads,",
         stays_here=True,
         hint="Leave workers out, or open what does not pickle inside of the function",
     )
-    count = max(1, min(_TASK_RECORDS, len(records) // (workers * _TASKS)))
-    starts = range(0, len(records), count)
-    found: list[Indices] = []
+    records = len(payload[0])
+    count = max(1, min(_TASK_RECORDS, records // (workers * _TASKS)))
+    starts = range(0, records, count)
+    found: list[Any] = []
     if starts:
-        with worker_pool(min(workers, len(starts)), pickled_arguments, [__name__]) as pool:
-            tasks = [
-                pool.call(_indices_in_worker, start, min(start + count, len(records))) for start in starts
-            ]
-            for task in tasks:  # in order, so that the error is that of the first failing record
+        with worker_pool(min(workers, len(starts)), pickled_payload, [task.__module__]) as pool:
+            tasks = [pool.call(task, start, min(start + count, records)) for start in starts]
+            for call in tasks:  # in order, so that the error is that of the first failing record
                 try:
-                    result = task.result()
+                    result = call.result()
                 except WorkerDiedError as error:
-                    raise WorkerDiedError(f"filter({name_of(function)}): {error}") from error
+                    raise WorkerDiedError(f"{called}: {error}") from error
                 if isinstance(result, Failure):
                     error_of_worker, cause = result.load()
                     if cause is not None:
-                        cause.add_note(f"in a worker process of filter:\n{result.where}")
+                        name = called.partition("(")[0]
+                        cause.add_note(f"in a worker process of {name}:\n{result.where}")
                     raise error_of_worker from cause
                 found.append(result)
     return found

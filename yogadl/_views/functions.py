@@ -14,7 +14,16 @@ import numpy as np
 from yogadl._core.columns import batch_column, declaration_text, declare, size_of, split, widen
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import BadShapeError, BadValueError, refuse
-from yogadl._core.protocols import READ, Column, Indices, Memory, OnPlanned, RandomAccess, announce
+from yogadl._core.protocols import (
+    READ,
+    Column,
+    Indices,
+    Memory,
+    OnPlanned,
+    RandomAccess,
+    announce,
+    numbers_of,
+)
 from yogadl._core.spec import Spec
 from yogadl._views.views import origin_of
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
@@ -187,6 +196,7 @@ class Chain:
         start_s = perf_counter()
         columns = self.source.columns(indices)
         report_duration(READ, perf_counter() - start_s)
+        indices = numbers_of(self.source, indices)
         records = self._call_stages(columns, indices, places, report_duration)
         spec = self.spec
         found: list[Column] = []

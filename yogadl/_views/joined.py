@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.protocols import Column, Indices, Memory, OnPlanned, RandomAccess, announce
+from yogadl._core.protocols import (
+    Column,
+    Document,
+    Indices,
+    Memory,
+    OnPlanned,
+    RandomAccess,
+    announce,
+    documents_of,
+    is_drawn,
+    prepare,
+)
 from yogadl._core.spec import Spec
 from yogadl._order.keys import bounds_reached
 from yogadl._views.views import hash_of, origin_of
@@ -41,13 +52,18 @@ class JoinedRecords:
             raise ConfigurationError("there is nothing to join: pass at least one DataRef")
         self.spec = found[0].spec
         for number, parent in enumerate(found[1:], 2):
-            _require_alike(self.spec, parent.spec, number)
+            remedy = (
+                "Pass the same capacity and max_segments to all packed ones. " if is_drawn(parent) else ""
+            )
+            _require_alike(self.spec, parent.spec, number, remedy)
         self.fingerprint = hash_of("concat", *((parent.fingerprint, len(parent)) for parent in found))
         self.parents: tuple[RandomAccess, ...] = tuple(found)
         self._filled = list(filter(len, found)) or found[:1]
         self._bases = [origin_of(parent, np.empty(0, np.int64), 0)[0] for parent in self._filled]
         self._has_views = any(map(operator.is_not, self._bases, self._filled))
         lengths = np.array([len(parent) for parent in self._filled], np.int64)
+        self._are_drawn = list(map(is_drawn, self._filled))
+        self.is_drawn = any(self._are_drawn)
         self._ends = np.cumsum(lengths)
         self._starts = self._ends - lengths
         size_bytes = sum(parent.record_bytes * len(parent) for parent in self._filled)
@@ -73,6 +89,20 @@ class JoinedRecords:
             announce(self._filled[number], parent_indices, fields, on_planned)
             for number, parent_indices, _ in shares
         )
+
+    def prepare(self, indices: Indices) -> None:
+        """Compute what many records are made of; see `prepare`."""
+        for number, parent_indices, _ in self._shares(indices):
+            prepare(self._filled[number], parent_indices)
+
+    def documents(self, indices: Indices) -> list[list[Document]]:
+        """Return the records that rows of drawn parents are made of; other parents' rows have none."""
+        found: list[list[Document]] = [[] for _ in indices]
+        for number, parent_indices, batch_positions in self._shares(indices):
+            documents = documents_of(self._filled[number], parent_indices)
+            for position, of_row in zip(batch_positions.tolist(), documents, strict=False):
+                found[position] = of_row
+        return found
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -131,6 +161,17 @@ class JoinedRecords:
 
     def _shares(self, indices: Indices) -> Iterator[_Share]:
         """Yield the share of each parent that holds some of these records."""
+        if self.is_drawn:
+            draws, indices = np.divmod(indices, len(self))
+            for number, found, batch_positions in self._shares_of(indices):
+                if self._are_drawn[number]:
+                    found += draws[batch_positions] * len(self._filled[number])
+                yield number, found, batch_positions
+        else:
+            yield from self._shares_of(indices)
+
+    def _shares_of(self, indices: Indices) -> Iterator[_Share]:
+        """Yield the same for indices without a draw."""
         numbers = bounds_reached(indices, self._ends[:-1])
         if not len(numbers) or (numbers == numbers[0]).all():
             number = int(numbers[0]) if len(numbers) else 0
@@ -189,7 +230,7 @@ def _items(column: Any) -> NDArray[Any]:
     return found
 
 
-def _require_alike(ours: Spec, theirs: Spec, number: int) -> None:
+def _require_alike(ours: Spec, theirs: Spec, number: int, remedy: str) -> None:
     """Refuse records that differ from those of the first parent.
 
     Raises:
@@ -204,8 +245,8 @@ def _require_alike(ours: Spec, theirs: Spec, number: int) -> None:
             what = f"field {name!r}" if name else "the record"
             raise ConfigurationError(
                 f"records of different kinds can't be joined: {what} {leaves[0]} in the first, and "
-                f"{leaves[1]} in number {number}. Make them alike with fields(...) or map(...); if a shape "
-                "varies in only one of them, declare it for the others with map(..., spec=...)"
+                f"{leaves[1]} in number {number}. {remedy}Make them alike with fields(...) or map(...); if a "
+                "shape varies in only one of them, declare it for the others with map(..., spec=...)"
             )
     raise ConfigurationError(
         f"records of different kinds can't be joined: the first are like {ours.to_json()}, those of number "

@@ -338,14 +338,14 @@ class ChunkedRecords:
         count = len(self.parent)
         require_memory("chunks", count, _OFFSET_BYTES)
         offsets = np.zeros(count + 1, np.int64)
-        is_read = _find_stored_values(self.parent, offsets[:0], self._number) is None
+        is_read = find_stored_values(self.parent, offsets[:0], self._number) is None
         if self._document_length is not None and not is_read:
             return np.arange(count + 1) * self._document_length, False
         # Without stored lengths, the spec's shape comes from the first few records, so all records are read.
         at_once = min(_AT_ONCE, max(1, _READ_BYTES // self.parent.record_bytes)) if is_read else _AT_ONCE
         for start in range(0, count, at_once):
             indices = np.arange(start, min(start + at_once, count))
-            found = _find_stored_values(self.parent, indices, self._number)
+            found = find_stored_values(self.parent, indices, self._number)
             if found is not None:
                 lengths = found[0].lengths(*found[1:])
             else:
@@ -374,7 +374,7 @@ class ChunkedRecords:
         """Announce that these chunks will be read soon; see `announce`."""
         if self._document_length is None:
             stretches = self._stretches(indices)
-            found = _find_stored_values(self.parent, stretches.document, self._number)
+            found = find_stored_values(self.parent, stretches.document, self._number)
             if found is not None and found[0].will_need_stretches(
                 *found[1:], stretches.start, stretches.stop
             ):
@@ -400,7 +400,7 @@ class ChunkedRecords:
         """Return the tokens of `count` chunks, one row a chunk."""
         if not count:
             return np.empty((0, self._size, *self._inner), self._dtype)
-        found = _find_stored_values(self.parent, stretches.document, self._number)
+        found = find_stored_values(self.parent, stretches.document, self._number)
         if found is not None and self._document_length is None:
             joined = found[0].stretches(*found[1:], stretches.start, stretches.stop)
         else:
@@ -427,7 +427,7 @@ class ChunkedRecords:
         return rows
 
 
-def _find_stored_values(
+def find_stored_values(
     records: RandomAccess, indices: Indices, number: int
 ) -> tuple[Any, Indices, int] | None:
     """Return the records that store the values in files, the indices and the field's number there.
@@ -471,8 +471,15 @@ def _checked_pad(pad: Any, drops: bool, dtype: np.dtype[Any]) -> NDArray[Any] | 
             "to fill up the last chunk, pass both drop_remainder=False and pad=0 (or another value); to "
             "leave it out, pass neither"
         )
-    if pad is None:
-        return None
+    return None if pad is None else checked_pad(pad, dtype)
+
+
+def checked_pad(pad: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a padding value as one of a field's dtype.
+
+    Raises:
+        ConfigurationError: if it is none.
+    """
     try:
         with np.errstate(invalid="ignore"):
             value = np.array(pad).astype(dtype)

@@ -5,7 +5,7 @@ import stat
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from yogadl._core.arguments import users_level
 from yogadl._core.frozen import frozen
@@ -14,7 +14,7 @@ from yogadl._format.reader import Reader
 from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, LeasePolicy
-from yogadl.storage._catalogue.cached import Opener, Published, open_reader
+from yogadl.storage._catalogue.cached import Opener, Published, can_map, open_reader
 from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._files.folder import Folder, network_file_system, storage_error
 from yogadl.storage._files.root import Root
@@ -55,6 +55,9 @@ class FolderOpener(Opener):
 
     def write(self, name: str, content: bytes) -> None:
         self.root.write(name, content)
+
+    def map(self, name: str) -> Any:
+        return self.folder.map(name) if self.mapped and can_map(self.folder) else self.root.view(name)
 
     def tagged_version(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
         from yogadl.storage._catalogue.tags import version_of  # fetching by version does not need it

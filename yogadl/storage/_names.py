@@ -18,7 +18,7 @@ from yogadl.errors import CacheFormatError
 # _CACHE_FILES matches files that may be removed once no manifest and no build needs them.
 _CACHE_FILES: Final = (
     r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.(parts|pins)|builds/[0-9a-f]{24}/.*"
-    r"|tables/[0-9a-f]{32}/[0-9a-f]{24}\.selection"
+    r"|tables/[0-9a-f]{32}/[0-9a-f]{24}\.(selection|plan)"
     r"|leases/[0-9a-f]{24}/[0-9]{10}(\.beat|\.end|\.wait)?"
     r"|tags/.+/[0-9]{10}\.tag)"
 )
@@ -29,6 +29,7 @@ MAX_TERM_OR_MOVE: Final = 10**10 - 1  # the names of leases and of a tag's moves
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
 SELECTION_SUFFIX: Final = ".selection"
+PLAN_SUFFIX: Final = ".plan"
 TAG_SUFFIX: Final = ".tag"
 HEARTBEAT_SUFFIX: Final = ".beat"
 END_SUFFIX: Final = ".end"
@@ -94,7 +95,7 @@ def pins(dataset_id: str, table_sha256: str) -> str:
 
 
 def selections(dataset_id: str, fingerprint: str) -> str:
-    """Return the folder of the selections of records with this fingerprint, in any version."""
+    """Return the folder of the selections and plans of records with this fingerprint, in any version."""
     return f"{dataset_id}/tables/{fingerprint}"
 
 
@@ -102,6 +103,11 @@ def selection(dataset_id: str, fingerprint: str, name: str) -> str:
     """Return the name of the file of a selection; the file contains the selection's full name."""
     # No longer than the name of a part table, so that it fits for every dataset.
     return f"{selections(dataset_id, fingerprint)}/{name[:24]}{SELECTION_SUFFIX}"
+
+
+def plan(dataset_id: str, fingerprint: str, name: str) -> str:
+    """Return the name of the file of a plan of packs or batches; the file contains the plan's full name."""
+    return f"{selections(dataset_id, fingerprint)}/{name[:24]}{PLAN_SUFFIX}"
 
 
 def tags(dataset_id: str) -> str:

@@ -13,7 +13,7 @@ import jax.experimental
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.arguments import int_argument, users_level
+from yogadl._core.arguments import users_level
 from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Column, Stream
 from yogadl._core.spec import DictNode, Field, Node, Spec
@@ -162,11 +162,11 @@ def _shardings(node: Node, sharding_tree: ShardingTree, path: str) -> list[Shard
     ]
 
 
-def check_fields(fields: Sequence[Field]) -> None:
+def check_fields(fields: Sequence[Field], *, is_single: bool) -> None:
     """Refuse fields that can't become JAX arrays, and warn of fields whose dtype JAX would make narrower."""
     narrowed = []
     for field in fields:
-        dtype = _dtype_on_device(field)
+        dtype = _dtype_on_device(field, is_single)
         if dtype != field.leaf.numpy_dtype:
             narrowed.append(f"{field.name!r} ({field.leaf.dtype} to {dtype})")
     if narrowed:
@@ -178,10 +178,10 @@ def check_fields(fields: Sequence[Field]) -> None:
         )
 
 
-def _dtype_on_device(field: Field) -> Any:  # a numpy dtype
+def _dtype_on_device(field: Field, is_single: bool) -> Any:  # a numpy dtype
     """Return the dtype that a field has on a device."""
     leaf = field.leaf
-    if not leaf.is_fixed:
+    if not (leaf.is_fixed or (is_single and leaf.is_numeric)):
         what = f"holds {leaf.dtype}" if not leaf.is_numeric else "holds arrays of varying shape"
         raise UnsupportedDataError(
             f"field {field.name!r} {what}, which can't be put onto a device: choose the other fields by "
@@ -226,7 +226,7 @@ class ColumnBatches(Batches):
     """Items made of a batch's columns and of the flags that mark its padding."""
 
     def finish(self) -> Finish:
-        return lambda columns, flags: (columns, flags)
+        return lambda columns, flags: (self.values(columns), *self.values([flags]))
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class OnOneDevice:
     def _placed(self, read: Callable[[], Iterator[tuple[Sequence[Column], Flags]]]) -> Iterator[Any]:
         return (self._put(columns, flags) for columns, flags in read())
 
-    def _put(self, columns: Sequence[Column], flags: Flags) -> Any:  # a tree like the record's
+    def _put(self, columns: Sequence[Any], flags: Any) -> Any:  # a tree like the record's
         with self.scope():
             has_padding = self.batches.padding_field is not None
             placed = jax.device_put([*columns, flags] if has_padding else list(columns))
@@ -322,7 +322,7 @@ class OnManyDevices:
 @takes_a_stream
 def make_jax_iterator(
     stream: Stream,
-    batch_size: int,
+    batch_size: int | None,
     sharding: Any = None,
     *,
     drop_remainder: bool = False,
@@ -344,7 +344,8 @@ def make_jax_iterator(
     Args:
         stream: The stream to read, of `DataRef.stream`; with a sharding over the whole job, an unsharded
             stream.
-        batch_size: The number of records in a batch; with a sharding, in the whole global batch.
+        batch_size: The number of records in a batch; with a sharding, in the whole global batch. ``None``,
+            without a sharding: each record is a batch as it is, such as those of `DataRef.bucketed`.
         sharding: The layout of each batch on the devices; the batch is the first dimension. One sharding
             for all fields, or a tree of shardings such as ``{"image": ..., "label": ...}``. Without a
             sharding, batches are put onto the default device.
@@ -373,19 +374,25 @@ def make_jax_iterator(
         2
     """
     stream = as_stream(stream)
-    run, size = stream.run, int_argument("batch_size", batch_size, 1)
+    depth, threads = ahead_of(prefetch, threads)
+    is_single = batch_size is None
+    if is_single and sharding is not None:
+        raise ConfigurationError(
+            "batch_size=None takes each record as it is, and a sharding divides batches of one shape: leave "
+            "out the sharding, and open the stream with **yogadl.adapters.jax.shards(); or pass batch_size"
+        )
+    drop = drop_remainder or sharding is not None
+    cut = cut_of(batch_size, drop, epochs, skip_finished_epoch=skip_finished_epoch)
+    run, size = stream.run, cut.size
     rows = run.shard.own(0)
     if sharding is not None and 0 < rows < size:
         raise ConfigurationError(
             f"an epoch has {rows} records and a batch {size}: with a sharding a short batch is left out, so "
             'no batch remains. Make smaller batches, or fill them up: docs/howto/jax.md, "Evaluating"'
         )
-    depth, threads = ahead_of(prefetch, threads)
-    drop = drop_remainder or sharding is not None
-    cut = cut_of(size, drop, epochs, skip_finished_epoch=skip_finished_epoch)
-    batches = ColumnBatches(run, padding_field=padding_field)
+    batches = ColumnBatches(run, padding_field=padding_field, is_single=is_single)
     spec = with_padding(run.spec, padding_field)
-    check_fields(spec.fields)
+    check_fields(spec.fields, is_single=is_single)
     make: Make
     if sharding is None:
         check_share(stream, None)

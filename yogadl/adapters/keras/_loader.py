@@ -30,7 +30,9 @@ _MOST_TUPLE_ITEMS = 3
 _TUPLE_FORMS = "Keras takes (x,), (x, y) or (x, y, sample_weight)"
 
 
-def arranger(spec: Spec, fields: Fields, padding_field: str | None) -> Callable[[Any], Any] | None:
+def arranger(
+    spec: Spec, fields: Fields, padding_field: str | None, *, is_single: bool
+) -> Callable[[Any], Any] | None:
     """Return the function that turns a batch of records into Keras's batch; None if Keras takes it as it is.
 
     Batches have `padding_field` in addition to the fields of the spec.
@@ -45,13 +47,13 @@ def arranger(spec: Spec, fields: Fields, padding_field: str | None) -> Callable[
                 f"the record has {len(tree.children)} items, and {_TUPLE_FORMS}: choose some, such as "
                 "fields=(0, 2)"
             )
-        _require_arrays(tree, "")
+        _require_arrays(tree, "", is_single)
         return None
     if not isinstance(fields, tuple | list):
         fields = (fields,)
     if not 1 <= len(fields) <= _MOST_TUPLE_ITEMS:
         raise ConfigurationError(f"fields has {len(fields)} items, and {_TUPLE_FORMS}")
-    return partial(_selected, _selection(fields, tree, padding_field))
+    return partial(_selected, _selection(fields, tree, padding_field, is_single))
 
 
 def _selected(selection: Any, batch: Any) -> Any:
@@ -63,12 +65,12 @@ def _selected(selection: Any, batch: Any) -> Any:
     return batch[selection]
 
 
-def _selection(fields: Fields, tree: Node, padding_field: str | None) -> Any:
+def _selection(fields: Fields, tree: Node, padding_field: str | None, is_single: bool) -> Any:
     """Return `fields` with each name of a field replaced by its key in a batch, which may be a position."""
     if isinstance(fields, dict):
-        return {key: _selection(item, tree, padding_field) for key, item in fields.items()}
+        return {key: _selection(item, tree, padding_field, is_single) for key, item in fields.items()}
     if isinstance(fields, tuple | list):
-        return tuple(_selection(item, tree, padding_field) for item in fields)
+        return tuple(_selection(item, tree, padding_field, is_single) for item in fields)
     if not isinstance(fields, str | int) or isinstance(fields, bool):
         raise ConfigurationError(
             f"fields has {fields!r}: give a key of the record, a tuple or dict of keys, or a function"
@@ -81,14 +83,14 @@ def _selection(fields: Fields, tree: Node, padding_field: str | None) -> Any:
     if fields not in keys:
         raise ConfigurationError(f"fields has {fields!r}, which the record does not have; it has {keys}")
     position = keys.index(fields)
-    _require_arrays(tree.children[position], str(fields))
+    _require_arrays(tree.children[position], str(fields), is_single)
     return fields if isinstance(tree, DictNode) else position
 
 
-def _require_arrays(node: Node, path: str) -> None:
+def _require_arrays(node: Node, path: str, is_single: bool) -> None:
     """Refuse fields whose batches are lists, since Keras would take a list for several inputs."""
     for field in Spec(node).fields:
-        if not field.leaf.is_fixed:
+        if not (field.leaf.is_fixed or (is_single and field.leaf.is_numeric)):
             name = "/".join(part for part in (path, field.name) if part)
             named = f"field {name!r}" if name else "the record"
             raise UnsupportedDataError(
@@ -115,15 +117,21 @@ class BatchReader:
     """
 
     def __init__(
-        self, stream: RecordStream, cut: Cut, padding_field: str | None, ahead: tuple[int, int]
+        self,
+        stream: RecordStream,
+        cut: Cut,
+        padding_field: str | None,
+        ahead: tuple[int, int],
+        is_single: bool,
     ) -> None:
         depth, threads = ahead
         self.stream = stream = stream.past_finished(replace(cut, epochs=1))
-        loader = stream.batch(cut.size, cut.drop_remainder, cut.epochs, padding_field=padding_field)
+        size = None if is_single else cut.size
+        loader = stream.batch(size, cut.drop_remainder, cut.epochs, padding_field=padding_field)
         self.numbering = stream.run.numbering(cut)
         self.numbering.warn_if_finished()
         self.furthest = -1
-        self._options = cut, padding_field, ahead
+        self._options = cut, padding_field, ahead, is_single
         self._loader = loader.prefetch(depth, threads=threads) if depth else loader
         self._batches: StreamIterator | None = None
         self._next = 0  # the number of the batch that `_batches` delivers next
@@ -197,7 +205,8 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
     Args:
         stream: The stream to read, of `DataRef.stream`.
-        batch_size: The number of records in a batch.
+        batch_size: The number of records in a batch; ``None``: each record is a batch as it is, such as those
+            of `DataRef.bucketed`.
         fields: The inputs of Keras: ``("image", "label")`` names the keys of the record for x and y; a third
             key is for the sample weight. Each item may be a tuple or a dict of keys. Or a function of a
             batch. None: records are (x, y) already, or only x.
@@ -227,7 +236,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
     def __init__(
         self,
         stream: Stream,
-        batch_size: int,
+        batch_size: int | None,
         *,
         fields: Fields = None,
         drop_remainder: bool = False,
@@ -240,8 +249,9 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         stream = as_stream(stream)
         # If the start's epoch has no batch left, batch 0 of an endless dataset is the first of the next one.
         cut = cut_of(batch_size, drop_remainder, epochs, skip_finished_epoch=epochs is None)
-        self._reader = BatchReader(stream, cut, padding_field, ahead_of(prefetch, threads))
-        self._arrange = arranger(stream.spec, fields, padding_field)
+        is_single = batch_size is None
+        self._reader = BatchReader(stream, cut, padding_field, ahead_of(prefetch, threads), is_single)
+        self._arrange = arranger(stream.spec, fields, padding_field, is_single=is_single)
         # A finite dataset is not checked: validation data is often the same on all ranks. (tf.distribute
         # shards by itself.)
         if epochs is None:

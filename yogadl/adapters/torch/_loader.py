@@ -141,7 +141,7 @@ _PINNED_AHEAD: Final = 2
 
 def make_dataloader(
     stream: RecordStream,
-    batch_size: int,
+    batch_size: int | None,
     num_workers: int = 0,
     *,
     drop_remainder: bool = False,
@@ -166,7 +166,8 @@ def make_dataloader(
 
     Args:
         stream: The stream to read, of `DataRef.stream`.
-        batch_size: The number of records in a batch.
+        batch_size: The number of records in a batch; ``None``: each record is a batch as it is, such as those
+            of `DataRef.bucketed`.
         num_workers: The number of processes that read; 0: only this process, which is fastest unless
             functions take much time.
         drop_remainder: Leave out an epoch's last batch if it is short.
@@ -198,9 +199,8 @@ def make_dataloader(
     """
     run = as_stream(stream).run
     workers = int_argument("num_workers", num_workers)
-    size = int_argument("batch_size", batch_size, 1)
-    cut = cut_of(size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
-    batches = TensorBatches(run, padding_field=padding_field)
+    cut = cut_of(batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
+    batches = TensorBatches(run, padding_field=padding_field, is_single=batch_size is None)
     check_function("transform", transform, "a function of a batch")
     given = _checked(options, workers)
     recipe = Recipe(batches, cut, () if transform is None else (partial(map, transform),))
@@ -235,9 +235,9 @@ class TensorBatches(Batches):
         assemble, convert = spec.assemble, to_tensors(spec)
 
         def finish(columns: Any, flags: Flags) -> Any:
-            batch = assemble(convert(columns))
+            batch = assemble(self.values(convert(columns)))
             if name is not None:
-                batch[name] = torch.from_numpy(flags)
+                [batch[name]] = self.values([torch.from_numpy(flags)])
             return batch
 
         return finish

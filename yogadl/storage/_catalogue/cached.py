@@ -77,6 +77,9 @@ class Opener(Protocol):
     def write(self, name: str, content: bytes) -> None:
         """Write a file that is the same in every copy; a file of that name is replaced."""
 
+    def map(self, name: str) -> Any:
+        """Return the content of such a file that may be large, mapped if possible, or ``None``."""
+
     def tagged_version(self, key: DatasetKey, *, is_away: bool = False) -> str | None:
         """Return the version that a tag names, ``None`` if there is no such tag.
 
@@ -334,6 +337,18 @@ class CachedRecords:
         selection = Selection(name, records, indices)
         if not write_selection(self._storage.opener, self.open()[0], selection):
             self._selections[name] = selection
+
+    def plan(self, name: str) -> memoryview | None:
+        """Return the plan of packs or batches that is kept under this name, or None."""
+        from yogadl.storage._catalogue.selections import find_plan  # most readers do not need it
+
+        return find_plan(self._storage.opener, self.open()[0], name)
+
+    def keep_plan(self, name: str, content: bytes) -> bool:
+        """Keep a plan in the storage; return whether that succeeded."""
+        from yogadl.storage._catalogue.selections import write_plan
+
+        return write_plan(self._storage.opener, self.open()[0], name, content)
 
 
 def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool) -> Reader:

@@ -9,6 +9,7 @@ At the end: whether a folder lies on a network file system, as Linux's list of m
 
 import contextlib
 import errno
+import mmap
 import os
 import re
 import stat
@@ -194,6 +195,18 @@ class Folder(Root):
         try:
             with open_file(self.root, name) as file:
                 return file.read(min(most_bytes, os.fstat(file.fileno()).st_size))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
+
+    def map(self, name: str) -> mmap.mmap | bytes | None:
+        """Map a file for reading; ``None`` if it does not exist."""
+        try:
+            with open_file(self.root, name) as file:
+                if not os.fstat(file.fileno()).st_size:
+                    return b""
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

@@ -23,7 +23,7 @@ from yogadl._core.process import ProcessLock
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.cached import Published
+from yogadl.storage._catalogue.cached import Published, can_map
 from yogadl.storage._catalogue.parts import are_whole, open_table
 from yogadl.storage._files.folder import Folder, made_folder
 from yogadl.storage._files.locks import sweep
@@ -272,6 +272,14 @@ class Mirror:
         location = self._location_if_any()
         return None if location is None else location.caches.read(name, most_bytes)
 
+    def map_file(self, name: str, is_mapped: bool) -> Any:
+        """Return a copy of a file of the bucket that may be large, mapped if it may be, if one is here."""
+        location = self._location_if_any()
+        if location is None:
+            return None
+        caches = location.caches
+        return caches.map(name) if is_mapped and can_map(caches) else caches.view(name)
+
     def keep_file(self, name: str, content: bytes) -> None:
         """Save a copy of a small file of the bucket, if there is room."""
         try:
@@ -448,6 +456,10 @@ class NoMirror(Mirror):
         return []
 
     def read_file(self, name: str, most_bytes: int) -> bytes | None:
+        """Return that no file is here."""
+        return None
+
+    def map_file(self, name: str, is_mapped: bool) -> Any:
         """Return that no file is here."""
         return None
 

@@ -291,6 +291,14 @@ class MirrorOpener:
                 self.mirror.keep_file(name, content)
         return content
 
+    def map(self, name: str) -> Any:
+        content = self.mirror.map_file(name, self._is_mapped)
+        if content is None:
+            content = self._hurried.view(name)
+            if content is not None:
+                self.mirror.keep_file(name, content)
+        return content
+
     def write(self, name: str, content: bytes) -> None:
         """Write such a file to the mirror, and then to the bucket if that is possible."""
         self.mirror.keep_file(name, content)

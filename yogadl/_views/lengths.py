@@ -1,0 +1,203 @@
+"""Find the lengths of records, and make, keep and open the plans that are made of them."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from xxhash import xxh3_128_hexdigest
+
+from yogadl._core.arguments import int_argument
+from yogadl._core.memory import require_memory
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Indices, RandomAccess
+from yogadl._core.spec import Spec
+from yogadl._views.chosen import by_workers, described
+from yogadl._views.views import origin_of
+from yogadl._workers.messages import Failure
+from yogadl.errors import CacheFormatError, ConfigurationError, StageError, UnsupportedDataError
+
+Plan = TypeVar("Plan", bound=Any)
+
+_log = logging.getLogger("yogadl")
+
+_AT_ONCE: Final = 65_536  # records whose lengths are read at a time, if they are stored
+_READ_BYTES: Final = 2**20  # of values that are read at a time, else
+_READ_RECORDS: Final = 2**14
+_PLAN_BYTES: Final = 40  # the most memory that a plan and its making need for each record
+
+
+def lengths_of(records: RandomAccess, numbers: Sequence[int], workers: int) -> Indices:
+    """Return the length of each record's fields along their first axis, the same for all of them.
+
+    Lengths that are stored are read without the values; otherwise each record is read once.
+
+    Raises:
+        UnsupportedDataError: if the fields of a record differ in length.
+    """
+    require_memory("packed", len(records), _PLAN_BYTES)
+    rest, lengths = list[int](), None
+    for number in numbers:
+        found = _stored_lengths(records, number)
+        if found is None:
+            rest.append(number)
+        elif lengths is None:
+            lengths, first = found, number
+        else:
+            _require_equal(records.spec, (first, lengths), (number, found), 0)
+    if rest:
+        if workers:
+            read = by_workers("packed", "a function", (records, rest), _lengths_in_worker, workers)
+            found = np.concatenate([np.empty(0, np.int64), *read])
+        else:
+            found = _lengths_by_reading(records, rest, 0, len(records))
+        if lengths is not None:
+            _require_equal(records.spec, (first, lengths), (rest[0], found), 0)
+        lengths = found
+    assert lengths is not None
+    return lengths
+
+
+def _stored_lengths(records: Any, number: int) -> Indices | None:
+    """Return the lengths of a field, from the entries of its values; None if these are not stored."""
+    base = origin_of(records, np.empty(0, np.int64), number)[0]
+    if hasattr(base, "parents"):  # several references, joined
+        _, indices, its_number = origin_of(records, np.arange(len(records)), number)
+        parts = [_stored_lengths(parent, its_number) for parent in base.parents]
+        known = [part for part in parts if part is not None]
+        return np.concatenate(known)[indices] if len(known) == len(parts) else None
+    if not hasattr(base, "stretches"):
+        return None
+    length = records.spec.fields[number].leaf.shape[0]
+    if length is not None:
+        return np.full(len(records), length)
+    lengths = np.empty(len(records), np.int64)
+    for start in range(0, len(records), _AT_ONCE):
+        indices = np.arange(start, min(start + _AT_ONCE, len(records)))
+        _, at, its_number = origin_of(records, indices, number)
+        lengths[start : start + len(indices)] = base.lengths(at, its_number)
+    return lengths
+
+
+def _lengths_in_worker(
+    arguments: tuple[RandomAccess, list[int]], _: Callable[[Any], None], first: int, end: int
+) -> Indices | Failure:
+    """Return the lengths of records that are read for it; runs in a worker."""
+    records, numbers = arguments
+    try:
+        return _lengths_by_reading(records, numbers, first, end)
+    except (StageError, UnsupportedDataError) as error:
+        return Failure.of(error)
+
+
+def _lengths_by_reading(records: RandomAccess, numbers: list[int], first: int, end: int) -> Indices:
+    lengths = np.empty(end - first, np.int64)
+    count = max(1, min(_READ_RECORDS, _READ_BYTES // records.record_bytes)) if first < end else 1
+    for start in range(first, end, count):
+        indices = np.arange(start, min(start + count, end))
+        columns = records.columns(indices, numbers)
+        found = [np.fromiter(map(len, column), np.int64, len(indices)) for column in columns]
+        for number, others in zip(numbers[1:], found[1:], strict=True):
+            _require_equal(records.spec, (numbers[0], found[0]), (number, others), start)
+        lengths[start - first : start - first + len(indices)] = found[0]
+    return lengths
+
+
+def _require_equal(spec: Spec, ours: tuple[int, Indices], theirs: tuple[int, Indices], first: int) -> None:
+    differ = np.flatnonzero(ours[1] != theirs[1])
+    if len(differ):
+        record = int(differ[0])
+        names = [spec.fields[number].name for number, _ in (ours, theirs)]
+        raise UnsupportedDataError(
+            f"record {first + record} has {ours[1][record]} values in field {names[0]!r} and "
+            f"{theirs[1][record]} in {names[1]!r}: fields that are packed together have equal lengths"
+        )
+
+
+class KeptPlan(NamedTuple):
+    """Where a plan is kept: the cache, and the plan's name in it."""
+
+    cache: Any  # an object with `plan` and `keep_plan`
+    name: str
+
+
+def find_storage(records: RandomAccess, what: Sequence[Any]) -> KeptPlan | None:
+    """Return where a plan of these records is kept; None if it can't be, as for `filter`."""
+    try:
+        base, views = described(records)
+    except ConfigurationError as error:
+        _log.debug("yogadl: a plan is kept only in memory: %s", error)
+        return None
+    if not hasattr(base, "keep_plan"):
+        return None
+    text = json.dumps([*what, base.fingerprint, views])
+    return KeptPlan(base, hashlib.sha256(text.encode()).hexdigest())
+
+
+class PlannedRecords(Generic[Plan]):
+    """Records that are made of others by a plan.
+
+    The plan is not pickled if it is kept beside a cache; it is opened again where it is needed.
+    """
+
+    is_drawn = True
+    steps = 0, 1  # how many steps are shuffled as they are, and the records of each; see `Drawn`
+    parent: RandomAccess
+
+    def _take_plan(self, what: Sequence[Any], numbers: Iterable[int], workers: Any) -> None:
+        """Find the plan of these fields' lengths, or make it; `what` says which plan it is."""
+        self._lock = ProcessLock()
+        self._length_numbers = list(numbers)
+        self._kept = find_storage(self.parent, what)
+        self._plan: Plan | None
+        self._plan, self._digest = self._find_plan(int_argument("workers", workers))
+
+    def _open_plan(self, content: Any) -> tuple[Plan, bool]:
+        """Return a kept plan, and whether it is of these arguments; or raise CacheFormatError."""
+        raise NotImplementedError
+
+    def _make_plan(self, lengths: Indices) -> Plan:
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in vars(self).items() if name not in ("_lock", "_outputs")}
+        return {**state, "_prepared": [], "_plan": self._plan if self._kept is None else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=ProcessLock())
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        plan = self._plan
+        if plan is None:
+            with self._lock:
+                if self._plan is None:
+                    found, digest = self._find_plan(0)
+                    if digest != self._digest:
+                        raise CacheFormatError(
+                            "the lengths of the records have changed since this reference was made: call "
+                            "packed or bucketed again"
+                        )
+                    self._plan = found
+                plan = self._plan
+        return plan
+
+    def _find_plan(self, workers: int) -> tuple[Plan, str]:
+        """Return the kept plan, or make it and keep it; and the hash of its bytes."""
+        content: Any = None if self._kept is None else self._kept.cache.plan(self._kept.name)
+        if content is not None:
+            try:
+                plan, fits = self._open_plan(content)
+            except CacheFormatError as error:
+                _log.info("yogadl: a plan is made again: %s", error)
+            else:
+                if fits:
+                    return plan, xxh3_128_hexdigest(content)
+        plan = self._make_plan(lengths_of(self.parent, self._length_numbers, workers))
+        content = plan.to_bytes()
+        if self._kept is not None and not self._kept.cache.keep_plan(self._kept.name, content):
+            self._kept = None
+        return plan, xxh3_128_hexdigest(content)

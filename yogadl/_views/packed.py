@@ -1,0 +1,541 @@
+"""Pack several whole records into each row of one length, anew in each epoch.
+
+Which pieces a row has is known from its number and the epoch's draw alone: see `yogadl._order.packs`. The
+index of a row has both, ``draw * rows + number``; `DrawnOrder` makes such indices. The plan is kept beside
+the cache whose records, or views of them, are packed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.arguments import bool_argument, int_argument
+from yogadl._core.leaf import Leaf, is_too_large
+from yogadl._core.protocols import (
+    Column,
+    Document,
+    Indices,
+    Memory,
+    OnPlanned,
+    RandomAccess,
+    announce,
+    documents_of,
+)
+from yogadl._core.spec import DictNode, Spec
+from yogadl._order.lengths import offsets_of, ramps
+from yogadl._order.packs import PackPlan, Pieces
+from yogadl._views.lengths import PlannedRecords
+from yogadl._views.views import checked_pad, find_stored_values, hash_of
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+_PREPARED: Final = 4  # stretches of rows whose pieces are held; some 16,384 rows each
+_MOST_POSITION: Final = 2**31
+
+
+class Packing(NamedTuple):
+    """How records are packed, and what a row has: the arguments of `RecordsRef.packed`, not checked yet."""
+
+    capacity: Any
+    fields: Any
+    long: Any
+    shuffle_within: Any
+    round_to: Any
+    pad: Any
+    segments: Any
+    positions: Any
+    cu_seqlens: Any
+    max_segments: Any
+    mask: Any
+    values: Any
+
+
+class _Rows:
+    """The pieces of some rows, in order, and where they lie in the rows."""
+
+    def __init__(self, pieces: Pieces, capacity: int) -> None:
+        self.offsets, self.records, self.starts, self.stops = pieces
+        self.count, self.capacity = len(self.offsets) - 1, capacity
+        self.lengths = self.stops - self.starts
+        self.ends = np.cumsum(self.lengths)  # in the values of all rows, joined
+        self.row_ends = self.ends[self.offsets[1:] - 1]
+        self.row_lengths = np.diff(self.row_ends, prepend=0)
+        self.short = np.flatnonzero(self.row_lengths < capacity)
+
+    @cached_property
+    def unique(self) -> tuple[Indices, Indices]:
+        """The records, each once, and for each piece the place of its record among them."""
+        records, which = np.unique(self.records, return_inverse=True)
+        return records, which.reshape(-1)
+
+    @cached_property
+    def numbers(self) -> Indices:
+        """The number of each piece in its row, from 1."""
+        return ramps(np.ones(self.count, np.int64), np.diff(self.offsets))
+
+    def fill(self, joined: NDArray[Any], pad: Any, memory: Memory | None) -> NDArray[Any]:
+        """Return joined values as rows; short ones are padded."""
+        shape = self.count, self.capacity, *joined.shape[1:]
+        if not len(self.short) and memory is None:
+            return joined.reshape(shape)
+        rows = np.empty(shape, joined.dtype) if memory is None else memory.array(shape, joined.dtype)
+        row = begin = 0
+        for short in [*self.short.tolist(), self.count]:
+            end = begin + (short - row) * self.capacity
+            rows[row:short] = joined[begin:end].reshape(short - row, *shape[1:])
+            if short < self.count:
+                begin, length = int(self.row_ends[short]), int(self.row_lengths[short])
+                rows[short, :length] = joined[end:begin]
+                rows[short, length:] = pad
+            row = short + 1
+        return rows
+
+    def _with_padding(self, of_pieces: Indices, of_padding: Any) -> Indices:
+        """Return numbers of pieces, with one for the padding of each short row, as if that were a piece."""
+        if not len(self.short):
+            return of_pieces
+        found = np.empty(len(of_pieces) + len(self.short), of_pieces.dtype)
+        found[self._is_padding] = of_padding
+        found[~self._is_padding] = of_pieces
+        return found
+
+    @cached_property
+    def _is_padding(self) -> NDArray[np.bool_]:
+        is_padding = np.zeros(len(self.lengths) + len(self.short), np.bool_)
+        is_padding[self.offsets[self.short + 1] + np.arange(len(self.short))] = True
+        return is_padding
+
+    @cached_property
+    def _padded_lengths(self) -> Indices:
+        return self._with_padding(self.lengths, self.capacity - self.row_lengths[self.short])
+
+    def segments(self, memory: Memory | None) -> NDArray[Any]:
+        """Return for each value the number of its piece, from 1; 0 for padding."""
+        numbers = self._with_padding(self.numbers.astype(np.int32), 0)
+        return self._as_rows(np.repeat(numbers, self._padded_lengths), memory)
+
+    def positions(self, memory: Memory | None) -> NDArray[Any]:
+        """Return for each value its position in its record; 0 for padding."""
+        if int(self.stops.max()) > _MOST_POSITION:
+            raise UnsupportedDataError(
+                f"record {self.records[self.stops.argmax()]} has more than 2**31 values, too many for "
+                "positions of int32: pass positions=None"
+            )
+        lengths = self._padded_lengths
+        begins = (np.cumsum(lengths) - lengths) % self.capacity
+        # Arithmetic in 32 bits is exact here, since it is modulo 2**32.
+        shifts = (self._with_padding(self.starts, 0) - begins).astype(np.int32)
+        rows = self._as_rows(np.repeat(shifts, lengths), memory)
+        rows += np.arange(self.capacity, dtype=np.int32)
+        for short, length in zip(self.short.tolist(), self.row_lengths[self.short].tolist(), strict=True):
+            rows[short, length:] = 0
+        return rows
+
+    def _as_rows(self, values: NDArray[Any], memory: Memory | None) -> NDArray[Any]:
+        values = values.reshape(self.count, self.capacity)
+        if memory is None:
+            return values
+        rows = memory.array(values.shape, values.dtype)
+        rows[:] = values
+        return rows
+
+    def mask(self, memory: Memory | None) -> NDArray[Any]:
+        """Return whether each value has a next one in its piece."""
+        has_next = np.ones(int(self.ends[-1]), np.bool_)
+        has_next[self.ends - 1] = False
+        return self.fill(has_next, False, memory)
+
+    def cu_seqlens(self, most: int) -> NDArray[Any]:
+        """Return for each row a 0 and the end of each of its pieces; the last end is repeated."""
+        bounds = np.zeros((self.count, most + 1), np.int32)
+        row = np.repeat(np.arange(self.count), np.diff(self.offsets))
+        bounds[row, self.numbers] = self.ends - (self.row_ends - self.row_lengths)[row]
+        np.maximum.accumulate(bounds, axis=1, out=bounds)
+        return bounds
+
+
+# Called with rows, the values that were read for them by field, and memory; returns a column.
+_MakeColumn = Callable[[_Rows, Mapping[int, Any], Memory | None], Column]
+
+
+class _Output(NamedTuple):
+    """A field of a row: what it is made of, and how."""
+
+    name: Any
+    leaf: Leaf
+    number: int | None  # of the parent's field
+    is_packed: bool
+    make: _MakeColumn
+
+
+class PackedRecords(PlannedRecords[PackPlan]):
+    """Rows made of several whole records; see `RecordsRef.packed`.
+
+    The plan is not pickled if it is kept beside a cache; it is opened again where it is needed.
+
+    Args:
+        parent: The records to pack.
+        packing: How they are packed.
+        workers: How many processes read the lengths, if these are not stored.
+
+    Raises:
+        ConfigurationError: if an argument makes no sense.
+        UnsupportedDataError: if a record's fields differ in length.
+    """
+
+    def __init__(self, parent: RandomAccess, packing: Packing, workers: int = 0) -> None:
+        self.parent = parent
+        self.capacity = int_argument("capacity", packing.capacity, 1)
+        self._shuffle_within = bool_argument("shuffle_within", packing.shuffle_within)
+        self._packing = packing
+        self._numbers = {name: number_of(parent.spec, name) for name in _names("fields", packing.fields)}
+        if not self._numbers:
+            raise ConfigurationError('packed needs the fields to pack, such as fields=("tokens",)')
+        for name, number in self._numbers.items():
+            check_leaf(name, parent.spec.fields[number].leaf, self.capacity)
+        pads = self._checked_pads()
+        self._prepared: list[tuple[Indices, Pieces]] = []
+        self._arguments = self.capacity, packing.long, int_argument("round_to", packing.round_to, 1)
+        self._take_plan(["packs-1", list(self._numbers), *self._arguments], self._numbers.values(), workers)
+        self._packs, found = self.plan.packs, self.plan.max_segments
+        self.max_segments = found
+        if packing.max_segments is not None:
+            self.max_segments = int_argument("max_segments", packing.max_segments, 1)
+            if self.max_segments < found:
+                raise ConfigurationError(
+                    f"max_segments is {self.max_segments}, but a row has up to {found} documents: pass that "
+                    "or more, or leave out the shortest records by filter"
+                )
+        self.parents_a_record = self.plan.pieces_per_epoch / max(1, self._packs)
+        outputs = self._make_outputs(pads)
+        names = [output.name for output in outputs]
+        if len(set(names)) < len(names):
+            raise ConfigurationError(f"a row needs a name of its own for each field, not {names}")
+        self.spec = Spec(DictNode(tuple(names), tuple(output.leaf for output in outputs)))
+        self.record_bytes = max(1, sum(leaf.row_bytes for _, leaf, *_ in outputs if leaf.is_fixed))
+        described_pads = {str(name): pad.tobytes().hex() for name, pad in pads.items()}
+        what = [names, described_pads, packing.mask, self._shuffle_within, self.max_segments]
+        self.fingerprint = hash_of("packed", parent.fingerprint, *self._arguments, what, self._digest)
+
+    def __len__(self) -> int:
+        return self._packs
+
+    @property
+    def padding(self) -> float:
+        """The share of the rows' values that are padding."""
+        return self.plan.padding
+
+    @property
+    def shown(self) -> str:
+        """What the rows are, in words."""
+        plan = self.plan
+        long = f", {plan.cut} long records cut" * bool(plan.cut)
+        long += f", {plan.dropped} long records dropped" * bool(plan.dropped)
+        kept = plan.records - plan.dropped
+        return f"rows of {plan.capacity}, {kept} records, {plan.padding:.2%} padding{long}"
+
+    def documents(self, indices: Indices) -> list[list[Document]]:
+        """Return the pieces of rows."""
+        pieces = self.pieces(indices)
+        found = list(map(Document, *(column.tolist() for column in pieces[1:])))
+        return [found[begin:end] for begin, end in pairwise(pieces.offsets.tolist())]
+
+    def _open_plan(self, content: Any) -> tuple[PackPlan, bool]:
+        plan = PackPlan.from_buffer(content)
+        capacity, long, round_to = self._arguments
+        settings = plan.records, plan.capacity, plan.long, plan.round_to
+        return plan, settings == (len(self.parent), capacity, long, min(round_to, capacity))
+
+    def _make_plan(self, lengths: Indices) -> PackPlan:
+        capacity, long, round_to = self._arguments
+        return PackPlan.make(lengths, capacity, long=long, round_to=round_to)
+
+    def _checked_pads(self) -> dict[Any, NDArray[Any]]:
+        given = {} if self._packing.pad is None else self._packing.pad
+        if not isinstance(given, Mapping) or not given.keys() <= self._numbers.keys():
+            raise ConfigurationError(
+                f"pad is a dict of values by field, such as {{{next(iter(self._numbers))!r}: 0}}, not "
+                f"{given!r:.100}"
+            )
+        pads = {}
+        for name, number in self._numbers.items():
+            dtype = self.parent.spec.fields[number].leaf.numpy_dtype
+            pads[name] = checked_pad(given[name], dtype) if name in given else np.zeros((), dtype)
+        return pads
+
+    @cached_property
+    def _outputs(self) -> list[_Output]:
+        return self._make_outputs(self._checked_pads())
+
+    def _make_outputs(self, pads: Mapping[Any, NDArray[Any]]) -> list[_Output]:
+        """Return the fields of a row."""
+        packing, fields = self._packing, self.parent.spec.fields
+        mask = packing.mask
+        outputs: list[_Output] = []
+        for name, number in self._numbers.items():
+            leaf = fields[number].leaf
+            assert leaf.shape is not None
+            row = Leaf(leaf.dtype, (self.capacity, *leaf.shape[1:]))
+            make = partial(_packed_column, number, pads[name], name == mask)
+            outputs.append(_Output(name, row, number, True, make))
+        one_a_value: list[tuple[Any, str, str, Callable[[_Rows, Memory | None], NDArray[Any]]]] = [
+            (packing.segments, "segments", "int32", _Rows.segments),
+            (packing.positions, "positions", "int32", _Rows.positions),
+        ]
+        if mask not in self._numbers:
+            one_a_value.append((mask, "mask", "bool", _Rows.mask))
+        for name, argument, dtype, make_rows in one_a_value:
+            if is_name(argument, name):
+                leaf = Leaf(dtype, (self.capacity,))
+                outputs.append(_Output(name, leaf, None, False, partial(_made_column, make_rows)))
+        if is_name("cu_seqlens", packing.cu_seqlens):
+            leaf = Leaf("int32", (self.max_segments + 1,))
+            make = partial(_bounds_column, self.max_segments)
+            outputs.append(_Output(packing.cu_seqlens, leaf, None, False, make))
+        for name in _names("values", packing.values):
+            number = number_of(self.parent.spec, name)
+            leaf = fields[number].leaf
+            if not leaf.is_fixed:
+                raise ConfigurationError(
+                    f"values={name!r} is {leaf}: a row has one array of its documents' values, so they must "
+                    "be numbers of one shape"
+                )
+            assert leaf.shape is not None
+            many = Leaf(leaf.dtype, (None, *leaf.shape))
+            outputs.append(_Output(name, many, number, False, partial(_values_column, number)))
+        return outputs
+
+    def prepare(self, indices: Indices) -> None:
+        """Find the pieces of many rows, which are read a few at a time; at once takes a tenth of the time."""
+        indices = np.unique(indices)
+        if not any(np.array_equal(indices, known) for known, _ in self._prepared):
+            self._prepared = [*self._prepared[1 - _PREPARED :], (indices, self._find_pieces(indices))]
+
+    def pieces(self, indices: Indices) -> Pieces:
+        """Return the pieces of rows, in the order of their indices, which have the draws."""
+        for known, pieces in reversed(self._prepared):
+            places = np.searchsorted(known, indices)
+            if not len(indices) or places.max() == len(known) or (known[places] != indices).any():
+                continue
+            firsts = pieces.offsets[places]
+            counts = pieces.offsets[places + 1] - firsts
+            chosen = ramps(firsts, counts)
+            return Pieces(offsets_of(counts), *(column[chosen] for column in pieces[1:]))
+        return self._find_pieces(indices)
+
+    def _find_pieces(self, indices: Indices) -> Pieces:
+        draws, packs = np.divmod(indices, self._packs)
+        plan, shuffle = self.plan, self._shuffle_within
+        if not len(draws) or (draws == draws[0]).all():
+            return plan.pieces(packs, int(draws[0]) if len(draws) else 0, 0, shuffle_within=shuffle)
+        chosen, found = [], []
+        for draw in np.unique(draws).tolist():
+            chosen.append(np.flatnonzero(draws == draw))
+            found.append(plan.pieces(packs[chosen[-1]], draw, 0, shuffle_within=shuffle))
+        rows = np.concatenate(chosen)
+        counts = np.concatenate([np.diff(pieces.offsets) for pieces in found])
+        order = np.argsort(np.repeat(rows, counts), kind="stable")
+        in_order = np.empty_like(counts)
+        in_order[rows] = counts
+        columns = [np.concatenate(column)[order] for column in list(zip(*found, strict=True))[1:]]
+        return Pieces(offsets_of(in_order), *columns)
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read rows in the order of `indices`."""
+        outputs = self._outputs if fields is None else [self._outputs[number] for number in fields]
+        if not len(indices):
+            return [_empty(leaf) for _, leaf, *_ in outputs]
+        rows = _Rows(self.pieces(indices), self.capacity)
+        found = self._read(rows, outputs)
+        return [output.make(rows, found, memory) for output in outputs]
+
+    def _read(self, rows: _Rows, outputs: Sequence[_Output]) -> dict[int, Any]:
+        """Return the pieces of packed fields, joined, and other fields' values for all pieces."""
+        found: dict[int, Any] = {}
+        whole: dict[int, bool] = {}  # fields whose values are read whole; whether they are packed
+        for _, _, number, is_packed, _ in outputs:
+            if number is None:
+                continue
+            stored = self._find_stretches(rows.records, number) if is_packed else None
+            if stored is None:
+                whole[number] = is_packed
+            else:
+                found[number] = stored[0].stretches(*stored[1:], rows.starts, rows.stops)
+        if whole:
+            records, which = rows.unique
+            for (number, is_packed), column in zip(
+                whole.items(), self.parent.columns(records, list(whole)), strict=True
+            ):
+                found[number] = self._join(rows, which, column, number) if is_packed else column[which]
+        return found
+
+    def _find_stretches(self, records: Indices, number: int) -> tuple[Any, Indices, int] | None:
+        """Return the records that store a field's values, if pieces of these can be read by themselves."""
+        leaf = self.parent.spec.fields[number].leaf
+        is_varying = leaf.shape is not None and leaf.shape[0] is None
+        return find_stored_values(self.parent, records, number) if is_varying else None
+
+    def _join(self, rows: _Rows, which: Indices, column: Column, number: int) -> NDArray[Any]:
+        """Return the pieces of whole values, joined."""
+        bounds = zip(which.tolist(), rows.starts.tolist(), rows.stops.tolist(), strict=True)
+        joined = np.concatenate([column[place][start:stop] for place, start, stop in bounds])
+        if len(joined) != int(rows.ends[-1]):
+            sizes = np.fromiter(map(len, column), np.int64, len(column))
+            piece = int(np.flatnonzero(sizes[which] < rows.stops)[0])
+            raise UnsupportedDataError(
+                f"record {rows.records[piece]} has {sizes[which[piece]]} values in field "
+                f"{self.parent.spec.fields[number].name!r}, but had {rows.stops[piece]} or more when the "
+                "rows were planned: a function of map must return the same each time"
+            )
+        return joined
+
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
+    ) -> int:
+        """Announce that these rows will be read soon; see `announce`."""
+        if not len(indices):
+            return 0
+        pieces = self.pieces(indices)
+        outputs = self._outputs if fields is None else [self._outputs[number] for number in fields]
+        numbers = [output.number for output in outputs if output.number is not None]
+        if on_planned is None:
+            for output in outputs:
+                if not output.is_packed or output.number is None:
+                    continue
+                stored = self._find_stretches(pieces.records, output.number)
+                if stored is not None and stored[0].will_need_stretches(
+                    *stored[1:], pieces.starts, pieces.stops
+                ):
+                    numbers.remove(output.number)
+        if not numbers:
+            return 0
+        records = np.unique(pieces.records)
+        return announce(self.parent, records, numbers, on_planned) * len(indices) // len(records)
+
+
+class EpochRecords:
+    """The records of one epoch, whose indices are plain numbers."""
+
+    is_drawn = False
+
+    def __init__(self, parent: RandomAccess, draw: int) -> None:
+        self.parent = parent
+        self._first = draw * len(parent)
+        self.spec = parent.spec
+        self.record_bytes = parent.record_bytes
+        self.fingerprint = hash_of("epoch", parent.fingerprint, draw)
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
+        """Return the parent, and the indices and the field's number there."""
+        return self.parent, indices + self._first, number
+
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
+    ) -> int:
+        """Announce that these records will be read soon; see `announce`."""
+        return announce(self.parent, indices + self._first, fields, on_planned)
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records in the order of `indices`."""
+        return self.parent.columns(indices + self._first, fields, memory)
+
+    def documents(self, number: int) -> list[Document]:
+        """Return the records that a row or batch is made of."""
+        return documents_of(self.parent, np.array([number + self._first]))[0]
+
+
+def packed_below(records: Any) -> Any:
+    """Return the packed or bucketed records below functions and a choice of fields."""
+    while not hasattr(records, "steps"):
+        records = records.parent
+    return records
+
+
+def _empty(leaf: Leaf) -> Column:
+    """Return the column of no rows."""
+    return np.empty((0, *(size or 0 for size in leaf.shape or ())), leaf.numpy_dtype) if leaf.is_fixed else []
+
+
+def _packed_column(
+    number: int,
+    pad: NDArray[Any],
+    is_mask: bool,
+    rows: _Rows,
+    found: Mapping[int, Any],
+    memory: Memory | None,
+) -> Column:
+    joined = found[number]
+    if is_mask:
+        joined[rows.ends - 1] = 0
+    return rows.fill(joined, pad, memory)
+
+
+def _made_column(
+    make: Callable[[_Rows, Memory | None], NDArray[Any]],
+    rows: _Rows,
+    _: Mapping[int, Any],
+    memory: Memory | None,
+) -> Column:
+    return make(rows, memory)
+
+
+def _bounds_column(most: int, rows: _Rows, _: Mapping[int, Any], __: Memory | None) -> Column:
+    return rows.cu_seqlens(most)
+
+
+def _values_column(number: int, rows: _Rows, found: Mapping[int, Any], _: Memory | None) -> Column:
+    offsets, values = rows.offsets.tolist(), found[number]
+    return [values[begin:end].copy() for begin, end in pairwise(offsets)]
+
+
+def _names(argument: str, given: Any) -> list[Any]:
+    names = list(given) if isinstance(given, tuple | list) else [given]
+    if not all(isinstance(name, str | int) for name in names) or len(set(names)) < len(names):
+        raise ConfigurationError(f"{argument} are names of fields, each once, not {given!r:.100}")
+    return names
+
+
+def is_name(argument: str, name: Any) -> bool:
+    """Return whether a field of a row is wanted under this name."""
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ConfigurationError(f"{argument} is the name of a field of a row, or None, not {name!r:.100}")
+    return name is not None
+
+
+def number_of(spec: Spec, name: Any) -> int:
+    """Return the number of a field by its name."""
+    names = [field.name for field in spec.fields]
+    if isinstance(spec.tree, Leaf):
+        raise ConfigurationError(
+            "rows are made of records that are dicts, and these are single values: make them dicts first, "
+            'ref.map(lambda tokens: {"tokens": tokens}), or store them so'
+        )
+    if names.count(str(name)) != 1:
+        raise ConfigurationError(f"there is no field {name!r} to pack; there are {names}")
+    return names.index(str(name))
+
+
+def check_leaf(name: Any, leaf: Leaf, capacity: int) -> None:
+    """Refuse a field that has no tokens along its first axis."""
+    if not leaf.is_numeric:
+        raise ConfigurationError(
+            f"field {name!r} holds {leaf.dtype}, which is not packed: store numbers, such as tokens, or "
+            "np.frombuffer(data, np.uint8) for single bytes"
+        )
+    if not leaf.shape or None in leaf.shape[1:] or 0 in leaf.shape[1:]:
+        raise ConfigurationError(
+            f"field {name!r} has the shape {leaf.shape}; rows are packed along the first axis of values "
+            "whose other sizes are all known, and not 0. A field of one value a record is named in values="
+        )
+    if is_too_large((capacity, *leaf.shape[1:])):
+        raise ConfigurationError(f"capacity is {capacity}, too large for numpy to make such rows")
