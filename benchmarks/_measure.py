@@ -170,6 +170,11 @@ def anonymous_bytes() -> int:
     return _kib("/proc/self/smaps_rollup", "Anonymous:")
 
 
+def peak_bytes() -> int:
+    """Return the most memory that this process has had, without that of the process which started it."""
+    return _kib("/proc/self/status", "VmHWM:")
+
+
 def page_table_bytes() -> int:
     """Return what the kernel holds to map this process's memory."""
     return _kib("/proc/self/status", "VmPTE:")

@@ -10,7 +10,19 @@ from pathlib import Path
 
 from _measure import HEADER
 
-SCRIPTS = ("gather", "prefetch", "parts", "blocks", "start", "memory", "build", "builds", "growth", "stages")
+SCRIPTS = (
+    "gather",
+    "prefetch",
+    "parts",
+    "blocks",
+    "start",
+    "memory",
+    "build",
+    "builds",
+    "growth",
+    "stages",
+    "packing",
+)
 # These need a framework's packages, and are run where they are installed.
 OPTIONAL = {
     "columns": "datasets",

@@ -69,8 +69,8 @@ yogadl.partitioned.__name__ = "partitioned"
 
 # Handed out by functions, never made by users: what their `__init__` takes is no part of the reference.
 NOT_MADE_BY_USERS = {
-    "CacheStorage", "Loader", "MixedRef", "PartitionedBuild", "RecordStream", "RecordsRef", "Spec",
-    "StoreBucket", "StreamIterator", "StreamMapDataset",
+    "CacheStorage", "Loader", "MixedRef", "PackedEpoch", "PackedRef", "PartitionedBuild", "RecordStream",
+    "RecordsRef", "Spec", "StoreBucket", "StreamIterator", "StreamMapDataset",
 }  # fmt: skip
 
 
