@@ -732,3 +732,8 @@ def test_what_a_packed_reference_is_not(ref):
     with pytest.raises(IndexError):
         packed.at(0).documents(len(packed))
     assert packed.at(0).documents(-1) == packed.at(0).documents(len(packed) - 1)
+
+
+def test_the_padding_of_a_mask_is_0(ref):
+    with pytest.raises(ConfigurationError, match="its padding is 0"):
+        ref.packed(CAPACITY, fields=("tokens", "loss_mask"), mask="loss_mask", pad={"loss_mask": 7})

@@ -262,6 +262,10 @@ class PackedRecords(PlannedRecords[PackPlan]):
                 f"pad is a dict of values by field, such as {{{next(iter(self._numbers))!r}: 0}}, not "
                 f"{given!r:.100}"
             )
+        if self._packing.mask in given:
+            raise ConfigurationError(
+                f"pad has {self._packing.mask!r}, which is the mask: its padding is 0, as no loss counts it"
+            )
         pads = {}
         for name, number in self._numbers.items():
             dtype = self.parent.spec.fields[number].leaf.numpy_dtype
