@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
@@ -75,6 +76,12 @@ class Skipped:
         bounds = np.array(self.ranges, np.int64).reshape(-1, 2)
         left_out = np.cumsum(bounds[:, 1] - bounds[:, 0])
         return bounds[:, 1] - left_out, np.concatenate([[0], left_out])
+
+    def are_kept(self, positions: Indices) -> NDArray[np.bool_]:
+        """Return whether positions are kept."""
+        bounds = np.array(self.ranges, np.int64).ravel()
+        found: NDArray[np.bool_] = np.searchsorted(bounds, positions, side="right") % 2 == 0
+        return found
 
     def places(self, kept: Indices) -> Indices:
         """Return the position of each kept position, given its number among the kept ones."""

@@ -1,9 +1,9 @@
 """The stream of records and the loader of its batches, as users hold them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 
@@ -292,8 +292,36 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         """The share of an epoch that this stream reads."""
         return self._run.shard
 
+    @overload
+    def map(
+        self,
+        fn: Callable[[Item_co], Made],
+        *,
+        spec: Any = None,
+        on_error: str = "raise",
+        max_errors: int | None = None,
+    ) -> "RecordStream[Made]": ...
+    @overload
+    def map(
+        self,
+        fn: Callable[[Item_co, Any], None],
+        *,
+        out: Any,
+        keep: str | Sequence[str] = (),
+        on_error: str = "raise",
+        max_errors: int | None = None,
+    ) -> "RecordStream[Any]": ...
     @explains_names()
-    def map(self, fn: Callable[[Item_co], Made], *, spec: Any = None) -> "RecordStream[Made]":
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        spec: Any = None,
+        out: Any = None,
+        keep: str | Sequence[str] = (),
+        on_error: str = "raise",
+        max_errors: int | None = None,
+    ) -> "RecordStream[Any]":
         """Return a stream of ``fn(record)``, in the same order, with the same cursors, for every framework.
 
         The function is called wherever records are read: this may be in several threads and processes at once
@@ -305,41 +333,89 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         If the function raises, the batches before that record are delivered, and then a `StageError` names
         the record; the next `next` tries it again.
 
+        With `out`, ``fn(record, out)`` fills a record that is zero everywhere, and returns None. For a batch,
+        `out` is a row of its arrays, so no array is made and copied for each record.
+
+        With ``on_error="substitute"``, another record of the epoch takes the place of one for which `fn`
+        raises. It is drawn by the seed, the epoch and the position: from the same parent in a mix, from the
+        same window with `Blocks`. It passes through all functions with the random numbers of the place. So
+        counts, cursors and the steps of all ranks stay exact, and the other record is the same wherever the
+        place is read. `rejected` lists what was replaced.
+
         Args:
             fn: Takes a record, and returns a record. It may change the record that it is given.
             spec: The shapes that vary, which the first result may not show; as in `yogadl.from_source`. With
                 the `spec` of another `DataRef`, `fn` is not called in advance.
+            out: The record that `fn` fills: a tree of `yogadl.Leaf` of fixed shapes, such as
+                ``{"image": yogadl.Leaf("uint8", (224, 224, 3))}``.
+            keep: The names of fields of the record that the result has in addition, with `out`.
+            on_error: "raise", or "substitute": see above.
+            max_errors: With "substitute": raise a `StageError` if `fn` failed at more records than this, in
+                this process and its workers. Other ranks count their own, and must be stopped.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        return self._through(fn, None, spec)
+        return self._through(fn, None, spec, (out, keep, on_error, max_errors))
 
-    @explains_names()
+    @overload
     def random_map(
         self,
         fn: Callable[[Item_co, "np.random.Generator"], Made],
         *,
         seed: int | None = None,
         spec: Any = None,
-    ) -> "RecordStream[Made]":
+        on_error: str = "raise",
+        max_errors: int | None = None,
+    ) -> "RecordStream[Made]": ...
+    @overload
+    def random_map(
+        self,
+        fn: Callable[[Item_co, "np.random.Generator", Any], None],
+        *,
+        seed: int | None = None,
+        out: Any,
+        keep: str | Sequence[str] = (),
+        on_error: str = "raise",
+        max_errors: int | None = None,
+    ) -> "RecordStream[Any]": ...
+    @explains_names()
+    def random_map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        seed: int | None = None,
+        spec: Any = None,
+        out: Any = None,
+        keep: str | Sequence[str] = (),
+        on_error: str = "raise",
+        max_errors: int | None = None,
+    ) -> "RecordStream[Any]":
         """Return a stream of ``fn(record, rng)``, for random augmentation that can be repeated; see `map`.
 
         The `numpy.random.Generator` depends only on the seed, the epoch, the record's position in it and the
         number of functions before this one: not on batches, shards or workers, nor on where a job resumed.
 
         Args:
-            fn: Takes a record and a generator, and returns a record.
+            fn: Takes a record and a generator, and returns a record; with `out`, ``fn(record, rng, out)``.
             seed: Any integer; the stream's `shuffle_seed` if not given, or 0.
-            spec: As for `map`.
+            spec: As for `map`, like the following.
+            out: The record that `fn` fills.
+            keep: The fields that the result has in addition.
+            on_error: "raise" or "substitute".
+            max_errors: The most records that may be replaced.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        return self._through(fn, self._run.stage_seed(seed), spec)
+        return self._through(fn, self._run.stage_seed(seed), spec, (out, keep, on_error, max_errors))
 
-    def _through(self, function: Callable[..., Any], seed: int | None, spec: Any) -> "RecordStream":
-        return self._over(self._run.through(function, seed, spec))
+    def _through(
+        self, function: Callable[..., Any], seed: int | None, spec: Any, options: tuple[Any, ...]
+    ) -> "RecordStream":
+        from yogadl._views.stages import StageOptions  # imported only if functions are called
+
+        return self._over(self._run.through(function, seed, spec, StageOptions(*options)))
 
     def _over(self, run: Run) -> "RecordStream":
         if isinstance(self._recipe.make, MakeInWorkers):
