@@ -44,6 +44,7 @@ yogadl._core.key DatasetKey RESERVED_NAMES is_dataset_id new_key
 yogadl._core.leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
 yogadl._core.memory BatchMemory
 yogadl._order GlobalOrder Mixture Order SourceOrder _permutation=permutation _random=random derive_key
+yogadl._order.keys splitmix64_output
 yogadl._order order_packs=packs
 yogadl._order Drawn draw_of
 yogadl._order.buckets BucketPlan
