@@ -16,7 +16,7 @@ yogadl.storage._objects bucket obstore_ranges
 yogadl.storage._remote _held=held_ranges _ranges=ranges _remote_opening=opener
 yogadl.storage._remote eviction location=eviction mirrored_cache partial_file receive=download
 yogadl.storage._remote transfer=download
-yogadl._views _chain=functions _filter=chosen
+yogadl._views _chain=functions _stages=stages _filter=chosen
 yogadl._core.arguments names_of
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declaration_text declare

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
 import numpy as np
 
 from yogadl._core.arguments import above_zero, bool_argument, explains_names, int_argument
-from yogadl._core.protocols import DataRef, Indices, Item_co, Made, RandomAccess, Stream, is_drawn
+from yogadl._core.protocols import DataRef, Indices, Item_co, Made, RandomAccess, Stream
 from yogadl._core.spec import Spec
 from yogadl._stream.cursor import Skipped, write_cursor
 from yogadl._stream.cut import Cut, Point, Shard
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from yogadl._core.protocols import Prices
     from yogadl._stream.plan import Plan
 
-# The limits of what a notebook reads of a stream.
-_SHOWN_RECORDS: Final = 3
+_SHOWN_RECORDS: Final = 3  # what a notebook reads of a stream, at most
 _SHOWN_BYTES: Final = 32 * 2**20
 
 
@@ -232,6 +231,15 @@ class Loader(Restartable[Item_co]):
         return Loader(self.stream, self._recipe.prefetch(*arguments))
 
 
+class _OnError(TypedDict, total=False):
+    on_error: str
+    max_errors: int | None
+
+
+class _Filling(_OnError, total=False):
+    keep: str | Sequence[str]
+
+
 class RecordStream(Restartable[Item_co], Stream[Item_co]):
     """Delivers a shard's records one by one, an epoch at a time; for batches call `batch`.
 
@@ -294,22 +302,11 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
 
     @overload
     def map(
-        self,
-        fn: Callable[[Item_co], Made],
-        *,
-        spec: Any = None,
-        on_error: str = "raise",
-        max_errors: int | None = None,
+        self, fn: Callable[[Item_co], Made], *, spec: Any = None, **options: Unpack[_OnError]
     ) -> "RecordStream[Made]": ...
     @overload
     def map(
-        self,
-        fn: Callable[[Item_co, Any], None],
-        *,
-        out: Any,
-        keep: str | Sequence[str] = (),
-        on_error: str = "raise",
-        max_errors: int | None = None,
+        self, fn: Callable[[Item_co, Any], None], *, out: Any, **options: Unpack[_Filling]
     ) -> "RecordStream[Any]": ...
     @explains_names()
     def map(
@@ -333,25 +330,23 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         If the function raises, the batches before that record are delivered, and then a `StageError` names
         the record; the next `next` tries it again.
 
-        With `out`, ``fn(record, out)`` fills a record that is zero everywhere, and returns None. For a batch,
-        `out` is a row of its arrays, so no array is made and copied for each record.
+        With `out`, ``fn(record, out)`` fills a record of zeros, and returns None: a row of the batch's
+        arrays, so that none is made and copied for each record.
 
         With ``on_error="substitute"``, another record of the epoch takes the place of one for which `fn`
-        raises. It is drawn by the seed, the epoch and the position: from the same parent in a mix, from the
-        same window with `Blocks`. It passes through all functions with the random numbers of the place. So
-        counts, cursors and the steps of all ranks stay exact, and the other record is the same wherever the
-        place is read. `rejected` lists what was replaced.
+        raises, drawn by seed, epoch and position: of the same parent in a mix, of the same window with
+        `Blocks`. It passes through all functions with the random numbers of the place. So counts and cursors
+        stay exact, and each rank and resume has the same record there. `rejected` lists those replaced.
 
         Args:
             fn: Takes a record, and returns a record. It may change the record that it is given.
             spec: The shapes that vary, which the first result may not show; as in `yogadl.from_source`. With
                 the `spec` of another `DataRef`, `fn` is not called in advance.
-            out: The record that `fn` fills: a tree of `yogadl.Leaf` of fixed shapes, such as
-                ``{"image": yogadl.Leaf("uint8", (224, 224, 3))}``.
+            out: What `fn` fills, such as ``{"image": yogadl.Leaf("uint8", (224, 224, 3))}``.
             keep: The names of fields of the record that the result has in addition, with `out`.
             on_error: "raise", or "substitute": see above.
-            max_errors: With "substitute": raise a `StageError` if `fn` failed at more records than this, in
-                this process and its workers. Other ranks count their own, and must be stopped.
+            max_errors: With "substitute": more records than this, in this process and its workers, are a
+                `StageError`. Other ranks count their own, and must be stopped.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
@@ -365,8 +360,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         *,
         seed: int | None = None,
         spec: Any = None,
-        on_error: str = "raise",
-        max_errors: int | None = None,
+        **options: Unpack[_OnError],
     ) -> "RecordStream[Made]": ...
     @overload
     def random_map(
@@ -375,9 +369,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         *,
         seed: int | None = None,
         out: Any,
-        keep: str | Sequence[str] = (),
-        on_error: str = "raise",
-        max_errors: int | None = None,
+        **options: Unpack[_Filling],
     ) -> "RecordStream[Any]": ...
     @explains_names()
     def random_map(
@@ -606,49 +598,3 @@ def html_of(shown: object, stream_of: Callable[[], RecordStream]) -> str | None:
         return notebook_html(repr(shown), run.spec, run.numbers(rows).tolist(), records)
     except (Exception, SystemExit):  # noqa: BLE001  (a notebook would show the error, or end)
         return None
-
-
-def as_stream(given: Any) -> RecordStream:  # Any: the value is checked here
-    """Return the argument, if it is a stream of this library.
-
-    Raises:
-        ConfigurationError: if it is anything else; the error tells what to pass instead.
-    """
-    if isinstance(given, RecordStream):
-        return given
-    kind = type(given).__name__
-    if isinstance(given, Loader):
-        raise ConfigurationError("pass the stream itself, and batch_size=, instead of stream.batch(...)")
-    if isinstance(given, DataRef):
-        raise ConfigurationError(
-            f"a {kind} has no order of reading: pass a stream of it, such as ref.stream(shuffle=True)"
-        )
-    if isinstance(given, Stream):
-        raise ConfigurationError(
-            f"your own {kind} can only be read forwards, once: pass what DataRef.stream of this library "
-            "returned; yogadl.from_source(...) makes a DataRef of anything with a length and items"
-        )
-    raise ConfigurationError(
-        f"a {kind} is no stream: pass what ref.stream(...) returned, where ref comes from storage.fetch(...) "
-        "or yogadl.from_source(...)"
-    )
-
-
-def as_order(given: Any) -> RecordStream:  # Any: the value is checked here
-    """Return the argument, if it is a stream of which only the indices will be used.
-
-    Raises:
-        ConfigurationError: if it is no stream, or has functions, which would never be called.
-    """
-    stream = as_stream(given)
-    if stream.run.chain is not None:
-        raise ConfigurationError(
-            f"a sampler gives only indices, so {stream.run.chain} would not be called: pass the "
-            "stream itself to make_dataloader, or let the DataLoader read ref.map(...)"
-        )
-    if is_drawn(stream.source):
-        raise ConfigurationError(
-            "a sampler gives only indices, and each epoch of packed records has other rows: pass the stream "
-            "itself to make_dataloader"
-        )
-    return stream
