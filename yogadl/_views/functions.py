@@ -213,18 +213,21 @@ class Chain:
             numbers = numbers.copy()
             replacing = _Replacing(self, records, numbers, places, substitutes)
         last = self.stages[-1]
+        arrays: list[NDArray[Any]] = []
         try:
             for stage in self.stages if last.out is None else self.stages[:-1]:
                 of_stage = None if replacing is None else replacing.of
                 records[:] = self._pass(stage, records, numbers, places, report_duration, of_stage)
-            if last.out is None:
-                return self._columns_of(self.spec, records, numbers)
-            arrays = last.arrays(len(records), memory)
-            replace = None if replacing is None else replacing.of(last, arrays)
-            last.call(records, numbers, places, report_duration, slots=last.slots(arrays), replace=replace)
+            if last.out is not None:
+                arrays = last.arrays(len(records), memory)
+                replace = None if replacing is None else replacing.of(last, arrays)
+                slots = last.slots(arrays)
+                last.call(records, numbers, places, report_duration, slots=slots, replace=replace)
         except StageError as error:
             self._with_file(error)
             raise
+        if last.out is None:
+            return self._columns_of(self.spec, records, numbers)
         found: list[Column] = [*arrays]
         if last.kept is not None:
             found += self._columns_of(last.kept, last.kept_of(records), numbers)
