@@ -25,5 +25,12 @@ def with_pid(batch):
     return {**batch, "pid": os.getpid()}
 
 
+def note_pid(path, batch):
+    """Add a character to a file, and return the batch with this process's number."""
+    with path.open("a") as file:
+        file.write(".")
+    return with_pid(batch)
+
+
 def half_x(batch):
     return {**batch, "half": batch["x"] / 2}

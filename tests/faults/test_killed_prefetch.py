@@ -28,7 +28,7 @@ from deadly_functions import (
     trap,
 )
 from processes import Process, fork, in_child, in_fork, wait, wait_until
-from worker_functions import with_pid
+from worker_functions import note_pid, with_pid
 
 import yogadl
 from yogadl.errors import WorkerDiedError, WorkerTimeoutError
@@ -165,6 +165,22 @@ def test_the_process_that_starts_them_is_killed(root):
     with contextlib.suppress(WorkerDiedError):  # they may have been faster
         found.extend(batches)
     assert ids([*found, *batches]) == order(root)
+
+
+def test_the_process_that_starts_them_is_killed_after_the_last_batch_was_made(root, path):
+    made = []
+    loader = stream_of(root).batch(SIZE).map(functools.partial(note_pid, path)).prefetch(4, workers=1)
+    batches = iter(loader)
+    while len(made) < COUNT // SIZE - 5:  # all others are sent then, and that none is left is not known
+        made.append(next(batches))
+    wait_until(lambda: len(path.read_text()) == COUNT // SIZE, "all are made")
+    time.sleep(0.05)
+    worker = psutil.Process(made[0]["pid"])
+    os.kill(worker.ppid(), signal.SIGKILL)
+    wait_until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE, "it is gone, too")
+    with contextlib.suppress(WorkerDiedError):  # the last one was not sent yet
+        made.extend(batches)
+    assert ids([*made, *batches]) == order(root)
 
 
 def test_a_function_that_hangs_is_timed_out(root, path):

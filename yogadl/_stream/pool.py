@@ -239,7 +239,12 @@ class WorkerPool:
             if self._is_all and number == self._requested:
                 return False
             if number in self._lost:
-                raise self._errors.died_error(self._lost[number], self._where(number))
+                # The worker may have died before it was sent the request, or after the last one.
+                pieces = self._pieces.get(number) or next(self._requests, None)
+                if pieces is None:
+                    self._is_all = True
+                    return False
+                raise self._errors.died_error(self._lost[number], self._where(pieces))
             self._process_messages(None if timeout_s is None else self._left_ms(number, timeout_s))
         return True
 
@@ -265,7 +270,7 @@ class WorkerPool:
                 raise self._errors.init_timeout_error(timeout_s, worker.number)
             if left_ms[-1] <= 0:
                 self._kill(worker)
-                raise self._errors.timeout_error(timeout_s, self._where(number))
+                raise self._errors.timeout_error(timeout_s, self._where(self._pieces[number]))
         return min(left_ms, default=None)
 
     def _process_messages(self, left_ms: float | None) -> None:
@@ -375,10 +380,9 @@ class WorkerPool:
         worker.channel.close()
         del self._workers[worker.serial]
 
-    def _where(self, number: int) -> str:
+    def _where(self, pieces: Pieces) -> str:
         """Describe the first record of a request, for messages."""
-        # The worker may have died before it was sent the request.
-        piece = (self._pieces.get(number) or next(self._requests))[0]
+        piece = pieces[0]
         run = self.task.make.run
         rows = run.rows(Point(piece.epoch, piece.origin), piece.first, piece.first + 1)
         [(epoch, [position])] = rows.pieces
