@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from yogadl._dataref import RecordsRef, from_source
     from yogadl._mix import MixedRef, concat, mix
     from yogadl._order import Blocks
-    from yogadl._packed import PackedEpoch, PackedRef
+    from yogadl._packed import DrawnRef, PackedEpoch, PackedRef
     from yogadl._sources.partitioned import partitioned
     from yogadl._stream import Loader, RecordStream, StreamIterator
     from yogadl.storage import open_storage
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Blocks",
     "DataRef",
+    "DrawnRef",
     "Leaf",
     "Loader",
     "MixedRef",
@@ -55,6 +56,7 @@ __all__ = [
 # Loaded at first use, so that `import yogadl` costs little more than numpy.
 _LAZY = {
     "Blocks": ("yogadl._order", "Blocks"),
+    "DrawnRef": ("yogadl._packed", "DrawnRef"),
     "Loader": ("yogadl._stream", "Loader"),
     "MixedRef": ("yogadl._mix", "MixedRef"),
     "PackedEpoch": ("yogadl._packed", "PackedEpoch"),

@@ -10,83 +10,24 @@ from yogadl._core.arguments import bool_argument, checked_indices, explains_name
 from yogadl._core.process import end_daemon_at_exit
 from yogadl._core.protocols import (
     Column,
-    DataRef,
     Indices,
     Item_co,
-    Lineage,
     Locality,
     Made,
     Memory,
-    RandomAccess,
-    lineage_of,
     locality_of,
 )
-from yogadl._core.spec import Spec
-from yogadl._order import Blocks, Drawn, Mixture
+from yogadl._order import Blocks
 from yogadl._removed import missing
-from yogadl._stream import RecordStream, html_of, open_shard, open_stream
+from yogadl._stream import RecordStream, open_shard, open_stream
+from yogadl._streamed import StreamedRef
 from yogadl._views.views import ProjectedRecords, SelectedRecords, SlicedRecords
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from yogadl._packed import PackedRef
+    from yogadl._packed import DrawnRef, PackedRef
 
 _ITERATION_BYTES: Final = 2**20
-
-
-class StreamedRef(DataRef[Item_co]):
-    """A reference to records that are read as a stream.
-
-    Immutable, safe to use from several threads, usable after a fork, and picklable: a reference to a
-    cache pickles as its location and name, in well under a kilobyte.
-
-    Args:
-        records: Where the records are read from.
-    """
-
-    def __init__(self, records: RandomAccess) -> None:
-        self._records = records
-
-    @property
-    def spec(self) -> Spec:
-        """The structure of a record, with dtype and shape per field."""
-        return self._records.spec
-
-    @property
-    def fingerprint(self) -> str:
-        """The hash of the content, the same on every machine."""
-        return self._records.fingerprint
-
-    @property
-    def record_bytes(self) -> int:
-        """The approximate size of a record."""
-        return self._records.record_bytes
-
-    @property
-    def lineage(self) -> Lineage | None:
-        """The dataset version of these records and the earlier versions it begins with.
-
-        None if the records are not all those of one version.
-        """
-        return lineage_of(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __repr__(self) -> str:
-        lineage = self.lineage
-        what = f"{len(self)} records, fingerprint {self.fingerprint}"
-        if lineage is not None and lineage.tag is not None:
-            what = f"{lineage.id!r} version {lineage.version!r} (tag {lineage.tag!r}): {what}"
-        return f"<{type(self).__name__} of {what}>"
-
-    def _repr_html_(self) -> str | None:
-        """Return what a notebook shows: the fields and the first records."""
-        return html_of(self, lambda: RecordsRef.stream(self))
-
-    def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | Drawn | Mixture:
-        """Return the order of this reference's streams for the argument `shuffle` of `stream`."""
-        return shuffle
 
 
 class RecordsRef(StreamedRef[Item_co]):
@@ -240,7 +181,12 @@ class RecordsRef(StreamedRef[Item_co]):
 
     @explains_names()
     def split(
-        self, *shares: float, seed: int = 0, by: str | int | None = None, grows: bool | None = None
+        self,
+        *shares: float,
+        seed: int = 0,
+        by: str | int | None = None,
+        grows: bool | None = None,
+        key: str | int | None = None,
     ) -> "tuple[RecordsRef[Item_co], ...]":
         """Return views of the records, shuffled first: ``train, rest = ref.split(0.8, seed=1)``.
 
@@ -257,6 +203,9 @@ class RecordsRef(StreamedRef[Item_co]):
             grows: Must be given for a version that continues others. ``True`` divides the records of each
                 added version separately, so that each view begins with the same view of the version before;
                 sizes are exact for each version. ``False`` divides all records anew.
+            key: A field of one integer, date, str or bytes a record, whose hash alone chooses the view: a
+                record stays in its view whatever is added, and those of one key stay together, in their
+                order. So sizes are only near the shares. "file" also means the file that a source lists.
 
         Raises:
             ConfigurationError: if an argument makes no sense, or `grows` is missing.
@@ -264,18 +213,94 @@ class RecordsRef(StreamedRef[Item_co]):
         from yogadl._views.chosen import split  # imported only when splitting
 
         grows = None if grows is None else bool_argument("grows", grows)
-        chosen = split(self._records, shares, int_argument("seed", seed, None), by, grows)
+        chosen = split(self._records, shares, int_argument("seed", seed, None), by, grows, key)
         return tuple(RecordsRef(SelectedRecords(self._records, indices)) for indices in chosen)
 
     @explains_names()
-    def map(self, fn: Callable[[Item_co], Made], *, spec: Any = None) -> "RecordsRef[Made]":
+    def map(
+        self, fn: Callable[[Item_co], Made], *, spec: Any = None, on_error: str = "raise", workers: int = 0
+    ) -> "RecordsRef[Made]":
         """Return a view of ``fn(record)``, called whenever a record is read; see `RecordStream.map`.
 
         Cursors stay valid. A stream's own `RecordStream.map` and `RecordStream.random_map` come after it.
+
+        Args:
+            fn: Takes a record and returns one.
+            spec: The shapes that vary; see `RecordStream.map`.
+            on_error: "skip": the function is called once with every record now, and the view is without the
+                records for which it raises. Which these are is kept as the selection of `filter` is.
+            workers: How many processes call the function then.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
         """
         from yogadl._views.functions import mapped  # imported only when mapping
 
-        return RecordsRef(mapped(self._records, fn, spec))
+        return RecordsRef(mapped(self._records, fn, spec, on_error, workers))
+
+    @explains_names()
+    def flat_map(
+        self,
+        fn: Callable[[Any], Sequence[Made]],
+        fields: Sequence[str | int] | None = None,
+        count: Callable[[Any], int] | None = None,
+        *,
+        workers: int = 0,
+        spec: Any = None,
+    ) -> "RecordsRef[Made]":
+        """Return a view of all records in ``fn(record)``, a list, one list after the other.
+
+        The function is called once with every record now, to count. The counts are kept next to the cache, as
+        the selection of `filter` is. After that, a record is made when it is read; for those of one list that
+        are read together, the function is called once.
+
+        Args:
+            fn: Takes a record, and returns a list of records, which may be empty, or another sequence.
+            fields: The fields that the functions take, and the only ones that are read; all if not given.
+            count: Takes a record, and returns how many records `fn` makes of it; called instead, if given.
+            workers: How many processes count; without any, this one does.
+            spec: The shapes that vary; see `RecordStream.map`.
+
+        Raises:
+            StageError: if a function raises, or returns no such thing; the error names the first such record.
+                When records are read, also if there are more or fewer than were counted.
+            ConfigurationError: if a field does not exist, or something can't be sent to the workers.
+
+        Example:
+            >>> import yogadl
+            >>> texts = yogadl.from_source([{"text": "a b"}, {"text": ""}, {"text": "c"}])
+            >>> words = texts.flat_map(lambda record: record["text"].split())
+            >>> len(words), words[2]
+            (3, 'c')
+        """
+        from yogadl._views.flat import flat_mapped
+
+        return RecordsRef(flat_mapped(self._records, fn, fields, count, workers, spec))
+
+    def sampled(
+        self, weights: Any = None, *, by: str | int | None = None, records: int | None = None
+    ) -> "DrawnRef[Item_co]":
+        """Return as many records, drawn with replacement, anew in each epoch.
+
+        Args:
+            weights: How often each record is drawn, in proportion: numbers, or the name of a field that has
+                them. All alike if not given.
+            by: A field of one number, date, str or bytes a record, whose values are drawn equally often.
+            records: How many are drawn in an epoch; as many as there are, if not given.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+
+        Example:
+            >>> import yogadl
+            >>> ref = yogadl.from_source([{"label": n == 99} for n in range(100)])
+            >>> sum(record["label"] for record in ref.sampled(by="label", records=1000))
+            496
+        """
+        from yogadl._packed import DrawnRef
+        from yogadl._views.sampled import SampledRecords
+
+        return DrawnRef(SampledRecords(self._records, weights, by, records))
 
     @explains_names()
     def filter(
@@ -284,6 +309,7 @@ class RecordsRef(StreamedRef[Item_co]):
         fields: Sequence[str | int] | None = None,
         *,
         workers: int = 0,
+        on_error: str = "raise",
     ) -> "RecordsRef[Item_co]":
         """Return a view of the records for which ``fn(record)`` is true, in their order.
 
@@ -299,6 +325,7 @@ class RecordsRef(StreamedRef[Item_co]):
                 function is described: docs/howto/versions.md.
             fields: The fields that the function takes, and the only ones that are read; all if not given.
             workers: How many processes call the function; without any, this one does.
+            on_error: "skip": a record for which the function raises is left out, and their number logged.
 
         Raises:
             StageError: if the function raises, or returns no bool; the error names the first such record.
@@ -306,7 +333,7 @@ class RecordsRef(StreamedRef[Item_co]):
         """
         from yogadl._views.chosen import filtered
 
-        return RecordsRef(filtered(self._records, fn, fields, workers))
+        return RecordsRef(filtered(self._records, fn, fields, workers, on_error))
 
     @explains_names()
     def chunks(

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from yogadl._core.arguments import explains_names, fraction_argument, int_argument
 from yogadl._core.protocols import Item_co, Made, RandomAccess, is_drawn
-from yogadl._dataref import RecordsRef, StreamedRef
+from yogadl._dataref import RecordsRef
 from yogadl._order import Blocks, DrawnMixture, Mixture, make_order
 from yogadl._order.mix import MOST_BITS, RUN
-from yogadl._packed import PackedRef
+from yogadl._packed import DrawnRef, PackedRef
+from yogadl._streamed import StreamedRef
 from yogadl._views.joined import JoinedRecords
 from yogadl.errors import ConfigurationError
 
@@ -91,7 +92,7 @@ def concat(refs: Iterable[RecordsRef[Made]]) -> RecordsRef[Made]:
 
 @explains_names()
 def mix(
-    parents: Mapping[str, tuple[RecordsRef[Made] | PackedRef[Made], float]],
+    parents: Mapping[str, tuple[RecordsRef[Made] | DrawnRef[Made], float]],
     *,
     seed: int = 0,
     at_end: str = "stop",
@@ -133,7 +134,7 @@ def mix(
     if at_end not in _AT_ENDS:
         raise ConfigurationError(f'at_end must be "stop" or "repeat", not {at_end!r}')
     records_of = {
-        name: ref._records if isinstance(ref, PackedRef) else _records_of(ref)
+        name: ref._records if isinstance(ref, DrawnRef) else _records_of(ref)
         for name, (ref, _) in parents.items()
     }
     for name, records in records_of.items():
@@ -185,10 +186,11 @@ def _records_of(value: Any) -> RandomAccess:  # Any: the value is checked here
         raise ConfigurationError(
             "a mix can't be mixed or joined again: pass all its parents to one yogadl.mix, with their weights"
         )
-    if isinstance(value, PackedRef):
+    if isinstance(value, DrawnRef):
+        what, made = ("packed", "pack") if isinstance(value, PackedRef) else ("sampled", "sample")
         raise ConfigurationError(
-            "packed records can't be joined, since each epoch has other rows: join the records before you "
-            "pack them, or pass packed.at(epoch)"
+            f"{what} records can't be joined, since each epoch has others: join the records before you "
+            f"{made} them, or pass {what}.at(epoch)"
         )
     if not isinstance(value, RecordsRef):
         raise ConfigurationError(

@@ -325,8 +325,29 @@ def is_drawn(records: Any) -> bool:
 
 
 def numbers_of(records: RandomAccess, indices: Indices) -> Indices:
-    """Return the numbers of records by which users know them: their indices without a draw."""
-    return indices % max(1, len(records)) if is_drawn(records) else indices
+    """Return the numbers of records by which users know them: their indices without a draw.
+
+    Of records that are drawn from others as they are, these are the indices in the others.
+    """
+    if not is_drawn(records):
+        return indices
+    drawn = drawn_below(records)
+    return drawn.chosen(indices) if hasattr(drawn, "chosen") else indices % max(1, len(records))
+
+
+def numbered(records: RandomAccess) -> RandomAccess:
+    """Return the records that `numbers_of` counts."""
+    if not is_drawn(records):
+        return records
+    drawn = drawn_below(records)
+    return drawn.parent if hasattr(drawn, "chosen") else drawn
+
+
+def drawn_below(records: Any) -> Any:
+    """Return the drawn records below functions and a choice of fields."""
+    while not hasattr(records, "is_drawn"):
+        records = records.parent
+    return records
 
 
 def prepare(records: Any, indices: Indices) -> None:

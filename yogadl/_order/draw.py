@@ -1,6 +1,7 @@
-"""Permute many ranges at a time, each of its own size and by a key of its own.
+"""Permute many ranges at a time, each of its own size and by a key of its own; and draw with replacement.
 
-It is the draw of packs and of batches by tokens. `docs/explanation/order.md` states it, frozen as version 1.
+The first is the draw of packs and of batches by tokens, the second that of samples.
+`docs/explanation/order.md` states them, frozen as version 1.
 """
 
 from typing import Any, Final, NamedTuple
@@ -8,8 +9,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._order.keys import GOLDEN, MASK64, absorb_array, mix_array
+from yogadl._order.keys import GOLDEN, MASK64, absorb_array, derive_key, mix_array
 from yogadl._order.permutation import CHUNK, Integers
+
+SAMPLED_TAG: Final = int.from_bytes(b"sampled-1", "big")
+_WEIGHT_BITS: Final = 61  # of the sum of whole weights
 
 EXACT_EACH: Final = 32  # ranges of up to this size are shuffled exactly
 _ROUNDS: Final = 10
@@ -118,3 +122,39 @@ def _encipher_each(
     np.left_shift(right, left_bits, out=right)
     np.bitwise_or(right, left, out=right)
     return right.view(np.int64)
+
+
+def whole_weights(weights: NDArray[np.float64]) -> Integers:
+    """Return weights as whole numbers, in proportion but for rounding, whose sum is less than 2**62.
+
+    Args:
+        weights: At least one; finite, none less than 0, and one larger.
+    """
+    exponent = int(np.frexp(weights.max())[1])
+    bits = _WEIGHT_BITS - (len(weights) - 1).bit_length()
+    whole = np.rint(np.ldexp(weights, bits - exponent)).astype(np.int64)
+    return np.maximum(whole, weights > 0)
+
+
+def sampled(draws: Integers, numbers: Integers, bounds: Integers) -> Integers:
+    """Return for each number of a draw one of several stretches, each as often as it is long.
+
+    Args:
+        draws: The draw of each number.
+        numbers: The numbers; those of one draw are independent of each other.
+        bounds: The ends of the stretches, one after another from 0; the last is less than 2**62.
+    """
+    words = absorb_array(derive_key(SAMPLED_TAG), draws.astype(np.uint64))
+    words += (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
+    mix_array(words)
+    return np.searchsorted(bounds, _high_word(words, int(bounds[-1])).view(np.int64), "right")
+
+
+def _high_word(words: NDArray[np.uint64], factor: int) -> NDArray[np.uint64]:
+    """Return the upper 64 bits of the products of words and a factor."""
+    half, low = np.uint64(32), np.uint64((1 << 32) - 1)
+    factor_high, factor_low = np.uint64(factor >> 32), np.uint64(factor) & low
+    high, rest = words >> half, words & low
+    middle = high * factor_low + (rest * factor_low >> half)
+    carry = (middle & low) + rest * factor_high
+    return high * factor_high + (middle >> half) + (carry >> half)

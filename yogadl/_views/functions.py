@@ -6,6 +6,7 @@ change it. Nor do they change which record comes in the place of one for which t
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from time import perf_counter
@@ -25,6 +26,7 @@ from yogadl._core.protocols import (
     OnPlanned,
     RandomAccess,
     announce,
+    numbered,
     numbers_of,
 )
 from yogadl._core.spec import Spec
@@ -204,10 +206,9 @@ class Chain:
             StageError: if a function raises, or returns a record that does not fit the first one's structure.
         """
         start_s = perf_counter()
-        columns = self.source.columns(indices)
+        records = self._read(indices)
         report_duration(READ, perf_counter() - start_s)
         numbers = numbers_of(self.source, indices)
-        records = self.source.spec.records(columns, len(indices))
         replacing = None
         if substitutes is not None and any(stage.is_replacing for stage in self.stages):
             numbers = numbers.copy()
@@ -233,9 +234,16 @@ class Chain:
             found += self._columns_of(last.kept, last.kept_of(records), numbers)
         return found
 
+    def _read(self, indices: Indices) -> list[Any]:
+        source: Any = self.source
+        if hasattr(source, "records"):  # several of them share one
+            found: list[Any] = source.records(indices)
+            return found
+        return source.spec.records(source.columns(indices), len(indices))
+
     def first_stages(self, stage: Stage | None, indices: Indices, places: Places) -> list[Any]:
         """Return records as a stage takes them, or, without one, as the last stage returns them."""
-        records = self.source.spec.records(self.source.columns(indices), len(indices))
+        records = self._read(indices)
         indices = numbers_of(self.source, indices)
         for each in self.stages if stage is None else self.stages[: stage.number]:
             records = self._pass(each, records, indices, places)
@@ -286,9 +294,7 @@ class Chain:
 
     def file_of(self, index: int) -> str | None:
         """Return the path of the file that a record comes from, if the source lists it."""
-        base, [origin], _ = origin_of(self.source, np.array([index]), 0)
-        base = getattr(base, "chain", base)  # of records that other functions have changed
-        return base.file_of(int(origin)) if hasattr(base, "file_of") else None
+        return file_of(numbered(self.source), index)
 
     def _with_file(self, error: StageError) -> StageError:
         """Return the error, with a note that names the record's file, if the source lists it."""
@@ -327,7 +333,7 @@ class MappedRecords:
 
     def over(self, parent: RandomAccess) -> "MappedRecords":
         """Return the same view of the first records alone, which `parent` has."""
-        return MappedRecords(Chain(parent, self.chain.stages, self.spec))
+        return MappedRecords(replace(self.chain, source=parent, declared_spec=self.spec))
 
     @property
     def spec(self) -> Spec:
@@ -356,7 +362,30 @@ class MappedRecords:
         return found if fields is None else [found[number] for number in fields]
 
 
-def mapped(records: RandomAccess, function: Callable[..., Any], spec: Any) -> MappedRecords:
+def file_of(records: RandomAccess, index: int) -> str | None:
+    """Return the path of the file that a record comes from, if the source lists it."""
+    base, [origin], _ = origin_of(records, np.array([index]), 0)
+    base = getattr(base, "chain", base)  # of records that functions have changed
+    return base.file_of(int(origin)) if hasattr(base, "file_of") else None
+
+
+def mapped(
+    records: RandomAccess,
+    function: Callable[..., Any],
+    spec: Any,
+    on_error: Any = "raise",
+    workers: int = 0,
+) -> MappedRecords:
     """Return records passed through a function, after any functions that they already pass through."""
+    if on_error == "skip":
+        from yogadl._views.chosen import passing
+
+        records = passing(records, function, workers)
+    elif on_error != "raise":
+        raise ConfigurationError(f'on_error must be "raise" or "skip", not {on_error!r:.100}')
+    elif workers:
+        raise ConfigurationError(
+            'workers of map call the function with on_error="skip": pass both, or neither'
+        )
     chain = records.chain if isinstance(records, MappedRecords) else Chain(records, ())
     return MappedRecords(chain.then(function, None, spec))

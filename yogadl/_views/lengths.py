@@ -14,7 +14,7 @@ from yogadl._core.memory import require_memory
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Indices, RandomAccess
 from yogadl._core.spec import Spec
-from yogadl._views.chosen import by_workers, described
+from yogadl._views.chosen import by_workers, described, hash_of_function
 from yogadl._views.views import origin_of
 from yogadl._workers.messages import Failure
 from yogadl.errors import CacheFormatError, ConfigurationError, StageError, UnsupportedDataError
@@ -123,16 +123,22 @@ class KeptPlan(NamedTuple):
     name: str
 
 
-def find_storage(records: RandomAccess, what: Sequence[Any]) -> KeptPlan | None:
-    """Return where a plan of these records is kept; None if it can't be, as for `filter`."""
+def find_storage(
+    records: RandomAccess, what: Sequence[Any], functions: Sequence[Callable[..., Any] | None] = ()
+) -> KeptPlan | None:
+    """Return where a plan of these records, made by these functions, is kept; None if it can't be.
+
+    It can't if there is no cache below, or a function can't be described; as for `filter`.
+    """
     try:
         base, views = described(records)
+        hashes = [None if each is None else hash_of_function(each) for each in functions]
     except ConfigurationError as error:
         _log.debug("yogadl: a plan is kept only in memory: %s", error)
         return None
     if not hasattr(base, "keep_plan"):
         return None
-    text = json.dumps([*what, base.fingerprint, views])
+    text = json.dumps([*what, *hashes, base.fingerprint, views])
     return KeptPlan(base, hashlib.sha256(text.encode()).hexdigest())
 
 

@@ -1,0 +1,258 @@
+"""Records drawn with replacement: `ref.sampled`."""
+
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inside import RECORDS_LIMIT, draw_of, sampled, whole_weights
+
+import yogadl
+from yogadl.errors import ConfigurationError, CursorError, StageError
+
+COUNT = 60
+
+
+def in_memory(count=COUNT, **fields):
+    return yogadl.from_source({"id": np.arange(count), **fields}, fingerprint="n")
+
+
+@pytest.fixture
+def ref(storage):
+    records = [{"id": n, "label": "rare" if n % 20 == 7 else "common", "w": n % 4} for n in range(COUNT)]
+    storage.submit(records, "d", "1", part_bytes=500)
+    return storage.fetch("d", "1")
+
+
+def ids(records):
+    return [int(record["id"]) for record in records]
+
+
+# The draw.
+
+
+def test_the_draw_of_version_1_is_frozen():
+    assert ids(in_memory().sampled(records=8).stream(shuffle_seed=1)) == FROZEN[0]
+    weights = np.arange(COUNT) / 7
+    assert ids(in_memory().sampled(weights, records=8).stream(shuffle_seed=-(2**70))) == FROZEN[1]
+    by = in_memory(label=np.arange(COUNT) // 50).sampled(by="label", records=8)
+    assert ids(by.at(3)) == FROZEN[2]
+
+
+FROZEN = [[], [], []]
+
+some_weights = st.lists(
+    st.one_of(st.sampled_from([0.0, 1.0, 5e-324, 1e-300, 1e300, 1.7e308, 0.1, 3.0]), st.floats(0, 1e3)),
+    min_size=1,
+    max_size=9,
+).filter(any)
+
+
+@given(some_weights, st.integers(0, 2**31), st.integers(1, 2**40))
+def test_the_documented_program_is_the_library_s(stranger, weights, draw, records):
+    whole = whole_weights(np.array(weights))
+    assert whole.tolist() == stranger["whole_weights"](weights)
+    assert 0 < int(whole.sum()) < 2**62
+    numbers = np.array([0, 1, records // 2, records - 1])
+    found = sampled(np.full(4, draw), numbers, np.cumsum(whole))
+    assert found.tolist() == [stranger["sample_index"](int(i), draw, whole.tolist()) for i in numbers]
+
+
+def test_an_epoch_is_what_the_documented_program_draws(stranger):
+    weights = [1, 0, 2.5, 0.25]
+    found = ids(in_memory(4).sampled(weights, records=50).stream(shuffle_seed=9))
+    draw = stranger["draw_of"](9, 0, 50)
+    assert draw == draw_of(9, 0, 50)
+    whole = stranger["whole_weights"](weights)
+    assert found == [stranger["sample_index"](i, draw, whole) for i in range(50)]
+
+
+def test_records_come_as_often_as_they_weigh():
+    weights = np.array([0, 1, 2, 3, 10.0])
+    counts = Counter(ids(in_memory(5).sampled(weights, records=16_000).stream()))
+    assert counts[0] == 0
+    for number in range(1, 5):  # the deviation is at most 62, and these are 5 of them
+        assert abs(counts[number] - weights[number] * 1000) < 320
+
+
+def test_records_without_weights_come_alike():
+    counts = Counter(ids(in_memory(4).sampled(records=16_000).stream()))
+    assert all(abs(counts[number] - 4000) < 280 for number in range(4))
+
+
+def test_values_of_a_field_come_equally_often(ref):
+    found = Counter(record["label"] for record in ref.sampled(by="label", records=10_000).stream())
+    assert abs(found["rare"] - 5000) < 250
+    rare = Counter(ids(r for r in ref.sampled(by="label", records=9000) if r["label"] == "rare"))
+    assert set(rare) == {7, 27, 47}
+    assert all(abs(count - 1500) < 200 for count in rare.values())
+
+
+def test_each_epoch_draws_anew_and_a_seed_draws_others(ref):
+    stream = ref.sampled(records=40).stream(shuffle_seed=5)
+    first, second = ids(stream), ids(stream)
+    assert first != second
+    assert ids(ref.sampled(records=40).at(0, seed=5)) == first
+    assert ids(ref.sampled(records=40).at(1, seed=5)) == second
+    assert ids(ref.sampled(records=40).stream(shuffle_seed=6)) != first
+    shuffled = ids(ref.sampled(records=40).stream(shuffle_seed=5, shuffle=True))
+    assert shuffled != first
+    assert sorted(shuffled) == sorted(first)
+    same = ref.sampled(records=40).stream(shuffle_seed=5, skip_shuffle_at_epoch_end=True)
+    assert ids(same) == ids(same) == first
+
+
+@pytest.mark.parametrize("records", [1, COUNT, COUNT + 1, 1000])
+def test_an_epoch_has_as_many_records_as_asked_for(ref, records):
+    found = ref.sampled("w", records=records)
+    assert len(found) == records
+    read = list(found.stream(shuffle=True))
+    assert len(read) == records
+    assert all(record["w"] > 0 for record in read)
+    assert len(ref.sampled()) == COUNT
+
+
+def test_one_record_comes_each_time():
+    assert ids(in_memory(1).sampled([0.3], records=3)) == [0, 0, 0]
+    assert ids(in_memory(3).sampled([0, 1e-300, 0], records=3)) == [1, 1, 1]
+
+
+# What it takes.
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda ref: ref.sampled([1, 2]), r"one number for each of 60 records, not of shape \(2,\)"),
+        (lambda ref: ref.sampled(3), "not of shape"),
+        (lambda ref: ref.sampled([-1] + [1] * 59), "a finite number, 0 or more"),
+        (lambda ref: ref.sampled([np.nan] + [1] * 59), "a finite number, 0 or more"),
+        (lambda ref: ref.sampled([np.inf] + [1] * 59), "a finite number, 0 or more"),
+        (lambda ref: ref.sampled([0] * 60), "one of them is more than 0"),
+        (lambda ref: ref.sampled(["a"] * 60), "one number for each record, or the name of a field"),
+        (lambda ref: ref.sampled("label"), "weights='label' is str: a weight is a number"),
+        (lambda ref: ref.sampled("none"), "there is no field 'none'"),
+        (lambda ref: ref.sampled(by="none"), "there is no field 'none'"),
+        (lambda ref: ref.sampled("w", by="label"), "weights= or by=, not both"),
+        (lambda ref: ref.sampled(records=0), "records must be"),
+        (lambda ref: ref.sampled(records=2.5), "records must be"),
+        (lambda ref: ref.sampled(records=2**62 + 1), "at most 2"),
+        (lambda ref: ref[:0].sampled(), "no records to sample from"),
+        (lambda ref: ref.sampled()[0], r"no \[...\]: each epoch has other records"),
+        (lambda ref: ref.sampled().stream(shuffle=yogadl.Blocks(2, 2)), "can't be read in blocks"),
+        (lambda ref: yogadl.concat([ref.sampled(), ref]), "sampled records can't be joined"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(ref, call, says):
+    with pytest.raises(ConfigurationError, match=says):
+        call(ref)
+
+
+def test_what_it_has_not_is_told(ref):
+    with pytest.raises(AttributeError, match=r"sampled records have no filter.*before you sample them"):
+        ref.sampled().filter
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        ref.sampled().other
+
+
+def test_as_many_records_as_indices_can_count():
+    found = in_memory(3).sampled(records=RECORDS_LIMIT)
+    assert len(found) == 2**62
+    assert found.at(0).gather([2**62 - 1])["id"][0] in (0, 1, 2)
+
+
+# What it is good for.
+
+
+def test_ranks_have_the_records_of_one_epoch_and_a_cursor_goes_on_on_others(ref):
+    sample = ref.sampled(by="label", records=101)
+    whole = ids(sample.stream(shuffle=True, shuffle_seed=3))
+    loaders = [
+        sample.stream(shuffle=True, shuffle_seed=3, shard_rank=rank, num_shards=4).batch(5)
+        for rank in range(4)
+    ]
+    iterators = list(map(iter, loaders))
+    found = [batch["id"].tolist() for _ in range(2) for batch in map(next, iterators)]
+    cursor = iterators[2].state_dict()
+    rest = []
+    for rank in range(3):
+        stream = sample.stream(shuffle=True, shuffle_seed=3, shard_rank=rank, num_shards=3, cursor=cursor)
+        rest += ids(stream)
+    assert sorted(sum(found, []) + rest) == sorted(whole)
+
+
+@pytest.mark.parametrize("how", ["none", "threads", "workers"])
+def test_batches_are_the_same_with_threads_and_workers(ref, how):
+    sample = ref.sampled("w", records=50)
+    loader = sample.map(lambda record: record["id"] * 2).stream(shuffle=True).batch(8)
+    wanted = [batch.tolist() for batch in loader]
+    loader = sample.map(lambda record: record["id"] * 2).stream(shuffle=True).batch(8)
+    options = {"none": {}, "threads": {"threads": 2}, "workers": {"workers": 2}}[how]
+    assert [batch.tolist() for batch in (loader.prefetch(2, **options) if options else loader)] == wanted
+    assert pickle.loads(pickle.dumps(sample)).fingerprint == sample.fingerprint
+
+
+def test_a_cursor_of_another_sample_is_refused(ref):
+    iterator = iter(ref.sampled("w").stream().batch(5))
+    next(iterator)
+    for other in (ref.sampled(), ref.sampled("w", records=COUNT + 1)):
+        with pytest.raises(CursorError):
+            other.stream(cursor=iterator.state_dict())
+
+
+def test_it_is_mixed_with_others(ref):
+    mixed = yogadl.mix({"rare": (ref.sampled(by="label", records=30), 0.5), "all": (ref, 0.5)})
+    found = list(mixed.stream(shuffle=True, shuffle_seed=2))
+    assert len(found) == 60
+    again = list(mixed.stream(shuffle=True, shuffle_seed=2))
+    assert ids(found) == ids(again)
+
+
+def test_records_are_known_by_their_indices_in_the_data(ref):
+    iterator = iter(ref.fields("id").sampled(records=9).stream(shuffle=True).batch(4))
+    for batch in iterator:
+        assert iterator.last.indices.tolist() == batch["id"].tolist()
+        assert iterator.last.documents == []
+
+    def fail(record):
+        raise ValueError(record["id"])
+
+    with pytest.raises(StageError) as caught:
+        next(iter(ref.sampled(records=9).stream().map(fail, spec=yogadl.Leaf("int64"))))
+    assert caught.value.record == caught.value.__cause__.args[0]
+
+
+def test_another_of_the_epoch_comes_in_the_place_of_one_that_fails(ref):
+    def odd(record):
+        if record["id"] % 2 == 0:
+            raise ValueError("even")
+        return record["id"]
+
+    sample = ref.sampled(records=50)
+    loader = sample.stream(shuffle=True).map(odd, on_error="substitute").batch(7)
+    found = np.concatenate(list(loader))
+    assert len(found) == 50
+    assert (found % 2).all()
+    assert {rejected.index % 2 for rejected in loader.rejected()} == {0}
+    assert set(found.tolist()) <= set(ids(sample.at(0)))
+
+
+def test_the_file_of_a_sampled_record_is_told(tmp_path):
+    class Files:
+        samples = [(tmp_path / f"{n}.png", 0) for n in range(9)]
+
+        def __len__(self):
+            return 9
+
+        def __getitem__(self, number):
+            return {"id": number}
+
+    def fail(record):
+        raise ValueError("broken")
+
+    stream = yogadl.from_source(Files(), fingerprint="f").sampled(records=5).stream()
+    with pytest.raises(StageError) as caught:
+        next(iter(stream.map(fail, spec=yogadl.Leaf("int64"))))
+    assert f"{caught.value.record}.png" in caught.value.__notes__[0]
