@@ -5,6 +5,10 @@ def is_small(record):
     return record["label"] < 3
 
 
+def halves(record):
+    return [{"id": record["id"], "half": record["id"] / 2 + n} for n in range(int(record["id"]) % 3)]
+
+
 class OwnError(Exception):
     def __init__(self, one, two):
         super().__init__(one)

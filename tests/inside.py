@@ -47,6 +47,7 @@ yogadl._order GlobalOrder Mixture Order SourceOrder _permutation=permutation _ra
 yogadl._order.keys splitmix64_output
 yogadl._order order_packs=packs
 yogadl._order Drawn draw_of
+yogadl._order.keys RECORDS_LIMIT
 yogadl._order.buckets BucketPlan
 yogadl._order.draw EXACT_EACH make_ranges permute_each
 yogadl._order.packs PackPlan
@@ -66,7 +67,8 @@ yogadl._provenance.difference Difference difference
 yogadl._provenance.code names_read
 yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource open_source
 yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
-yogadl._views.chosen SPLIT_TAG _CHUNK_RECORDS _values split_split=split
+yogadl._views.chosen KEYED_TAG SPLIT_TAG _CHUNK_RECORDS numbers_of_values split_split=split
+yogadl._order.draw SAMPLED_TAG sampled whole_weights
 yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span iterator run stats=prefetch
 yogadl._stream walk
 yogadl._stream.cut count_of pieces_of
@@ -132,7 +134,7 @@ yogadl.storage._remote.requests DaemonThreads
 CONSTANTS = """
 yogadl._core.spec _MAX_NAME_CHARACTERS
 yogadl._views.views CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
-yogadl._views.chosen _TASKS _TASK_RECORDS
+yogadl._views.chosen _TASKS _TASK_RECORDS CHOSEN_READ_RECORDS=_READ_RECORDS
 yogadl._format.joined _MOST_BLOCKS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _REMAP_CACHE_BYTES _REMAP_AFTER_PAGES

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inside import _CHUNK_RECORDS, EXACT_LIMIT, SPLIT_TAG, apportion, derive_key, permute
 from inside import split_split as split
+from xxhash import xxh3_64_intdigest
 
 import yogadl
 from yogadl.errors import ConfigurationError
@@ -62,6 +63,102 @@ def test_the_documented_program_is_the_library_s(stranger, seed, values):
         found = ref.split(0.7, 0.2, 0.1, seed=seed, by=None if labels is None else "label")
         wanted = stranger["split_shares"](count, [7, 2, 1], seed, None if labels is None else labels.tolist())
         assert [ids(share) if len(share) else [] for share in found] == wanted
+
+
+KEYS = {
+    "int": np.arange(-70, 67),
+    "bool": np.arange(137) % 2 == 0,
+    "large": np.arange(137).astype(np.uint64) + np.uint64(2**63),
+    "date": np.arange("2000-01-01", "2000-05-17", dtype="datetime64[D]"),
+    "str": np.array([f"{n % 50} é" for n in range(137)]),
+}
+
+
+@pytest.mark.parametrize("kind", [*KEYS, "bytes"])
+@pytest.mark.parametrize("seed", [0, -5, 2**64])
+def test_the_documented_program_divides_by_the_same_keys(stranger, kind, seed):
+    keys = [b"%d" % (n % 9) for n in range(137)] if kind == "bytes" else KEYS[kind]
+    ref = yogadl.from_source([{"id": n, "key": key} for n, key in enumerate(keys)])
+    if kind in ("str", "bytes"):
+        words = [xxh3_64_intdigest(key if kind == "bytes" else str(key).encode()) for key in keys]
+    else:
+        words = np.asarray(keys).astype(np.uint64 if kind == "large" else np.int64).tolist()
+    found = ref.split(0.7, 0.2, 0.1, seed=seed, key="key")
+    share = [stranger["key_share"](int(word), [7, 2, 1], seed) for word in words]
+    assert [ids(each) if len(each) else [] for each in found] == [
+        [n for n in range(137) if share[n] == number] for number in range(3)
+    ]
+
+
+def test_the_split_by_key_of_version_1_is_frozen():
+    train, rest = numbers(20).split(0.8, seed=1, key="id")
+    assert (ids(train), ids(rest)) == FROZEN_KEYS
+
+
+FROZEN_KEYS = ([0, 1, 2, 5, 6, 8, 9, 12, 13, 15, 16, 17, 18, 19], [3, 4, 7, 10, 11, 14])
+
+
+def test_the_share_of_a_key_never_changes():
+    small, large = numbers(500).split(0.7, key="id"), numbers(2000).split(0.7, key="id")
+    for before, after in zip(small, large, strict=True):
+        assert ids(after)[: len(before)] == ids(before)
+    assert abs(len(large[0]) - 1400) < 100
+    shuffled = numbers(2000).select(np.random.default_rng(0).permutation(2000)).split(0.7, key="id")
+    assert sorted(ids(shuffled[0])) == ids(large[0])
+    by_name = yogadl.from_source([{"id": n, "file": f"{n % 10}.txt"} for n in range(100)])
+    train, test = by_name.split(0.5, key="file")
+    assert {n % 10 for n in ids(train)}.isdisjoint({n % 10 for n in ids(test)})
+    assert len(train) + len(test) == 100
+
+
+def test_many_shares_by_key_cover_all():
+    shares = numbers(3000).split(*[0.04] * 25, key="id")
+    assert sorted(n for share in shares for n in ids(share)) == list(range(3000))
+    assert all(60 < len(share) < 190 for share in shares)
+    assert [len(share) for share in numbers(9).split(1, key="id")] == [9]
+
+
+def test_the_file_that_a_source_lists_is_a_key():
+    class Files:
+        def __init__(self, count):
+            self.samples = [(f"{n % 10}.png", 0) for n in range(count)]
+
+        def __len__(self):
+            return len(self.samples)
+
+        def __getitem__(self, number):
+            return {"id": number}
+
+    train, test = yogadl.from_source(Files(50), fingerprint="f").split(0.5, key="file")
+    assert {n % 10 for n in ids(train)}.isdisjoint({n % 10 for n in ids(test)})
+    assert 0 < len(train) < 50
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda ref: ref.split(0.5, key="id", by="x"), "without by= and grows="),
+        (lambda ref: ref.split(0.5, key="id", grows=True), "without by= and grows="),
+        (lambda ref: ref.split(0.5, key="none"), "there is no field 'none'"),
+        (lambda ref: ref.split(0.5, key="file"), 'key="file" needs records that have a field "file"'),
+        (lambda ref: ref.split(0.5, key="x"), "key='x' is float64: a split by key takes integers"),
+        (lambda ref: ref.split(0.5, key="p"), r"key='p' is float64 of shape \(2,\)"),
+        (lambda ref: ref.split(0.7, 0.7, key="id"), "add up to at most 1"),
+    ],
+)
+def test_what_is_no_key_is_refused(call, said):
+    ref = yogadl.from_source({"id": np.arange(9), "x": np.zeros(9), "p": np.zeros((9, 2))})
+    with pytest.raises(ConfigurationError, match=said):
+        call(ref)
+
+
+def test_a_version_that_continues_others_is_split_by_key_without_being_told(storage):
+    storage.submit({"id": np.arange(50)}, "d", "1")
+    before = storage.fetch("d", "1").split(0.5, key="id", seed=4)
+    storage.append({"id": np.arange(50, 80)}, "d", "2", base_version="1")
+    after = storage.fetch("d", "2").split(0.5, key="id", seed=4)
+    for old, new in zip(before, after, strict=True):
+        assert ids(new)[: len(old)] == ids(old)
 
 
 def test_a_split_has_keys_of_its_own():
@@ -266,10 +363,10 @@ def test_too_many_records_for_a_field_are_refused_before_any_is_read():
         def __len__(self):
             return 2**31 + 1
 
-    from inside import _values
+    from inside import numbers_of_values
 
     with pytest.raises(ConfigurationError, match="too many to split by a field"):
-        _values(Huge(), "label")
+        numbers_of_values(Huge(), "label")
 
 
 # Datasets that grow. Sizes at 0, 1 and a prime, as small as the number of shares, and past the exact shuffle.

@@ -1,0 +1,307 @@
+"""Several records made of each: `ref.flat_map`."""
+
+import pickle
+
+import numpy as np
+import pytest
+from filter_functions import halves
+from hypothesis import given
+from hypothesis import strategies as st
+from inside import _filter, set_constants
+
+import yogadl
+from yogadl.errors import ConfigurationError, CursorError, StageError
+from yogadl.storage import copy
+
+COUNT = 40
+
+
+def pieces(record):
+    return [{"id": record["id"], "piece": n} for n in range(int(record["id"]) % 4)]
+
+
+def pieces_of(numbers):
+    return [(n, piece) for n in numbers for piece in range(n % 4)]
+
+
+@pytest.fixture
+def ref(storage):
+    storage.submit({"id": np.arange(COUNT), "x": np.ones((COUNT, 20))}, "d", "1", part_bytes=1000)
+    return storage.fetch("d", "1")
+
+
+def pairs(records):
+    return [(int(record["id"]), int(record["piece"])) for record in records]
+
+
+WHOLE = pieces_of(range(COUNT))
+
+
+# What comes of it.
+
+
+def test_the_lists_of_all_records_come_one_after_the_other(ref):
+    flat = ref.flat_map(pieces)
+    assert len(flat) == len(WHOLE)
+    assert pairs(flat) == WHOLE
+    assert pairs(flat.stream()) == WHOLE
+    assert sorted(pairs(flat.stream(shuffle=True))) == WHOLE
+    assert pairs([flat[7], flat[-1]]) == [WHOLE[7], WHOLE[-1]]
+    batch = flat.gather([5, 0, 5, -1])
+    assert list(zip(batch["id"].tolist(), batch["piece"].tolist(), strict=True)) == [
+        WHOLE[5], WHOLE[0], WHOLE[5], WHOLE[-1],
+    ]  # fmt: skip
+    assert flat.lineage is None
+    assert flat.spec.fields[1].name == "piece"
+
+
+@given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.integers(0, 1000), max_size=20))
+def test_any_numbers_of_pieces_are_found(counts, chosen):
+    source = yogadl.from_source({"n": np.array([*counts, 2])}, fingerprint="n")
+    numbered = source.map(lambda record: int(record["n"]))
+    flat = numbered.flat_map(lambda count: list(range(count)))
+    wanted = [piece for count in [*counts, 2] for piece in range(count)]
+    assert [int(piece) for piece in flat] == wanted
+    indices = [index % len(wanted) for index in chosen]
+    if indices:
+        assert flat.gather(indices).tolist() == [wanted[index] for index in indices]
+
+
+@pytest.mark.parametrize("made", [list, tuple, np.array, lambda pieces: type("Own", (list,), {})(pieces)])
+def test_any_sequence_of_records_is_taken(made):
+    ref = yogadl.from_source(np.arange(4)).flat_map(lambda n: made([np.array([n, 0.5])] * int(n)))
+    assert len(ref) == 6
+    assert ref.gather(range(6)).tolist() == [[n, 0.5] for n in (1, 2, 2, 3, 3, 3)]
+
+
+def test_records_without_pieces_leave_nothing(ref):
+    with pytest.raises(ConfigurationError, match="pass its spec="):
+        ref.flat_map(lambda record: []).spec
+    none = ref.flat_map(lambda record: [], spec=ref.fields("id").spec)
+    assert len(none) == 0
+    assert list(none) == []
+    assert list(ref[:0].flat_map(pieces, spec=ref.spec)) == []
+
+
+def test_views_before_and_after_it(ref):
+    chosen = ref.filter(lambda record: record["id"] % 2 == 1)[1:]
+    odd = [n for n in range(3, COUNT, 2)]
+    flat = chosen.map(lambda record: record["id"] + 100).flat_map(lambda n: [n, -n])
+    assert [int(n) for n in flat] == [sign * (n + 100) for n in odd for sign in (1, -1)]
+    assert [int(n) for n in flat.map(abs)[::2]] == [n + 100 for n in odd]
+    assert [int(n) for n in flat.filter(lambda n: n < 0)] == [-n - 100 for n in odd]
+    twice = ref.flat_map(pieces).flat_map(lambda record: [record["piece"]] * int(record["piece"]))
+    assert [int(n) for n in twice] == [piece for _, piece in WHOLE for _ in range(piece)]
+    joined = yogadl.concat([ref.flat_map(pieces), ref[:8].flat_map(pieces)])
+    assert pairs(joined) == WHOLE + pieces_of(range(8))
+    rows = ref.flat_map(lambda record: [{"t": np.arange(n)} for n in range(int(record["id"]) % 5)])
+    packed = rows.map(lambda record: record, spec={"t": yogadl.Leaf("int64", (None,))}).packed(8, fields="t")
+    assert sum(int((row["segments"] > 0).sum()) for row in packed) == COUNT // 5 * 10
+    mixed = yogadl.mix({"pieces": (ref.flat_map(pieces), 0.5), "same": (ref.flat_map(pieces), 0.5)})
+    assert len(list(mixed.stream())) == len(mixed)
+    train, test = ref.flat_map(pieces).split(0.5, key="id")
+    assert {n for n, _ in pairs(train)}.isdisjoint({n for n, _ in pairs(test)})
+    assert sorted(pairs(train) + pairs(test)) == WHOLE
+
+
+def test_fields_are_the_only_ones_that_are_read(ref):
+    seen = []
+
+    def see(record):
+        seen.append(record.keys())
+        return pieces(record)
+
+    assert pairs(ref.flat_map(see, fields=("id",))) == WHOLE
+    assert {tuple(keys) for keys in seen} == {("id",)}
+    with pytest.raises(ConfigurationError, match="there is no field 'y'"):
+        ref.flat_map(pieces, fields=("y",))
+
+
+def test_ranks_have_all_and_a_cursor_goes_on_on_others(ref):
+    flat = ref.flat_map(pieces)
+    iterators = [
+        iter(flat.stream(shuffle=True, shard_rank=rank, num_shards=3).batch(4)) for rank in range(3)
+    ]
+    found = [batch for iterator in iterators for batch in [next(iterator)]]
+    cursor = iterators[0].state_dict()
+    for rank in range(2):
+        found += flat.stream(shuffle=True, shard_rank=rank, num_shards=2, cursor=cursor).batch(4)
+    read = [pair for batch in found for pair in zip(batch["id"].tolist(), batch["piece"].tolist(), strict=True)]
+    assert sorted(read) == WHOLE
+    with pytest.raises(CursorError):
+        ref.flat_map(lambda record: [record] * 2).stream(cursor=cursor)
+
+
+@pytest.mark.parametrize("options", [{"threads": 2}, {"workers": 2}])
+def test_batches_are_the_same_with_threads_and_workers(ref, options):
+    loaders = [ref.flat_map(halves).stream(shuffle=True).batch(7) for _ in range(2)]
+    wanted = [batch["half"].tolist() for batch in loaders[0]]
+    assert [batch["half"].tolist() for batch in loaders[1].prefetch(2, **options)] == wanted
+
+
+def test_it_pickles(ref):
+    flat = ref.flat_map(halves)
+    again = pickle.loads(pickle.dumps(flat))
+    assert again.fingerprint == flat.fingerprint
+    assert again[9]["half"] == flat[9]["half"]
+
+
+# How often the functions are called.
+
+
+def test_pieces_that_are_read_together_share_a_call(ref):
+    calls = []
+
+    def note(record):
+        calls.append(int(record["id"]))
+        return pieces(record)
+
+    flat = ref.flat_map(note)
+    assert calls == list(range(COUNT))
+    assert flat.spec.fields[0].name == "id"  # found out from one more call
+    calls.clear()
+    flat.gather([3, 4, 0, 5])  # of records 3, 3, 1 and 3
+    assert calls == [1, 3]
+    calls.clear()
+    assert pairs(flat) == WHOLE
+    assert calls == [n for n in range(COUNT) if n % 4]
+
+
+def test_count_counts_in_its_place(ref):
+    calls = []
+
+    def note(record):
+        calls.append(int(record["id"]))
+        return pieces(record)
+
+    flat = ref.flat_map(note, count=lambda record: record["id"] % 4)
+    assert not calls
+    assert pairs(flat) == WHOLE
+
+
+def test_counts_are_kept_beside_the_cache(ref, storage, tmp_path):
+    ref.flat_map(halves, fields="id")
+    before = ref.flat_map(pieces, count=len_of_id).fingerprint
+    plans = list((tmp_path / "caches").rglob("*.plan"))
+    assert len(plans) == 2
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(_filter, "results_of", None)
+        monkeypatch.setattr("yogadl._views.flat.results_of", None)
+        assert ref.flat_map(pieces, count=len_of_id).fingerprint == before
+        with pytest.raises(TypeError):
+            ref.flat_map(pieces, count=other_count)
+    other = yogadl.open_storage(tmp_path / "copy")
+    copy(storage, other, "d", "1")
+    assert len(list((tmp_path / "copy").rglob("*.plan"))) == 2
+    plans[0].write_bytes(plans[0].read_bytes()[:-1])
+    plans[1].write_bytes(b"")
+    assert ref.flat_map(pieces, count=len_of_id).fingerprint == before
+
+
+def len_of_id(record):
+    return int(record["id"]) % 4
+
+
+def other_count(record):
+    return int(record["id"]) % 4 + 0
+
+
+# Workers.
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_count_the_same(ref, workers):
+    found = ref.select(range(COUNT)).flat_map(lambda record: pieces(record), workers=workers)
+    assert pairs(found) == WHOLE
+
+
+def test_an_error_in_a_worker_is_that_of_the_first_record(ref):
+    def fail(record):
+        if record["id"] > 12:
+            raise ValueError("no")
+        return pieces(record)
+
+    with pytest.raises(StageError, match=r"^flat_map\(fail\) failed at record 13: ValueError: no") as caught:
+        ref.flat_map(fail, workers=2)
+    assert caught.value.record == 13
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (None, "TypeError: it must return a list of records, or another sequence, not None"),
+        ("text", "not 'text'"),
+        ({"a": 1}, "not {'a': 1}"),
+        (7, "not 7"),
+        (iter([1]), "not <list_iterator"),
+    ],
+)
+def test_what_is_no_list_is_refused(ref, made, says):
+    with pytest.raises(StageError) as caught:
+        ref.flat_map(lambda record: made if record["id"] == 21 else [])
+    assert says in str(caught.value)
+    assert caught.value.record == 21
+
+
+@pytest.mark.parametrize("said", [-1, True, 1.0, None, "3", 2**62 + 1])
+def test_what_is_no_count_is_refused(ref, said):
+    with pytest.raises(StageError, match=r"^count of flat_map\(<lambda>\) failed at record 2") as caught:
+        ref.flat_map(pieces, count=lambda record: said if record["id"] == 2 else np.int64(1))
+    assert caught.value.record == 2
+
+
+def test_another_number_than_was_counted_is_an_error_that_names_the_record(ref):
+    flat = ref.flat_map(pieces, count=lambda record: 2 if record["id"] > 3 else record["id"] % 4)
+    assert pairs([flat[0], flat[5], flat[10]]) == [(1, 0), (3, 2), (6, 0)]
+    for index, made, record in ((6, 0, 4), (8, 1, 5), (12, 3, 7)):
+        with pytest.raises(StageError, match=f"returned {made} records for record {record}, and 2 were") as caught:
+            flat.gather([index, index + 1])
+        assert caught.value.record == index
+
+
+def test_a_function_that_fails_when_it_is_read_names_both_records(ref, tmp_path):
+    def fail(record):
+        if record["id"] == 3:
+            raise OSError("broken")
+        return pieces(record)
+
+    flat = ref.flat_map(fail, count=len_of_id)
+    with pytest.raises(StageError) as caught:
+        list(flat)
+    assert "failed at record 3, of which record 3 of the result is a piece: OSError: broken" in str(caught.value)
+    assert isinstance(caught.value.__cause__, OSError)
+    with pytest.raises(StageError, match="at record 3"):
+        list(flat.stream().batch(4).prefetch(2, threads=2))
+
+
+def test_pieces_that_are_not_alike_are_an_error_of_the_first_of_them(ref):
+    flat = ref.flat_map(lambda record: [np.zeros(1 + int(record["id"]) // 30)] * 2)
+    with pytest.raises(StageError, match="not like the first") as caught:
+        list(flat)
+    assert caught.value.record == 60
+
+
+def test_what_makes_no_sense_is_refused(ref):
+    with pytest.raises(ConfigurationError, match="flat_map takes a function of one argument"):
+        ref.flat_map(3)
+    with pytest.raises(ConfigurationError, match="count is a function of one argument"):
+        ref.flat_map(pieces, count=3)
+    with pytest.raises(ConfigurationError, match="workers"):
+        ref.flat_map(pieces, workers=-1)
+
+
+def test_sys_exit_ends_the_program(ref):
+    def leave(record):
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        ref.flat_map(leave)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 39, 40, 41])
+def test_any_number_of_records_is_counted_at_a_time(ref, at_once, monkeypatch):
+    set_constants(monkeypatch, CHOSEN_READ_RECORDS=at_once)
+    assert pairs(ref.flat_map(lambda record: pieces(record))) == WHOLE
