@@ -4,6 +4,7 @@ import itertools
 import os
 import pickle
 import signal
+import sys
 import threading
 import traceback
 from functools import partial
@@ -267,6 +268,78 @@ def test_it_pickles_and_reads_in_a_fork(ref):
         assert len(ref.filter(lambda record: record["label"] == 6)) == 14
 
     assert wait(fork(child)) == 0
+
+
+# Records that fail.
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("broken", [(), (0,), (RECORDS - 1,), (3, 4, 57), range(RECORDS)])
+def test_records_for_which_it_raises_are_left_out_if_asked_to(ref, caplog, workers, broken):
+    def choose(record):
+        if record["x"][0] // 2 in broken:
+            raise OSError(f"broken {record['x'][0]}")
+        return is_small(record)
+
+    found = ref.filter(choose, workers=workers, on_error="skip")
+    mask = (arrays()["label"] < 3) & ~np.isin(np.arange(RECORDS), list(broken))
+    assert found.fingerprint == ref.select(mask).fingerprint
+    said = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    wanted = f"yogadl: filter(choose) left out {len(broken)} of {RECORDS} records: the first is record"
+    assert said == [f"{wanted} {first}: OSError: broken {2.0 * first}" for first in broken[:1]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_records_that_can_t_be_mapped_are_left_out_if_asked_to(ref, caplog, workers):
+    def inverse(record):
+        return {"inverse": 6 // int(record["label"])}  # fails for 0
+
+    found = ref.map(inverse, on_error="skip", workers=workers)
+    labels = arrays()["label"]
+    assert found.gather(range(len(found)))["inverse"].tolist() == (6 // labels[labels > 0]).tolist()
+    assert "map(inverse) left out 15 of 101 records: the first is record 0: ZeroDivisionError" in caplog.text
+    caplog.clear()
+    again = ref.map(inverse, on_error="skip")  # kept beside the cache
+    assert again.fingerprint == found.fingerprint == ref.select(labels > 0).fingerprint
+    assert not caplog.text
+    numbers = ref.map(lambda record: record["label"]).map(lambda label: 6 // label, on_error="skip")
+    assert len(numbers) == len(found)
+
+
+def test_what_is_skipped_is_told_apart_from_what_is_not(ref):
+    def choose(record):
+        if record["label"] == 5:
+            raise ValueError
+        return bool(record["label"] < 3)
+
+    found = ref.filter(choose, on_error="skip")
+    assert len(found) < len(ref.map(choose, on_error="skip")) < RECORDS
+    with pytest.raises(StageError, match="failed at record 5"):
+        ref.filter(choose)
+    assert ref.filter(choose, on_error="skip").fingerprint == found.fingerprint
+
+
+def test_what_it_returns_and_other_functions_errors_are_never_skipped(ref):
+    with pytest.raises(StageError, match="for record 0 it returned None"):
+        ref.filter(lambda record: None, on_error="skip")
+    with pytest.raises(SystemExit):
+        ref.map(lambda record: sys.exit(3), on_error="skip")
+
+    def broken(record):
+        raise OSError
+
+    with pytest.raises(StageError, match=r"map\(broken\) failed at record 0"):
+        ref.map(broken, spec=ref.spec).filter(is_small, on_error="skip")
+
+
+@pytest.mark.parametrize("option", [{"on_error": "substitute"}, {"on_error": None}])
+def test_what_is_no_way_to_take_errors_is_refused(ref, option):
+    with pytest.raises(ConfigurationError, match='on_error must be "raise" or "skip"'):
+        ref.map(dict, **option)
+    with pytest.raises(ConfigurationError, match='on_error must be "raise" or "skip"'):
+        ref.filter(is_small, **option)
+    with pytest.raises(ConfigurationError, match="workers of map"):
+        ref.map(dict, workers=2)
 
 
 # What the function may do.

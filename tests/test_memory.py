@@ -180,6 +180,10 @@ class Endless:
         (lambda ref: ref.chunks("tokens", 4)[0], 16),
         (lambda ref: ref.packed(8, fields="tokens"), 40),
         (lambda ref: ref.bucketed("tokens", tokens=8), 40),
+        (lambda ref: ref.flat_map(lambda record: record["tokens"]), 40),
+        (lambda ref: ref.sampled(by="label"), 40),
+        (lambda ref: ref.split(0.5, key="label"), 40),
+        (lambda ref: ref.map(dict, on_error="skip"), 24),
     ],
 )
 def test_a_view_that_needs_more_than_half_of_the_memory_says_so_at_once(view, record_bytes, monkeypatch):

@@ -1,5 +1,6 @@
 """Records drawn with replacement: `ref.sampled`."""
 
+import itertools
 import pickle
 from collections import Counter
 
@@ -156,9 +157,9 @@ def test_what_makes_no_sense_is_refused(ref, call, says):
 
 def test_what_it_has_not_is_told(ref):
     with pytest.raises(AttributeError, match=r"sampled records have no filter.*before you sample them"):
-        ref.sampled().filter
+        ref.sampled().filter(bool)
     with pytest.raises(AttributeError, match="no attribute 'other'"):
-        ref.sampled().other
+        ref.sampled().other()
 
 
 def test_as_many_records_as_indices_can_count():
@@ -184,7 +185,7 @@ def test_ranks_have_the_records_of_one_epoch_and_a_cursor_goes_on_on_others(ref)
     for rank in range(3):
         stream = sample.stream(shuffle=True, shuffle_seed=3, shard_rank=rank, num_shards=3, cursor=cursor)
         rest += ids(stream)
-    assert sorted(sum(found, []) + rest) == sorted(whole)
+    assert sorted([*itertools.chain(*found), *rest]) == sorted(whole)
 
 
 @pytest.mark.parametrize("how", ["none", "threads", "workers"])

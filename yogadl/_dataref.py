@@ -210,7 +210,7 @@ class RecordsRef(StreamedRef[Item_co]):
         Raises:
             ConfigurationError: if an argument makes no sense, or `grows` is missing.
         """
-        from yogadl._views.chosen import split  # imported only when splitting
+        from yogadl._views.shares import split  # imported only when splitting
 
         grows = None if grows is None else bool_argument("grows", grows)
         chosen = split(self._records, shares, int_argument("seed", seed, None), by, grows, key)
@@ -298,7 +298,7 @@ class RecordsRef(StreamedRef[Item_co]):
             496
         """
         from yogadl._packed import DrawnRef
-        from yogadl._views.sampled import SampledRecords
+        from yogadl._views.shares import SampledRecords
 
         return DrawnRef(SampledRecords(self._records, weights, by, records))
 

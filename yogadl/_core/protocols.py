@@ -339,8 +339,8 @@ def numbered(records: RandomAccess) -> RandomAccess:
     """Return the records that `numbers_of` counts."""
     if not is_drawn(records):
         return records
-    drawn = drawn_below(records)
-    return drawn.parent if hasattr(drawn, "chosen") else drawn
+    drawn: RandomAccess = drawn_below(records)
+    return getattr(drawn, "parent", drawn) if hasattr(drawn, "chosen") else drawn
 
 
 def drawn_below(records: Any) -> Any:

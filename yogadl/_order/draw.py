@@ -157,4 +157,5 @@ def _high_word(words: NDArray[np.uint64], factor: int) -> NDArray[np.uint64]:
     high, rest = words >> half, words & low
     middle = high * factor_low + (rest * factor_low >> half)
     carry = (middle & low) + rest * factor_high
-    return high * factor_high + (middle >> half) + (carry >> half)
+    product: NDArray[np.uint64] = high * factor_high + (middle >> half) + (carry >> half)
+    return product

@@ -582,7 +582,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         return plan(Records(self._run), Cut(), epochs, records_per_s, prices)
 
 
-def html_of(shown: object, stream_of: Callable[[], RecordStream]) -> str | None:
+def html_of(shown: object, stream_of: Callable[[], Any]) -> str | None:
     """Return what a notebook shows of a reference, a stream or a loader.
 
     The records are those at which the stream starts: at most three, and fewer if they are large. If they

@@ -23,7 +23,7 @@ from yogadl._views.views import hash_of
 from yogadl._workers.messages import Failure
 from yogadl.errors import CacheFormatError, ConfigurationError, StageError
 
-_MAGIC: Final = b"yogaflat"
+_MAGIC: Final = b"pieces1\n"
 _COUNT_BYTES: Final = 40  # the most memory that counting needs for each record
 
 _Function = Callable[[Any], Any]
@@ -73,7 +73,7 @@ class RepeatedRecords:
         """Read records in the order of `indices`."""
         return self.parent.columns(self.of_pieces(indices), fields, memory)
 
-    def records(self, indices: Indices) -> list[Any]:
+    def shared_records(self, indices: Indices) -> list[Any]:
         """Return the record of each piece, read once for all its pieces."""
         unique, which = np.unique(self.of_pieces(indices), return_inverse=True)
         found = self.spec.records(self.parent.columns(unique), len(unique))
@@ -125,8 +125,8 @@ class _FlatStage(Stage):
             raise StageError(f"{what}: {type(error).__name__}: {error}", self.number, index) from error
         if len(made) != wanted:
             raise StageError(
-                f"{self} returned {len(made)} records for record {parent}, and {wanted} were counted: it must "
-                f"return as many each time (record {index} of the result is one of them)",
+                f"{self} returned {len(made)} records for record {parent}, and {wanted} were counted: return "
+                f"as many each time (record {index} of the result is one of them)",
                 self.number,
                 index,
             )

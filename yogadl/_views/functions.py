@@ -236,10 +236,12 @@ class Chain:
 
     def _read(self, indices: Indices) -> list[Any]:
         source: Any = self.source
-        if hasattr(source, "records"):  # several of them share one
-            found: list[Any] = source.records(indices)
-            return found
-        return source.spec.records(source.columns(indices), len(indices))
+        found: list[Any] = (
+            source.shared_records(indices)  # pieces of one record share it
+            if hasattr(source, "shared_records")
+            else source.spec.records(source.columns(indices), len(indices))
+        )
+        return found
 
     def first_stages(self, stage: Stage | None, indices: Indices, places: Places) -> list[Any]:
         """Return records as a stage takes them, or, without one, as the last stage returns them."""
