@@ -294,8 +294,8 @@ class RecordsRef(StreamedRef[Item_co]):
         Example:
             >>> import yogadl
             >>> ref = yogadl.from_source([{"label": n == 99} for n in range(100)])
-            >>> sum(record["label"] for record in ref.sampled(by="label", records=1000))
-            496
+            >>> sum(bool(record["label"]) for record in ref.sampled(by="label", records=1000))
+            510
         """
         from yogadl._packed import DrawnRef
         from yogadl._views.shares import SampledRecords

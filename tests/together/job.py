@@ -46,6 +46,11 @@ def documents_of(size: int) -> list[dict[str, Any]]:
     return [{"tokens": np.full(1 + number * 5 % 9, number)} for number in range(size)]
 
 
+def shared(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return as many copies of a record as its id says, none to 3."""
+    return [record] * (int(record["id"]) % 4)
+
+
 def tokens_of(row: dict[str, Any]) -> dict[str, Any]:
     """Return what is compared of a row of documents, or of a batch of documents of like length."""
     return {"id": row["tokens"].ravel()}
@@ -86,7 +91,8 @@ class Job:
         skips: Ranges of positions that are left out.
         is_mixed: Mix parts of the cache.
         made: "packed": read rows of several documents, whose ids are lists of tokens; "bucketed": batches of
-            documents of like length, where `batch_size` is None and a batch has one such list.
+            documents of like length, where `batch_size` is None and a batch has one such list; "sampled":
+            records drawn with replacement; "flat": those that `shared` makes of each record.
         options: How the storage is opened.
     """
 
@@ -116,7 +122,7 @@ class Job:
     def from_json(text: str) -> "Job":
         return Job(**json.loads(text))
 
-    def ref(self) -> yogadl.RecordsRef | yogadl.MixedRef | yogadl.PackedRef:
+    def ref(self) -> yogadl.RecordsRef | yogadl.MixedRef | yogadl.DrawnRef:
         """Open the cache; or mix its parts, whose records are those of all of it; or pack it."""
         ref = yogadl.open_storage(self.storage, **self.options).fetch(self.dataset_id, self.version)
         if self.is_mixed:
@@ -127,14 +133,16 @@ class Job:
         else:
             ref = self._rows(ref)
         spec = {"id": yogadl.Leaf("int64", (ROW if self.made == "packed" else None,))}
-        return ref.map(tokens_of, spec=spec) if self.made else ref
+        return ref.map(tokens_of, spec=spec) if self.made in ("packed", "bucketed") else ref
 
     def _rows(self, ref: yogadl.RecordsRef) -> Any:
         if self.made == "packed":
             return ref.packed(ROW, fields="tokens", pad={"tokens": PADDING})
         if self.made == "bucketed":
             return ref.bucketed("tokens", tokens=4 * ROW, pad={"tokens": PADDING})
-        return ref
+        if self.made == "sampled":
+            return ref.sampled(np.arange(len(ref)), records=len(ref) + 90)
+        return ref.flat_map(shared) if self.made == "flat" else ref
 
     def stream(self) -> Any:
         """Open this rank's stream, which starts at the cursor."""

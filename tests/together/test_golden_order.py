@@ -63,6 +63,17 @@ def test_rows_of_documents_are_those_of_each_epoch(trainers, storage, framework,
     assert job.ids(0) == [rows[number]["id"].tolist() for number in job.stream().indices(0).tolist()]
 
 
+@pytest.mark.parametrize(("made", "workers"), [("sampled", 0), ("flat", 2)])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_samples_and_pieces_are_those_of_each_epoch(trainers, storage, framework, made, workers):
+    job = Job(str(storage), "together", "120", batch_size=9, workers=workers, seed=5, epochs=2, made=made)
+    assert run(trainers, framework, job) == expected(job)
+    rest = dataclasses.replace(job, cursor=job.stream().cursor(delivered=31))
+    found = expected(job), run(trainers, framework, rest)
+    whole, after = ([number for ids, _ in batches[0] for number in ids] for batches in found)
+    assert after == whole[31:]
+
+
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_each_rank_gets_its_share_of_the_order(trainers, storage, framework, share):
