@@ -40,8 +40,6 @@ class PackedRef(StreamedRef[Item_co]):
         """Yield the rows of the first epoch in the order of their numbers; this counts as no epoch."""
         return self.stream().at(0)
 
-    stream = RecordsRef.stream
-
     def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | Drawn:
         if isinstance(shuffle, Blocks):
             raise ConfigurationError(
