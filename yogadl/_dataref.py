@@ -17,9 +17,7 @@ from yogadl._core.protocols import (
     Memory,
     locality_of,
 )
-from yogadl._order import Blocks
 from yogadl._removed import missing
-from yogadl._stream import RecordStream, open_shard, open_stream
 from yogadl._streamed import StreamedRef
 from yogadl._views.views import ProjectedRecords, SelectedRecords, SlicedRecords
 from yogadl.errors import ConfigurationError
@@ -97,60 +95,6 @@ class RecordsRef(StreamedRef[Item_co]):
         count = max(1, min(1024, _ITERATION_BYTES // max(1, self.record_bytes)))
         for start in range(0, len(self), count):
             yield from self.__getitems__(range(start, min(start + count, len(self))))
-
-    @explains_names(
-        {"ref.stream(...).batch": RecordStream.batch, "ref.stream(...).prefetch": RecordStream.prefetch}
-    )
-    def stream(
-        self: StreamedRef[Item_co],
-        start_offset: int = 0,
-        shuffle: bool | Blocks = False,
-        skip_shuffle_at_epoch_end: bool = False,
-        shuffle_seed: int | None = None,
-        shard_rank: int = 0,
-        num_shards: int = 1,
-        drop_shard_remainder: bool = False,
-        *,
-        pad_shard_remainder: bool = False,
-        cursor: dict[str, Any] | None = None,
-        rebind: bool = False,
-    ) -> RecordStream[Item_co]:
-        """Return this reader's share of the records, in the order that `shuffle` chooses.
-
-        Args:
-            start_offset: How many records of the share are left out at the start of the first epoch.
-            shuffle: ``True`` for a true global shuffle, or a named order such as `yogadl.Blocks`.
-            skip_shuffle_at_epoch_end: Whether every epoch has the order of the first.
-            shuffle_seed: The seed of the shuffle; 0 if not given, never a random one.
-            shard_rank: The number of this reader's share, from 0.
-            num_shards: How many shares.
-            drop_shard_remainder: Whether to leave out the last records that don't divide evenly among the
-                shards.
-            pad_shard_remainder: Whether to repeat records of the epoch's start, so that they divide evenly.
-            cursor: The place to continue from, as returned by `state_dict` of any iterator of this dataset.
-            rebind: Whether to accept a cursor of other data with as many records.
-
-        Raises:
-            ConfigurationError: if the arguments make no sense.
-            CursorError: if the cursor belongs to other data or is no cursor.
-        """
-        shard = open_shard(
-            len(self),
-            shard_rank=shard_rank,
-            num_shards=num_shards,
-            drop_shard_remainder=drop_shard_remainder,
-            pad_shard_remainder=pad_shard_remainder,
-        )
-        return open_stream(
-            self._records,
-            shard,
-            start_offset=start_offset,
-            shuffle=self._order_for(shuffle),
-            skip_shuffle_at_epoch_end=skip_shuffle_at_epoch_end,
-            shuffle_seed=shuffle_seed,
-            cursor=cursor,
-            rebind=rebind,
-        )
 
     def locality(self) -> Locality:
         """Return how much of the cache is on this machine, and how much this process has read by range.

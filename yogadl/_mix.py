@@ -51,8 +51,6 @@ class MixedRef(StreamedRef[Item_co]):
         """Yield the records of the first epoch, each parent's in source order; this counts as no epoch."""
         return self.stream().at(0)
 
-    stream = RecordsRef.stream
-
     def _order_for(self, shuffle: bool | Blocks) -> Mixture:
         if isinstance(shuffle, Blocks) and self._mixture.is_drawn:
             raise ConfigurationError(

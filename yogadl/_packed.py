@@ -38,8 +38,6 @@ class DrawnRef(StreamedRef[Item_co]):
         """Yield the records of the first epoch in the order of their numbers; this counts as no epoch."""
         return self.stream().at(0)
 
-    stream = RecordsRef.stream
-
     def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | Drawn:
         if isinstance(shuffle, Blocks):
             raise ConfigurationError(

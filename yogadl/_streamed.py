@@ -1,9 +1,12 @@
 """Refer to records that are read as a stream: what all references of this library have."""
 
+from typing import Any
+
+from yogadl._core.arguments import explains_names
 from yogadl._core.protocols import DataRef, Item_co, Lineage, RandomAccess, lineage_of
 from yogadl._core.spec import Spec
 from yogadl._order import Blocks, Drawn, Mixture
-from yogadl._stream import html_of
+from yogadl._stream import RecordStream, html_of, open_shard, open_stream
 
 
 class StreamedRef(DataRef[Item_co]):
@@ -55,6 +58,61 @@ class StreamedRef(DataRef[Item_co]):
     def _repr_html_(self) -> str | None:
         """Return what a notebook shows: the fields and the first records."""
         return html_of(self, self.stream)
+
+    @explains_names(
+        {"ref.stream(...).batch": RecordStream.batch, "ref.stream(...).prefetch": RecordStream.prefetch},
+        "RecordsRef.stream",  # the name in the reference
+    )
+    def stream(
+        self,
+        start_offset: int = 0,
+        shuffle: bool | Blocks = False,
+        skip_shuffle_at_epoch_end: bool = False,
+        shuffle_seed: int | None = None,
+        shard_rank: int = 0,
+        num_shards: int = 1,
+        drop_shard_remainder: bool = False,
+        *,
+        pad_shard_remainder: bool = False,
+        cursor: dict[str, Any] | None = None,
+        rebind: bool = False,
+    ) -> RecordStream[Item_co]:
+        """Return this reader's share of the records, in the order that `shuffle` chooses.
+
+        Args:
+            start_offset: How many records of the share are left out at the start of the first epoch.
+            shuffle: ``True`` for a true global shuffle, or a named order such as `yogadl.Blocks`.
+            skip_shuffle_at_epoch_end: Whether every epoch has the order of the first.
+            shuffle_seed: The seed of the shuffle; 0 if not given, never a random one.
+            shard_rank: The number of this reader's share, from 0.
+            num_shards: How many shares.
+            drop_shard_remainder: Whether to leave out the last records that don't divide evenly among the
+                shards.
+            pad_shard_remainder: Whether to repeat records of the epoch's start, so that they divide evenly.
+            cursor: The place to continue from, as returned by `state_dict` of any iterator of this dataset.
+            rebind: Whether to accept a cursor of other data with as many records.
+
+        Raises:
+            ConfigurationError: if the arguments make no sense.
+            CursorError: if the cursor belongs to other data or is no cursor.
+        """
+        shard = open_shard(
+            len(self),
+            shard_rank=shard_rank,
+            num_shards=num_shards,
+            drop_shard_remainder=drop_shard_remainder,
+            pad_shard_remainder=pad_shard_remainder,
+        )
+        return open_stream(
+            self._records,
+            shard,
+            start_offset=start_offset,
+            shuffle=self._order_for(shuffle),
+            skip_shuffle_at_epoch_end=skip_shuffle_at_epoch_end,
+            shuffle_seed=shuffle_seed,
+            cursor=cursor,
+            rebind=rebind,
+        )
 
     def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | Drawn | Mixture:
         """Return the order of this reference's streams for the argument `shuffle` of `stream`."""

@@ -1,10 +1,12 @@
-"""What a type checker knows of names, and of records on their way: mypy checks the assertions here."""
+"""What type checkers know of names, and of records on their way: mypy and pyright check the assertions."""
 
 from collections.abc import Iterator
-from typing import Any, assert_type
+from dataclasses import dataclass
+from typing import Any, TypedDict, assert_type
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import yogadl
 from yogadl import Loader, RecordStream, StreamIterator
@@ -99,3 +101,67 @@ def test_shares_and_mixes_have_the_records_of_their_parents() -> None:
     assert_type(mixed.map(half), yogadl.MixedRef[float])
     assert_type(mixed.stream(), RecordStream[int])
     assert sorted(mixed.stream()) == [1, 1, 2, 2, 3]
+
+
+def test_packed_rows_have_streams_with_batches() -> None:
+    chats = yogadl.from_source([{"tokens": np.arange(2)}]).packed(4, fields="tokens")
+    assert_type(chats.stream().map(length).batch(1, collate=total), Loader[int])
+
+
+class Image(TypedDict):
+    pixels: NDArray[np.uint8]
+    label: int
+
+
+class Images(TypedDict):
+    pixels: NDArray[np.uint8]
+    label: NDArray[np.int64]
+
+
+@dataclass
+class Text:
+    text: str
+
+
+def image(record: Any) -> Image:
+    return {"pixels": np.full(2, record, np.uint8), "label": int(record)}
+
+
+def brighter(record: Image, rng: np.random.Generator) -> Image:
+    return {**record, "pixels": record["pixels"] + rng.integers(9, dtype=np.uint8)}
+
+
+def stacked(records: list[Image]) -> Images:
+    pixels, labels = (
+        np.stack([record["pixels"] for record in records]),
+        np.array([r["label"] for r in records]),
+    )
+    return {"pixels": pixels, "label": labels}
+
+
+def caption(record: Image) -> Text:
+    return Text(f"number {record['label']}")
+
+
+def texts(records: list[Text]) -> list[str]:
+    return [record.text for record in records]
+
+
+def test_a_typed_dict_is_known_from_the_source_to_the_batch() -> None:
+    ref: yogadl.RecordsRef[Image] = yogadl.from_source([3, 4, 5]).map(image)
+    assert_type(ref.split(0.5)[0][0]["pixels"], NDArray[np.uint8])
+    stream = ref.stream().random_map(brighter)
+    assert_type(next(iter(stream)), Image)
+    assert_type(stream.batch(2, collate=stacked), Loader[Images])
+    batches: Loader[Images] = stream.batch(2)  # named by the reader: no type can be computed from `Image`
+    assert_type(batches.prefetch(1).batch_at(1), Images)
+    assert [batch["label"].tolist() for batch in batches] == [[3, 4], [5]]
+
+
+def test_a_dataclass_is_known_and_delivered_too() -> None:
+    captions = yogadl.from_source([3, 4, 5]).stream().map(image).map(caption)
+    assert_type(next(iter(captions)), Text)
+    loader = captions.batch(2, collate=texts)
+    assert_type(loader, Loader[list[str]])
+    assert list(loader) == [["number 3", "number 4"], ["number 5"]]
+    assert next(iter(captions)) == Text("number 3")

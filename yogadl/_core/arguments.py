@@ -113,22 +113,26 @@ def above_zero(name: str, value: Any) -> float | None:  # Any: the value is chec
     return number
 
 
-def explains_names(elsewhere: Elsewhere | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def explains_names(
+    elsewhere: Elsewhere | None = None, title: str | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that makes a function suggest the right name when an argument has a wrong one.
 
     Args:
         elsewhere: Functions that the argument may belong to instead.
+        title: The function's name in errors; its qualified name if not given.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        title = function.__qualname__.removesuffix(".__init__")
+        name_in_errors = title or function.__qualname__.removesuffix(".__init__")
         names = names_of(function)
         known = frozenset(names)
 
         @functools.wraps(function)
         def checked(*args: P.args, **options: P.kwargs) -> R:
             if not known.issuperset(options):
-                raise unknown_argument(title, next(n for n in options if n not in known), names, elsewhere)
+                unknown = next(name for name in options if name not in known)
+                raise unknown_argument(name_in_errors, unknown, names, elsewhere)
             return function(*args, **options)
 
         return checked

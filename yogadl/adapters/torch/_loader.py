@@ -13,6 +13,7 @@ import torch
 
 from yogadl._core.arguments import bool_argument, int_argument, names_of
 from yogadl._core.frozen import frozen
+from yogadl._core.protocols import Made
 from yogadl._stream import (
     Batches,
     Finish,
@@ -148,10 +149,10 @@ def make_dataloader(
     epochs: int | None = 1,
     padding_field: str | None = None,
     pin_memory: bool = False,
-    transform: Callable[[Any], Any] | None = None,
+    transform: Callable[[Any], Made] | None = None,
     skip_finished_epoch: bool = False,
     **options: Unpack[LoaderOptions],
-) -> Loader:
+) -> Loader[Made]:
     """Return a loader for a training loop: batches of tensors, each gathered in one step.
 
     Each `iter` reads the stream's next epoch (or the next `epochs`). The batches and their order are those
