@@ -8,6 +8,7 @@ from filter_functions import halves
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import _filter, set_constants
+from xxhash import xxh3_128_digest
 
 import yogadl
 from yogadl.errors import ConfigurationError, CursorError, StageError
@@ -196,6 +197,46 @@ def test_counts_are_kept_beside_the_cache(ref, storage, tmp_path):
     plans[0].write_bytes(plans[0].read_bytes()[:-1])
     plans[1].write_bytes(b"")
     assert ref.flat_map(pieces, count=len_of_id).fingerprint == before
+
+
+def test_kept_counts_that_are_no_counts_are_made_again(ref, tmp_path):
+    wanted = pairs(ref.flat_map(pieces))
+    [plan] = (tmp_path / "caches").rglob("*.plan")
+    name, content = plan.read_bytes()[:64], plan.read_bytes()[80:]
+    integers = np.frombuffer(content, "<i8", 2, 8)
+    assert content[:8] == b"pieces1\n"
+    assert integers.tolist() == [COUNT, 3]
+    counts = np.frombuffer(content, "<u4", COUNT, 24)
+    other = np.roll(counts, 1)
+    for bad in (
+        b"",
+        b"packs-1\n" + content[8:],
+        content[:-4],
+        content + bytes(8),
+        content[:8] + np.array([COUNT - 2, 3]).tobytes() + content[24:-8],
+        content[:8] + np.array([-1, 3]).tobytes() + content[24:],
+        content[:8] + np.array([COUNT, 2]).tobytes() + content[24:],
+        content[:8] + np.array([COUNT, 2**62]).tobytes() + np.full(COUNT, 2**61, "<u8").tobytes(),
+    ):
+        plan.write_bytes(name + xxh3_128_digest(bad) + bad)
+        assert pairs(ref.flat_map(pieces)) == wanted
+        assert plan.read_bytes()[80:] == content
+    plan.write_bytes(name + xxh3_128_digest(content[:24] + other.tobytes()) + content[:24] + other.tobytes())
+    with pytest.raises(StageError, match="and 3 were counted"):  # sound, but of another function
+        list(ref.flat_map(pieces))
+
+
+@pytest.mark.parametrize("most", [2**32 - 1, 2**32])
+def test_counts_of_any_size_are_kept(ref, storage, most):
+    def count(record):
+        return most if record["id"] == 7 else 1
+
+    flat = ref.flat_map(lambda record: range(count(record)), count=count, spec=yogadl.Leaf("int64"))
+    assert len(flat) == most + COUNT - 1
+    again = ref.flat_map(lambda record: range(count(record)), count=count, spec=yogadl.Leaf("int64"))
+    assert [int(n) for n in (again[6], again[8], again[6 + most], again[7 + most])] == [0, 1, most - 1, 0]
+    with pytest.raises(ConfigurationError, match=r"more than 2\*\*62 records"):
+        ref.flat_map(pieces, count=lambda record: 2**62)
 
 
 def len_of_id(record):

@@ -14,7 +14,7 @@ from yogadl._core.frozen import frozen
 from yogadl._core.memory import require_memory
 from yogadl._core.protocols import Column, Indices, Memory, OnPlanned, RandomAccess, announce
 from yogadl._order.keys import RECORDS_LIMIT
-from yogadl._order.lengths import Kept, kept, offsets_of, word_for
+from yogadl._order.lengths import Kept, kept, offsets_of, total, word_for
 from yogadl._views.chosen import by_workers, results_of, seen_fields
 from yogadl._views.functions import Chain, MappedRecords
 from yogadl._views.lengths import KeptPlan, find_storage
@@ -158,6 +158,8 @@ def _find_counts(records: RandomAccess, functions: _Functions, workers: int) -> 
         else:
             found = [_count(records, functions, 0, len(records))]
         counts = np.concatenate([np.empty(0, np.int64), *found])
+        if counts.sum(dtype=np.float64) > RECORDS_LIMIT:
+            raise ConfigurationError("flat_map counted more than 2**62 records")
         if stored is not None:
             most = int(counts.max(initial=0))
             content = kept(_MAGIC, [len(counts), most], [counts.astype(word_for(most + 1))])
@@ -175,6 +177,7 @@ def _kept_counts(stored: KeptPlan, records: int) -> Indices | None:
         found, most = plan.integers([RECORDS_LIMIT, RECORDS_LIMIT])
         counts = plan.array(word_for(most + 1), found, lambda counts: int(counts.max()) <= most)
         plan.end()
+        total(counts, "pieces")
     except CacheFormatError:
         return None
     return counts.astype(np.int64) if found == records else None
