@@ -1,5 +1,6 @@
 """Refer to records that can be read in any order: the interface between random access and streams."""
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, overload
@@ -20,6 +21,7 @@ from yogadl._core.protocols import (
     RandomAccess,
     lineage_of,
     locality_of,
+    metadata_of,
 )
 from yogadl._core.spec import Spec
 from yogadl._order import Blocks, Drawn, Mixture
@@ -69,6 +71,14 @@ class StreamedRef(DataRef[Item_co]):
         None if the records are not all those of one version.
         """
         return lineage_of(self._records)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """A copy of the facts that were given to the build of this version; views have those of their source.
+
+        Empty if none were given, and if the records are not of one version alone.
+        """
+        return copy.deepcopy(metadata_of(self._records))
 
     def __len__(self) -> int:
         return len(self._records)
