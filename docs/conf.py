@@ -10,6 +10,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.ext.autodoc.mock import _MockModule, _MockObject
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.inspect import signature, stringify_signature
 
 import yogadl
@@ -51,6 +52,18 @@ autodoc_mock_imports = [
 # What adapters do with a framework at import, beside subclassing it: compare its version, write `X | None`.
 _MockModule.__version__ = "999"
 _MockObject.__or__ = lambda self, other: self
+
+# A function is shown with all its arguments; overloads are for type checkers.
+_analyze = ModuleAnalyzer.analyze
+
+
+def analyze(analyzer: ModuleAnalyzer) -> None:
+    """Analyze a module, but for its overloads."""
+    _analyze(analyzer)
+    analyzer.overloads = {}
+
+
+ModuleAnalyzer.analyze = analyze
 
 # Nothing is looked up on the network, so names of others can't be links. Names of ours must be.
 OTHERS = (

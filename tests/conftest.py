@@ -111,6 +111,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many chains of stops and resumes of each kind tests/together/test_chains.py tries",
     )
     parser.addoption(
+        "--substitute-chains",
+        type=int,
+        default=20,
+        help="how many chains of stops and resumes tests/stream/test_stream_substitute.py tries",
+    )
+    parser.addoption(
         "--worker-chains",
         type=int,
         default=5,

@@ -16,7 +16,7 @@ yogadl.storage._objects bucket obstore_ranges
 yogadl.storage._remote _held=held_ranges _ranges=ranges _remote_opening=opener
 yogadl.storage._remote eviction location=eviction mirrored_cache partial_file receive=download
 yogadl.storage._remote transfer=download
-yogadl._views _chain=functions _filter=chosen
+yogadl._views _chain=functions _stages=stages _filter=chosen
 yogadl._core.arguments names_of
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declaration_text declare
@@ -44,6 +44,7 @@ yogadl._core.key DatasetKey RESERVED_NAMES is_dataset_id new_key
 yogadl._core.leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
 yogadl._core.memory BatchMemory
 yogadl._order GlobalOrder Mixture Order SourceOrder _permutation=permutation _random=random derive_key
+yogadl._order.keys splitmix64_output
 yogadl._order order_packs=packs
 yogadl._order Drawn draw_of
 yogadl._order.buckets BucketPlan

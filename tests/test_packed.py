@@ -732,3 +732,15 @@ def test_what_a_packed_reference_is_not(ref):
     with pytest.raises(IndexError):
         packed.at(0).documents(len(packed))
     assert packed.at(0).documents(-1) == packed.at(0).documents(len(packed) - 1)
+
+
+def test_the_padding_of_a_mask_is_0(ref):
+    with pytest.raises(ConfigurationError, match="its padding is 0"):
+        ref.packed(CAPACITY, fields=("tokens", "loss_mask"), mask="loss_mask", pad={"loss_mask": 7})
+
+
+def test_a_cursor_of_another_packing_says_what_to_do(ref):
+    cursor = ref.packed(CAPACITY, fields="tokens").stream().cursor(1)
+    for options in ({"capacity": CAPACITY + 1}, {"round_to": 3}, {"segments": None}):
+        with pytest.raises(CursorError, match="pass the same arguments to packed or bucketed"):
+            ref.packed(**{"capacity": CAPACITY, "fields": "tokens", **options}).stream(cursor=cursor)

@@ -475,7 +475,7 @@ class RecordsRef(StreamedRef[Item_co]):
             >>> texts = [{"tokens": np.full(n, n)} for n in (3, 1, 2, 3, 2, 1, 1)]
             >>> batches = yogadl.from_source(texts).bucketed("tokens", tokens=6, pad_to="class")
             >>> [batch["tokens"].shape for batch in batches.stream()]
-            [(2, 3), (2, 3), (2, 3), (1, 3)]
+            [(3, 2), (2, 3), (2, 3)]
         """
         from yogadl._packed import PackedRef  # imported only when packing
         from yogadl._views.bucketed import BucketedRecords, Bucketing

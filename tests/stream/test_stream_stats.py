@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import _chain, iterator, run, stats
+from inside import _chain, _stages, iterator, run, stats
 from memory_source import MemorySource, open_stream, stream_of
 
 from yogadl.errors import ConfigurationError
@@ -33,7 +33,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    for module in (_chain, iterator, run, stats):
+    for module in (_chain, _stages, iterator, run, stats):
         monkeypatch.setattr(module, "perf_counter", found)
     return found
 
@@ -214,7 +214,7 @@ def test_all_is_plain_numbers_by_name(clock):
     assert found == {
         **{"batches": 4, "records": 12, "bytes": stats.bytes, "seconds": 44.0, "waited_s": 28.0},
         **{"waited_share": 28 / 44, "records_per_s": 12 / 44, "mb_per_s": stats.mb_per_s},
-        **{"ranges": 0, "range_bytes": 0},
+        **{"ranges": 0, "range_bytes": 0, "rejected": 0},
         **{"stage_s/read": 4.0, "stage_s/1 map(<lambda>)": 24.0},
         **{"stage_share/read": 4 / 28, "stage_share/1 map(<lambda>)": 24 / 28},
     }

@@ -12,6 +12,8 @@ import yogadl
 SIZES = (503, 120, 7)  # of the caches that conftest.py makes: together/503 and so on
 
 NOISE = 1000
+BROKEN = 41  # the last of so many records is broken, if another takes its place
+FILLED = {"id": yogadl.Leaf("int64")}
 ROW = 6  # tokens of a row; some documents are longer
 PADDING = -1
 
@@ -24,6 +26,19 @@ def spread(record: dict[str, Any]) -> dict[str, Any]:
 def disturb(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """Add noise to a record's id."""
     return {"id": record["id"] + rng.integers(NOISE)}
+
+
+def fill_spread(record: dict[str, Any], out: dict[str, Any]) -> None:
+    """Fill what `spread` returns."""
+    out["id"][...] = record["id"] * NOISE
+
+
+def fill_disturbed(record: dict[str, Any], rng: np.random.Generator, out: dict[str, Any]) -> None:
+    """Fill what `disturb` returns, but not for some records."""
+    out["id"][...] = -1
+    if (record["id"] // NOISE) % BROKEN == BROKEN - 1:
+        raise ValueError("broken")
+    out["id"][...] = record["id"] + rng.integers(NOISE)
 
 
 def documents_of(size: int) -> list[dict[str, Any]]:
@@ -67,6 +82,7 @@ class Job:
         drop_shard_remainder: Leave out the last records that don't go round.
         pad_shard_remainder: Repeat the first ones instead.
         is_mapped: Pass each record through `spread` and `disturb`.
+        is_filled: Have those fill the batch, and others take the place of broken records.
         skips: Ranges of positions that are left out.
         is_mixed: Mix parts of the cache.
         made: "packed": read rows of several documents, whose ids are lists of tokens; "bucketed": batches of
@@ -87,6 +103,7 @@ class Job:
     drop_shard_remainder: bool = False
     pad_shard_remainder: bool = False
     is_mapped: bool = False
+    is_filled: bool = False
     skips: tuple[tuple[int, int], ...] = ()
     is_mixed: bool = False
     made: str = ""
@@ -132,6 +149,9 @@ class Job:
         )
         if self.skips:
             stream = stream.skip_ranges(self.skips)
+        if self.is_filled:
+            filled = stream.map(fill_spread, out=FILLED)
+            return filled.random_map(fill_disturbed, out=FILLED, on_error="substitute")
         return stream.map(spread).random_map(disturb) if self.is_mapped else stream
 
     def kept(self, start: int, stop: int) -> list[int]:
@@ -142,7 +162,7 @@ class Job:
         """Return what the order and the positions say that this rank's batches have of an epoch."""
         stream = self.stream()
         indices = stream.indices(epoch, start, stop)
-        if self.made:
+        if self.made or self.is_filled:
             return [row["id"].tolist() for row in stream.at(epoch)][start:stop]
         if not self.is_mapped:
             return indices.tolist()

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from job import Job
+from job import BROKEN, Job
 from trainers import FRAMEWORKS, Stop
 
 WORKERS = (0, 2)
@@ -91,3 +91,18 @@ def test_functions_of_records_have_the_same_results_everywhere(trainers, storage
         start = dataclasses.replace(start, workers=0)
     job = dataclasses.replace(start, ranks=3, epochs=2, pad_shard_remainder=True, cursor=cursor)
     assert run(trainers, framework, job) == expected(job)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_functions_that_fill_the_batch_have_the_same_results_everywhere(
+    trainers, storage, framework, workers
+):
+    job = Job(
+        str(storage), "together", "120", batch_size=7, workers=workers, seed=3, is_filled=True, epochs=2
+    )
+    assert run(trainers, framework, job) == expected(job)
+    mapped = dataclasses.replace(job, is_mapped=True, is_filled=False)
+    order = job.stream().indices(0).tolist()
+    differ = [at for at, pair in enumerate(zip(job.ids(0), mapped.ids(0), strict=True)) if len(set(pair)) > 1]
+    assert [order[at] for at in differ] == [record for record in order if record % BROKEN == BROKEN - 1] != []

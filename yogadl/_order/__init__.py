@@ -7,7 +7,7 @@ arithmetic, which is frozen as version 1.
 
 from yogadl._order.blocks import Blocks, Drawn, DrawnMixture, Mixture
 from yogadl._order.keys import derive_key
-from yogadl._order.orders import GlobalOrder, Order, SourceOrder, draw_of, make_order
+from yogadl._order.orders import GlobalOrder, Order, SourceOrder, draw_of, make_order, substitute
 
 __all__ = [
     "Blocks",
@@ -20,4 +20,5 @@ __all__ = [
     "derive_key",
     "draw_of",
     "make_order",
+    "substitute",
 ]

@@ -2,8 +2,9 @@
 
 A class is the records whose lengths lie between two limits. Its batches have as many records as the budget
 of values allows if each is as long as the class's longest. The records that fill no batch go to the next
-class, of longer ones; so an epoch has one short batch, that of the longest class. A record over the budget
-is a batch alone.
+class, of longer ones; so an epoch has one short batch, that of the longest class. There is one more for each
+class of records so long that what is left over would fill more than two of its batches. A record over the
+budget is a batch alone.
 
 A pool is the records that the batches of a class are drawn from: what the class before left, then its own.
 It is permuted anew in each epoch, by a key of its own. So the number of batches and of records in each is
@@ -43,6 +44,8 @@ _MAGIC: Final = b"bucket1\n"
 _BINS: Final = 1 << 20  # of the histogram; longer lengths are rounded up to a multiple
 _LIMITS: Final = 512  # as many limits are all tried
 _BATCHES_OF_CLASS: Final = 4  # at least, on average: else hardly any two records could share a batch
+_FEW_CLASSES: Final = 16  # are tried however few batches there are
+_CARRIED_BATCHES: Final = 2  # what a class leaves over fills at most so many batches of the next one
 _TRIED: Final = (4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
 
 
@@ -238,18 +241,18 @@ class BucketPlan:
 
 
 def _lay_out(longest: Integers, members: Integers, alone: int, budget: int, max_records: int) -> _Layout:
-    batch_records, pools, carried, batches = list[int](), list[int](), list[int](), list[int]()
+    most = [min(budget // max(1, length), max_records) for length in longest.tolist()]
+    pools, carried, batches = list[int](), list[int](), list[int]()
     left = 0
-    for longest_of_class, count in zip(longest.tolist(), members.tolist(), strict=True):
-        per_batch = min(budget // max(1, longest_of_class), max_records)
+    for count, per_batch, after in zip(members.tolist(), most, [*most, 0][1:], strict=True):
         carried.append(left)
         pools.append(count + left)
-        is_last = len(pools) == len(longest)
-        batches.append(-(-pools[-1] // per_batch) if is_last else pools[-1] // per_batch)
-        left = 0 if is_last else pools[-1] % per_batch
-        batch_records.append(per_batch)
+        left = pools[-1] % per_batch
+        if left > _CARRIED_BATCHES * after:  # as after the last class
+            left = 0
+        batches.append((pools[-1] - left + per_batch - 1) // per_batch)
     larger = [0] * (len(pools) + 1)
-    columns = [*batch_records, 1], larger, [*pools, alone], [*carried, 0], [*batches, alone]
+    columns = [*most, 1], larger, [*pools, alone], [*carried, 0], [*batches, alone]
     return _Layout(*(np.array(column, np.int64) for column in columns))
 
 
@@ -325,7 +328,7 @@ def _choose(
     limits, ends = limits[some], ends[some]
     if classes is None:
         batches = max(values // budget, int(ends[-1]) // max_records)
-        most = min(len(limits), _TRIED[-1], max(1, batches // _BATCHES_OF_CLASS))
+        most = min(len(limits), _TRIED[-1], max(_FEW_CLASSES, batches // _BATCHES_OF_CLASS))
         tried = [*(count for count in _TRIED if count < most), most]
     else:
         tried = [min(classes, len(limits))]

@@ -168,6 +168,11 @@ class MixOrder:
             start += length
         return found.reshape(np.shape(positions))
 
+    def parents(self, positions: Integers, epoch: int) -> NDArray[np.uint16]:
+        """Return the number of the parent at each position, none of them before `start`."""
+        stretch = self._stretch(epoch)
+        return self._turns(positions - stretch.first, epoch, stretch)[0]
+
     def _turns(self, flat: Integers, epoch: int, stretch: Stretch) -> tuple[NDArray[np.uint16], Integers]:
         """Return at each position of a stretch its parent, and the number of the parent's turn."""
         parents, turns = np.empty(flat.size, np.uint16), np.empty(flat.size, np.int64)

@@ -9,16 +9,25 @@ code is flat; `benchmarks/order.py` justifies it.
 """
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
 from yogadl._order.blocks import Blocks, Drawn, Mixture
-from yogadl._order.keys import RECORDS_LIMIT, absorb, absorb_array, check_records, check_within, derive_key
+from yogadl._order.keys import (
+    RECORDS_LIMIT,
+    absorb,
+    absorb_array,
+    check_records,
+    check_within,
+    derive_key,
+    splitmix64_output,
+)
 from yogadl._order.permutation import (
     CHUNK,
     Integers,
@@ -85,6 +94,14 @@ class BlocksOrder:
         places[full] = unpermute(block, layout.blocks, keys.blocks) * np.int64(self.blocks.records) + offset
         found = self._map_by_part(places, epoch, _positions_in_windows, _positions_in_rest)
         return found.reshape(np.shape(indices))
+
+    def neighbours(self, position: int) -> tuple[int, int]:
+        """Return the first position of the window that a position lies in, and the one after the last."""
+        layout = _lay_out(self.records, self.blocks)
+        if position >= layout.windowed:
+            return layout.windowed, self.records
+        size = self.blocks.records * self.blocks.window * self.blocks.lanes
+        return position // size * size, (position // size + 1) * size
 
     def _map_by_part(
         self, numbers: Integers, epoch: int, in_windows: _MapNumbers, in_rest: _MapNumbers
@@ -364,6 +381,46 @@ class DrawnOrder:
     def describe(self) -> dict[str, Any]:
         """Return the base's name, version and parameters, and the version of the draw, for a cursor."""
         return {**self.base.describe(), "draw": 1}
+
+
+SUBSTITUTE_TAG = int.from_bytes(b"substitute-1", "big")
+_DRAWN_AT_ONCE: Final = 64
+
+
+def substitute(
+    order: Any,
+    epoch: int,
+    position: int,
+    attempt: int,
+    are_kept: Callable[[Integers], NDArray[np.bool_]] | None,
+) -> int:
+    """Return the position whose record an attempt puts in the place of that at a position.
+
+    It is drawn from all positions of the epoch: in a mix from those of the same parent, in an order of blocks
+    from those of the same window.
+
+    Args:
+        order: The order.
+        epoch: The epoch.
+        position: The position; one beyond the epoch's end is padding.
+        attempt: The number of the attempt, from 0.
+        are_kept: Returns whether positions may be drawn; None: all may.
+    """
+    key = derive_key(SUBSTITUTE_TAG, getattr(order, "seed", None) or 0, epoch, position, attempt)
+    first, end = order.start(epoch) if hasattr(order, "start") else 0, order.records
+    position = first + (position - first) % (end - first)
+    parent = order.parents(np.array([position]), epoch) if hasattr(order, "parents") else None
+    if hasattr(order, "neighbours"):
+        first, end = order.neighbours(position)
+    for number in itertools.count(step=_DRAWN_AT_ONCE):  # ends: the position itself fits
+        words = [splitmix64_output(key, number + i) for i in range(_DRAWN_AT_ONCE)]
+        drawn = np.array([first + (word * (end - first) >> 64) for word in words], np.int64)
+        fit = np.ones(len(drawn), np.bool_) if parent is None else order.parents(drawn, epoch) == parent
+        if are_kept is not None:
+            fit &= are_kept(drawn)
+        if fit.any():
+            return int(drawn[fit.argmax()])
+    raise AssertionError
 
 
 def make_order(records: int, shuffle: bool | Blocks | Drawn | Mixture, seed: int) -> Order:

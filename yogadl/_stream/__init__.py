@@ -16,11 +16,11 @@ from yogadl._stream.cut import Cut, Flags, Point, Rows, Shard, Span, walk
 from yogadl._stream.deaths import WorkerErrors
 from yogadl._stream.items import Batches, Finish, ItemStage, Pending, Read
 from yogadl._stream.iterator import Restartable, StreamIterator, begin
-from yogadl._stream.opening import NumberedBatches, open_shard, open_stream
+from yogadl._stream.opening import NumberedBatches, as_order, as_stream, open_shard, open_stream
 from yogadl._stream.prefetch import ForkedError, Prefetch, Stats
 from yogadl._stream.recipe import Make, Recipe
 from yogadl._stream.run import INDICES_PER_CHUNK, Ahead, Counters, Run
-from yogadl._stream.stream import Loader, RecordStream, as_order, as_stream, html_of
+from yogadl._stream.stream import Loader, RecordStream, html_of
 
 if TYPE_CHECKING:
     from yogadl._stream.workers import WorkerOptions

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
@@ -75,6 +76,12 @@ class Skipped:
         bounds = np.array(self.ranges, np.int64).reshape(-1, 2)
         left_out = np.cumsum(bounds[:, 1] - bounds[:, 0])
         return bounds[:, 1] - left_out, np.concatenate([[0], left_out])
+
+    def are_kept(self, positions: Indices) -> NDArray[np.bool_]:
+        """Return whether positions are kept."""
+        bounds = np.array(self.ranges, np.int64).ravel()
+        found: NDArray[np.bool_] = np.searchsorted(bounds, positions, side="right") % 2 == 0
+        return found
 
     def places(self, kept: Indices) -> Indices:
         """Return the position of each kept position, given its number among the kept ones."""
@@ -298,6 +305,8 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
     if state["fingerprint"] != identity.fingerprint:
         _check_earlier(identity, state)
     reopen = f"{_OPEN_SAVED_VERSION}, {state[_VERSION]!r}" if _VERSION in state else _OPEN_SAVED_VERSION
+    if "draw" in order or "draw" in their_order:
+        reopen += ", and pass the same arguments to packed or bucketed"
     if state["records"] != identity.records:
         reopen += _versions_hint(identity, state)
         raise refuse("other data, its number of records is", state["records"], identity.records, reopen)

@@ -22,7 +22,7 @@ from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from yogadl._stream.block_ahead import BlockAhead
-    from yogadl._views.functions import Stage
+    from yogadl._views.stages import Stage
 
 # The size of one read, unless a single batch is larger. Chosen by benchmarks/: larger reads don't help any
 # more, and the gathered memory should still be in the CPU's cache when the batch is used.

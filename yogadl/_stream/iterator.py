@@ -4,7 +4,7 @@ import contextlib
 import weakref
 from collections.abc import Iterator, Mapping
 from time import perf_counter
-from typing import Any, Final, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from yogadl._stream.cut import Point, Rows, Span
 from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.recipe import Recipe, SpanProgress
 from yogadl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from yogadl._views.stages import Rejected
 
 
 class Claims:
@@ -362,6 +365,14 @@ class Restartable(Generic[Item_co]):
             ConfigurationError: if shards of unequal length would drift into different epochs.
         """
         self._claims.restart(read_cursor(self._recipe.run.identity(), state, rebind))
+
+    def rejected(self) -> "list[Rejected]":
+        """Return the records for which a function raised, and that others replaced, by their positions.
+
+        Those are listed that this object's iterators have read in this process and its workers, up to
+        100,000. See ``on_error`` of `RecordStream.map`.
+        """
+        return self._recipe.run.counters.rejected()
 
     get_state = state_dict
     set_state = load_state_dict

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from yogadl._core.arguments import bool_argument, int_argument
-from yogadl._core.protocols import Column, Memory, RandomAccess
+from yogadl._core.protocols import Column, DataRef, Memory, RandomAccess, Stream, is_drawn
 from yogadl._order import Blocks, Drawn, Mixture, make_order
 from yogadl._stream.cursor import read_skipped
 from yogadl._stream.cut import Cut, Flags, Point, Remainder, Rows, Shard
 from yogadl._stream.items import Batches
 from yogadl._stream.run import RowBlocks, Run
-from yogadl._stream.stream import RecordStream
+from yogadl._stream.stream import Loader, RecordStream
 from yogadl.errors import ConfigurationError, CursorError
 
 
@@ -208,3 +208,49 @@ def open_shard(
         raise ConfigurationError("drop_shard_remainder and pad_shard_remainder exclude each other: pass one")
     remainder: Remainder = "drop" if drop else "pad" if pad else "uneven"
     return Shard(records, rank, ranks, remainder)
+
+
+def as_stream(given: Any) -> RecordStream:  # Any: the value is checked here
+    """Return the argument, if it is a stream of this library.
+
+    Raises:
+        ConfigurationError: if it is anything else; the error tells what to pass instead.
+    """
+    if isinstance(given, RecordStream):
+        return given
+    kind = type(given).__name__
+    if isinstance(given, Loader):
+        raise ConfigurationError("pass the stream itself, and batch_size=, instead of stream.batch(...)")
+    if isinstance(given, DataRef):
+        raise ConfigurationError(
+            f"a {kind} has no order of reading: pass a stream of it, such as ref.stream(shuffle=True)"
+        )
+    if isinstance(given, Stream):
+        raise ConfigurationError(
+            f"your own {kind} can only be read forwards, once: pass what DataRef.stream of this library "
+            "returned; yogadl.from_source(...) makes a DataRef of anything with a length and items"
+        )
+    raise ConfigurationError(
+        f"a {kind} is no stream: pass what ref.stream(...) returned, where ref comes from storage.fetch(...) "
+        "or yogadl.from_source(...)"
+    )
+
+
+def as_order(given: Any) -> RecordStream:  # Any: the value is checked here
+    """Return the argument, if it is a stream of which only the indices will be used.
+
+    Raises:
+        ConfigurationError: if it is no stream, or has functions, which would never be called.
+    """
+    stream = as_stream(given)
+    if stream.run.chain is not None:
+        raise ConfigurationError(
+            f"a sampler gives only indices, so {stream.run.chain} would not be called: pass the "
+            "stream itself to make_dataloader, or let the DataLoader read ref.map(...)"
+        )
+    if is_drawn(stream.source):
+        raise ConfigurationError(
+            "a sampler gives only indices, and each epoch of packed records has other rows: pass the stream "
+            "itself to make_dataloader"
+        )
+    return stream

@@ -16,6 +16,7 @@ from yogadl._stream.transport import MOST_SEGMENTS, UnmappedError, Unpacker, sha
 from yogadl._stream.worker import Channel, Request, WorkerAnswer, WorkerTask, forked, work
 from yogadl._workers.messages import Failure
 from yogadl._workers.server import KEEPS_DESCRIPTORS, Workers
+from yogadl.errors import StageError
 
 # The most unanswered requests of a worker; this many fit into a socket.
 _MOST_REQUESTED: Final = 64
@@ -322,10 +323,17 @@ class WorkerPool:
                 return
             except Exception as failed:  # noqa: BLE001  (a user's object may do anything here)
                 error = failed
+        run = self.task.make.run
         for stage, seconds in answer.took.items():
-            self.task.make.run.counters.add(stage, seconds)
-        self.task.make.run.counters.requests += answer.received[0]
-        self.task.make.run.counters.received_bytes += answer.received[1]
+            run.counters.add(stage, seconds)
+        run.counters.requests += answer.received[0]
+        run.counters.received_bytes += answer.received[1]
+        for rejected, attempt, number in answer.rejected:
+            assert run.chain is not None
+            try:
+                run.counters.reject(rejected, attempt, run.chain.stages[number])
+            except StageError as too_many:
+                error = error or too_many
         if answer.iteration == self._iteration:
             worker.requested.remove(answer.number)
             self._ready[answer.number] = AnswerParts(parts, error)

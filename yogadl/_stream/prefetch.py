@@ -33,6 +33,7 @@ class Stats:
         ranges: The number of requests, here and by workers, for bytes that are not on this machine; by all
             readers of the same `DataRef`.
         range_bytes: The number of bytes received by them.
+        rejected: The number of records that others replaced (``on_error="substitute"``).
         ready: The average number of batches that were ready when one was requested; ``None`` without reading
             ahead.
     """
@@ -46,6 +47,7 @@ class Stats:
     ready: float | None
     ranges: int = 0
     range_bytes: int = 0
+    rejected: int = 0
 
     @property
     def records_per_s(self) -> float:
@@ -70,7 +72,7 @@ class Stats:
         missing.
         """
         names = ("batches", "records", "bytes", "seconds", "waited_s", "waited_share",
-                 "records_per_s", "mb_per_s", "ranges", "range_bytes")  # fmt: skip
+                 "records_per_s", "mb_per_s", "ranges", "range_bytes", "rejected")  # fmt: skip
         found: dict[str, int | float] = {name: getattr(self, name) for name in names}
         if self.ready is not None:
             found["ready"] = self.ready
@@ -88,6 +90,8 @@ class Stats:
             found.append(f"{self.ready:.1f} batches ready")
         if self.ranges:
             found.append(f"{self.ranges:,} ranges, {self.range_bytes / 1e6:,.0f} MB by range")
+        if self.rejected:
+            found.append(f"{self.rejected:,} records replaced")
         if self.stages:
             found.append(", ".join(f"{stage} {seconds:.3g} s" for stage, seconds in self.stages.items()))
         return "; ".join(found)
@@ -106,7 +110,7 @@ class WaitTimes:
         self._began: float | None = None  # when the first item was requested
         self._ended: float | None = None  # when the items ended
         self.waited_s = 0.0
-        self._before: Any = ({}, 0, 0, (0, 0))  # the counters at that time
+        self._before: Any = ({}, 0, 0, (0, 0), 0)  # the counters at that time
 
     def __reduce__(self) -> Any:
         return WaitTimes, ()
@@ -137,10 +141,10 @@ class WaitTimes:
 
     def stats(self, run: Run, items: int, records: int, size_bytes: int) -> Stats:
         """Return the statistics since the beginning."""
-        stages, asked, ready, (requests, received_bytes) = self._before
+        stages, asked, ready, (requests, received_bytes), rejected = self._before
         # Loaders that were made of one another count together: what another one did before is left out.
         now = self._before if self._began is None else _counts_of(run)
-        stages_now, asked_now, ready_now, (requests_now, received_now) = now
+        stages_now, asked_now, ready_now, (requests_now, received_now), rejected_now = now
         took = {stage: seconds - stages.get(stage, 0.0) for stage, seconds in stages_now.items()}
         asked = asked_now - asked
         return Stats(
@@ -153,13 +157,15 @@ class WaitTimes:
             ready=(ready_now - ready) / asked if asked else None,
             ranges=requests_now - requests,
             range_bytes=received_now - received_bytes,
+            rejected=rejected_now - rejected,
         )
 
 
 def _counts_of(run: Run) -> Any:
     """Return the counters of a run as they are now."""
     counters = run.counters
-    return counters.stages(), counters.asked, counters.ready, run.received()
+    rejected = sum(counters.rejections.values())
+    return counters.stages(), counters.asked, counters.ready, run.received(), rejected
 
 
 _EXIT_TIMEOUT_S = 5.0

@@ -31,13 +31,15 @@ from yogadl._core.protocols import (
     will_read,
 )
 from yogadl._core.spec import Spec
-from yogadl._order import Order
+from yogadl._order import Order, substitute
 from yogadl._stream.cursor import Identity, Numbering, Skipped, read_cursor
 from yogadl._stream.cut import Cut, Point, Rows, Shard, joined
+from yogadl.errors import StageError
 
 if TYPE_CHECKING:
     from yogadl._stream.block_ahead import BlockAhead
-    from yogadl._views.functions import Chain, Stage
+    from yogadl._views.functions import Chain
+    from yogadl._views.stages import Rejected, Stage, StageOptions
 
 # The order costs some 30 us a call and some 5 ns an index, so many indices are computed at a time, from the
 # first call on: 0.1 ms. (Chunks that begin small and grow were slower with large records: the arrays of each
@@ -46,12 +48,13 @@ if TYPE_CHECKING:
 INDICES_PER_CHUNK = 16384
 # A smaller block costs more to hold than requests for its records one by one.
 _BLOCK_RECORDS = 4
+_MOST_REJECTED: Final = 100_000  # records that are listed
 
 
 class Counters:
     """Times and counts of reading, for all iterators of a loader. Thread-safe; a pickled one begins anew."""
 
-    __slots__ = ("_stages", "asked", "ready", "received_bytes", "requests")
+    __slots__ = ("_rejected", "_stages", "asked", "ready", "received_bytes", "rejections", "requests")
 
     def __init__(self) -> None:
         # By stage and thread, so that no thread waits for another to add to it.
@@ -59,6 +62,9 @@ class Counters:
         self.asked = 0  # requests by the consumer for items that are read ahead
         self.ready = 0  # items that were ready at these requests, in total
         self.requests = self.received_bytes = 0  # of ranges read by worker processes
+        # Records that others replace, by stage, epoch, position and attempt, since one may be read again.
+        self._rejected: dict[tuple[int, int, int, int], Rejected] = {}
+        self.rejections: dict[int, int] = {}  # their number by stage
 
     def __reduce__(self) -> Any:
         return Counters, ()
@@ -74,6 +80,37 @@ class Counters:
         for (stage, _), seconds in list(self._stages.items()):
             found[stage] = found.get(stage, 0.0) + seconds
         return found
+
+    def reject(self, rejected: "Rejected", attempt: int, stage: "Stage") -> None:
+        """Count a record that another one replaces, from any thread or process.
+
+        Raises:
+            StageError: if it is one more than the stage's `max_errors`.
+        """
+        key = stage.number, rejected.epoch, rejected.position, attempt
+        if key in self._rejected:
+            return
+        if len(self._rejected) < _MOST_REJECTED:
+            self._rejected[key] = rejected
+        count = self.rejections[stage.number] = self.rejections.get(stage.number, 0) + 1
+        if stage.max_errors is not None and count > stage.max_errors:
+            raise StageError(
+                f"{stage} failed at {count} records, more than max_errors={stage.max_errors}; at record "
+                f"{rejected.index} with {rejected.reason}. Each process counts its own records, so end the "
+                "job's other ranks, too",
+                stage.number,
+                rejected.index,
+            )
+
+    def rejected_since(self, count: int) -> "list[tuple[Rejected, int, int]]":
+        """Return each rejected record but the first ones, with its attempt and the number of its stage."""
+        entries = itertools.islice(self._rejected.items(), count, None)
+        return [(rejected, attempt, stage) for (stage, _, _, attempt), rejected in entries]
+
+    def rejected(self) -> "list[Rejected]":
+        """Return the records that others replaced, in the order of their positions."""
+        entries = sorted(self._rejected.items(), key=lambda entry: (*entry[0][1:], entry[0][0]))
+        return [rejected for _, rejected in entries]
 
 
 @frozen
@@ -120,16 +157,29 @@ class Run:
         self, stages: "tuple[Stage, ...]", function: Callable[..., Any], seed: int | None
     ) -> "tuple[Stage, ...]":
         """Return the functions of batches with one more, numbered after the functions of records."""
-        from yogadl._views.functions import Stage
+        from yogadl._views.stages import Stage
 
         before = len(self.chain.stages) if self.chain else 0
         return (*stages, Stage.of(function, before + len(stages), seed))
 
-    def through(self, function: Callable[..., Any], seed: int | None, spec: Any) -> "Run":
+    def through(
+        self, function: Callable[..., Any], seed: int | None, spec: Any, options: "StageOptions"
+    ) -> "Run":
         """Return the run whose records are passed through one more function; see `Chain`."""
         from yogadl._views.functions import Chain  # imported only if functions are called
 
-        return replace(self, chain=(self.chain or Chain(self.source, ())).then(function, seed, spec))
+        chain = (self.chain or Chain(self.source, ())).then(function, seed, spec, options)
+        return replace(self, chain=chain)
+
+    def index(self, epoch: int, position: int, attempt: int) -> int:
+        """Return the index of the record that an attempt puts in the place of that at a position."""
+        are_kept = None if self.skipped is None else self.skipped.are_kept
+        found = np.array([substitute(self.order, epoch, position, attempt, are_kept)], np.int64)
+        return int(self.order.indices(found, 0 if self.skip_shuffle_at_epoch_end else epoch)[0])
+
+    def reject(self, rejected: "Rejected", attempt: int, stage: "Stage") -> None:
+        """Count a record that another one replaces; see `Counters.reject`."""
+        self.counters.reject(rejected, attempt, stage)
 
     def skipping(self, skipped: Skipped) -> "Run":
         """Return the run that leaves out these positions, and no others, from the same place on."""
@@ -262,7 +312,7 @@ class Run:
         position of each record.
         """
         if self.chain is not None:
-            found = self.chain.columns(rows.indices, rows.pieces, self.counters.add)
+            found = self.chain.columns(rows.indices, rows.pieces, self.counters.add, memory, self)
             return found if fields is None else [found[number] for number in fields]
         began = perf_counter()
         if fields is None and memory is None:

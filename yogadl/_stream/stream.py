@@ -1,14 +1,14 @@
 """The stream of records and the loader of its batches, as users hold them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
 import numpy as np
 
 from yogadl._core.arguments import above_zero, bool_argument, explains_names, int_argument
-from yogadl._core.protocols import DataRef, Indices, Item_co, Made, RandomAccess, Stream, is_drawn
+from yogadl._core.protocols import DataRef, Indices, Item_co, Made, RandomAccess, Stream
 from yogadl._core.spec import Spec
 from yogadl._stream.cursor import Skipped, write_cursor
 from yogadl._stream.cut import Cut, Point, Shard
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from yogadl._core.protocols import Prices
     from yogadl._stream.plan import Plan
 
-# The limits of what a notebook reads of a stream.
-_SHOWN_RECORDS: Final = 3
+_SHOWN_RECORDS: Final = 3  # what a notebook reads of a stream, at most
 _SHOWN_BYTES: Final = 32 * 2**20
 
 
@@ -232,6 +231,15 @@ class Loader(Restartable[Item_co]):
         return Loader(self.stream, self._recipe.prefetch(*arguments))
 
 
+class _OnError(TypedDict, total=False):
+    on_error: str
+    max_errors: int | None
+
+
+class _Filling(_OnError, total=False):
+    keep: str | Sequence[str]
+
+
 class RecordStream(Restartable[Item_co], Stream[Item_co]):
     """Delivers a shard's records one by one, an epoch at a time; for batches call `batch`.
 
@@ -292,8 +300,25 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         """The share of an epoch that this stream reads."""
         return self._run.shard
 
+    @overload
+    def map(
+        self, fn: Callable[[Item_co], Made], *, spec: Any = None, **options: Unpack[_OnError]
+    ) -> "RecordStream[Made]": ...
+    @overload
+    def map(
+        self, fn: Callable[[Item_co, Any], None], *, out: Any, **options: Unpack[_Filling]
+    ) -> "RecordStream[Any]": ...
     @explains_names()
-    def map(self, fn: Callable[[Item_co], Made], *, spec: Any = None) -> "RecordStream[Made]":
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        spec: Any = None,
+        out: Any = None,
+        keep: str | Sequence[str] = (),
+        on_error: str = "raise",
+        max_errors: int | None = None,
+    ) -> "RecordStream[Any]":
         """Return a stream of ``fn(record)``, in the same order, with the same cursors, for every framework.
 
         The function is called wherever records are read: this may be in several threads and processes at once
@@ -305,41 +330,84 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         If the function raises, the batches before that record are delivered, and then a `StageError` names
         the record; the next `next` tries it again.
 
+        With `out`, ``fn(record, out)`` fills a record of zeros, and returns None: a row of the batch's
+        arrays, so that none is made and copied for each record.
+
+        With ``on_error="substitute"``, another record of the epoch takes the place of one for which `fn`
+        raises, drawn by seed, epoch and position: of the same parent in a mix, of the same window with
+        `Blocks`. It passes through all functions with the random numbers of the place. So counts and cursors
+        stay exact, and each rank and resume has the same record there. `rejected` lists those replaced.
+
         Args:
             fn: Takes a record, and returns a record. It may change the record that it is given.
             spec: The shapes that vary, which the first result may not show; as in `yogadl.from_source`. With
                 the `spec` of another `DataRef`, `fn` is not called in advance.
+            out: What `fn` fills, such as ``{"image": yogadl.Leaf("uint8", (224, 224, 3))}``.
+            keep: The names of fields of the record that the result has in addition, with `out`.
+            on_error: "raise", or "substitute": see above.
+            max_errors: With "substitute": more records than this, in this process and its workers, are a
+                `StageError`. Other ranks count their own, and must be stopped.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        return self._through(fn, None, spec)
+        return self._through(fn, None, spec, (out, keep, on_error, max_errors))
 
-    @explains_names()
+    @overload
     def random_map(
         self,
         fn: Callable[[Item_co, "np.random.Generator"], Made],
         *,
         seed: int | None = None,
         spec: Any = None,
-    ) -> "RecordStream[Made]":
+        **options: Unpack[_OnError],
+    ) -> "RecordStream[Made]": ...
+    @overload
+    def random_map(
+        self,
+        fn: Callable[[Item_co, "np.random.Generator", Any], None],
+        *,
+        seed: int | None = None,
+        out: Any,
+        **options: Unpack[_Filling],
+    ) -> "RecordStream[Any]": ...
+    @explains_names()
+    def random_map(
+        self,
+        fn: Callable[..., Any],
+        *,
+        seed: int | None = None,
+        spec: Any = None,
+        out: Any = None,
+        keep: str | Sequence[str] = (),
+        on_error: str = "raise",
+        max_errors: int | None = None,
+    ) -> "RecordStream[Any]":
         """Return a stream of ``fn(record, rng)``, for random augmentation that can be repeated; see `map`.
 
         The `numpy.random.Generator` depends only on the seed, the epoch, the record's position in it and the
         number of functions before this one: not on batches, shards or workers, nor on where a job resumed.
 
         Args:
-            fn: Takes a record and a generator, and returns a record.
+            fn: Takes a record and a generator, and returns a record; with `out`, ``fn(record, rng, out)``.
             seed: Any integer; the stream's `shuffle_seed` if not given, or 0.
-            spec: As for `map`.
+            spec: As for `map`, like the following.
+            out: The record that `fn` fills.
+            keep: The fields that the result has in addition.
+            on_error: "raise" or "substitute".
+            max_errors: The most records that may be replaced.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        return self._through(fn, self._run.stage_seed(seed), spec)
+        return self._through(fn, self._run.stage_seed(seed), spec, (out, keep, on_error, max_errors))
 
-    def _through(self, function: Callable[..., Any], seed: int | None, spec: Any) -> "RecordStream":
-        return self._over(self._run.through(function, seed, spec))
+    def _through(
+        self, function: Callable[..., Any], seed: int | None, spec: Any, options: tuple[Any, ...]
+    ) -> "RecordStream":
+        from yogadl._views.stages import StageOptions  # imported only if functions are called
+
+        return self._over(self._run.through(function, seed, spec, StageOptions(*options)))
 
     def _over(self, run: Run) -> "RecordStream":
         if isinstance(self._recipe.make, MakeInWorkers):
@@ -530,49 +598,3 @@ def html_of(shown: object, stream_of: Callable[[], RecordStream]) -> str | None:
         return notebook_html(repr(shown), run.spec, run.numbers(rows).tolist(), records)
     except (Exception, SystemExit):  # noqa: BLE001  (a notebook would show the error, or end)
         return None
-
-
-def as_stream(given: Any) -> RecordStream:  # Any: the value is checked here
-    """Return the argument, if it is a stream of this library.
-
-    Raises:
-        ConfigurationError: if it is anything else; the error tells what to pass instead.
-    """
-    if isinstance(given, RecordStream):
-        return given
-    kind = type(given).__name__
-    if isinstance(given, Loader):
-        raise ConfigurationError("pass the stream itself, and batch_size=, instead of stream.batch(...)")
-    if isinstance(given, DataRef):
-        raise ConfigurationError(
-            f"a {kind} has no order of reading: pass a stream of it, such as ref.stream(shuffle=True)"
-        )
-    if isinstance(given, Stream):
-        raise ConfigurationError(
-            f"your own {kind} can only be read forwards, once: pass what DataRef.stream of this library "
-            "returned; yogadl.from_source(...) makes a DataRef of anything with a length and items"
-        )
-    raise ConfigurationError(
-        f"a {kind} is no stream: pass what ref.stream(...) returned, where ref comes from storage.fetch(...) "
-        "or yogadl.from_source(...)"
-    )
-
-
-def as_order(given: Any) -> RecordStream:  # Any: the value is checked here
-    """Return the argument, if it is a stream of which only the indices will be used.
-
-    Raises:
-        ConfigurationError: if it is no stream, or has functions, which would never be called.
-    """
-    stream = as_stream(given)
-    if stream.run.chain is not None:
-        raise ConfigurationError(
-            f"a sampler gives only indices, so {stream.run.chain} would not be called: pass the "
-            "stream itself to make_dataloader, or let the DataLoader read ref.map(...)"
-        )
-    if is_drawn(stream.source):
-        raise ConfigurationError(
-            "a sampler gives only indices, and each epoch of packed records has other rows: pass the stream "
-            "itself to make_dataloader"
-        )
-    return stream

@@ -10,7 +10,7 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from yogadl._stream.transport import Packer, SharedBatch
 from yogadl._workers.messages import Failure
 from yogadl._workers.server import Work, received
 from yogadl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from yogadl._views.stages import Rejected
 
 # Send messages with memory descriptors between two processes, over a socket without a name.
 
@@ -171,6 +174,7 @@ class WorkerAnswer(NamedTuple):
     failure: Failure | None = None
     took: Mapping[str, float] = {}  # the seconds of each stage
     received: tuple[int, int] = (0, 0)  # the number of requests for ranges, and of bytes
+    rejected: "Sequence[tuple[Rejected, int, int]]" = ()  # see `Counters.rejected_since`
 
 
 def forked(task: WorkerTask) -> Work:
@@ -245,8 +249,8 @@ def _answer(channel: Channel, reader: "_ItemReader") -> None:
             iteration = request.iteration
             channel.send(WorkerAnswer(iteration, None))
         parts, descriptors, failure = reader.answer_parts(request.pieces, request.is_copy)
-        took, received = reader.took(), reader.received()
-        answer = WorkerAnswer(request.iteration, request.number, parts, failure, took, received)
+        counts = reader.took(), reader.received(), reader.rejected()
+        answer = WorkerAnswer(request.iteration, request.number, parts, failure, *counts)
         channel.send(answer, descriptors)
         reader.packer.sent()
 
@@ -259,9 +263,11 @@ class _ItemReader:
         self._run = task.make.run
         self._size = task.cut.size
         self._blocks = RowBlocks(self._run, self._size, announces=False)
-        self._gathers = self._run.chain is None  # functions return arrays of their own
+        # Functions return arrays of their own, unless they fill those that they are given.
+        self._gathers = self._run.chain is None or self._run.chain.stages[-1].out is not None
         self._counted = self._run.counters.stages()
         self._received = 0, 0
+        self._rejected = 0
         self.packer = Packer(getattr(task.make, "reduce", None), task.most + 1)
 
     def announce(self, pieces: Pieces) -> None:
@@ -302,6 +308,12 @@ class _ItemReader:
         """Return the number of requests for ranges since the last call, and the number of bytes received."""
         (requests, size_bytes), self._received = self._received, received_by(self._run.source)
         return self._received[0] - requests, self._received[1] - size_bytes
+
+    def rejected(self) -> "Sequence[tuple[Rejected, int, int]]":
+        """Return the records that others replaced since the last call."""
+        found = self._run.counters.rejected_since(self._rejected)
+        self._rejected += len(found)
+        return found
 
     def _parts(self, pieces: Pieces) -> tuple[list[Any], BaseException | None]:
         try:

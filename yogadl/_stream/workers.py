@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from yogadl._stream.items import ItemStage
     from yogadl._stream.pool import WorkerPool
     from yogadl._stream.worker import WorkerTask
-    from yogadl._views.functions import Stage
+    from yogadl._views.stages import Stage
 
 # Small batches are sent in chunks of about this size, since sending costs some 0.1 ms for any size
 # (benchmarks/torch_loader.py).

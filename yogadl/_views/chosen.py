@@ -23,7 +23,8 @@ from yogadl._core.spec import Spec
 from yogadl._order import derive_key
 from yogadl._order.keys import apportion
 from yogadl._order.permutation import permute
-from yogadl._views.functions import MappedRecords, name_of
+from yogadl._views.functions import MappedRecords
+from yogadl._views.stages import name_of
 from yogadl._views.views import ProjectedRecords, SelectedRecords, SlicedRecords
 from yogadl._workers.messages import Failure
 from yogadl.errors import ConfigurationError, StageError, WorkerDiedError

@@ -1,15 +1,18 @@
 """Call the user's functions on the records of a run, wherever the rows are read.
 
-A function takes one record and returns another. Its result depends only on the record and, for a random
-function, on the seed, the epoch and the position. Batches, shards, workers and resumption don't change it.
+A function takes one record and returns another, or fills one. Its result depends only on the record and, for
+a random function, on the seed, the epoch and the position. Batches, shards, workers and resumption don't
+change it. Nor do they change which record comes in the place of one for which the function raises.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from yogadl._core.columns import batch_column, declaration_text, declare, size_of, split, widen
 from yogadl._core.frozen import frozen
@@ -25,108 +28,76 @@ from yogadl._core.protocols import (
     numbers_of,
 )
 from yogadl._core.spec import Spec
+from yogadl._views.stages import (
+    Places,
+    Rejected,
+    Replace,
+    ReportDuration,
+    Stage,
+    StageOptions,
+    Substitutes,
+    ignore_duration,
+    with_options,
+)
 from yogadl._views.views import origin_of
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 
-# For each epoch in turn, its number and the positions at which its records come: random functions need them.
-Places = Sequence[tuple[int, range | Indices]]
-# Called with the title of a stage and the seconds that the stage took.
-ReportDuration = Callable[[str, float], None]
+_MOST_ATTEMPTS: Final = 100  # to replace one record
 
 
-def _ignore_duration(stage: str, seconds: float) -> None:
-    """Do nothing: the default where durations are not collected."""
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a function, as messages show it."""
-    name: str = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return name.rpartition("<locals>.")[2]
-
-
-@frozen
-class Stage:
-    """One function of a chain.
+class _Replacing:
+    """Replaces those of some records for which a function raises.
 
     Args:
-        function: Takes a record and returns one; the function of a random stage also takes a generator.
-        number: The number of the stage in its chain, from 0.
-        seed: The seed of a random stage; its generators are made from seed, epoch, position and number.
+        chain: The functions.
+        records: What the next function takes; changed here.
+        indices: The index of each record; changed here.
+        places: Their epochs and positions.
+        substitutes: The records that come in the place of others.
     """
 
-    function: Callable[..., Any]
-    number: int
-    seed: int | None = None
+    def __init__(
+        self, chain: "Chain", records: list[Any], indices: Indices, places: Places, substitutes: Substitutes
+    ) -> None:
+        self._chain = chain
+        self._records, self._indices, self._places = records, indices, places
+        self._substitutes = substitutes
+        self._attempts: dict[int, int] = {}  # by number of a record
 
-    @staticmethod
-    def of(function: Callable[..., Any], number: int, seed: int | None) -> "Stage":
-        """Return the stage of a function that a user gave.
+    def of(self, stage: Stage, arrays: Sequence[NDArray[Any]] = ()) -> Replace | None:
+        """Return what replaces records of a stage, which fills `arrays`; None if the stage raises errors."""
+        return partial(self._replace, stage, arrays) if stage.is_replacing else None
 
-        Raises:
-            ConfigurationError: if it is not a function.
-        """
-        argument: object = function  # the caller may pass any object
-        if not callable(argument):
-            name, takes = (
-                ("map", "one argument") if seed is None else ("random_map", "two: a record, a generator")
-            )
-            raise ConfigurationError(f"{name} takes a function of {takes}, not {argument!r:.100}")
-        return Stage(function, number, seed)
-
-    def __str__(self) -> str:
-        return f"{'map' if self.seed is None else 'random_map'}({name_of(self.function)})"
-
-    @cached_property
-    def title(self) -> str:
-        """The stage's name in the statistics of the time that each stage takes."""
-        return f"{self.number + 1} {self}"
-
-    def call(
-        self,
-        records: Sequence[Any],
-        indices: Indices,
-        places: Places,
-        report_duration: ReportDuration = _ignore_duration,
-        what: str = "record",
-    ) -> list[Any]:
-        """Return the function's results for records or other items, such as batches.
-
-        Args:
-            records: The items to call the function with.
-            indices: The index of each record in the data; for an item of several records, that of the first.
-            places: The epochs and positions of the items, for the generators of a random stage.
-            report_duration: Called with the stage's title and the seconds that it took for all items.
-            what: What an error message calls the item, before its index.
-
-        Raises:
-            StageError: if the function raises.
-        """
-        start_s = perf_counter()
-        function = self.function
-        results: list[Any] = []
-        try:
-            if self.seed is None:
-                for record in records:
-                    results.append(function(record))
+    def _replace(self, stage: Stage, arrays: Sequence[NDArray[Any]], number: int, error: StageError) -> Any:
+        places = ((epoch, int(position)) for epoch, positions in self._places for position in positions)
+        epoch, position = next(islice(places, number, None))
+        own = slice(number, number + 1)
+        while True:
+            attempt, index = self._attempts.get(number, 0), int(self._indices[number])
+            cause = error.__cause__
+            reason = f"{type(cause).__name__}: {cause}"
+            rejected = Rejected(index, epoch, position, reason, self._chain.file_of(index))
+            self._substitutes.reject(rejected, attempt, stage)
+            if attempt == _MOST_ATTEMPTS:
+                text = f"{error}; so did {_MOST_ATTEMPTS} records that were to come in its place"
+                raise StageError(text, error.stage, error.record) from cause
+            self._attempts[number] = attempt + 1
+            found = np.array([self._substitutes.index(epoch, position, attempt)], np.int64)
+            self._indices[own] = numbers_of(self._chain.source, found)
+            for array in arrays:
+                array[own] = np.zeros((), array.dtype)
+            try:
+                place = ((epoch, np.array([position])),)
+                record = self._chain.first_stages(stage, found, place)
+                slots = stage.slots([array[own] for array in arrays]) if arrays else None
+                [result] = stage.call(record, self._indices[own], place, slots=slots)
+            except StageError as failed:
+                if not self._chain.stages[failed.stage or 0].is_replacing or failed.__cause__ is None:
+                    raise
+                error = failed
             else:
-                for record, rng in zip(records, self._generators(places), strict=True):
-                    results.append(function(record, rng))
-        except SystemExit as error:  # `sys.exit` ends the program here as anywhere else
-            error.add_note(f"{self} called sys.exit at {what} {indices[len(results)]}")
-            raise
-        except Exception as error:
-            index = int(indices[len(results)])
-            text = f"{self} failed at {what} {index}: {type(error).__name__}: {error}"
-            raise StageError(text, self.number, index) from error
-        report_duration(self.title, perf_counter() - start_s)
-        return results
-
-    def _generators(self, places: Places) -> Iterator[np.random.Generator]:
-        from yogadl._order.random import generators  # slow to import
-
-        assert self.seed is not None
-        for epoch, positions in places:
-            yield from generators(self.seed, self.number, epoch, np.asarray(positions, np.int64))
+                self._records[own] = record
+                return result
 
 
 @frozen
@@ -146,10 +117,24 @@ class Chain:
     def __str__(self) -> str:
         return ", ".join(map(str, self.stages))
 
-    def then(self, function: Callable[..., Any], seed: int | None, declared_spec: Any) -> "Chain":
-        """Return the chain with one more function."""
+    def then(
+        self,
+        function: Callable[..., Any],
+        seed: int | None,
+        declared_spec: Any,
+        options: StageOptions | None = None,
+    ) -> "Chain":
+        """Return the chain with one more function.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+        """
         stage = Stage.of(function, len(self.stages), seed)
-        return Chain(self.source, (*self.stages, stage), declared_spec)
+        if options is not None:
+            stage = with_options(stage, options, lambda: (self if self.stages else self.source).spec)
+        if stage.out is not None and declared_spec is not None:
+            raise ConfigurationError("out= says what the function makes: leave out spec=")
+        return Chain(self.source, (*self.stages, stage), stage.made or declared_spec)
 
     @cached_property
     def _sample(self) -> tuple[Spec, int]:
@@ -159,19 +144,34 @@ class Chain:
             return self.declared_spec, max(1, sum(leaf.row_bytes for leaf in leaves if leaf.is_fixed))
         if not len(self.source):
             raise ConfigurationError(f"there is no record, so what {self} returns is unknown: pass its spec=")
-        first_index = np.zeros(1, np.int64)
-        [record] = self._call_stages(self.source.columns(first_index), first_index, ((0, first_index),))
+        index, record = self._first_result()
         if record is None or isinstance(record, Iterator | Awaitable):
             hint = "does it end without `return`?" if record is None else "it must return the record itself"
-            text = f"{self} returned {record!r:.100} for record 0: {hint}"
-            raise StageError(text, self.stages[-1].number, 0)
+            text = f"{self} returned {record!r:.100} for record {index}: {hint}"
+            raise StageError(text, self.stages[-1].number, index)
         try:
-            spec = Spec.of_record(record, 0, allow_pickle=True)
+            spec = Spec.of_record(record, index, allow_pickle=True)
         except UnsupportedDataError as error:
-            raise self._misfit_error(0, error) from error
+            raise self._misfit_error(index, error) from error
         values = split(spec, [record])
         record_bytes = max(1, sum(map(size_of, values)))
         return spec if self.declared_spec is None else declare(spec, self.declared_spec)[0], record_bytes
+
+    def _first_result(self) -> tuple[int, Any]:
+        """Return the index and the result of the first record, or of the first that is not replaced."""
+        is_replacing = any(stage.is_replacing for stage in self.stages)
+        last = min(_MOST_ATTEMPTS, len(self.source)) - 1 if is_replacing else 0
+        for number in range(last + 1):
+            index = np.array([number])
+            try:
+                [record] = self.first_stages(None, index, ((0, index),))
+            except StageError as error:
+                if number == last:
+                    self._with_file(error)
+                    raise
+            else:
+                break
+        return number, record
 
     @property
     def spec(self) -> Spec:
@@ -184,11 +184,21 @@ class Chain:
         return max(self.source.record_bytes, self._sample[1])
 
     def columns(
-        self, indices: Indices, places: Places, report_duration: ReportDuration = _ignore_duration
+        self,
+        indices: Indices,
+        places: Places,
+        report_duration: ReportDuration = ignore_duration,
+        memory: Memory | None = None,
+        substitutes: Substitutes | None = None,
     ) -> list[Column]:
         """Read records, call the functions, and return the results as columns.
 
-        `report_duration` is called with the duration of reading, and of each stage.
+        Args:
+            indices: The indices of the records.
+            places: Their epochs and positions.
+            report_duration: Called with the duration of reading, and of each stage.
+            memory: Makes the arrays that the last function fills.
+            substitutes: The records that come in the place of others, if some stage replaces records.
 
         Raises:
             StageError: if a function raises, or returns a record that does not fit the first one's structure.
@@ -196,9 +206,64 @@ class Chain:
         start_s = perf_counter()
         columns = self.source.columns(indices)
         report_duration(READ, perf_counter() - start_s)
+        numbers = numbers_of(self.source, indices)
+        records = self.source.spec.records(columns, len(indices))
+        replacing = None
+        if substitutes is not None and any(stage.is_replacing for stage in self.stages):
+            numbers = numbers.copy()
+            replacing = _Replacing(self, records, numbers, places, substitutes)
+        last = self.stages[-1]
+        arrays: list[NDArray[Any]] = []
+        try:
+            for stage in self.stages if last.out is None else self.stages[:-1]:
+                of_stage = None if replacing is None else replacing.of
+                records[:] = self._pass(stage, records, numbers, places, report_duration, of_stage)
+            if last.out is not None:
+                arrays = last.arrays(len(records), memory)
+                replace = None if replacing is None else replacing.of(last, arrays)
+                slots = last.slots(arrays)
+                last.call(records, numbers, places, report_duration, slots=slots, replace=replace)
+        except StageError as error:
+            self._with_file(error)
+            raise
+        if last.out is None:
+            return self._columns_of(self.spec, records, numbers)
+        found: list[Column] = [*arrays]
+        if last.kept is not None:
+            found += self._columns_of(last.kept, last.kept_of(records), numbers)
+        return found
+
+    def first_stages(self, stage: Stage | None, indices: Indices, places: Places) -> list[Any]:
+        """Return records as a stage takes them, or, without one, as the last stage returns them."""
+        records = self.source.spec.records(self.source.columns(indices), len(indices))
         indices = numbers_of(self.source, indices)
-        records = self._call_stages(columns, indices, places, report_duration)
-        spec = self.spec
+        for each in self.stages if stage is None else self.stages[: stage.number]:
+            records = self._pass(each, records, indices, places)
+        return records
+
+    def _pass(
+        self,
+        stage: Stage,
+        records: list[Any],
+        indices: Indices,
+        places: Places,
+        report_duration: ReportDuration = ignore_duration,
+        replacing: Callable[[Stage, Sequence[NDArray[Any]]], Replace | None] | None = None,
+    ) -> list[Any]:
+        """Return what a stage makes of records, as records."""
+        arrays = [] if stage.out is None else stage.arrays(len(records), None)
+        replace = None if replacing is None else replacing(stage, arrays)
+        slots = None if stage.out is None else stage.slots(arrays)
+        results = stage.call(records, indices, places, report_duration, slots=slots, replace=replace)
+        if stage.out is None:
+            return results
+        filled = stage.out.records(arrays, len(records))
+        if stage.kept is None:
+            return filled
+        return [{**record, **kept} for record, kept in zip(filled, stage.kept_of(records), strict=True)]
+
+    def _columns_of(self, spec: Spec, records: list[Any], indices: Indices) -> list[Column]:
+        """Return results as columns of their fields; see `columns`."""
         found: list[Column] = []
         try:
             values = split(spec, records)
@@ -213,28 +278,11 @@ class Chain:
             try:
                 found.append(batch_column(field.leaf, field_values))
             except BadShapeError as error:
-                raise self._shape_error(number, int(indices[error.position]), error) from None
+                raise self._shape_error(spec, number, int(indices[error.position]), error) from None
             except BadValueError as error:
                 index = int(indices[error.position])
                 raise self._misfit_error(index, refuse(field.name, index, error.problem)) from error.__cause__
         return found
-
-    def _call_stages(
-        self,
-        columns: Sequence[Column],
-        indices: Indices,
-        places: Places,
-        report_duration: ReportDuration = _ignore_duration,
-    ) -> list[Any]:
-        """Return the results of all functions for records that are given as columns."""
-        records = self.source.spec.records(columns, len(indices))
-        try:
-            for stage in self.stages:
-                records = stage.call(records, indices, places, report_duration)
-        except StageError as error:
-            self._with_file(error)
-            raise
-        return records
 
     def file_of(self, index: int) -> str | None:
         """Return the path of the file that a record comes from, if the source lists it."""
@@ -249,17 +297,15 @@ class Chain:
             error.add_note(f"the file of record {error.record} is {path}")
         return error
 
-    def _shape_error(self, number: int, record: int, error: BadShapeError) -> StageError:
+    def _shape_error(self, made: Spec, number: int, record: int, error: BadShapeError) -> StageError:
         """Return the error for a shape that a field has in this record, but not in the first one."""
-        leaves, last = [field.leaf for field in self.spec.fields], self.stages[-1]
+        leaves, last = [field.leaf for field in made.fields], self.stages[-1]
         problem = f"{error.problem}, not {leaves[number].shape}"
         leaves[number] = widen(leaves[number], error.shape)
         varying = [i for i, leaf in enumerate(leaves) if leaf.shape is None or None in leaf.shape]
-        spec = declaration_text(self.spec.with_leaves(leaves), varying)
+        spec = declaration_text(made.with_leaves(leaves), varying)
         call = f"{'map' if last.seed is None else 'random_map'}(..., spec={spec})"
-        misfit = refuse(
-            self.spec.fields[number].name, record, f"{problem}. If the shape varies, write {call}"
-        )
+        misfit = refuse(made.fields[number].name, record, f"{problem}. If the shape varies, write {call}")
         return self._misfit_error(record, misfit)
 
     def _misfit_error(self, record: int, error: UnsupportedDataError) -> StageError:

@@ -62,7 +62,8 @@ class _Rows:
         self.lengths = self.stops - self.starts
         self.ends = np.cumsum(self.lengths)  # in the values of all rows, joined
         self.row_ends = self.ends[self.offsets[1:] - 1]
-        self.row_lengths = np.diff(self.row_ends, prepend=0)
+        self.row_lengths = self.row_ends.copy()
+        self.row_lengths[1:] -= self.row_ends[:-1]  # np.diff with prepend= takes a multiple of this
         self.short = np.flatnonzero(self.row_lengths < capacity)
 
     @cached_property
@@ -128,8 +129,9 @@ class _Rows:
         begins = (np.cumsum(lengths) - lengths) % self.capacity
         # Arithmetic in 32 bits is exact here, since it is modulo 2**32.
         shifts = (self._with_padding(self.starts, 0) - begins).astype(np.int32)
-        rows = self._as_rows(np.repeat(shifts, lengths), memory)
-        rows += np.arange(self.capacity, dtype=np.int32)
+        shifted = np.repeat(shifts, lengths).reshape(self.count, self.capacity)
+        rows = shifted if memory is None else memory.array(shifted.shape, shifted.dtype)
+        np.add(shifted, np.arange(self.capacity, dtype=np.int32), out=rows)
         for short, length in zip(self.short.tolist(), self.row_lengths[self.short].tolist(), strict=True):
             rows[short, length:] = 0
         return rows
@@ -259,6 +261,10 @@ class PackedRecords(PlannedRecords[PackPlan]):
             raise ConfigurationError(
                 f"pad is a dict of values by field, such as {{{next(iter(self._numbers))!r}: 0}}, not "
                 f"{given!r:.100}"
+            )
+        if self._packing.mask in given:
+            raise ConfigurationError(
+                f"pad has {self._packing.mask!r}, which is the mask: its padding is 0, as no loss counts it"
             )
         pads = {}
         for name, number in self._numbers.items():

@@ -1,0 +1,325 @@
+"""Another record in the place of a broken one, the same wherever a place is read; no other place changes."""
+
+import json
+import random
+import sys
+
+import numpy as np
+import pytest
+from inside import derive_key, splitmix64_output
+
+import yogadl
+from yogadl import Blocks, Leaf
+from yogadl.errors import ConfigurationError, StageError
+
+COUNT = 400
+BROKEN = set(range(3, COUNT, 37)) | {0, 5, 6}
+OUT = {"id": Leaf("int64"), "noise": Leaf("float64")}
+WAYS = ({}, {"n": 2}, {"n": 2, "threads": 2}, {"n": 2, "workers": 2})
+
+
+def check(record):
+    if int(record["id"]) in BROKEN:
+        raise OSError(f"truncated {int(record['id'])}")
+    return record
+
+
+def with_noise(record, rng):
+    check(record)
+    return {"id": record["id"], "noise": rng.random()}
+
+
+def fill(record, rng, out):
+    out["id"][...] = record["id"] + 1000  # half written before it fails
+    check(record)
+    out["id"][...] = record["id"]
+    out["noise"][...] = rng.random()
+
+
+def ref_of(count=COUNT, first=0):
+    return yogadl.from_source({"id": np.arange(first, first + count)}, fingerprint=f"{first} {count}")
+
+
+def drawn(order_seed, epoch, position, attempt, first=0, end=COUNT):
+    """Return the positions that an attempt draws, one after another."""
+    key = derive_key(int.from_bytes(b"substitute-1", "big"), order_seed, epoch, position, attempt)
+    number = 0
+    while True:
+        yield first + (splitmix64_output(key, number) * (end - first) >> 64)
+        number += 1
+
+
+def expected(order, epoch, seed, fits=lambda position: True, window=lambda position: (0, COUNT)):
+    """Return the records of an epoch's positions, those in the place of broken ones as the page says."""
+    found = []
+    for position, index in enumerate(order):
+        attempt = 0
+        while index in BROKEN:
+            first, end = window(position)
+            candidates = drawn(seed, epoch, position, attempt, first, end)
+            index = order[next(place for place in candidates if fits(place))]
+            attempt += 1
+        found.append(index)
+    return found
+
+
+def ids(items):
+    return np.concatenate([np.atleast_1d(item["id"]) for item in items]).tolist()
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_each_sound_record_stays_and_broken_ones_are_replaced_as_the_page_says(options):
+    stream = ref_of().stream(shuffle=True, shuffle_seed=11)
+    for made in (
+        stream.map(check, on_error="substitute"),
+        stream.random_map(with_noise, on_error="substitute"),
+        stream.random_map(fill, out=OUT, on_error="substitute"),
+        stream.map(dict).map(check, on_error="substitute").map(dict),
+        stream.map(check, on_error="substitute").random_map(fill, out=OUT),
+    ):
+        loader = made.batch(16, epochs=2)
+        loader = loader.prefetch(**options) if options else loader
+        batches = list(loader)
+        wanted = [expected(stream.indices(epoch).tolist(), epoch, 11) for epoch in range(2)]
+        assert ids(batches) == wanted[0] + wanted[1]
+        rejected = loader.rejected()
+        order = stream.indices(1).tolist()
+        firsts = {one.position: one for one in rejected if one.epoch == 1}
+        assert {order[position] for position in firsts} == BROKEN
+        assert rejected == sorted(rejected, key=lambda one: (one.epoch, one.position))
+        assert all(one.reason == f"OSError: truncated {one.index}" for one in rejected)
+        assert {one.index for one in rejected} == BROKEN
+        assert loader.stats().rejected == len(rejected) >= 2 * len(BROKEN)
+        assert f"{len(rejected)} records replaced" in str(loader.stats())
+        assert loader.stats().as_dict()["rejected"] == len(rejected)
+
+
+def test_random_numbers_are_those_of_the_place():
+    stream = ref_of().stream(shuffle=True, shuffle_seed=11)
+    plain = stream.random_map(lambda record, rng: {"id": record["id"], "noise": rng.random()})
+    replacing = stream.random_map(with_noise, on_error="substitute")
+    filling = stream.random_map(fill, out=OUT, on_error="substitute")
+    for one, other, another in zip(plain, replacing, filling, strict=True):
+        assert one["noise"] == other["noise"] == another["noise"]
+        assert other["id"] == another["id"]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+@pytest.mark.parametrize("remainder", [{}, {"drop_shard_remainder": True}, {"pad_shard_remainder": True}])
+def test_all_ranks_have_the_same_records_in_the_places(ranks, remainder):
+    whole = ids(ref_of().stream(shuffle=True, shuffle_seed=4).map(check, on_error="substitute"))
+    shares = [
+        ids(
+            ref_of()
+            .stream(shuffle=True, shuffle_seed=4, shard_rank=rank, num_shards=ranks, **remainder)
+            .map(check, on_error="substitute")
+            .batch(5)
+        )
+        for rank in range(ranks)
+    ]
+    for rank, share in enumerate(shares):
+        kept = len(whole[rank::ranks])
+        assert share[:kept] == whole[rank::ranks][: len(share)]
+        assert not set(share) & BROKEN
+    if remainder:
+        assert len(set(map(len, shares))) == 1
+
+
+def test_a_mix_takes_a_record_of_the_same_parent():
+    parents = {"a": (ref_of(), 0.9), "b": (ref_of(150, first=1000), 0.1)}
+    stream = yogadl.mix(parents, seed=2, at_end="repeat").stream(shuffle=True, shuffle_seed=3)
+    broken = {1003, 1100}
+
+    def check_both(record):
+        if int(record["id"]) in broken | BROKEN:
+            raise ValueError("no")
+        return record
+
+    plain, found = ids(stream), ids(stream.map(check_both, on_error="substitute").batch(32))
+    for before, after in zip(plain, found, strict=True):
+        if before in broken | BROKEN:
+            assert after not in broken | BROKEN
+            assert (after >= 1000) == (before >= 1000)
+        else:
+            assert before == after
+    assert ids(stream.map(check_both, on_error="substitute")) == found
+
+
+def test_blocks_take_a_record_of_the_same_window():
+    blocks = Blocks(records=4, window=3, lanes=5)
+    stream = ref_of().stream(shuffle=blocks, shuffle_seed=8)
+    windowed = COUNT // 60 * 60
+
+    def window(position):
+        return (position // 60 * 60, position // 60 * 60 + 60) if position < windowed else (windowed, COUNT)
+
+    found = ids(stream.map(check, on_error="substitute").batch(7))
+    assert found == expected(stream.indices(0).tolist(), 0, 8, window=window)
+
+
+def test_positions_that_are_left_out_are_not_drawn():
+    ranges = [(0, 100), (150, 390)]
+    stream = ref_of().stream(shuffle=True, shuffle_seed=1).skip_ranges(ranges)
+    order = ref_of().stream(shuffle=True, shuffle_seed=1).indices(0).tolist()
+    left = [position for position in range(COUNT) if not any(a <= position < b for a, b in ranges)]
+    wanted = expected(order, 0, 1, fits=left.__contains__)
+    assert ids(stream.map(check, on_error="substitute").batch(9)) == [wanted[position] for position in left]
+
+
+def test_packed_rows_are_replaced_by_rows_of_the_same_epoch():
+    packed = yogadl.from_source([{"tokens": np.full(n % 7 + 1, n)} for n in range(90)]).packed(
+        12, fields="tokens"
+    )
+
+    def no_fives(row):
+        if 5 in row["tokens"]:
+            raise ValueError("five")
+        return row
+
+    for epoch in range(3):
+        rows = [row["tokens"].tolist() for row in packed.stream(shuffle=True).at(epoch)]
+        found = packed.stream(shuffle=True).map(no_fives, on_error="substitute").at(epoch)
+        for row, other in zip(found, rows, strict=True):
+            if 5 in other:
+                assert row["tokens"].tolist() in rows
+                assert 5 not in row["tokens"]
+            else:
+                assert row["tokens"].tolist() == other
+
+
+def test_a_later_function_may_fail_at_the_record_in_the_place():
+    def odd(record):
+        if int(record["id"]) % 2:
+            raise ValueError("odd")
+        return record
+
+    stream = ref_of().stream(shuffle=True)
+    made = stream.map(check, on_error="substitute").map(odd, on_error="substitute")
+    found = ids(made.batch(16))
+    assert not {number for number in found if number % 2 or number in BROKEN}
+    for before, after in zip(ids(stream), found, strict=True):
+        assert before == after or before % 2 or before in BROKEN
+    assert ids(made) == found
+    partly = stream.map(odd, on_error="substitute").map(check)
+    with pytest.raises(StageError, match="check"):
+        list(partly.batch(16))
+
+
+def test_when_all_fail_the_error_says_so():
+    def fail(record):
+        raise ValueError("never")
+
+    stream = ref_of(3).stream()
+    with pytest.raises(StageError, match="failed at record"):
+        _ = stream.map(fail, on_error="substitute").spec
+    made = stream.map(fail, spec=stream.spec, on_error="substitute").batch(2)
+    with pytest.raises(StageError, match="so did 100 records that were to come in its place"):
+        next(iter(made))
+
+
+def test_the_first_record_may_be_broken():
+    assert 0 in BROKEN
+    assert ref_of().stream().map(check, on_error="substitute").spec == ref_of().spec
+    found = ids(ref_of().stream().map(check, on_error="substitute").batch(50))
+    assert found == expected(range(COUNT), 0, 0)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_more_errors_than_allowed_are_an_error_that_stays(options):
+    count = len(ref_of().stream().map(check, on_error="substitute").batch(16).rejected())
+    assert count == 0
+    stream = ref_of().stream(shuffle=True)
+    for most, is_enough in ((0, False), (5, False), (1000, True)):
+        loader = stream.map(check, on_error="substitute", max_errors=most).batch(16)
+        batches = iter(loader.prefetch(**options) if options else loader)
+        if is_enough:
+            assert len(list(batches)) == COUNT // 16
+            continue
+        with pytest.raises(StageError, match=f"more than max_errors={most}; .*other ranks"):
+            list(batches)
+    made = stream.map(check, on_error="substitute").batch(16)
+    list(made)
+    rejected = len(made.rejected())
+    exact = stream.map(check, on_error="substitute", max_errors=rejected).batch(16)
+    assert len(list(exact)) == COUNT // 16
+    with pytest.raises(StageError, match="max_errors"):
+        list(stream.map(check, on_error="substitute", max_errors=rejected - 1).batch(16))
+
+
+def test_reading_a_batch_again_counts_nothing_again():
+    loader = ref_of().stream(shuffle=True).map(check, on_error="substitute").batch(16)
+    first = list(loader)
+    count = len(loader.rejected())
+    assert ids([loader.batch_at(3)]) == ids([first[3]])
+    assert len(loader.rejected()) == count
+    plain = ref_of().stream(shuffle=True).map(check, on_error="substitute")
+    list(plain)
+    assert len(plain.rejected()) == count
+
+
+def test_what_ends_the_program_is_not_replaced():
+    def leave(record):
+        sys.exit(3)
+
+    with pytest.raises(SystemExit):
+        next(iter(ref_of().stream().map(leave, spec=ref_of().spec, on_error="substitute").batch(2)))
+    with pytest.raises(ConfigurationError, match="on_error"):
+        ref_of().stream().map(check, on_error="ignore")
+
+
+def test_a_result_of_another_structure_is_an_error():
+    def odd_one(record):
+        return {"other": 1} if int(record["id"]) == 30 else record
+
+    with pytest.raises(StageError, match="record 30 that is not like the first one"):
+        list(ref_of().stream().map(odd_one, on_error="substitute").batch(8))
+
+
+def test_random_chains_of_stops_and_ranks_have_the_same_records_in_the_places(request):
+    for seed in range(request.config.getoption("--substitute-chains")):
+        dice = random.Random(seed)
+        size = dice.randint(30, COUNT)
+        broken = set(dice.sample(range(size), max(1, size // 100))) | ({7} if dice.random() < 0.5 else set())
+
+        def check(record, rng, out, broken=broken):
+            out["id"][...] = -1
+            if int(record["id"]) in broken:
+                raise OSError("truncated")
+            out["id"][...], out["noise"][...] = record["id"], rng.random()
+
+        def stream_at(cursor, rank, ranks, check=check, size=size, seed=seed):
+            stream = ref_of(size).stream(
+                shuffle=True, shuffle_seed=seed, cursor=cursor, shard_rank=rank, num_shards=ranks
+            )
+            return stream.random_map(check, out=OUT, on_error="substitute")
+
+        whole = [(int(one["id"]), float(one["noise"])) for one in stream_at(None, 0, 1)]
+        assert len(set(range(size)) - broken - {number for number, _ in whole}) == 0
+        cursor, seen, ranks = None, [], 4
+        for leg in range(4):
+            steps = None if leg == 3 else dice.randint(0, 4)
+            batch = dice.choice([1, 3, 8])
+            shares, cursors = [], set()
+            for rank in range(ranks):
+                batches = iter(stream_at(cursor, rank, ranks).batch(batch))
+                share = []
+                for _ in range(sys.maxsize if steps is None else steps):
+                    found = next(batches, None)
+                    if found is None:
+                        break
+                    share += list(zip(found["id"].tolist(), found["noise"].tolist(), strict=True))
+                shares.append(share)
+                cursors.add(json.dumps(batches.state_dict()))
+            rows = [
+                share[row] for row in range(max(map(len, shares))) for share in shares if row < len(share)
+            ]
+            seen += rows
+            assert seen == whole[: len(seen)], seed
+            if len({len(share) for share in shares}) > 1 or steps is None:
+                break
+            [state] = cursors
+            cursor, ranks = json.loads(state), dice.randint(1, 5)
+            if cursor["epoch"]:
+                break
+        assert seen == whole[: len(seen)]
+        assert not broken & {number for number, _ in seen}
