@@ -1,9 +1,10 @@
 """Refer to records that are read as a stream: what all references of this library have."""
 
+import copy
 from typing import Any
 
 from yogadl._core.arguments import explains_names
-from yogadl._core.protocols import DataRef, Item_co, Lineage, RandomAccess, lineage_of
+from yogadl._core.protocols import DataRef, Item_co, Lineage, RandomAccess, lineage_of, metadata_of
 from yogadl._core.spec import Spec
 from yogadl._order import Blocks, Drawn, Mixture
 from yogadl._stream import RecordStream, html_of, open_shard, open_stream
@@ -44,6 +45,14 @@ class StreamedRef(DataRef[Item_co]):
         None if the records are not all those of one version.
         """
         return lineage_of(self._records)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """A copy of the facts that were given to the build of this version; views have those of their source.
+
+        Empty if none were given, and if the records are not of one version alone.
+        """
+        return copy.deepcopy(metadata_of(self._records))
 
     def __len__(self) -> int:
         return len(self._records)

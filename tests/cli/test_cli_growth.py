@@ -171,3 +171,15 @@ def test_a_damaged_version_is_told_with_the_log(yoga, tagged, root):
     assert ended.code == 1
     assert "version 1+1" in ended.out
     assert "2.json is damaged" in ended.err
+
+
+def test_metadata_is_kept_and_shown(yoga, root, tmp_path, forgets_modules):
+    script = tmp_path / "kept_data.py"
+    script.write_text("def squares():\n    return [1, 4, 9]\n")
+    given = ["--metadata", 'classes=["even","odd"]', "--metadata", "licence=CC0"]
+    yoga("build", f"{script}:squares", "kept", "1", "-s", root, *given)
+    for command in (["info", "kept", "1"], ["log", "kept"]):
+        assert "metadata" in yoga(*command, "-s", root).out
+        assert '{"classes": ["even", "odd"], "licence": "CC0"}' in yoga(*command, "-s", root).out
+    found = json.loads(yoga("log", "kept", "-s", root, "--json").out)
+    assert found["versions"][0]["metadata"] == {"classes": ["even", "odd"], "licence": "CC0"}

@@ -162,7 +162,7 @@ def test_info_has_stable_keys(yoga, squares, root):
     document = json.loads(yoga("info", "squares", "1", "-s", root, "--json").out)
     assert list(document) == [
         *["storage", "id", "version", "records", "size_bytes", "parts", "created"],
-        *["fingerprint", "digest", "fields", "spec", "builder", "earlier"],
+        *["fingerprint", "digest", "fields", "spec", "builder", "earlier", "metadata"],
     ]
     assert document["fields"] == [
         {"name": "number", "dtype": "int64", "shape": []},

@@ -386,6 +386,10 @@ def test_values_of_any_sizes_in_any_chunks_come_back(tmp_path_factory, kind):
 
 # What other tests cross.
 ELSEWHERE = {
+    "storage/test_storage_metadata.py": [
+        "_format.manifest.MAX_METADATA_BYTES",
+        "_format.manifest._METADATA_DEPTH",
+    ],
     "adapters/tabular/with_datasets/test_arrow_sizes.py": [
         "adapters.arrays._columns._CHUNK_BYTES",
         "adapters.arrays._columns._CHUNK_RECORDS",

@@ -285,6 +285,15 @@ def lineage_of(records: Any) -> Lineage | None:
     return next((view.lineage for view in views if view.fingerprint == records.fingerprint), None)
 
 
+def metadata_of(records: Any) -> dict[str, Any]:
+    """Return the metadata of the version that these records are a view of; empty unless it is one version."""
+    found = getattr(records, "metadata", None)
+    parents = list(parents_of(records))
+    if isinstance(found, dict) or len(parents) != 1:
+        return found if isinstance(found, dict) else {}
+    return metadata_of(parents[0])
+
+
 def grown_versions(records: Any) -> list[Lineage]:
     """Return the versions that begin with others, of these records and of the records that they are views of.
 

@@ -29,6 +29,9 @@ MAX_MANIFEST_BYTES: Final = 2**24
 # The most earlier versions that a manifest names; the newest are kept.
 MOST_EARLIER: Final = 1000
 _BUILD_AGAIN: Final = "delete this version and build it again"
+# The size limit of a version's metadata as JSON text, and of its nesting.
+MAX_METADATA_BYTES: Final = 2**16
+_METADATA_DEPTH: Final = 64
 _SMALL_BYTES: Final = 2**16  # larger items of provenance are left out of a manifest that is too long
 
 
@@ -49,6 +52,7 @@ class Manifest:
         builder: The provenance: the builder's source code, its arguments, library versions.
         token: A value that differs for any other publication, even of the same content.
         earlier: The versions that this one begins with, the oldest first.
+        metadata: What the user keeps with the version, plain JSON.
     """
 
     key: DatasetKey
@@ -63,6 +67,7 @@ class Manifest:
     builder: dict[str, Any] = field(default_factory=dict)
     token: str = ""
     earlier: tuple[Earlier, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
     def needs(self) -> list[str]:
@@ -89,7 +94,51 @@ class Manifest:
         }
         if self.earlier:
             document["continues"] = [dict(vars(version)) for version in self.earlier]
+        if self.metadata:
+            document["metadata"] = self.metadata
         return json.dumps(document, indent=1).encode()
+
+
+def checked_metadata(metadata: Any) -> dict[str, Any]:  # any object that a user gives
+    """Return a copy of a user's metadata for a version.
+
+    Raises:
+        ConfigurationError: if it is no dict of plain JSON, or too long.
+    """
+    if type(metadata) is not dict:
+        raise ConfigurationError(f"metadata must be a dict, not a {type(metadata).__name__}")
+    _check_json(metadata, "metadata", _METADATA_DEPTH)
+    try:
+        text = json.dumps(metadata, allow_nan=False)
+    except ValueError as error:
+        raise ConfigurationError(f"metadata must be JSON: {error}") from error
+    if len(text) > MAX_METADATA_BYTES:
+        raise ConfigurationError(
+            f"metadata takes {len(text)} bytes as JSON, at most {MAX_METADATA_BYTES} are kept: "
+            "make it a field of the records, or a dataset of its own"
+        )
+    copied: dict[str, Any] = json.loads(text)
+    return copied
+
+
+def _check_json(value: Any, where: str, levels: int) -> None:
+    if levels < 0:
+        raise ConfigurationError(f"metadata is nested more than {_METADATA_DEPTH} deep")
+    if type(value) is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                raise ConfigurationError(
+                    f"the keys of {where:.200} must be str, as JSON's are, not {key!r:.100}"
+                )
+            _check_json(item, f"{where}[{key!r}]", levels - 1)
+    elif type(value) is list:
+        for number, item in enumerate(value):
+            _check_json(item, f"{where}[{number}]", levels - 1)
+    elif value is not None and type(value) not in (str, int, float, bool):
+        raise ConfigurationError(
+            f"{where:.200} is a {type(value).__name__}, which JSON lacks: give dict, list, str, int, float, "
+            "bool or None"
+        )
 
 
 def shorten_to_limit(manifest: Manifest) -> Manifest:
@@ -191,6 +240,7 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
             builder=document["builder"],
             token=document["token"],
             earlier=tuple(_parse_earlier(entry) for entry in document.get("continues", ())),
+            metadata=document.get("metadata", {}),
         )
     except (KeyError, TypeError, CacheFormatError) as error:
         problem = f"{error}" if isinstance(error, CacheFormatError) else f"{error!r:.200}"
@@ -226,6 +276,7 @@ def _has_valid_types(manifest: Manifest, document: dict[str, Any]) -> bool:
     table_name: object = manifest.table_sha256
     fingerprint: object = manifest.fingerprint
     builder: object = manifest.builder
+    metadata: object = manifest.metadata
     created: object = manifest.created
     return bool(
         isinstance(table_name, str)
@@ -233,6 +284,7 @@ def _has_valid_types(manifest: Manifest, document: dict[str, Any]) -> bool:
         and isinstance(fingerprint, str)
         and is_hash(fingerprint, 32)
         and isinstance(builder, dict)
+        and isinstance(metadata, dict)
         and isinstance(document["token"], str)
         and (type(created) is float or (type(created) is int and abs(created) < 2**63))
         and len(document["codec"]) == len(manifest.spec.fields) > 0

@@ -41,15 +41,18 @@ class ArrowWriter:
         format: "parquet", or "arrow": Arrow's own format.
         spec: The structure of a record.
         fingerprint: The data's fingerprint, kept in the file's metadata with the spec.
+        metadata: The metadata of the version, kept there, too.
 
     Raises:
         UnsupportedDataError: if two fields would get the same column.
     """
 
-    def __init__(self, folder: Path, format: str, spec: Spec, fingerprint: str) -> None:
+    def __init__(
+        self, folder: Path, format: str, spec: Spec, fingerprint: str, metadata: dict[str, Any]
+    ) -> None:
         self._spec = spec
         leaves = [_field_of(field.leaf) for field in spec.fields]
-        described = {"spec": spec.to_json(), "fingerprint": fingerprint}
+        described = {"spec": spec.to_json(), "fingerprint": fingerprint, "metadata": metadata}
         columns = _columns_of(spec, iter(leaves))
         self._schema = pa.schema(columns, {"yogadl": json.dumps(described)})
         open_file = pq.ParquetWriter if format == "parquet" else pa.ipc.new_file

@@ -247,6 +247,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="call the function with this argument; may be repeated",
     )
     parser.add_argument(
+        "--metadata",
+        metavar="NAME=VALUE",
+        type=parse_argument,
+        action="append",
+        help="keep this value, JSON or text, with the version; may be repeated",
+    )
+    parser.add_argument(
         "--replace", action="store_true", help="build again and replace the version if it exists"
     )
     parser.add_argument(
@@ -322,6 +329,7 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
         "part_bytes": arguments.part_bytes,
         "allow_pickle": arguments.allow_pickle,
         "check_space": not arguments.no_space_check,
+        "metadata": arguments.metadata and dict(arguments.metadata),
     }
 
 
@@ -551,7 +559,8 @@ def run_task(
         return False
     if arguments.commit:
         builder = getattr(data, "provenance", {}) | call.manifest()
-        return build._all.commit(builder, replaces=arguments.replace)
+        metadata = BuildOptions(metadata=options_of(arguments)["metadata"]).metadata
+        return build._all.commit(builder, replaces=arguments.replace, metadata=metadata)
     return _write(build._all, arguments)
 
 

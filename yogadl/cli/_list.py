@@ -1,6 +1,7 @@
 """List datasets and versions, and show one."""
 
 import argparse
+import json
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,7 @@ def info_to_json(info: DatasetInfo) -> dict[str, Any]:
         "spec": info.spec.to_json(),
         "builder": _builder_to_json(info.builder),
         "earlier": [dict(vars(earlier)) for earlier in info.earlier],
+        "metadata": _finite(info.metadata),
     }
 
 
@@ -116,6 +118,8 @@ def _lines(info: DatasetInfo) -> list[tuple[str, str]]:
         last = info.earlier[-1]
         more = info.records - last.records
         lines.append(("continues", _text(f"version {last.version}, with {counted(more, 'record')} more")))
+    if info.metadata:
+        lines.append(("metadata", cut(_text(json.dumps(info.metadata)), width() - 13)))
     builder = info.builder
     if builder.get("function"):
         lines.append(("from", _text(builder["function"])))
@@ -332,11 +336,14 @@ def _history_lines(logged: LoggedVersion) -> Iterator[str]:
     tags = f"  ({', '.join(logged.tags)})" if logged.tags else ""
     yield f"{day_and_time(logged.created)}  version {logged.version}{tags}"
     what = f"{counted(logged.records, 'record')} in {counted(logged.parts, 'file')}"
+    about = f"    metadata {cut(_text(json.dumps(logged.metadata)), width() - 13)}"
     if logged.before is None:
         yield f"    {what}, {size(logged.added_bytes)}"
+        yield from [about] if logged.metadata else []
         return
     added, shared = size(logged.added_bytes), size(logged.shared_bytes)
     yield f"    {what}; {added} added, {shared} shared with {logged.before}"
+    yield from [about] if logged.metadata else []
     assert logged.explanation is not None  # an entry with a previous version has an explanation
     for line in str(logged.explanation).splitlines()[1:]:
         yield f"  {line}"
@@ -349,7 +356,7 @@ def _line_of(move: TagMove) -> str:
 
 def _logged_to_json(logged: LoggedVersion) -> dict[str, Any]:
     document = {name: value for name, value in vars(logged).items() if name not in ("explanation", "earlier")}
-    document["created"] = moment(logged.created)
+    document["created"], document["metadata"] = moment(logged.created), _finite(logged.metadata)
     document["earlier"] = [dict(vars(earlier)) for earlier in logged.earlier]
     explanation = logged.explanation
     document["differences"] = [asdict(each) for each in explanation.differences] if explanation else []

@@ -43,6 +43,7 @@ class DatasetInfo:
     created: float
     builder: dict[str, Any]
     earlier: tuple[Earlier, ...] = ()  # the versions that it begins with, the oldest first
+    metadata: dict[str, Any] | None = None  # what the user keeps with the version; {} if nothing
 
 
 class ReadingStorage:
@@ -124,6 +125,7 @@ class ReadingStorage:
             created=manifest.created,
             builder=manifest.builder,
             earlier=manifest.earlier,
+            metadata=manifest.metadata,
         )
 
     def verify(
@@ -355,6 +357,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         allow_pickle: bool = False,
         progress: "bool | Progress | None" = None,
         check_space: bool = True,
+        metadata: dict[str, Any] | None = None,
     ) -> None:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
@@ -373,6 +376,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             progress: Whether to show a progress bar; ``None``: only on a terminal; or a function to call.
             check_space: Whether to refuse, before anything is read, a build that certainly needs more space
                 than the disk has: of arrays, tables and other sources with known length and shapes.
+            metadata: Facts to keep with the version, as plain JSON of at most 64 KiB, such as the names of
+                classes: `RecordsRef.metadata` returns them. They are not part of the fingerprint.
 
         Raises:
             UnsupportedDataError: if a record can't be stored; the error names field and record.
@@ -382,7 +387,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         key = DatasetKey(dataset_id, dataset_version)
-        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
+        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine, metadata)
         build_version(self._backend, key, lambda: data, options)
 
     @explains_names()
@@ -399,6 +404,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         allow_pickle: bool = False,
         progress: "bool | Progress | None" = None,
         check_space: bool = True,
+        metadata: dict[str, Any] | None = None,
     ) -> None:
         """Build a version from all records of another version, followed by new records.
 
@@ -419,6 +425,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             allow_pickle: As for `submit`.
             progress: As for `submit`.
             check_space: As for `submit`.
+            metadata: As for `submit`; if not given, the new version has that of the other version.
 
         Raises:
             DatasetNotFoundError: if the base version does not exist.
@@ -431,7 +438,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
-        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
+        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine, metadata)
         append(self._backend, key, lambda: data, base, options)
 
     @explains_names()
@@ -517,6 +524,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         progress: "bool | Progress | None" = None,
         check: bool = False,
         check_space: bool = True,
+        metadata: dict[str, Any] | None = None,
     ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once.
 
@@ -541,6 +549,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             progress: As for `submit`.
             check: As for `fetch`.
             check_space: As for `submit`.
+            metadata: As for `submit`; an existing version keeps its own.
 
         Raises:
             ConfigurationError: if the arguments make no sense; from the function returned, if the version is
@@ -550,7 +559,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         DatasetKey(dataset_id, dataset_version)
-        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine)
+        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine, metadata)
         return lambda function: cached(self._backend, dataset_id, dataset_version, options, check, function)
 
 

@@ -7,6 +7,7 @@ computes statistics, histograms and images of the records; `markup` writes HTML,
 import base64
 import hashlib
 import itertools
+import json
 import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -266,6 +267,7 @@ _MOST_LINES: Final = 40
 _MOST_ARGUMENTS: Final = 100
 _MOST_CODE_CHARACTERS: Final = 20_000
 _FINGERPRINT_CHARACTERS: Final = 12
+_METADATA_CHARACTERS: Final = 1000
 # `_provenance` hashes the source in this form, so that a change without effect does not change the version.
 _SOURCE: Final = "Its source code, reformatted, without decorators, annotations, docstrings and comments"
 _SOFTWARE: Final = {"yogadl": "yogadl", "python": "Python", "numpy": "numpy", "system": "system"}
@@ -282,6 +284,9 @@ def origin_section(info: DatasetInfo) -> str:
         last = info.earlier[-1]
         more = counted(info.records - last.records, "record")
         entries.append(("continues", f"version {text(last.version)}, with {more} more"))
+    if info.metadata:
+        shown = f"{json.dumps(info.metadata):.{_METADATA_CHARACTERS}}"
+        entries.append(("metadata", element("code", text(shown))))
     given = builder.get("arguments")
     arguments = given if isinstance(given, dict) else {}
     rows = [[text(name), element("code", text(value))]

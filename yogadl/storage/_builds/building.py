@@ -18,6 +18,7 @@ from yogadl._core.columns import Columns
 from yogadl._core.key import DatasetKey, is_version, new_key
 from yogadl._core.progress import Progress, Tally, must_log, report_to_both, showing_progress
 from yogadl._core.protocols import DataRef
+from yogadl._format.manifest import checked_metadata
 from yogadl._provenance.builder import Call, sha256_of_data
 from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import Source, open_source
@@ -26,7 +27,7 @@ from yogadl.storage import _names
 from yogadl.storage._builds.build import PlannedBuild, describe_machine, digest_replaced
 from yogadl.storage._builds.executors import ENGINES, write_all, write_by_source
 from yogadl.storage._builds.options import BuildOptions
-from yogadl.storage._builds.partitions import Partitions, Shares
+from yogadl.storage._builds.partitions import Partitions, Shares, with_metadata
 from yogadl.storage._builds.receipts import ending_before
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss
 from yogadl.storage._catalogue.tags import refuse_tag
@@ -102,14 +103,17 @@ class PartitionedBuild:
                 partition, records, part_bytes=part_bytes, allow_pickle=allow_pickle, progress=progress
             )
 
-    def commit(self) -> None:
+    def commit(self, *, metadata: dict[str, Any] | None = None) -> None:
         """Publish the cache, after all partitions are written. Any task may call it, also several times.
+
+        Args:
+            metadata: As for `CacheStorage.submit`; that of the first task to commit is used.
 
         Raises:
             ConfigurationError: if a partition is not written yet.
             UnsupportedDataError: if partitions have different structures.
         """
-        self._all.commit({})
+        self._all.commit({}, metadata=None if metadata is None else checked_metadata(metadata))
 
 
 def begin_build(
@@ -266,7 +270,7 @@ def _build(
                 tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
                 write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
             receipts = build.receipts()
-        content = planned.content(receipts)
+        content = with_metadata(planned.content(receipts), options.metadata)
         builder = machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
         build.publish(content, builder, exclusion, replaces=replaces, aside=aside)
 

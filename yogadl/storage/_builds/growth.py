@@ -104,7 +104,7 @@ def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callabl
         new = [replace(r, first_record=r.first_record + manifest.records) for r in receipts]
         found = content_of([*before, *new])
         _warn_of_varying_shapes(manifest, found.spec)
-        return replace(found, earlier=earlier_of(manifest))
+        return replace(found, earlier=earlier_of(manifest), metadata=manifest.metadata)
 
     return PlannedBuild(data(), partial(_check_like, manifest), content)
 
@@ -274,7 +274,7 @@ def _compacted(catalogue: Catalogue, base: DatasetKey) -> PlannedBuild:
                 f"the records of {base} do not have the fingerprint of its manifest: build the dataset "
                 "again, or restore the files"
             )
-        return replace(found, earlier=manifest.earlier)
+        return replace(found, earlier=manifest.earlier, metadata=manifest.metadata)
 
     return PlannedBuild(_Stored(catalogue, published), content=content)
 

@@ -1,9 +1,10 @@
 """The options of a build, checked before it begins."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from yogadl._core.arguments import int_argument
+from yogadl._format.manifest import checked_metadata
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class BuildOptions:
         check_space: Whether to refuse a build that certainly needs more space than the disk has.
         engine: Any executor, or the name of one in `ENGINES`, whose tasks read the source in place of worker
             processes.
+        metadata: What is kept with the version; ``None``: what the version that this one continues has.
     """
 
     workers: int = 0
@@ -34,9 +36,12 @@ class BuildOptions:
     progress: "bool | Progress | None" = None
     check_space: bool = True
     engine: "Executor | str | None" = None
+    metadata: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         int_argument("workers", self.workers)
+        if self.metadata is not None:
+            object.__setattr__(self, "metadata", checked_metadata(self.metadata))
         if self.engine is not None:
             self._check_engine()
         if self.part_bytes is not None and (type(self.part_bytes) is not int or self.part_bytes < 1):

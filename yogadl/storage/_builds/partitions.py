@@ -12,7 +12,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from yogadl._core.key import DatasetKey
@@ -379,12 +379,15 @@ class Partitions:
             root.remove(name)
             return None
 
-    def commit(self, builder: dict[str, Any], *, replaces: bool = True) -> bool:
+    def commit(
+        self, builder: dict[str, Any], *, replaces: bool = True, metadata: dict[str, Any] | None = None
+    ) -> bool:
         """Publish the cache with a description of its builder; return whether this call did.
 
         Args:
             builder: Entries of the manifest's description of the builder, beside run and machine.
             replaces: Whether the cache replaces an existing version.
+            metadata: What is kept with the version.
 
         Raises:
             ConfigurationError: if a partition is not written yet.
@@ -405,9 +408,8 @@ class Partitions:
                 if self.is_published("" if self.is_named else made_of):
                     return False
                 raise
-            is_new = self.publish(
-                content_of(receipts), machine | builder, exclusion, replaces=replaces, aside=aside
-            )
+            content = with_metadata(content_of(receipts), metadata)
+            is_new = self.publish(content, machine | builder, exclusion, replaces=replaces, aside=aside)
         clear_unresumable(self.backend, self.key.id, aside)
         return is_new
 
@@ -478,6 +480,11 @@ class Partitions:
             folder = f"{_names.builds(self.key)}/{run}"
             if _names.is_parallel(run) and folder != self.folder:
                 put_aside(root, folder, _names.unresumable(self.key, secrets.token_hex(8)))
+
+
+def with_metadata(content: Content, metadata: dict[str, Any] | None) -> Content:
+    """Return the content with the metadata of this build, if any is given."""
+    return content if metadata is None else replace(content, metadata=metadata)
 
 
 def _made_by(written: WrittenParts) -> str:

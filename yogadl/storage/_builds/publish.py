@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from yogadl._core.key import DatasetKey
@@ -38,12 +38,14 @@ class Content:
         table: The part table.
         run: The hash of all records.
         earlier: The versions that it begins with, the oldest first.
+        metadata: What the user keeps with the version.
     """
 
     spec: Spec
     table: PartTable
     run: RunHash
     earlier: tuple[Earlier, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 def publish(
@@ -92,6 +94,7 @@ def publish(
         builder=builder if exclusion.term is None else builder | {"lease_epoch": exclusion.term},
         token=secrets.token_hex(8),
         earlier=content.earlier,
+        metadata=content.metadata,
     )
     manifest = shorten_to_limit(made)
     if replaces:

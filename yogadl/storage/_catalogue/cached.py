@@ -212,6 +212,11 @@ class CachedRecords:
         """The name of the version, and the versions that it begins with."""
         return Lineage(self._key.id, self._key.version, self._tag, self.open()[0].earlier)
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the user keeps with the version."""
+        return self.open()[0].metadata
+
     def version_with(self, fingerprint: str) -> str | None:
         """Return which of the last twenty versions of this dataset, by name, has a fingerprint, if any."""
         for version in reversed(self._storage.versions(self._key.id)[-20:]):

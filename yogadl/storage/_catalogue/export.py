@@ -152,7 +152,7 @@ def _open_writer(format: str, work: Path, ref: RecordsRef) -> Writer:
     if format == NPY:
         return NpyWriter(work, ref)
     adapter = importlib.import_module(f"yogadl.adapters.{_ADAPTERS[format]}")
-    writer: Writer = adapter.ArrowWriter(work, format, ref.spec, ref.fingerprint)
+    writer: Writer = adapter.ArrowWriter(work, format, ref.spec, ref.fingerprint, ref.metadata)
     return writer
 
 
@@ -220,6 +220,7 @@ class NpyWriter:
             "fields": fields,
             "spec": ref.spec.to_json(),
             "fingerprint": ref.fingerprint,
+            "metadata": ref.metadata,
         }
         (folder / "spec.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
 

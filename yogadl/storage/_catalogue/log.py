@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.protocols import Earlier
@@ -93,6 +94,7 @@ class LoggedVersion:
         added_bytes: The size of its other files.
         explanation: The differences between the code, values and arguments that built the two, or ``None``
             for the first.
+        metadata: What the user keeps with the version; {} if nothing.
     """
 
     version: str
@@ -106,6 +108,7 @@ class LoggedVersion:
     shared_bytes: int
     added_bytes: int
     explanation: Explanation | None
+    metadata: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,7 @@ def _logged(
             shared_bytes=shared,
             added_bytes=sum(sizes[version].values()) - shared,
             explanation=None if before is None else explain(before, manifest),
+            metadata=manifest.metadata,
         )
 
 
