@@ -127,6 +127,8 @@ yogadl.storage._remote.ranges Ranges
 yogadl.storage._files.bucket_root BucketRoot
 yogadl.storage._remote.opener MirrorOpener remote_backend
 yogadl.storage._builds.building cut=records_per_share
+yogadl.storage._builds.left_out LeftOut
+yogadl._format.manifest MAX_METADATA_BYTES
 yogadl.storage._remote.requests Spending
 yogadl.storage._remote.requests DaemonThreads
 """

@@ -31,6 +31,8 @@ MOST_EARLIER: Final = 1000
 _BUILD_AGAIN: Final = "delete this version and build it again"
 # The size limit of a version's metadata as JSON text, and of its nesting.
 MAX_METADATA_BYTES: Final = 2**16
+# The name in a version's metadata under which its builds list the records that they left out.
+LEFT_OUT: Final = "left_out"
 _METADATA_DEPTH: Final = 64
 _SMALL_BYTES: Final = 2**16  # larger items of provenance are left out of a manifest that is too long
 
@@ -107,6 +109,8 @@ def checked_metadata(metadata: Any) -> dict[str, Any]:  # any object that a user
     """
     if type(metadata) is not dict:
         raise ConfigurationError(f"metadata must be a dict, not a {type(metadata).__name__}")
+    if LEFT_OUT in metadata:
+        raise ConfigurationError(f"metadata: builds keep {LEFT_OUT!r} themselves: give another name")
     _check_json(metadata, "metadata", _METADATA_DEPTH)
     try:
         text = json.dumps(metadata, allow_nan=False)

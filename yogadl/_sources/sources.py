@@ -22,7 +22,7 @@ from yogadl._core.columns import (
 )
 from yogadl._core.leaf import OBJECT, Leaf, is_masked, leaf_at
 from yogadl._core.spec import Keys, Node, Spec, node_of
-from yogadl.errors import UnsupportedDataError
+from yogadl.errors import StageError, UnsupportedDataError, YogaError
 
 # The package or module of an object, and the adapter in `yogadl.adapters` that reads such objects. The
 # adapter is imported at the first such object; its function `source` returns the source or None.
@@ -82,6 +82,10 @@ class Resumable(Protocol):
 
     def restore(self, state: bytes) -> None:
         """Continue from a state that `state` returned, perhaps in an earlier process."""
+
+
+# Called with the index of a record that can't be read, and the reason.
+LeaveOut = Callable[[int, str], None]
 
 
 def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
@@ -332,6 +336,39 @@ def file_of(data: Any, number: int) -> str | None:
     return None
 
 
+def runs_that_can_be_read(
+    read: Callable[[range], Any], first: int, end: int, at_once: int, leave_out: LeaveOut
+) -> Iterator[Any]:
+    """Yield what `read` returns for records from `first` to `end`, without those that can't be read.
+
+    Raises:
+        YogaError: if the reason is not an error of the user's code, such as a damaged cache.
+    """
+    for start in range(first, end, at_once):
+        run = range(start, min(start + at_once, end))
+        found = []
+        try:
+            found.append(read(run))
+        except Exception as error:  # noqa: BLE001  (a user's code may raise anything)
+            reason = _reason_of(error)
+            for index in run:
+                if len(run) > 1:
+                    try:
+                        found.append(read(range(index, index + 1)))
+                        continue
+                    except Exception as of_one:  # noqa: BLE001
+                        reason = _reason_of(of_one)
+                leave_out(index, reason)
+        yield from found
+
+
+def _reason_of(error: Exception) -> str:
+    cause = error.__cause__ if isinstance(error, StageError) else error
+    if cause is None or isinstance(cause, YogaError | MemoryError):
+        raise error
+    return f"{type(cause).__name__}: {cause}"
+
+
 class ItemsSource:
     """Any object with ``__len__`` and ``__getitem__``, read by position.
 
@@ -343,10 +380,38 @@ class ItemsSource:
     def __init__(self, data: Any, *, allow_pickle: bool = False) -> None:
         self.length = len(data)
         self.is_costly = type(data) not in (list, tuple)
-        self._data = data
+        self._data, self._allow_pickle = data, allow_pickle
+        self._spec: Spec | None = None
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
-        self.spec = Spec.of_record(self._read([0], None)[0], 0, allow_pickle)
+
+    @property
+    def spec(self) -> Spec:
+        """The structure of the first record."""
+        if self._spec is None:
+            self._spec = self._spec_of(range(1))
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: Spec) -> None:
+        self._spec = spec
+
+    def _spec_of(self, run: range) -> Spec:
+        return Spec.of_record(self._read(run[:1], None)[0], run[0], self._allow_pickle)
+
+    def find_spec(self) -> None:
+        """Let the structure be that of the first record that can be read.
+
+        Raises:
+            UnsupportedDataError: if there is none.
+        """
+        reasons: list[str] = []
+        found = runs_that_can_be_read(
+            self._spec_of, 0, self.length, 1, lambda _, reason: reasons.append(reason)
+        )
+        self._spec = next(found, None)
+        if self._spec is None:
+            raise UnsupportedDataError(f"none of {self.length} records can be read; the first: {reasons[0]}")
 
     def file_of(self, number: int) -> str | None:
         """Return the path of a record's file, if the data lists it."""
@@ -387,6 +452,12 @@ class ItemsSource:
         source.length = end - first
         return source
 
+    def readable_chunks(self, first: int, end: int, leave_out: LeaveOut) -> Iterator[Columns]:
+        """Yield the records from `first` to `end` that can be read."""
+        at_once = 64 if hasattr(self._data, "__getitems__") else 1
+        runs = runs_that_can_be_read(self.items, first, end, at_once, leave_out)
+        return chunks(self.spec, itertools.chain.from_iterable(runs), first)
+
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""
         if hasattr(self._data, "__getitems__"):
@@ -421,9 +492,16 @@ class RecordsSource:
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
 
+    def readable_chunks(self, first: int, end: int, leave_out: LeaveOut) -> Iterator[Columns]:
+        """Yield the records from `first` to `end` that can be read."""
+        at_once = max(1, CHUNK_BYTES // max(1, self._records.record_bytes))
+        return runs_that_can_be_read(self._columns, first, end, at_once, leave_out)
+
+    def _columns(self, run: range) -> Columns:
+        return list(self._records.columns(np.array(run, np.int64)))
+
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""
         count = max(1, CHUNK_BYTES // max(1, self._records.record_bytes))
         for first in range(start, self.length, count):
-            indices = np.arange(first, min(first + count, self.length), dtype=np.int64)
-            yield list(self._records.columns(indices))
+            yield self._columns(range(first, min(first + count, self.length)))

@@ -41,8 +41,8 @@ from yogadl._views.stages import (
     ignore_duration,
     with_options,
 )
-from yogadl._views.views import origin_of
-from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
+from yogadl._views.views import SlicedRecords, origin_of
+from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError, YogaError
 
 _MOST_ATTEMPTS: Final = 100  # to replace one record
 
@@ -362,6 +362,22 @@ class MappedRecords:
         """Read records in the order of `indices`."""
         found = self.chain.columns(indices, ())
         return found if fields is None else [found[number] for number in fields]
+
+
+def with_found_spec(records: Any) -> Any:
+    """Return records whose structure is that of the first record for which no function raises."""
+    if not isinstance(records, MappedRecords):
+        return records
+    chain, end = records.chain, len(records)
+    for first in range(min(_MOST_ATTEMPTS, end)):
+        try:
+            found = replace(chain, source=SlicedRecords(chain.source, range(first, end))).spec
+        except StageError as error:
+            if isinstance(error.__cause__, YogaError | None):
+                raise
+        else:
+            return MappedRecords(replace(chain, declared_spec=found))
+    return records
 
 
 def file_of(records: RandomAccess, index: int) -> str | None:

@@ -2,21 +2,14 @@
 
 import argparse
 import contextlib
-import importlib.machinery
-import importlib.util
-import inspect
 import logging
 import re
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from types import CodeType, ModuleType
 from typing import Any
 
-from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._core.key import AUTO, DatasetKey, new_key
 from yogadl._core.progress import ProgressDisplay, Tally, showing_progress
 from yogadl._provenance.builder import Call, Describer
@@ -31,8 +24,8 @@ from yogadl.cli._arguments import (
     parse_size,
 )
 from yogadl.cli._list import info_to_json
-from yogadl.cli._output import ago, contents, counted, cut, duration, error_line, note, say, say_json
-from yogadl.errors import ConfigurationError, YogaError
+from yogadl.cli._output import ago, contents, counted, duration, note, say, say_json
+from yogadl.cli._target import Target, check_arguments, errors_in_one_line, load, parse_argument
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._builds.building import begin_build, build_version
 from yogadl.storage._builds.cacheable import warn_if_stale
@@ -40,158 +33,6 @@ from yogadl.storage._builds.executors import counts_of
 from yogadl.storage._builds.growth import append, warn_if_other_base
 from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.partitions import Partitions
-
-
-@dataclass(frozen=True)
-class Target:
-    """The name of a function in a file; a name with dots is inside of a class."""
-
-    path: Path
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.name}"
-
-    @staticmethod
-    def parse(text: str) -> "Target":
-        """Return the target in a text such as ``data.py:squares``."""
-        path, _, name = text.rpartition(":")
-        if not path or not all(part.isidentifier() for part in name.split(".")):
-            raise argparse.ArgumentTypeError(
-                f"give a file and a function, as in data.py:squares, not {text!r}"
-            )
-        return Target(Path(path).expanduser(), name)
-
-
-def parse_argument(text: str) -> tuple[str, Any]:
-    """Return name and value of a text such as ``count=1000``; a value that is no JSON stays a string."""
-    name, separator, value = text.partition("=")
-    if not separator or not name.isidentifier():
-        raise argparse.ArgumentTypeError(f"give name=value, as in count=1000, not {text!r}")
-    try:
-        return name, parse_json(value, most_digits=MANY_DIGITS)
-    except ValueError:
-        return name, value
-
-
-def load(target: Target) -> Callable[..., Any]:
-    """Import the file, as ``python FILE`` would, and return the function.
-
-    Raises:
-        ConfigurationError: if there is no such file or function.
-        Exception: any error that the file raises.
-    """
-    path = target.path.absolute()
-    if not path.is_file():
-        raise ConfigurationError(f"there is no file {target.path}")
-    module = _load_module(path)
-    attribute: Any = module
-    for part in target.name.split("."):
-        attribute = getattr(attribute, part, None)
-    if callable(attribute):
-        function: Callable[..., Any] = attribute
-        return function
-    if attribute is not None:
-        raise ConfigurationError(
-            f"{target.name} of {target.path} is not a function, but a {type(attribute).__name__}; "
-            "give a function that returns it"
-        )
-    names = _function_names(module)
-    alternatives = f"there are {', '.join(names)}" if names else "it has none at all"
-    raise ConfigurationError(f"{target.path} has no function {target.name}; {alternatives}")
-
-
-def check_arguments(target: Target, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """Raise a `ConfigurationError` that shows the function's signature if these arguments do not fit it."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return  # a callable without a signature: the call itself fails if the arguments do not fit
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        raise ConfigurationError(
-            f"{target.name}{cut(str(signature), 200)}: {error}; arguments are given as --arg name=value"
-        ) from None
-
-
-@contextlib.contextmanager
-def errors_in_one_line(path: Path, shows_traceback: bool = False) -> Iterator[None]:
-    """Turn any error of the user's code into a `YogaError` of one line that names the line of the file.
-
-    Raises:
-        YogaError: in place of the error.
-    """
-    try:
-        yield
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
-        if shows_traceback:
-            traceback.print_exc()
-        if isinstance(error, YogaError):
-            raise
-        hint = "" if shows_traceback else "; --traceback shows the whole traceback"
-        raise YogaError(_message_of(error, path) + hint) from error
-
-
-def _message_of(error: BaseException, path: Path) -> str:
-    kind = type(error).__name__
-    if isinstance(error, SyntaxError):
-        return f"{error.filename or path.name}, line {error.lineno}: {kind}: {error.msg}"
-    lines = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
-    ]
-    where = f"{path.name}, line {lines[-1]}: " if lines else ""
-    text = error_line(error)
-    notes: Sequence[str] = getattr(error, "__notes__", ())
-    notes_text = ", ".join(" ".join(note.split()) for note in notes)
-    return f"{where}{kind}{text and ': '}{text}{notes_text and f' ({notes_text})'}"
-
-
-class _FreshLoader(importlib.machinery.SourceFileLoader):
-    """Load a file without the bytecode cache, which misses a change in the same second to the same size."""
-
-    def get_code(self, fullname: str) -> CodeType | None:
-        return self.source_to_code(self.get_data(self.path), self.path)
-
-
-def _load_module(path: Path) -> ModuleType:
-    name = path.stem
-    other = sys.modules.get(name)
-    has_other_module = name in sys.stdlib_module_names or (
-        other is not None and getattr(other, "__file__", None) != str(path)
-    )
-    # The file's folder is put on the path, so that the file can import its neighbours, and workers can import
-    # the file. If another module has the file's name, the folder comes last, so as not to hide that module.
-    sys.path.insert(len(sys.path) if has_other_module else 0, str(path.parent))
-    if has_other_module:
-        name = f"_yogadl_build_{name}"
-    if path.suffix != ".py":
-        raise ConfigurationError(f"{path} is not a Python file; its name must end in .py")
-    loader = _FreshLoader(name, str(path))
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    assert spec is not None  # because the loader is given
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    if has_other_module:
-        import cloudpickle
-
-        cloudpickle.register_pickle_by_value(module)  # workers can't import it
-    return module
-
-
-def _function_names(module: ModuleType) -> list[str]:
-    return [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_")
-        and callable(value)
-        and getattr(value, "__module__", None) == module.__name__
-    ]
 
 
 def add_build_arguments(parser: argparse.ArgumentParser) -> None:
@@ -267,6 +108,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--part-bytes", metavar="SIZE", type=parse_size, help="the largest size of a file, e.g. 256MB or 1GiB"
     )
     parser.add_argument(
+        "--on-error",
+        choices=("raise", "skip"),
+        default="raise",
+        help="skip: leave out records that can't be read, and list them in the version's metadata",
+    )
+    parser.add_argument(
         "--allow-pickle", action="store_true", help="pickle objects that have no other stored form"
     )
     parser.add_argument(
@@ -330,6 +177,7 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
         "allow_pickle": arguments.allow_pickle,
         "check_space": not arguments.no_space_check,
         "metadata": arguments.metadata and dict(arguments.metadata),
+        "on_error": arguments.on_error,
     }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from yogadl._core.key import DatasetKey
 from yogadl._core.printable import printable
 from yogadl._core.shown import names_of, row_of_field
+from yogadl._format.manifest import LEFT_OUT
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, open_existing, open_version
 from yogadl.cli._output import (
     ago,
@@ -336,14 +337,20 @@ def _history_lines(logged: LoggedVersion) -> Iterator[str]:
     tags = f"  ({', '.join(logged.tags)})" if logged.tags else ""
     yield f"{day_and_time(logged.created)}  version {logged.version}{tags}"
     what = f"{counted(logged.records, 'record')} in {counted(logged.parts, 'file')}"
-    about = f"    metadata {cut(_text(json.dumps(logged.metadata)), width() - 13)}"
+    metadata = dict(logged.metadata or {})
+    left_out = metadata.pop(LEFT_OUT, None)
+    about = (
+        [f"    left out {counted(left_out['count'], 'record')} that could not be read"] if left_out else []
+    )
+    if metadata:
+        about.append(f"    metadata {cut(_text(json.dumps(metadata)), width() - 13)}")
     if logged.before is None:
         yield f"    {what}, {size(logged.added_bytes)}"
-        yield from [about] if logged.metadata else []
+        yield from about
         return
     added, shared = size(logged.added_bytes), size(logged.shared_bytes)
     yield f"    {what}; {added} added, {shared} shared with {logged.before}"
-    yield from [about] if logged.metadata else []
+    yield from about
     assert logged.explanation is not None  # an entry with a previous version has an explanation
     for line in str(logged.explanation).splitlines()[1:]:
         yield f"  {line}"

@@ -7,7 +7,7 @@ does not load them.
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
 
 from yogadl._core.arguments import explains_names
 from yogadl._core.frozen import frozen
@@ -358,6 +358,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         progress: "bool | Progress | None" = None,
         check_space: bool = True,
         metadata: dict[str, Any] | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
@@ -378,6 +379,9 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 than the disk has: of arrays, tables and other sources with known length and shapes.
             metadata: Facts to keep with the version, as plain JSON of at most 64 KiB, such as the names of
                 classes: `RecordsRef.metadata` returns them. They are not part of the fingerprint.
+            on_error: "skip": records that raise an error while they are read are left out, of an object with
+                ``__len__`` and ``__getitem__`` or a `DataRef`. The version's metadata list them as
+                ``"left_out"``. A record that does not fit the others is an error in any case.
 
         Raises:
             UnsupportedDataError: if a record can't be stored; the error names field and record.
@@ -387,7 +391,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         key = DatasetKey(dataset_id, dataset_version)
-        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine, metadata)
+        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error
+        options = BuildOptions(workers, *terms)
         build_version(self._backend, key, lambda: data, options)
 
     @explains_names()
@@ -405,6 +410,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         progress: "bool | Progress | None" = None,
         check_space: bool = True,
         metadata: dict[str, Any] | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         """Build a version from all records of another version, followed by new records.
 
@@ -426,6 +432,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             progress: As for `submit`.
             check_space: As for `submit`.
             metadata: As for `submit`; if not given, the new version has that of the other version.
+            on_error: As for `submit`.
 
         Raises:
             DatasetNotFoundError: if the base version does not exist.
@@ -438,7 +445,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
-        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine, metadata)
+        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error
+        options = BuildOptions(workers, *terms)
         append(self._backend, key, lambda: data, base, options)
 
     @explains_names()
@@ -525,6 +533,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         check: bool = False,
         check_space: bool = True,
         metadata: dict[str, Any] | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
     ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once.
 
@@ -550,6 +559,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             check: As for `fetch`.
             check_space: As for `submit`.
             metadata: As for `submit`; an existing version keeps its own.
+            on_error: As for `submit`.
 
         Raises:
             ConfigurationError: if the arguments make no sense; from the function returned, if the version is
@@ -559,7 +569,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         DatasetKey(dataset_id, dataset_version)
-        options = BuildOptions(workers, part_bytes, allow_pickle, progress, check_space, engine, metadata)
+        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error
+        options = BuildOptions(workers, *terms)
         return lambda function: cached(self._backend, dataset_id, dataset_version, options, check, function)
 
 

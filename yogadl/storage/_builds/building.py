@@ -18,16 +18,19 @@ from yogadl._core.columns import Columns
 from yogadl._core.key import DatasetKey, is_version, new_key
 from yogadl._core.progress import Progress, Tally, must_log, report_to_both, showing_progress
 from yogadl._core.protocols import DataRef
+from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import checked_metadata
 from yogadl._provenance.builder import Call, sha256_of_data
 from yogadl._sources.partitioned import Partition, PartitionedSource
-from yogadl._sources.sources import Source, open_source
-from yogadl.errors import ConfigurationError, StorageError
+from yogadl._sources.sources import ItemsSource, RecordsSource, Source, open_source
+from yogadl._views.functions import with_found_spec
+from yogadl.errors import ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._builds.build import PlannedBuild, describe_machine, digest_replaced
 from yogadl.storage._builds.executors import ENGINES, write_all, write_by_source
+from yogadl.storage._builds.left_out import LeftOut, with_metadata
 from yogadl.storage._builds.options import BuildOptions
-from yogadl.storage._builds.partitions import Partitions, Shares, with_metadata
+from yogadl.storage._builds.partitions import Partitions, Shares
 from yogadl.storage._builds.receipts import ending_before
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss
 from yogadl.storage._catalogue.tags import refuse_tag
@@ -242,7 +245,7 @@ def _build(
     replaces: bool,
 ) -> None:
     planned = data if isinstance(data, PlannedBuild) else PlannedBuild(data)
-    source = open_source(planned.data, allow_pickle=options.allow_pickle)
+    source = _open(planned.data, options)
     planned.check(source)
     machine = describe_machine()
 
@@ -250,6 +253,7 @@ def _build(
         return call.sha256() if call else sha256_of_data(getattr(source, "origin", planned.data))
 
     part_bytes, aside = options.part_bytes or backend.part_bytes, _names.unresumable(key, token)
+    left_out = LeftOut()
     with reporting_loss(exclusion), showing_progress(options.progress, f"building {key}") as show:
         build = _partitions(backend, key, source, options, part_bytes, sha256, token)
         if options.check_space:
@@ -269,10 +273,42 @@ def _build(
                 say = partial(_log.log, log_level)
                 tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
                 write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
+            left_out = build.left_out()
+            if left_out.count == source.length:
+                reason = left_out.records[0]["reason"]
+                raise UnsupportedDataError(f"{key}: none of {source.length} records can be read: {reason}")
             receipts = build.receipts()
-        content = with_metadata(planned.content(receipts), options.metadata)
+        if left_out.count:
+            first = left_out.records[0]
+            _log.warning(
+                "yogadl: %s: %d of %s records can't be read and are left out; the first is record %d: %s",
+                key, left_out.count, source.length, first["index"], first["reason"],
+            )  # fmt: skip
+        content = with_metadata(planned.content(receipts), options.metadata, source, key, left_out)
         builder = machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
         build.publish(content, builder, exclusion, replaces=replaces, aside=aside)
+
+
+def _open(data: Any, options: BuildOptions) -> Source:
+    """Open a source.
+
+    Raises:
+        ConfigurationError: if records that can't be read are to be left out, and can't be.
+    """
+    if options.is_skipping and isinstance(data, RecordsRef):
+        data = RecordsRef(with_found_spec(data._records))
+    source = open_source(data, allow_pickle=options.allow_pickle)
+    if not options.is_skipping:
+        return source
+    if isinstance(source, ItemsSource):
+        source.find_spec()
+    elif not isinstance(source, RecordsSource):
+        raise ConfigurationError(
+            'on_error="skip" needs records that are read one by one: an object with __len__ and __getitem__, '
+            f"or a DataRef. After an error, the rest of a {type(data).__name__} can't be read: catch errors "
+            "in it, and leave the records out there"
+        )
+    return source
 
 
 def _partitions(
@@ -304,6 +340,7 @@ def _partitions(
             "the tasks that make the records of this source also write them: leave out workers and engine"
         )
     is_cut = options.engine is not None or options.workers > 1 or isinstance(source, PartitionedSource)
+    is_cut = is_cut or options.is_skipping
     if not writes_itself and not is_cut:
         if not source.can_start_anywhere:
             return Partitions(backend, key, 1, "", _names.unresumable(key, token))
@@ -313,14 +350,16 @@ def _partitions(
         shares = shares_of(source)
         try:
             origin = shares.origin(sha256)
-            run = run_of(backend, key, shares, origin, part_bytes=part_bytes)
+            skips = {"on_error": "skip"} if options.is_skipping else {}
+            run = run_of(backend, key, shares, origin, part_bytes=part_bytes, **skips)
         except ConfigurationError as error:
             _log.info(
                 "yogadl: %s: if this build is killed, the next one starts from the beginning: %s", key, error
             )
             origin = ""
     count = 0 if shares is None else shares.count  # a source that writes itself tells it at the end
-    build = Partitions(backend, key, count, run, _names.parallel(key, run), shares, origin)
+    folder = _names.parallel(key, run)
+    build = Partitions(backend, key, count, run, folder, shares, origin, is_skipping=options.is_skipping)
     build.put_others_aside()
     return build
 
@@ -426,6 +465,11 @@ class _RangeShares:
         rows = self._source.rows(first, end) if hasattr(self._source, "rows") and first < end else None
         return self[number] if rows is None else _RangeShare(rows, first, end, first)
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        found: dict[str, Any] = getattr(self._source, "metadata", {})
+        return found
+
     def terms(self) -> Any:
         return self._bounds
 
@@ -459,6 +503,18 @@ class _RangeShare:
 
     def source(self) -> "_RangeShare | None":
         return self if self.length else None
+
+    def readable_chunks(self, leave_out: Callable[[int, str, str | None], None]) -> Iterator[Columns]:
+        """Yield the share's records that can be read."""
+        source: Any = self._source
+        first = self._first - self._offset
+
+        def note(index: int, reason: str) -> None:
+            file = source.file_of(index) if hasattr(source, "file_of") else None
+            leave_out(index + self._offset, reason, file)
+
+        chunks: Iterator[Columns] = source.readable_chunks(first, first + self.length, note)
+        return chunks
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the share's records."""

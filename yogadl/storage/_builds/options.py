@@ -28,6 +28,7 @@ class BuildOptions:
         engine: Any executor, or the name of one in `ENGINES`, whose tasks read the source in place of worker
             processes.
         metadata: What is kept with the version; ``None``: what the version that this one continues has.
+        on_error: "skip": records that can't be read are left out. "raise": they end the build.
     """
 
     workers: int = 0
@@ -37,17 +38,25 @@ class BuildOptions:
     check_space: bool = True
     engine: "Executor | str | None" = None
     metadata: dict[str, Any] | None = None
+    on_error: str = "raise"
 
     def __post_init__(self) -> None:
         int_argument("workers", self.workers)
         if self.metadata is not None:
             object.__setattr__(self, "metadata", checked_metadata(self.metadata))
+        if self.on_error not in ("raise", "skip"):
+            raise ConfigurationError(f'on_error must be "raise" or "skip", not {self.on_error!r:.100}')
         if self.engine is not None:
             self._check_engine()
         if self.part_bytes is not None and (type(self.part_bytes) is not int or self.part_bytes < 1):
             raise ConfigurationError(
                 f"part_bytes must be a positive number of bytes, not {self.part_bytes!r}"
             )
+
+    @property
+    def is_skipping(self) -> bool:
+        """Whether records that can't be read are left out."""
+        return self.on_error == "skip"
 
     def _check_engine(self) -> None:
         from yogadl.storage._builds.executors import ENGINES

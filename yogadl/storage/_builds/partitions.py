@@ -12,7 +12,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from yogadl._core.key import DatasetKey
@@ -28,6 +28,7 @@ from yogadl.errors import (
 )
 from yogadl.storage import _names
 from yogadl.storage._builds.build import Build, content_of, describe_machine, require_like
+from yogadl.storage._builds.left_out import LeftOut, readable, with_metadata
 from yogadl.storage._builds.publish import Content, clear_attempt, publish, put_aside
 from yogadl.storage._builds.receipts import Receipt, WrittenParts, have_same_records
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
@@ -93,6 +94,7 @@ class Partitions:
         shares: A share of the source for each partition, if there is one source.
         origin: The hash of all that decides the records of the source; empty if records must be compared.
         is_named: Whether the caller named the run; otherwise its name is made from the source.
+        is_skipping: Whether records that can't be read are left out.
     """
 
     backend: Backend
@@ -103,6 +105,7 @@ class Partitions:
     shares: Shares | None = None
     origin: str = ""
     is_named: bool = False
+    is_skipping: bool = False
 
     @property
     def is_by_tasks(self) -> bool:
@@ -159,7 +162,7 @@ class Partitions:
             )  # fmt: skip
         elif written is not None:
             # Of a partition, only the stamp is compared.
-            is_like = isinstance(share, Partition) or self._has_same_records(written.receipts, share.source())
+            is_like = isinstance(share, Partition) or self._has_same_records(written, share.source())
             if written.facts["stamp"] == share.stamp and is_like:
                 return written.receipts
             if self.is_by_tasks:
@@ -183,7 +186,10 @@ class Partitions:
         what = "" if share is None else str(share)
         return f"partition {partition} of {self.count}" + (f" ({what})" if what else "")
 
-    def _has_same_records(self, receipts: Sequence[Receipt], source: Source | None) -> bool:
+    def _has_same_records(self, written: WrittenParts, source: Source | None) -> bool:
+        receipts = written.receipts
+        if self.is_skipping:  # the records can't be compared, since their numbers differ
+            return bool(self.origin) and "left_out" in written.facts
         if source is None or not receipts:
             return source is None and not receipts
         records = sum(receipt.part.index.records for receipt in receipts)
@@ -221,15 +227,29 @@ class Partitions:
         if not self.run:
             assert source is not None
             return build.run(source, self.folder, self.origin if source.can_start_anywhere else None)
+        left_out = LeftOut()
+        if self.is_skipping and source is not None:
+            source = readable(source, left_out)
         folder = f"{self.folder}/{partition:08d}-{secrets.token_hex(8)}"
         receipts = [] if source is None else build.run(source, folder)
         put = root.write if replaces else root.write_if_absent
-        written = WrittenParts(receipts, {"made_by": self._made_by, "stamp": stamp})
+        facts: dict[str, Any] = {"made_by": self._made_by, "stamp": stamp}
+        if self.is_skipping:
+            facts["left_out"] = left_out.to_json()
+        written = WrittenParts(receipts, facts)
         put(self._receipt_name(partition), written.to_bytes())
         if receipts:
             # Removed last: until the partition has a receipt, the receipts there alone name its parts.
             root.remove_folder(folder)
         return receipts
+
+    def left_out(self) -> LeftOut:
+        """Return the records that all partitions have left out."""
+        every = LeftOut()
+        for number in range(self.count) if self.is_skipping else ():
+            written = self._read(number)
+            every.add(LeftOut.of(None if written is None else written.facts.get("left_out")))
+        return every
 
     def _wait_for_prune(self) -> None:
         """Wait for a prune that may remove the part that is about to be moved to its place.
@@ -408,7 +428,7 @@ class Partitions:
                 if self.is_published("" if self.is_named else made_of):
                     return False
                 raise
-            content = with_metadata(content_of(receipts), metadata)
+            content = with_metadata(content_of(receipts), metadata, self.shares)
             is_new = self.publish(content, machine | builder, exclusion, replaces=replaces, aside=aside)
         clear_unresumable(self.backend, self.key.id, aside)
         return is_new
@@ -480,11 +500,6 @@ class Partitions:
             folder = f"{_names.builds(self.key)}/{run}"
             if _names.is_parallel(run) and folder != self.folder:
                 put_aside(root, folder, _names.unresumable(self.key, secrets.token_hex(8)))
-
-
-def with_metadata(content: Content, metadata: dict[str, Any] | None) -> Content:
-    """Return the content with the metadata of this build, if any is given."""
-    return content if metadata is None else replace(content, metadata=metadata)
 
 
 def _made_by(written: WrittenParts) -> str:

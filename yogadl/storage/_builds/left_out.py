@@ -1,0 +1,125 @@
+"""Leave out records that can't be read, and list them in the version's metadata, which are joined here."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from yogadl._core.columns import Columns
+from yogadl._core.key import DatasetKey
+from yogadl._format.manifest import LEFT_OUT, MAX_METADATA_BYTES
+from yogadl._sources.sources import Source
+from yogadl.errors import ConfigurationError
+from yogadl.storage._builds.publish import Content
+
+# The most records that are listed, and the most characters of each reason.
+MOST_LISTED: Final = 1000
+_REASON_CHARACTERS: Final = 300
+
+
+class LeftOut:
+    """The records that were left out: how many, and a list of the first ones.
+
+    Args:
+        count: How many.
+        records: Of the first ones the index, the reason, and the file if it is known.
+    """
+
+    def __init__(self, count: int = 0, records: list[dict[str, Any]] | None = None) -> None:
+        self.count = count
+        self.records = [] if records is None else records
+
+    @staticmethod
+    def of(facts: Any) -> "LeftOut":
+        """Return what `to_json` has returned; nothing for anything else."""
+        if not isinstance(facts, dict) or type(facts.get("count")) is not int:
+            return LeftOut()
+        records = facts.get("records")
+        return LeftOut(facts["count"], records if isinstance(records, list) else [])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as JSON."""
+        return {"count": self.count, "records": self.records}
+
+    def note(self, index: int, reason: str, file: str | None) -> None:
+        """Add a record."""
+        entry = {"index": index, "reason": f"{reason:.{_REASON_CHARACTERS}}"}
+        self.add(LeftOut(1, [entry if file is None else entry | {"file": file}]))
+
+    def add(self, others: "LeftOut") -> None:
+        """Add those of another list."""
+        self.count += others.count
+        self.records += others.records[: MOST_LISTED - len(self.records)]
+
+
+class _Readable:
+    """The records of a share that can be read, as a source.
+
+    Args:
+        share: The share; its source reads records one by one.
+        left_out: Gets the others.
+    """
+
+    length = None
+    can_start_anywhere = False
+
+    def __init__(self, share: Any, left_out: LeftOut) -> None:
+        self.spec = share.spec
+        self._chunks: Iterator[Columns] = share.readable_chunks(left_out.note)
+
+    def is_empty(self) -> bool:
+        """Return whether there are no records at all."""
+        first = list(itertools.islice(self._chunks, 1))
+        self._chunks = itertools.chain(first, self._chunks)
+        return not first
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records."""
+        return self._chunks
+
+
+def readable(share: Any, left_out: LeftOut) -> Source | None:
+    """Return a source of the records of a share that can be read; None if there are none."""
+    source = _Readable(share, left_out)
+    return None if source.is_empty() else source
+
+
+def with_metadata(
+    content: Content,
+    given: dict[str, Any] | None,
+    source: Any = None,
+    key: DatasetKey | None = None,
+    left_out: LeftOut | None = None,
+) -> Content:
+    """Return the content with the metadata of this build.
+
+    Args:
+        content: The content, perhaps with the metadata of a base.
+        given: The user's metadata; None: those of the base.
+        source: The source, which may have `metadata`, such as the names of classes.
+        key: The version.
+        left_out: The records that this build left out.
+
+    Raises:
+        ConfigurationError: if the source's metadata are not those of the base or of the user.
+    """
+    base = content.metadata
+    metadata = dict(base if given is None else given)
+    for name, value in getattr(source, "metadata", {}).items():
+        if metadata.setdefault(name, value) != value or base.get(name, value) != value:
+            raise ConfigurationError(
+                f"metadata: {name!r} of these records is {value!r:.100}, but of those before or as given "
+                f"{metadata[name]!r:.100}: let them be the same"
+            )
+    listed = LeftOut.of(base.get(LEFT_OUT))
+    if left_out is not None and key is not None:
+        versioned = [{**entry, "version": key.version} for entry in left_out.records]
+        listed.add(LeftOut(left_out.count, versioned))
+    if listed.count:
+        metadata[LEFT_OUT] = listed.to_json() | {"records": []}
+        room = MAX_METADATA_BYTES - len(json.dumps(metadata))
+        sizes = itertools.accumulate(len(json.dumps(entry)) + 2 for entry in listed.records)
+        fit = sum(size <= room for size in sizes)
+        metadata[LEFT_OUT]["records"] = listed.records[:fit]
+    return content if metadata == base else replace(content, metadata=metadata)
