@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from yogadl._sources.partitioned import partitioned
     from yogadl._stream import Loader, RecordStream, StreamIterator
     from yogadl.storage import open_storage
+    from yogadl.storage._image_folder import image_folder
 
     __version__: str
 
@@ -47,6 +48,7 @@ __all__ = [
     "concat",
     "errors",
     "from_source",
+    "image_folder",
     "mix",
     "open_storage",
     "partitioned",
@@ -67,6 +69,7 @@ _LAZY = {
     "StreamIterator": ("yogadl._stream", "StreamIterator"),
     "concat": ("yogadl._mix", "concat"),
     "from_source": ("yogadl._dataref", "from_source"),
+    "image_folder": ("yogadl.storage._image_folder", "image_folder"),
     "mix": ("yogadl._mix", "mix"),
     "open_storage": ("yogadl.storage", "open_storage"),
     "partitioned": ("yogadl._sources.partitioned", "partitioned"),

@@ -57,8 +57,12 @@ def run_build(arguments: argparse.Namespace) -> int:
     publishes the version. For this the function returns a source with random access, or a partitioned
     source (yogadl.partitioned).
 
+    A folder of pictures, in one folder for each class, needs no function: its path or URL is given instead,
+    and --arg gives the options of yogadl.image_folder.
+
     Example:
       yogadl build data.py:squares squares 1 --arg count=1000 -s /data/caches
+      yogadl build photos photos 1 --workers 8 --on-error skip -s /data/caches
       yogadl build data.py:squares squares 1 --task 3/100 -s /data/caches
     """
     is_task = check_options(arguments)
@@ -71,7 +75,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "target",
         metavar="FILE.py:FUNCTION",
         type=Target.parse,
-        help="the file, and the function in it that returns the records",
+        help="the file, and the function in it that returns the records; or a folder or URL of pictures",
     )
     add_key(parser)
 
@@ -141,7 +145,7 @@ def build_from_function(
             returns whether this call built the version, or what a task has written.
     """
     target: Target = arguments.target
-    values = dict(arguments.arg)
+    values = dict(arguments.arg) | ({"location": target.folder} if target.folder else {})
     started = time.perf_counter()
     with (
         contextlib.redirect_stdout(sys.stderr),
@@ -151,6 +155,8 @@ def build_from_function(
         function = load(target)
         check_arguments(target, function, values)
         is_auto = arguments.version == AUTO
+        if is_auto and target.folder:
+            raise ConfigurationError("auto is made of code and arguments, not of files: name the version")
         call = Describer(function, thorough=is_auto).call((), values)
         key = DatasetKey(arguments.id, call.builder.version if is_auto else arguments.version)
         result = build(storage, key, function, values, call, arguments)

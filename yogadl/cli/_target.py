@@ -16,25 +16,36 @@ from typing import Any
 from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl.cli._output import cut, error_line
 from yogadl.errors import ConfigurationError, YogaError
+from yogadl.storage._image_folder import image_folder
 
 
 @dataclass(frozen=True)
 class Target:
-    """The name of a function in a file; a name with dots is inside of a class."""
+    """The name of a function in a file; a name with dots is inside of a class. Or a folder of pictures.
+
+    Args:
+        path: The file.
+        name: The name of the function.
+        folder: The path or URL of the folder instead; empty if there is none.
+    """
 
     path: Path
     name: str
+    folder: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.name}"
+        return self.folder or f"{self.path}:{self.name}"
 
     @staticmethod
     def parse(text: str) -> "Target":
         """Return the target in a text such as ``data.py:squares``."""
+        if "://" in text or Path(text).expanduser().is_dir():
+            folder = text if "://" in text else str(Path(text).expanduser())
+            return Target(Path("yogadl"), "image_folder", folder)
         path, _, name = text.rpartition(":")
         if not path or not all(part.isidentifier() for part in name.split(".")):
             raise argparse.ArgumentTypeError(
-                f"give a file and a function, as in data.py:squares, not {text!r}"
+                f"give a file and a function, as in data.py:squares, or a folder of pictures, not {text!r}"
             )
         return Target(Path(path).expanduser(), name)
 
@@ -57,6 +68,8 @@ def load(target: Target) -> Callable[..., Any]:
         ConfigurationError: if there is no such file or function.
         Exception: any error that the file raises.
     """
+    if target.folder:
+        return image_folder
     path = target.path.absolute()
     if not path.is_file():
         raise ConfigurationError(f"there is no file {target.path}")

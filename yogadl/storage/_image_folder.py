@@ -1,0 +1,226 @@
+"""Read a folder of pictures, with a folder for each class, on a disk or in a bucket."""
+
+import concurrent.futures
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from yogadl._core.printable import without_secrets
+from yogadl._sources.sources import ItemsSource, Source
+from yogadl.errors import ConfigurationError
+from yogadl.storage._objects.bucket import Bucket, read
+from yogadl.storage._remote.opener import open_bucket
+
+_EXTENSIONS: Final = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_READERS: Final = 16  # threads that read from a bucket, where each picture takes a round trip
+_SHOWN: Final = 5
+
+
+class _File(NamedTuple):
+    """A picture: its path below the folder, and what changes with its content."""
+
+    path: str
+    size_bytes: int
+    stamp: str
+
+
+class ImageFolder:
+    """Pictures in one folder for each class, as a source of records: ``cats/1.jpg``, ``dogs/old/7.png``.
+
+    A record is a dict: ``image``, the bytes of the file as they are; ``label``, the number of its class; and
+    ``file``, its path below the folder. The records are sorted by class and then by path, the same on each
+    machine. A version that is built of them has the names of the classes in its metadata.
+
+    The names are those of the folders in the folder, sorted. Links are followed. Names that begin with a dot,
+    files beside the class folders and files with other extensions don't count. It has a length and random
+    access, so builds can use workers, continue after a kill, and leave out files that can't be read.
+
+    ::
+
+        storage.submit(yogadl.image_folder("photos"), "photos", "1", workers=8)
+        storage.fetch("photos", "1").metadata["classes"]  # ["cats", "dogs"]
+
+    Args:
+        location: The folder's path, or a URL: ``s3://bucket/prefix`` or ``gs://bucket/prefix``.
+        extensions: The extensions of the files that count, such as ``[".jpg"]``, in any case; those of nine
+            kinds of pictures if not given.
+        classes: The names of the classes in order, if the folder may lack some.
+        options: Options of the bucket, as for `open_storage`.
+
+    Raises:
+        ConfigurationError: if there is no such folder, a class has no file, or a name is not in `classes`.
+    """
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        *,
+        extensions: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
+        **options: Any,
+    ) -> None:
+        text = os.fspath(location)
+        self._bucket: Bucket | None = open_bucket(text, **options) if "://" in text else None
+        if self._bucket is None and options:
+            raise ConfigurationError(f"{', '.join(options)}: no option of a folder")
+        self._root = text
+        self.location = without_secrets(text)
+        endings = _checked_extensions(extensions)
+        folders: set[str] = set()
+        by_class: dict[str, list[_File]] = {}
+        for file in _files_below(Path(text)) if self._bucket is None else _objects_in(self._bucket):
+            name, separator, rest = file.path.partition("/")
+            if not separator or any(part.startswith(".") for part in file.path.split("/")):
+                continue
+            folders.add(name)
+            if rest.lower().endswith(endings):
+                _check_name(file.path)
+                by_class.setdefault(name, []).append(file)
+        self.classes = _checked_classes(self.location, folders, by_class, classes)
+        found = [
+            (label, file)
+            for label, name in enumerate(self.classes)
+            for file in sorted(by_class.get(name, []))
+        ]
+        self.files = [file.path for _, file in found]
+        self._labels = [label for label, _ in found]
+        described = [self.classes, [(label, *file) for label, file in found]]
+        # By which a build that continues knows the same files.
+        self.__yogadl_version__ = hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"<yogadl.image_folder {self.location!r}: {len(self)} files of {len(self.classes)} classes>"
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        path = self.files[number]
+        if self._bucket is None:
+            content = Path(self._root, path).read_bytes()
+        else:
+            found = read(self._bucket, path)
+            if found is None:
+                raise FileNotFoundError(f"{self.location}/{path} was deleted since the files were listed")
+            content = found
+        return {"image": content, "label": self._labels[number], "file": path}
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__getitems__" and vars(self).get("_bucket") is not None:
+            return self._read_at_once
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _read_at_once(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
+            return list(pool.map(self.__getitem__, numbers))
+
+    def as_source(self, *, allow_pickle: bool) -> Source:
+        """Return the source that builds read."""
+        return _FolderSource(self, allow_pickle=allow_pickle)
+
+    def part(self, first: int, end: int) -> "ImageFolder":
+        """Return the same folder with some of the files."""
+        part = copy.copy(self)
+        part.files, part._labels = self.files[first:end], self._labels[first:end]
+        return part
+
+
+class _FolderSource(ItemsSource):
+    """The form of an `ImageFolder` that builds read."""
+
+    def __init__(self, folder: ImageFolder, *, allow_pickle: bool) -> None:
+        super().__init__(folder, allow_pickle=allow_pickle)
+        self.origin = folder
+        self.metadata = {"classes": folder.classes}
+
+    def rows(self, first: int, end: int) -> "_FolderSource":
+        """Return a source of these files alone."""
+        source = copy.copy(self)
+        source._data = source.origin = self.origin.part(first, end)
+        source.length = end - first
+        return source
+
+
+def _checked_extensions(extensions: Any) -> tuple[str, ...]:
+    given = _EXTENSIONS if extensions is None else extensions
+    found = tuple(str(extension).lower() for extension in ([given] if isinstance(given, str) else given))
+    if not found or not all(extension.startswith(".") and len(extension) > 1 for extension in found):
+        raise ConfigurationError(f'extensions are such as [".jpg", ".png"], not {extensions!r:.100}')
+    return found
+
+
+def _checked_classes(
+    location: str, folders: set[str], by_class: dict[str, list[_File]], given: Any
+) -> list[str]:
+    """Return the names of the classes, in the order of their numbers."""
+    if not by_class:
+        raise ConfigurationError(
+            f"{location} has no folder with pictures: let it be such that the folders in it are the classes"
+        )
+    names = sorted(folders) if given is None else list(given)
+    if given is None:
+        empty = [name for name in names if name not in by_class]
+        if empty:
+            raise ConfigurationError(
+                f"{location}: {_some(empty)} have no picture: remove these folders, or pass classes="
+            )
+    elif isinstance(given, str) or not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(f"classes are the names of folders in order, not {given!r:.100}")
+    elif len(set(names)) < len(names) or not by_class.keys() <= set(names):
+        others = sorted(by_class.keys() - set(names))
+        raise ConfigurationError(
+            f"{location} has {_some(others)}, which classes= lacks" if others else "classes= has a name twice"
+        )
+    return names
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more
+
+
+def _check_name(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"the name of {path!r} is no UTF-8: rename the file") from None
+
+
+def _files_below(root: Path) -> Iterator[_File]:
+    """Yield all files below a folder, of those that are regular or links to such.
+
+    Raises:
+        ConfigurationError: if there is no such folder.
+    """
+    if not root.is_dir():
+        raise ConfigurationError(f"there is no folder {str(root)!r}")
+    above: dict[str, tuple[str, ...]] = {}  # the real paths of each folder and those it lies in
+    for folder, names, files in os.walk(root, followlinks=True):
+        ancestors = above.pop(folder, (os.path.realpath(root),))
+        for name in list(names):
+            real = os.path.realpath(os.path.join(folder, name))
+            if name.startswith(".") or real in ancestors:  # a link to a folder above would lead here again
+                names.remove(name)
+            else:
+                if len(ancestors) == 1:
+                    yield _File(f"{name}/", 0, "")  # a class, perhaps without files
+                above[os.path.join(folder, name)] = (*ancestors, real)
+        for name in files:
+            path = os.path.join(folder, name)
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:  # a link to nothing, which an error reports when it is read
+                yield _File(os.path.relpath(path, root), 0, "")
+                continue
+            yield _File(os.path.relpath(path, root), status.st_size, str(status.st_mtime_ns))
+
+
+def _objects_in(bucket: Bucket) -> Iterator[_File]:
+    return (_File(found.name, found.size_bytes, found.tag) for found in bucket.list())
+
+
+image_folder = ImageFolder
