@@ -26,6 +26,7 @@ from yogadl.cli._arguments import (
 from yogadl.cli._list import info_to_json
 from yogadl.cli._output import ago, contents, counted, duration, note, say, say_json
 from yogadl.cli._target import Target, check_arguments, errors_in_one_line, load, parse_argument
+from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._builds.building import begin_build, build_version
 from yogadl.storage._builds.cacheable import warn_if_stale

@@ -1,11 +1,13 @@
 """Scripts of the pages about PyTorch, killed inside their saves, end with the weights of one that was not."""
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pages
 import pytest
 from killed_saves import killed
+from PIL import Image
 
 import yogadl
 
@@ -102,13 +104,21 @@ RUN_ALONE = """
 """
 
 
+def jpeg(image):
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "JPEG")
+    return file.getvalue()
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_pages_script_that_is_killed_inside_its_saves_goes_on(page, folder, monkeypatch):
     random = np.random.default_rng(0)
     storage = yogadl.open_storage(folder / "caches")
     images = random.integers(0, 256, (96, 32, 32), np.uint8)
     files = [f"{number}.png" for number in range(96)]
-    storage.submit({"image": images, "label": np.arange(96) % 3, "file": files}, "pictures", "1")
+    jpegs = [jpeg(image) for image in images]
+    columns = {"image": images, "jpeg": jpegs, "label": np.arange(96) % 3, "file": files}
+    storage.submit(columns, "pictures", "1")
     for name in ("web", "code"):
         storage.submit({"tokens": random.integers(1, 128, (80, 64), np.int32)}, name, "1")
     place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
