@@ -39,7 +39,7 @@ class Target:
     @staticmethod
     def parse(text: str) -> "Target":
         """Return the target in a text such as ``data.py:squares``."""
-        if "://" in text or Path(text).expanduser().is_dir():
+        if text and ("://" in text or Path(text).expanduser().is_dir()):
             folder = text if "://" in text else str(Path(text).expanduser())
             return Target(Path("yogadl"), "image_folder", folder)
         path, _, name = text.rpartition(":")
