@@ -67,8 +67,8 @@ yogadl._provenance.difference Difference difference
 yogadl._provenance.code names_read
 yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource open_source
 yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
-yogadl._views.shares KEYED_TAG SPLIT_TAG _CHUNK_RECORDS numbers_of_values split_split=split
-yogadl._order.draw SAMPLED_TAG sampled whole_weights
+yogadl._views.shares SPLIT_TAG _CHUNK_RECORDS numbers_of_values split_split=split
+yogadl._order.draw sampled whole_weights
 yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span iterator run stats=prefetch
 yogadl._stream walk
 yogadl._stream.cut count_of pieces_of

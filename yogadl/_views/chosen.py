@@ -140,7 +140,7 @@ def _find_stored_selection(records: RandomAccess, choice: _Choice) -> _StoredSel
         what = f"{choice.called}-skip" if choice.is_skipping else choice.called
         text = json.dumps([what, base.fingerprint, views, hash_of_function(choice.function)])
     except ConfigurationError as error:
-        _log.debug("yogadl: the selection of %s is kept only in memory: %s", choice, error)
+        _log.debug("yogadl: the selection of %s is kept only in memory: %s", name_of(choice.function), error)
         return None
     return _StoredSelection(base, hashlib.sha256(text.encode()).hexdigest())
 

@@ -52,7 +52,9 @@ class ArrowWriter:
     ) -> None:
         self._spec = spec
         leaves = [_field_of(field.leaf) for field in spec.fields]
-        described = {"spec": spec.to_json(), "fingerprint": fingerprint, "metadata": metadata}
+        described: dict[str, Any] = {"spec": spec.to_json(), "fingerprint": fingerprint}
+        if metadata:
+            described["metadata"] = metadata
         columns = _columns_of(spec, iter(leaves))
         self._schema = pa.schema(columns, {"yogadl": json.dumps(described)})
         open_file = pq.ParquetWriter if format == "parquet" else pa.ipc.new_file
