@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -50,6 +51,24 @@ def large_images(records: int) -> Columns:
     """Make {uint8[224,224,3], int64}: 150 KB a record."""
     random = np.random.default_rng(4)
     return {"image": random.integers(0, 256, (records, 224, 224, 3), np.uint8), "id": np.arange(records)}
+
+
+def jpegs(records: int) -> Columns:
+    """Make {bytes: a JPEG of 375 x 500, int64}."""
+    from _compare.jpegs import pictures
+
+    return {"data": pictures(records), "id": np.arange(records)}
+
+
+def _blobs(size: int, records: int) -> Columns:
+    random = np.random.default_rng(6)
+    return {"data": [random.bytes(size) for _ in range(records)], "id": np.arange(records)}
+
+
+# Records as large as those of workloads of MLPerf Storage.
+resnet50, unet3d, cosmoflow, retinanet, flux = (
+    partial(_blobs, size) for size in (115_000, 146_000_000, 2_800_000, 323_000, 2_200_000)
+)
 
 
 def varying(records: int) -> Columns:

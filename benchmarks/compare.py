@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from _compare import render, rounds
+from _compare import render, rounds, works
 from _compare.peers import PEERS, TORCH
 from _compare.rounds import Settings
 from _compare.sets import SETS
@@ -26,6 +26,7 @@ def main() -> int:
     options = _options()
     if options.render:
         render.write(render.load(ROOM), FOLDER.parent)
+        render.write_works(works.load(ROOM), FOLDER.parent)
         return 0
     peers = [peer for peer in PEERS if peer.key in options.peers]
     sets = [each for each in SETS if each.maker in options.sets]
@@ -37,6 +38,10 @@ def main() -> int:
             seconds=0.5 if options.quick else 2.0,
             part=10 if options.quick else 1,
         )
+        of_works = works.measure(options.works, settings)
+        if not options.quick and of_works:
+            works.save(of_works, ROOM)
+            render.write_works(works.load(ROOM), FOLDER.parent)
         found: render.Found = {}
         for each in sets:  # one after the other: what is measured stays, however this ends
             one = rounds.measure(peers, [each], settings)
@@ -47,7 +52,10 @@ def main() -> int:
                 known = render.joined(render.load(ROOM), one)
                 render.save(known, ROOM)
                 render.write(known, FOLDER.parent)
-    print(render.summary(found))
+    if of_works:
+        print(works.tables(of_works))
+    if found:
+        print(render.summary(found))
     return 0
 
 
@@ -65,9 +73,16 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--sets",
-        type=_some(each.maker for each in SETS),
+        type=_some(["", *(each.maker for each in SETS)]),
         default=[each.maker for each in SETS],
         help="some of " + ",".join(each.maker for each in SETS),
+    )
+    parser.add_argument(
+        "--works",
+        type=_some(["", *(work.maker for work in (works.DECODING, *works.FEEDING))]),
+        default=[],
+        help="measure pictures that are decoded (jpegs), accelerators that are fed (resnet50,unet3d,...): "
+        "some of these beside --sets",
     )
     parser.add_argument(
         "--torch", default=TORCH, help="what to ask pip for as PyTorch, e.g. a build for processors"

@@ -13,11 +13,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from _compare import jpegs
+from _compare.jpegs import SIZE
 from _measure import Settings, at_least, at_most, drain, interleave, main, rate, ratios, say
 
 import yogadl
 
-RECORDS, BATCH, SIZE = 4_000, 64, 224
+RECORDS, BATCH = 4_000, 64
 OUT = {"image": yogadl.Leaf("uint8", (SIZE, SIZE, 3))}
 PROCESSOR, THREADS, TORCH = 1.05, 0.95, 1.5
 
@@ -26,18 +28,15 @@ def measure(settings: Settings) -> None:
     """Measure a function that fills, alone and in threads, then JPEGs."""
     if importlib.util.find_spec("cv2") is None or importlib.util.find_spec("simplejpeg") is None:
         raise SystemExit("this needs simplejpeg and OpenCV: pip install simplejpeg opencv-python-headless")
-    import cv2
-
-    cv2.setNumThreads(1)
     count = settings.scaled(RECORDS)
-    jpegs = pictures(count)
-    say(f"{count:,} JPEGs of {sum(map(len, jpegs)) / count / 1e3:.0f} KB")
+    files = jpegs.pictures(count)
+    say(f"{count:,} JPEGs of {sum(map(len, files)) / count / 1e3:.0f} KB")
     storage = yogadl.open_storage(settings.path("storage"))
-    storage.submit({"jpeg": jpegs, "label": np.arange(count)}, "pictures", "1")
+    storage.submit({"jpeg": files, "label": np.arange(count)}, "pictures", "1")
     stream = storage.fetch("pictures", "1").stream(shuffle=True, shuffle_seed=0)
     filling = stream.random_map(decode_into, out=OUT, keep="label")
     returning = stream.random_map(decoded)
-    bare = partial(read_bare, jpegs, stream.indices(0), 1)
+    bare = partial(read_bare, files, stream.indices(0), 1)
     works: dict[str, Callable[[], object]] = {
         "bare": bare,
         "out=": lambda: drain(filling.batch(BATCH).at(0)),
@@ -53,7 +52,7 @@ def measure(settings: Settings) -> None:
         f"{np.median(ratios(spent['returned'], spent['bare'])):.3g} x",
     )
     two = {
-        "two bare threads": partial(read_bare, jpegs, stream.indices(0), 2),
+        "two bare threads": partial(read_bare, files, stream.indices(0), 2),
         "threads=2": lambda: drain(iter(filling.batch(BATCH).prefetch(4, threads=2))),
     }
     times = interleave(two, settings.rounds)
@@ -63,10 +62,10 @@ def measure(settings: Settings) -> None:
         ratios(times["two bare threads"], times["threads=2"]),
         f"images/s: {rates(times, count)}",
     )
-    measure_torch(settings, jpegs, filling)
+    measure_torch(settings, files, filling)
 
 
-def measure_torch(settings: Settings, jpegs: list[bytes], filling: Any) -> None:
+def measure_torch(settings: Settings, files: list[bytes], filling: Any) -> None:
     """Print the row against torch's DataLoader with two workers and the same decoder."""
     if importlib.util.find_spec("torch") is None:
         return
@@ -74,11 +73,11 @@ def measure_torch(settings: Settings, jpegs: list[bytes], filling: Any) -> None:
 
     class Pictures(torch.utils.data.Dataset):  # type: ignore[misc]
         def __len__(self) -> int:
-            return len(jpegs)
+            return len(files)
 
         def __getitem__(self, index: int) -> Any:
             rng = np.random.default_rng(index)
-            return torch.from_numpy(decoded({"jpeg": jpegs[index], "label": index}, rng)["image"]), index
+            return torch.from_numpy(decoded({"jpeg": files[index], "label": index}, rng)["image"]), index
 
     theirs = torch.utils.data.DataLoader(
         Pictures(),
@@ -97,7 +96,7 @@ def measure_torch(settings: Settings, jpegs: list[bytes], filling: Any) -> None:
         "JPEG: decode, RandomResizedCrop(224), flip; 2 threads against torch's DataLoader with 2 workers",
         at_least(TORCH),
         ratios(times["torch, 2 workers"], times["threads=2"]),
-        f"images/s: {rates(times, len(jpegs))}; simplejpeg and OpenCV for both",
+        f"images/s: {rates(times, len(files))}; simplejpeg and OpenCV for both",
     )
 
 
@@ -116,44 +115,9 @@ def rates(times: dict[str, list[float]], count: int) -> str:
     return "; ".join(f"{name} {rate(count, spent)}" for name, spent in times.items())
 
 
-def pictures(count: int) -> list[bytes]:
-    """Return JPEGs of smooth noise; some hundred are made, and come again."""
-    import cv2
-    import simplejpeg
-
-    rng = np.random.default_rng(0)
-    made = []
-    for _ in range(min(count, 200)):
-        coarse = rng.integers(0, 256, (48, 64, 3), np.uint8)
-        smooth = cv2.resize(coarse, (500, 375), interpolation=cv2.INTER_CUBIC).astype(np.int16)
-        picture = np.clip(smooth + rng.normal(0, 5, smooth.shape), 0, 255).astype(np.uint8)
-        made.append(simplejpeg.encode_jpeg(picture, quality=90))
-    return [made[number % len(made)] for number in range(count)]
-
-
-def crop(rng: np.random.Generator, height: int, width: int) -> tuple[int, int, int, int]:
-    """Return a random crop as torchvision's RandomResizedCrop draws it: top, left, height, width."""
-    for _ in range(10):
-        area = height * width * rng.uniform(0.08, 1.0)
-        ratio = np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
-        wide, high = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
-        if 0 < wide <= width and 0 < high <= height:
-            return int(rng.integers(height - high + 1)), int(rng.integers(width - wide + 1)), high, wide
-    side = min(height, width)
-    return (height - side) // 2, (width - side) // 2, side, side
-
-
 def decode_into(record: dict[str, Any], rng: np.random.Generator, out: dict[str, Any]) -> None:
     """Decode, crop and flip into a row of the batch."""
-    import cv2
-    import simplejpeg
-
-    image = simplejpeg.decode_jpeg(record["jpeg"])
-    top, left, high, wide = crop(rng, *image.shape[:2])
-    part = image[top : top + high, left : left + wide]
-    cv2.resize(part, (SIZE, SIZE), dst=out["image"], interpolation=cv2.INTER_LINEAR)
-    if rng.random() < 0.5:
-        cv2.flip(out["image"], 1, dst=out["image"])
+    jpegs.decode_into(record["jpeg"], rng, out["image"])
 
 
 def decoded(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -163,14 +127,14 @@ def decoded(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {"image": image, "label": record["label"]}
 
 
-def read_bare(jpegs: list[bytes], order: np.ndarray, threads: int) -> None:
+def read_bare(files: list[bytes], order: np.ndarray, threads: int) -> None:
     """Call the function in a loop over RAM, with batches and nothing else."""
 
     def batch(first: int) -> np.ndarray:
         images = np.zeros((BATCH, SIZE, SIZE, 3), np.uint8)
         rng = np.random.default_rng(first)
         for row, index in enumerate(order[first : first + BATCH].tolist()):
-            decode_into({"jpeg": jpegs[index]}, rng, {"image": images[row]})
+            decode_into({"jpeg": files[index]}, rng, {"image": images[row]})
         return images
 
     firsts = range(0, len(order), BATCH)

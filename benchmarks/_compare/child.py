@@ -17,6 +17,7 @@ import numpy as np
 from data import Data, write
 
 MIB: Final = 2**20
+_FED: Final = 0.9  # of the time
 
 
 def make(name: str, records: int, batch: int, maker: str, folder: str) -> dict[str, Any]:
@@ -124,6 +125,53 @@ def shuffle(reader: str, data: str, folder: str) -> dict[str, Any]:
     }
 
 
+def decode(reader: str, data: str, folder: str, workers: int, seconds: float) -> dict[str, Any]:
+    """Read batches of pictures, decoded and cropped: how many a second after the first batch."""
+    opened = _open(reader, data, folder, workers)
+    batches = _endless(opened)
+    first = np.asarray(next(batches)["image"])
+    if first.shape[1:] not in ((224, 224, 3), (3, 224, 224)) or first.dtype != np.uint8:
+        raise ValueError(f"a batch has pictures of {first.shape[1:]} and {first.dtype}")
+    count, started = 0, time.monotonic()
+    while (now := time.monotonic()) < started + seconds:
+        count += len(next(batches)["image"])
+    opened.close()
+    return {"images_per_s": count / (now - started)}
+
+
+def feed(reader: str, data: str, folder: str, workers: int, rate: float, seconds: float) -> dict[str, Any]:
+    """Find how many accelerators are fed, each of which takes records at a rate: it sleeps as it computes.
+
+    They are fed if they compute during nine tenths of the time.
+    """
+    opened = _open(reader, data, folder, workers)
+    batches = _endless(opened)
+    opened.data.check(opened.columns(next(batches)))
+
+    def use(count: int) -> float:
+        computed, started = 0.0, time.monotonic()
+        while (now := time.monotonic()) < started + seconds:
+            size = opened.size(next(batches))
+            begun = time.monotonic()
+            time.sleep(size / (count * rate))
+            computed += time.monotonic() - begun
+        return computed / (now - started)
+
+    least, most = 0, 1
+    while use(most) >= _FED:
+        least, most = most, 2 * most
+    while most - least > max(1, least // 16):  # to a sixteenth
+        middle = (least + most) // 2
+        least, most = (middle, most) if use(middle) >= _FED else (least, middle)
+    opened.close()
+    return {"accelerators": least}
+
+
+def _endless(opened: Any) -> Iterator[Any]:
+    while True:
+        yield from opened.epoch()
+
+
 def versions(packages: list[str]) -> dict[str, Any]:
     """Return which versions are installed."""
     from importlib.metadata import version
@@ -169,7 +217,7 @@ def _is_once(ids: np.ndarray, records: int) -> bool:
 
 
 TASKS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
-    task.__name__: task for task in (make, build, read, stop, resume, shuffle, versions)
+    task.__name__: task for task in (make, build, read, stop, resume, shuffle, decode, feed, versions)
 }
 
 

@@ -58,7 +58,7 @@ PEERS: Final = (
         "MosaicML Streaming",
         "mosaicml",
         "mosaicml:Streaming",
-        ("mosaicml-streaming==0.13.0", "torchvision==0.29.2"),
+        ("mosaicml-streaming==0.13.0", "torchvision==0.29.1"),
     ),
     Peer("LitData", "litdata", "litdata_reader:Chunks", (TORCH, "litdata==0.2.76")),
     Peer("FFCV", "ffcv", "ffcv_reader:Beton", (TORCH, "ffcv==1.0.2", "pillow==13.0.0")),

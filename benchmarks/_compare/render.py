@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from _compare import works
 from _compare.figures import Found, rates_of, shown_number
 from _compare.peers import PEERS
 from _compare.plot import plot
@@ -69,9 +70,15 @@ def pages(found: Found) -> dict[str, str]:
     }
 
 
-def between(page: str, text: str) -> str:
+def write_works(found: Found, checkout: Path) -> None:
+    """Write the tables of works into the page that shows them."""
+    page = checkout / "docs/comparison.md"
+    page.write_text(between(page.read_text(), works.tables(found), "benchmarks works"))
+
+
+def between(page: str, text: str, what: str = "benchmarks compare") -> str:
     """Put a text between the comments of a page where it belongs."""
-    begin, end = "<!-- benchmarks compare -->", "<!-- end of benchmarks compare -->"
+    begin, end = f"<!-- {what} -->", f"<!-- end of {what} -->"
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(end)
     if not rest or not after:

@@ -31,7 +31,7 @@ def rooms() -> SimpleNamespace:
         sys.path.insert(0, str(folder))
     try:
         import data
-        from _compare import figures, peers, plot, render, rounds, sets, venvs
+        from _compare import figures, peers, plot, render, rounds, sets, venvs, works
     finally:
         del sys.path[:2]
         sys.modules.pop("data", None)  # a name that tests of the command have files of, too
@@ -44,6 +44,7 @@ def rooms() -> SimpleNamespace:
         rounds=rounds,
         sets=sets,
         venvs=venvs,
+        works=works,
     )
 
 
@@ -253,6 +254,39 @@ def test_the_pages_say_what_was_measured(rooms: SimpleNamespace) -> None:
         assert (text if name.endswith(".svg") else rooms.render.between(page, text)) == page, (
             f"{name}: run python -m benchmarks compare --render"
         )
+
+
+def feeding(
+    rooms: SimpleNamespace, settings: object, monkeypatch: pytest.MonkeyPatch, rate: float, *readers: str
+) -> dict:
+    works = rooms.works
+    work = works.Work("blobs", "resnet50", 40, 8, rate)
+    peers = [rooms.peers.Peer(reader, reader, reader, ("numpy",)) for reader in readers]
+    monkeypatch.setattr(works, "FEEDING", (work,))
+    monkeypatch.setattr(works, "FEEDERS", tuple(peers))
+    return works.measure(["resnet50"], settings)
+
+
+def test_accelerators_are_fed_as_many_as_the_records_allow(
+    rooms: SimpleNamespace, settings: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = feeding(rooms, settings, monkeypatch, 500, "yogadl_core:Threads", "yogadl_core:Nothing")
+    of = found["resnet50"]["peers"]
+    assert len(of["yogadl_core:Threads"]) == settings.count
+    assert all(count > 1 for count in of["yogadl_core:Threads"])
+    assert "Nothing" in of["yogadl_core:Nothing"]
+    table = rooms.works.tables(found)
+    assert "| yogadl_core:Nothing | failed: AttributeError" in table
+    found = feeding(rooms, settings, monkeypatch, 1e12, "yogadl_core:Threads")
+    assert found["resnet50"]["peers"]["yogadl_core:Threads"] == [0] * settings.count
+
+
+def test_the_page_has_what_was_found_of_works(rooms: SimpleNamespace) -> None:
+    found = rooms.works.load(BENCHMARKS / "_compare")
+    assert list(found) == [work.maker for work in (rooms.works.DECODING, *rooms.works.FEEDING)]
+    assert all(each["rounds"] >= 3 for each in found.values())
+    page = (CHECKOUT / "docs/comparison.md").read_text()
+    assert rooms.render.between(page, rooms.works.tables(found), "benchmarks works") == page
 
 
 def test_the_text_beside_the_table_has_figures_of_the_table() -> None:

@@ -18,6 +18,8 @@ class Core(Reader):
     The checkpoint is `state_dict()`, given to the next stream as `cursor=`. All else is as it comes.
     """
 
+    _kind = "workers"
+
     def __init__(self, data: Data, folder: Path, workers: int) -> None:
         super().__init__(data, folder, workers)
         self._ref = yogadl.open_storage(folder).fetch("set", "1")
@@ -26,7 +28,7 @@ class Core(Reader):
 
     def _made(self, cursor: Any) -> Any:
         loader = self._ref.stream(shuffle=True, shuffle_seed=SEED, cursor=cursor).batch(self.data.batch)
-        return loader.prefetch(4, workers=self.workers) if self.workers else loader
+        return loader.prefetch(4, **{self._kind: self.workers}) if self.workers else loader
 
     @classmethod
     def build(cls, data: Data, folder: Path) -> None:
@@ -43,3 +45,9 @@ class Core(Reader):
     def resume(self, state: Any, batches: int) -> Iterator[Any]:
         self._loader = self._made(state)
         return self.epoch()
+
+
+class Threads(Core):
+    """The same with threads that read ahead: `.prefetch(4, threads=2)`."""
+
+    _kind = "threads"

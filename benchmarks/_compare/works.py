@@ -1,0 +1,175 @@
+"""Measure what a training waits for: pictures that are decoded, and accelerators that are fed."""
+
+import datetime
+import json
+import platform
+import shutil
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from _compare.figures import Found, shown_number
+from _compare.peers import PEERS, TENSORFLOW, TORCH, Peer
+from _compare.rounds import Settings, TaskError, _machine, _task
+from _compare.venvs import InstallError
+
+_RESULTS: Final = "works.json"
+_WORKERS: Final = 2
+_SCALE: Final = 10  # an accelerator here takes this part of the records that a real one takes
+_DECODERS: Final = ("simplejpeg==1.9.0", "opencv-python-headless==5.0.0.93")
+_BY_KEY: Final = {peer.key: peer for peer in PEERS}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One table's column.
+
+    Args:
+        name: As the table calls it.
+        maker: As `_data` calls the records.
+        records: How many records.
+        batch: Records in a batch.
+        rate: The records a second that a real accelerator takes; 0: pictures are decoded instead.
+    """
+
+    name: str
+    maker: str
+    records: int
+    batch: int
+    rate: float = 0.0
+
+
+DECODING: Final = Work("JPEG", "jpegs", 4_000, 64)
+FEEDING: Final = (
+    Work("resnet50, H100: 1,786/s of 115 KB", "resnet50", 6_000, 64, 1_786),
+    Work("unet3d, H100: 21.7/s of 146 MB", "unet3d", 8, 1, 21.7),
+    Work("cosmoflow, H100: 286/s of 2.8 MB", "cosmoflow", 400, 8, 286),
+    Work("retinanet, B200: 505/s of 323 KB", "retinanet", 3_000, 16, 505),
+    Work("flux, B200: 36/s of 2.2 MB", "flux", 500, 8, 36),
+)
+_OURS: Final = (".", *_DECODERS)
+DECODERS: Final = (
+    Peer("yogadl, 2 threads", "jpeg_threads", "jpeg_yogadl:Threads", _OURS),
+    Peer("yogadl, 2 workers", "jpeg_workers", "jpeg_yogadl:Workers", _OURS),
+    Peer("torch DataLoader, 2 workers", "jpeg_torch", "jpeg_torch:Loader", (TORCH, *_DECODERS)),
+    Peer(
+        "torch DataLoader, 2 workers, torchvision",
+        "jpeg_torchvision",
+        "jpeg_torchvision:Loader",
+        ("torchvision==0.29.1",),
+    ),
+    Peer("tf.data, 2 threads, `decode_and_crop_jpeg`", "jpeg_tf", "jpeg_tf:Decoding", (TENSORFLOW,)),
+    Peer("SPDL, 2 threads", "jpeg_spdl", "jpeg_spdl:Pipeline", (TORCH, "spdl==0.8.0")),
+    Peer("FFCV", "ffcv", "ffcv_reader:Beton", _BY_KEY["ffcv"].needs),
+)
+FEEDERS: Final = (
+    Peer("yogadl, 2 threads", "feed_threads", "yogadl_core:Threads", (".",)),
+    Peer("yogadl, 2 workers", "feed_workers", "yogadl_core:Core", (".",)),
+    *(_BY_KEY[key] for key in ("torch_files", "mosaicml", "litdata")),
+    Peer("LanceDB", "lancedb", "lancedb_reader:Table", (TORCH, "lancedb==0.40.0")),
+)
+
+
+def measure(names: Sequence[str], settings: Settings) -> Found:
+    """Return what was found of these works, by maker, as JSON can hold it."""
+    found: Found = {}
+    for work in (DECODING, *FEEDING):
+        if work.maker in names:
+            found[work.maker] = _measured(work, settings)
+    return found
+
+
+def _measured(work: Work, settings: Settings) -> Found:
+    """Let peers take turns at one work."""
+    data = settings.folder / work.maker
+    records = max(2 * work.batch, work.records // settings.part)
+    maker = DECODERS[0] if work is DECODING else FEEDERS[0]
+    sizes = {"name": work.name, "records": records, "batch": work.batch}
+    _task(settings, maker, "make", maker=work.maker, folder=str(data), **sizes)
+    of_peers: dict[str, Any] = {}
+    for number in range(settings.count):
+        for peer in DECODERS if work is DECODING else FEEDERS:
+            if isinstance(of_peers.get(peer.key), str):
+                continue
+            made = settings.folder / f"{work.maker}-{peer.key}"
+            places = {"reader": peer.reader, "data": str(data), "folder": str(made)}
+            seconds = settings.seconds if work is DECODING else settings.seconds / 2  # of each trial
+            turn = {**places, "workers": _WORKERS, "seconds": seconds}
+            try:
+                if not number:
+                    _task(settings, peer, "build", **places)
+                if work is DECODING:
+                    answer = _task(settings, peer, "decode", **turn)
+                else:
+                    answer = _task(settings, peer, "feed", rate=work.rate / _SCALE, **turn)
+                of_peers.setdefault(peer.key, []).extend(answer.values())
+            except (InstallError, TaskError) as error:
+                of_peers[peer.key] = str(error)
+            print(f"  {work.maker}: {peer.key}, {of_peers[peer.key]}", file=sys.stderr, flush=True)
+    shutil.rmtree(data)
+    for path in settings.folder.glob(f"{work.maker}-*"):
+        shutil.rmtree(path)
+    said = {"date": datetime.date.today().isoformat(), "rounds": settings.count}
+    return said | {"machine": f"{_machine()}, Python {platform.python_version()}", "peers": of_peers}
+
+
+def save(found: Found, folder: Path) -> None:
+    """Keep what was found, beside what is known of other works."""
+    known = load(folder) | found
+    (folder / _RESULTS).write_text(json.dumps(known, indent=1) + "\n")
+
+
+def load(folder: Path) -> Found:
+    """Return what is known."""
+    path = folder / _RESULTS
+    known: Found = json.loads(path.read_text()) if path.exists() else {}
+    return known
+
+
+def tables(found: Found) -> str:
+    """Return the tables of both kinds of work, of those that were measured."""
+    return "\n\n".join(filter(None, [_table_of_decoders(found), _table_of_feeders(found)]))
+
+
+def _table_of_decoders(found: Found) -> str:
+    if DECODING.maker not in found:
+        return ""
+    of = found[DECODING.maker]
+    rows = [f"| {peer.name} | {_shown(of['peers'].get(peer.key))} |" for peer in DECODERS]
+    text = (
+        "JPEGs of 375 x 500 and 71 KB, to uint8 of 224 x 224 x 3: decode, RandomResizedCrop, flip. Images a "
+        f"second, the median of {of['rounds']} interleaved rounds and their range, {of['date']}: "
+        f"{of['machine']}. The first three rows decode by simplejpeg and crop by OpenCV, the others by what "
+        "each brings."
+    )
+    return "\n".join([text, "", "| | images/s |", "|---|---|", *rows])
+
+
+def _table_of_feeders(found: Found) -> str:
+    fed = [work for work in FEEDING if work.maker in found]
+    if not fed:
+        return ""
+    of = found[fed[0].maker]
+    text = (
+        "After MLPerf Storage: how many accelerators one process feeds, with 2 workers or threads, so that "
+        "they compute during 90 % of the time. An accelerator is a sleep. It takes a "
+        f"{_SCALE}th of the records a second that the real one in the head takes, since this machine has "
+        "2 cores; records have their true size, and files lie in the page cache. Medians of "
+        f"{of['rounds']} interleaved rounds and their range, {of['date']}: {of['machine']}."
+    )
+    rows = []
+    for peer in FEEDERS:
+        shown = [_shown(found[work.maker]["peers"].get(peer.key)) for work in fed]
+        rows.append(f"| {peer.name} | {' | '.join(shown)} |")
+    head = f"| | {' | '.join(work.name for work in fed)} |"
+    return "\n".join([text, "", head, f"|---|{'---|' * len(fed)}", *rows])
+
+
+def _shown(values: Any) -> str:
+    if not isinstance(values, list):
+        return str(values or "not measured").replace("|", "/").replace("\n", " ")[:80]
+    low, high = shown_number(min(values)), shown_number(max(values))
+    return f"{shown_number(statistics.median(values))} ({low} - {high})"
