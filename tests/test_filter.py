@@ -340,6 +340,8 @@ def test_what_is_no_way_to_take_errors_is_refused(ref, option):
         ref.filter(is_small, **option)
     with pytest.raises(ConfigurationError, match="workers of map"):
         ref.map(dict, workers=2)
+    with pytest.raises(ConfigurationError, match="map takes a function of one argument"):
+        ref.map(3, on_error="skip")
 
 
 # What the function may do.

@@ -48,7 +48,7 @@ def filtered(
 
 def passing(records: RandomAccess, function: Callable[..., Any], workers: Any) -> SelectedRecords:
     """Return the records for which a function does not raise; see `RecordsRef.map`."""
-    return _chosen("map", records, records, function, workers, "skip")
+    return _chosen("map", records, seen_fields("map", records, function, None), function, workers, "skip")
 
 
 def seen_fields(
