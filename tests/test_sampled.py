@@ -137,6 +137,8 @@ def test_one_record_comes_each_time():
         (lambda ref: ref.sampled([np.inf] + [1] * 59), "a finite number, 0 or more"),
         (lambda ref: ref.sampled([0] * 60), "one of them is more than 0"),
         (lambda ref: ref.sampled(["a"] * 60), "one number for each record, or the name of a field"),
+        (lambda ref: ref.sampled(["1"] * 60), "one number for each record, or the name of a field"),
+        (lambda ref: ref.sampled([1j] * 60), "one number for each record, or the name of a field"),
         (lambda ref: ref.sampled("label"), "weights='label' is str: a weight is a number"),
         (lambda ref: ref.sampled("none"), "there is no field 'none'"),
         (lambda ref: ref.sampled(by="none"), "there is no field 'none'"),

@@ -342,12 +342,12 @@ def _checked_weights(records: RandomAccess, weights: Any) -> NDArray[np.float64]
         for chunk, column in chunks:
             found[chunk] = column
     else:
-        try:
-            found = np.asarray(weights, np.float64)
-        except (TypeError, ValueError) as error:
+        given = np.asarray(weights)
+        if given.dtype.kind not in "biuf":
             raise ConfigurationError(
                 f"weights are one number for each record, or the name of a field, not {weights!r:.100}"
-            ) from error
+            )
+        found = given.astype(np.float64)
         if found.shape != (len(records),):
             raise ConfigurationError(
                 f"weights are one number for each of {len(records)} records, not of shape {found.shape}"
