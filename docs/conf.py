@@ -77,13 +77,14 @@ nitpick_ignore_regex = [
 PUBLIC = {*yogadl.__all__, *yogadl.storage.__all__, *yogadl.testing.__all__, *vars(yogadl.errors)}
 TYPE_VARIABLES = {"Item_co", "Made", "P"}
 
-# Called `partitioned`, as a function is; else autodoc shows no more than that it is an alias.
+# Called so, as functions are; else autodoc shows no more than that they are aliases.
 yogadl.partitioned.__name__ = "partitioned"
+yogadl.image_folder.__name__ = "image_folder"
 
 # Handed out by functions, never made by users: what their `__init__` takes is no part of the reference.
 NOT_MADE_BY_USERS = {
-    "CacheStorage", "Loader", "MixedRef", "PackedEpoch", "PackedRef", "PartitionedBuild", "RecordStream",
-    "RecordsRef", "Spec", "StoreBucket", "StreamIterator", "StreamMapDataset",
+    "CacheStorage", "DrawnRef", "Loader", "MixedRef", "PackedEpoch", "PackedRef", "PartitionedBuild",
+    "RecordStream", "RecordsRef", "Spec", "StoreBucket", "StreamIterator", "StreamMapDataset",
 }  # fmt: skip
 
 

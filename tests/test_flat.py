@@ -147,6 +147,32 @@ def test_it_pickles(ref):
     assert again[9]["half"] == flat[9]["half"]
 
 
+def test_a_function_after_it_may_change_what_it_gets_in_place(ref):
+    def windows(record):
+        values = np.arange(6.0) + 10 * record["id"]
+        return [{"x": values[start : start + 4]} for start in range(3)] + [{"x": values[:4]}] * 2
+
+    def centred(record):
+        record["x"] -= record["x"][0]
+        return record
+
+    for flat in (ref.flat_map(windows).map(centred), ref.flat_map(windows).map(dict).map(centred)):
+        assert len(flat) == 5 * COUNT
+        for x in (
+            flat.gather(range(5 * COUNT))["x"],
+            np.array([record["x"] for record in flat]),
+            flat.gather([4, 3, 3, 0] * 50 * COUNT)["x"],
+            np.concatenate([batch["x"] for batch in flat.stream(shuffle=True).batch(7)]),
+        ):
+            assert (x == np.arange(4.0)).all()
+
+
+def test_a_shape_that_varies_is_said_with_the_name_of_the_function(ref):
+    flat = ref.flat_map(lambda record: [np.zeros(1 + int(record["id"]) % 2)])
+    with pytest.raises(StageError, match=r"write flat_map\(\.\.\., spec="):
+        list(flat)
+
+
 # How often the functions are called.
 
 

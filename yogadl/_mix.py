@@ -54,8 +54,8 @@ class MixedRef(StreamedRef[Item_co]):
     def _order_for(self, shuffle: bool | Blocks) -> Mixture:
         if isinstance(shuffle, Blocks) and self._mixture.is_drawn:
             raise ConfigurationError(
-                "a mix of packed records can't be read in blocks, since the records of a row lie anywhere: "
-                "pass shuffle=True"
+                "a mix with records that each epoch draws anew can't be read in blocks, since they lie "
+                "anywhere: pass shuffle=True"
             )
         return replace(self._mixture, shuffle=shuffle)
 

@@ -18,6 +18,7 @@ from data import Data, write
 
 MIB: Final = 2**20
 _FED: Final = 0.9  # of the time
+_LEAST_BATCHES: Final = 4  # of a trial
 
 
 def make(name: str, records: int, batch: int, maker: str, folder: str) -> dict[str, Any]:
@@ -149,8 +150,9 @@ def feed(reader: str, data: str, folder: str, workers: int, rate: float, seconds
     opened.data.check(opened.columns(next(batches)))
 
     def use(count: int) -> float:
-        computed, started = 0.0, time.monotonic()
-        while (now := time.monotonic()) < started + seconds:
+        computed, started, taken = 0.0, time.monotonic(), 0
+        while (now := time.monotonic()) < started + seconds or taken < _LEAST_BATCHES:
+            taken += 1
             size = opened.size(next(batches))
             begun = time.monotonic()
             time.sleep(size / (count * rate))
@@ -160,7 +162,7 @@ def feed(reader: str, data: str, folder: str, workers: int, rate: float, seconds
     least, most = 0, 1
     while use(most) >= _FED:
         least, most = most, 2 * most
-    while most - least > max(1, least // 16):  # to a sixteenth
+    while most - least > max(1, least // 8):  # to an eighth
         middle = (least + most) // 2
         least, most = (middle, most) if use(middle) >= _FED else (least, middle)
     opened.close()

@@ -96,7 +96,7 @@ def _measured(work: Work, settings: Settings) -> Found:
                 continue
             made = settings.folder / f"{work.maker}-{peer.key}"
             places = {"reader": peer.reader, "data": str(data), "folder": str(made)}
-            seconds = settings.seconds if work is DECODING else settings.seconds / 2  # of each trial
+            seconds = settings.seconds if work is DECODING else settings.seconds / 3  # of each trial
             turn = {**places, "workers": _WORKERS, "seconds": seconds}
             try:
                 if not number:

@@ -145,6 +145,12 @@ def test_a_folder_without_pictures_is_refused(photos, tmp_path):
         yogadl.image_folder(photos, endpoint_url="x")
 
 
+def test_what_is_no_regular_file_does_not_count(photos):
+    os.mkfifo(photos / "cat/pipe.jpg")
+    (photos / "cat/folder.jpg").mkdir()
+    assert files(yogadl.image_folder(photos)) == SORTED
+
+
 @pytest.mark.skipif(os.name != "posix", reason="names are bytes there")
 def test_a_name_that_is_no_utf_8_is_refused(photos):
     os.close(os.open(os.fsencode(photos) + b"/cat/\xff.jpg", os.O_CREAT | os.O_WRONLY))
@@ -156,8 +162,9 @@ def test_an_appended_folder_must_have_the_same_classes(storage, photos, tmp_path
     storage.submit(yogadl.image_folder(photos), "photos", "1", metadata={"by": "us"})
     assert storage.fetch("photos", "1").metadata == {"by": "us", "classes": ["cat", "cat-like", "dog"]}
     more = fill(tmp_path / "more", "dog/c.jpg")
+    other = yogadl.image_folder(more)
     with pytest.raises(ConfigurationError, match="'classes' of these records is"):
-        storage.append(yogadl.image_folder(more), "photos", "2", base_version="1")
+        storage.append(other, "photos", "2", base_version="1", progress=pytest.fail)  # before any is read
     classes = storage.fetch("photos", "1").metadata["classes"]
     storage.append(yogadl.image_folder(more, classes=classes), "photos", "2", base_version="1")
     found = storage.fetch("photos", "2")

@@ -136,7 +136,8 @@ class Chain:
             stage = with_options(stage, options, lambda: (self if self.stages else self.source).spec)
         if stage.out is not None and declared_spec is not None:
             raise ConfigurationError("out= says what the function makes: leave out spec=")
-        return Chain(self.source, (*self.stages, stage), stage.made or declared_spec)
+        before = [*self.stages[:-1], self.stages[-1].followed()] if self.stages else []
+        return Chain(self.source, (*before, stage), stage.made or declared_spec)
 
     @cached_property
     def _sample(self) -> tuple[Spec, int]:
@@ -312,7 +313,7 @@ class Chain:
         leaves[number] = widen(leaves[number], error.shape)
         varying = [i for i, leaf in enumerate(leaves) if leaf.shape is None or None in leaf.shape]
         spec = declaration_text(made.with_leaves(leaves), varying)
-        call = f"{'map' if last.seed is None else 'random_map'}(..., spec={spec})"
+        call = f"{str(last).partition('(')[0]}(..., spec={spec})"
         misfit = refuse(made.fields[number].name, record, f"{problem}. If the shape varies, write {call}")
         return self._misfit_error(record, misfit)
 

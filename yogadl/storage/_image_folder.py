@@ -5,6 +5,7 @@ import copy
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -122,7 +123,7 @@ class ImageFolder:
         """Return the source that builds read."""
         return _FolderSource(self, allow_pickle=allow_pickle)
 
-    def part(self, first: int, end: int) -> "ImageFolder":
+    def _part(self, first: int, end: int) -> "ImageFolder":
         """Return the same folder with some of the files."""
         part = copy.copy(self)
         part.files, part._labels = self.files[first:end], self._labels[first:end]
@@ -140,7 +141,7 @@ class _FolderSource(ItemsSource):
     def rows(self, first: int, end: int) -> "_FolderSource":
         """Return a source of these files alone."""
         source = copy.copy(self)
-        source._data = source.origin = self.origin.part(first, end)
+        source._data = source.origin = self.origin._part(first, end)
         source.length = end - first
         return source
 
@@ -215,6 +216,8 @@ def _files_below(root: Path) -> Iterator[_File]:
                 status = os.stat(path)
             except FileNotFoundError:  # a link to nothing, which an error reports when it is read
                 yield _File(os.path.relpath(path, root), 0, "")
+                continue
+            if not stat.S_ISREG(status.st_mode):  # a pipe, which would be waited for
                 continue
             yield _File(os.path.relpath(path, root), status.st_size, str(status.st_mtime_ns))
 

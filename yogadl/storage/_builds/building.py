@@ -28,7 +28,7 @@ from yogadl.errors import ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._builds.build import PlannedBuild, describe_machine, digest_replaced
 from yogadl.storage._builds.executors import ENGINES, write_all, write_by_source
-from yogadl.storage._builds.left_out import LeftOut, with_metadata
+from yogadl.storage._builds.left_out import LeftOut, refuse_other_metadata, with_metadata
 from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.partitions import Partitions, Shares
 from yogadl.storage._builds.receipts import ending_before
@@ -247,6 +247,7 @@ def _build(
     planned = data if isinstance(data, PlannedBuild) else PlannedBuild(data)
     source = _open(planned.data, options)
     planned.check(source)
+    refuse_other_metadata(source, options.metadata or {})
     machine = describe_machine()
 
     def sha256() -> str:

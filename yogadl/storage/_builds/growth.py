@@ -35,6 +35,7 @@ from yogadl.errors import (
 )
 from yogadl.storage._builds.build import PlannedBuild, content_of, describe_machine
 from yogadl.storage._builds.building import build_version
+from yogadl.storage._builds.left_out import refuse_other_metadata
 from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.publish import Content, read_published
 from yogadl.storage._builds.receipts import Receipt
@@ -207,13 +208,15 @@ def _receipts(backend: Backend, manifest: Manifest) -> list[Receipt]:
 
 
 def _check_like(base: Manifest, source: Source) -> None:
-    """Refuse a source whose records have another structure or dtype, before any record is read.
+    """Refuse a source whose records have another structure or dtype, or other classes, before they are read.
 
     Shapes may differ: each part has its own form of each field, so old parts stay readable.
 
     Raises:
         UnsupportedDataError: if structure or dtype differ; the error names the field.
+        ConfigurationError: if the source has other metadata, such as names of classes.
     """
+    refuse_other_metadata(source, base.metadata)
     if source.spec.is_like(base.spec):
         return
     problem = _difference(base.spec, source.spec)

@@ -36,7 +36,7 @@ class LeftOut:
         if not isinstance(facts, dict) or type(facts.get("count")) is not int:
             return LeftOut()
         records = facts.get("records")
-        return LeftOut(facts["count"], records if isinstance(records, list) else [])
+        return LeftOut(facts["count"], list(records) if isinstance(records, list) else [])
 
     def to_json(self) -> dict[str, Any]:
         """Return this as JSON."""
@@ -85,6 +85,20 @@ def readable(share: Any, left_out: LeftOut) -> Source | None:
     return None if source.is_empty() else source
 
 
+def refuse_other_metadata(source: Any, known: dict[str, Any]) -> None:
+    """Refuse a source whose metadata, such as the names of classes, differ from those of a base or a user.
+
+    Raises:
+        ConfigurationError: if they differ.
+    """
+    for name, value in getattr(source, "metadata", {}).items():
+        if known.get(name, value) != value:
+            raise ConfigurationError(
+                f"metadata: {name!r} of these records is {value!r:.100}, but of those before or as given "
+                f"{known[name]!r:.100}: let them be the same"
+            )
+
+
 def with_metadata(
     content: Content,
     given: dict[str, Any] | None,
@@ -100,18 +114,9 @@ def with_metadata(
         source: The source, which may have `metadata`, such as the names of classes.
         key: The version.
         left_out: The records that this build left out.
-
-    Raises:
-        ConfigurationError: if the source's metadata are not those of the base or of the user.
     """
     base = content.metadata
-    metadata = dict(base if given is None else given)
-    for name, value in getattr(source, "metadata", {}).items():
-        if metadata.setdefault(name, value) != value or base.get(name, value) != value:
-            raise ConfigurationError(
-                f"metadata: {name!r} of these records is {value!r:.100}, but of those before or as given "
-                f"{metadata[name]!r:.100}: let them be the same"
-            )
+    metadata = getattr(source, "metadata", {}) | (base if given is None else given)
     listed = LeftOut.of(base.get(LEFT_OUT))
     if left_out is not None and key is not None:
         versioned = [{**entry, "version": key.version} for entry in left_out.records]

@@ -28,7 +28,7 @@ from yogadl.errors import (
 )
 from yogadl.storage import _names
 from yogadl.storage._builds.build import Build, content_of, describe_machine, require_like
-from yogadl.storage._builds.left_out import LeftOut, readable, with_metadata
+from yogadl.storage._builds.left_out import LeftOut, readable, refuse_other_metadata, with_metadata
 from yogadl.storage._builds.publish import Content, clear_attempt, publish, put_aside
 from yogadl.storage._builds.receipts import Receipt, WrittenParts, have_same_records
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
@@ -428,6 +428,7 @@ class Partitions:
                 if self.is_published("" if self.is_named else made_of):
                     return False
                 raise
+            refuse_other_metadata(self.shares, metadata or {})
             content = with_metadata(content_of(receipts), metadata, self.shares)
             is_new = self.publish(content, machine | builder, exclusion, replaces=replaces, aside=aside)
         clear_unresumable(self.backend, self.key.id, aside)
