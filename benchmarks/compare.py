@@ -73,13 +73,13 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--sets",
-        type=_some(["", *(each.maker for each in SETS)]),
+        type=_some(each.maker for each in SETS),
         default=[each.maker for each in SETS],
         help="some of " + ",".join(each.maker for each in SETS),
     )
     parser.add_argument(
         "--works",
-        type=_some(["", *(work.maker for work in (works.DECODING, *works.FEEDING))]),
+        type=_some(work.maker for work in (works.DECODING, *works.FEEDING)),
         default=[],
         help="measure pictures that are decoded (jpegs), accelerators that are fed (resnet50,unet3d,...): "
         "some of these beside --sets",
@@ -100,7 +100,7 @@ def _some(known):
     allowed = list(known)
 
     def parse(text: str) -> list[str]:
-        chosen = text.split(",")
+        chosen = text.split(",") if text else []
         for name in chosen:
             if name not in allowed:
                 raise argparse.ArgumentTypeError(f"no {name!r}: one of {', '.join(allowed)}")
