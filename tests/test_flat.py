@@ -77,7 +77,8 @@ def test_any_sequence_of_records_is_taken(made):
 
 def test_records_without_pieces_leave_nothing(ref):
     with pytest.raises(ConfigurationError, match="pass its spec="):
-        list(ref.flat_map(lambda record: [])[:0].stream().batch(2).map(len).prefetch(1))
+        _ = ref.flat_map(lambda record: []).spec
+    assert list(ref.flat_map(lambda record: [])) == []
     none = ref.flat_map(lambda record: [], spec=ref.fields("id").spec)
     assert len(none) == 0
     assert list(none) == []
@@ -165,6 +166,16 @@ def test_a_function_after_it_may_change_what_it_gets_in_place(ref):
             np.concatenate([batch["x"] for batch in flat.stream(shuffle=True).batch(7)]),
         ):
             assert (x == np.arange(4.0)).all()
+
+
+def test_what_it_gives_shares_no_memory(ref):
+    base = np.arange(9.0)
+    spec = {"x": yogadl.Leaf("float64", (None,))}
+    flat = ref.flat_map(lambda record: [{"x": base[: 3 + n]} for n in range(3)], spec=spec)
+    found = flat.gather([0, 0, 1, 2])["x"]
+    assert not any(
+        np.shares_memory(one, other) for one in [*found, base] for other in found if one is not other
+    )
 
 
 def test_a_shape_that_varies_is_said_with_the_name_of_the_function(ref):

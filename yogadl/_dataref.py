@@ -92,6 +92,8 @@ class RecordsRef(StreamedRef[Item_co]):
 
     def __iter__(self) -> Iterator[Item_co]:
         """Yield every record in source order; this does not count as an epoch of a stream."""
+        if not len(self):
+            return  # the size of no record may be unknown
         count = max(1, min(1024, _ITERATION_BYTES // max(1, self.record_bytes)))
         for start in range(0, len(self), count):
             yield from self.__getitems__(range(start, min(start + count, len(self))))

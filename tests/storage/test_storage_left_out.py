@@ -88,6 +88,24 @@ def test_records_of_a_reference_whose_function_raises_are_left_out(storage, brok
     assert [each["index"] for each in found.metadata.get("left_out", {}).get("records", [])] == list(broken)
 
 
+@pytest.mark.parametrize("broken", [{0}, {0, 1, 5}, range(COUNT - 2)])
+def test_pieces_of_records_that_raise_are_left_out(storage, broken):
+    def pieces(record):
+        if int(record) in broken:
+            raise OSError("broken")
+        return [{"id": record, "piece": n} for n in range(1 + int(record) % 3)]
+
+    ref = yogadl.from_source(np.arange(COUNT)).flat_map(pieces, count=lambda record: 1 + int(record) % 3)
+    storage.submit(ref, "d", "1", on_error="skip")
+    wanted = [(n, piece) for n in kept(broken) for piece in range(1 + n % 3)]
+    found = storage.fetch("d", "1")
+    assert [(int(record["id"]), int(record["piece"])) for record in found] == wanted
+    assert found.metadata["left_out"]["count"] == sum(1 + n % 3 for n in broken)
+    decoded = yogadl.from_source(np.arange(COUNT)).flat_map(lambda n: [n] * (1 + int(n) % 3))
+    storage.submit(decoded.map(lambda n: pieces(n)[0]), "d", "2", on_error="skip")
+    assert whole(storage.fetch("d", "2")) == [n for n, _ in wanted]
+
+
 def test_without_being_told_an_error_ends_the_build(storage):
     with pytest.raises(OSError, match="broken 3"):
         storage.submit(Files({3}), "d", "1")

@@ -306,7 +306,7 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
         _check_earlier(identity, state)
     reopen = f"{_OPEN_SAVED_VERSION}, {state[_VERSION]!r}" if _VERSION in state else _OPEN_SAVED_VERSION
     if "draw" in order or "draw" in their_order:
-        reopen += ", and pass the same arguments to packed or bucketed"
+        reopen += ", and pass the same arguments to packed, bucketed or sampled"
     if state["records"] != identity.records:
         reopen += _versions_hint(identity, state)
         raise refuse("other data, its number of records is", state["records"], identity.records, reopen)

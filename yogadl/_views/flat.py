@@ -1,7 +1,6 @@
 """Make several records of each: the pieces of records, counted once."""
 
 import copy
-import dataclasses
 import hashlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -87,11 +86,6 @@ class _FlatStage(Stage):
     """The function of `flat_map`, called once for all pieces of a record that are read together."""
 
     source: Any = None  # the RepeatedRecords that it takes
-    is_followed: bool = False  # by a function, which may change what it gets in place
-
-    def followed(self) -> Stage:
-        """Return this stage with another one after it, for which pieces that share memory are copied."""
-        return dataclasses.replace(self, is_followed=True)
 
     def __str__(self) -> str:
         return f"flat_map({name_of(self.function)})"
@@ -118,8 +112,7 @@ class _FlatStage(Stage):
             index, parent = int(indices[of_record[0]]), int(parents[of_record[0]])
             made = self._pieces(records[of_record[0]], index, parent)
             for place in of_record.tolist():
-                piece = made[pieces[place]]
-                found[place] = copy.deepcopy(piece) if self.is_followed else piece
+                found[place] = copy.deepcopy(made[pieces[place]])  # pieces may share memory
         report_duration(self.title, perf_counter() - start_s)
         return found
 

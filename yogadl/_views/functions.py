@@ -41,7 +41,7 @@ from yogadl._views.stages import (
     ignore_duration,
     with_options,
 )
-from yogadl._views.views import SlicedRecords, origin_of
+from yogadl._views.views import origin_of
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError, YogaError
 
 _MOST_ATTEMPTS: Final = 100  # to replace one record
@@ -110,11 +110,13 @@ class Chain:
         source: The records that the first function gets.
         stages: The functions.
         declared_spec: The caller's declaration of the resulting records' fields; see `declare`.
+        is_skipping: Whether the structure may be that of any record for which no function raises.
     """
 
     source: RandomAccess
     stages: tuple[Stage, ...]
     declared_spec: Any = None
+    is_skipping: bool = False
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.stages))
@@ -136,8 +138,7 @@ class Chain:
             stage = with_options(stage, options, lambda: (self if self.stages else self.source).spec)
         if stage.out is not None and declared_spec is not None:
             raise ConfigurationError("out= says what the function makes: leave out spec=")
-        before = [*self.stages[:-1], self.stages[-1].followed()] if self.stages else []
-        return Chain(self.source, (*before, stage), stage.made or declared_spec)
+        return Chain(self.source, (*self.stages, stage), stage.made or declared_spec)
 
     @cached_property
     def _sample(self) -> tuple[Spec, int]:
@@ -161,16 +162,22 @@ class Chain:
         return spec if self.declared_spec is None else declare(spec, self.declared_spec)[0], record_bytes
 
     def _first_result(self) -> tuple[int, Any]:
-        """Return the index and the result of the first record, or of the first that is not replaced."""
-        is_replacing = any(stage.is_replacing for stage in self.stages)
-        last = min(_MOST_ATTEMPTS, len(self.source)) - 1 if is_replacing else 0
+        """Return the index and the result of the first record, or of the first that is not left out."""
+        last = 0
+        if self.is_skipping:
+            last = len(self.source) - 1
+        elif any(stage.is_replacing for stage in self.stages):
+            last = min(_MOST_ATTEMPTS, len(self.source)) - 1
         for number in range(last + 1):
             index = np.array([number])
             try:
                 [record] = self.first_stages(None, index, ((0, index),))
             except StageError as error:
-                if number == last:
-                    self._with_file(error)
+                if number == last or isinstance(error.__cause__, YogaError | None):
+                    self._with_file(error).add_note(
+                        "the structure of the results is that of the first record: if this one is broken, "
+                        "say it by spec="
+                    )
                     raise
             else:
                 break
@@ -369,16 +376,7 @@ def with_found_spec(records: Any) -> Any:
     """Return records whose structure is that of the first record for which no function raises."""
     if not isinstance(records, MappedRecords):
         return records
-    chain, end = records.chain, len(records)
-    for first in range(min(_MOST_ATTEMPTS, end)):
-        try:
-            found = replace(chain, source=SlicedRecords(chain.source, range(first, end))).spec
-        except StageError as error:
-            if isinstance(error.__cause__, YogaError | None):
-                raise
-        else:
-            return MappedRecords(replace(chain, declared_spec=found))
-    return records
+    return MappedRecords(replace(records.chain, is_skipping=True))
 
 
 def file_of(records: RandomAccess, index: int) -> str | None:

@@ -82,10 +82,6 @@ class Stage:
     def __str__(self) -> str:
         return f"{'map' if self.seed is None else 'random_map'}({name_of(self.function)})"
 
-    def followed(self) -> "Stage":
-        """Return this stage with another one after it."""
-        return self
-
     @cached_property
     def title(self) -> str:
         """The stage's name in the statistics of the time that each stage takes."""
