@@ -104,7 +104,7 @@ def test_extensions_are_chosen(photos):
     assert files(yogadl.image_folder(photos, extensions=[".jpg", ".webp", ".PNG"])) == [
         path for path in SORTED if "jpeg" not in path
     ]
-    with pytest.raises(ConfigurationError, match="'cat-like' have no picture"):
+    with pytest.raises(ConfigurationError, match="there is no picture in 'cat-like'"):
         yogadl.image_folder(photos, extensions=".jpg")
     for bad in ("jpg", [], ["."], [""], [3]):
         with pytest.raises(ConfigurationError, match="extensions are such as"):
@@ -138,7 +138,7 @@ def test_a_folder_without_pictures_is_refused(photos, tmp_path):
     with pytest.raises(ConfigurationError, match="has no folder with pictures"):
         yogadl.image_folder(photos / "cat")
     (photos / "emu").mkdir()
-    with pytest.raises(ConfigurationError, match="'emu' have no picture"):
+    with pytest.raises(ConfigurationError, match="there is no picture in 'emu'"):
         yogadl.image_folder(photos)
     assert len(yogadl.image_folder(photos, classes=["cat", "cat-like", "dog", "emu"])) == 6
     with pytest.raises(ConfigurationError, match="endpoint_url: no option of a folder"):

@@ -167,7 +167,7 @@ def _checked_classes(
         empty = [name for name in names if name not in by_class]
         if empty:
             raise ConfigurationError(
-                f"{location}: {_some(empty)} have no picture: remove these folders, or pass classes="
+                f"{location}: there is no picture in {_some(empty)}: remove what is empty, or pass classes="
             )
     elif isinstance(given, str) or not all(isinstance(name, str) for name in names):
         raise ConfigurationError(f"classes are the names of folders in order, not {given!r:.100}")
