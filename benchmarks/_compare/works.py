@@ -55,6 +55,7 @@ DECODERS: Final = (
     Peer("yogadl, 2 threads", "jpeg_threads", "jpeg_yogadl:Threads", _OURS),
     Peer("yogadl, 2 workers", "jpeg_workers", "jpeg_yogadl:Workers", _OURS),
     Peer("torch DataLoader, 2 workers", "jpeg_torch", "jpeg_torch:Loader", (TORCH, *_DECODERS)),
+    Peer("SPDL, 2 threads", "jpeg_spdl", "jpeg_spdl:Pipeline", (TORCH, "spdl==0.8.0", *_DECODERS)),
     Peer(
         "torch DataLoader, 2 workers, torchvision",
         "jpeg_torchvision",
@@ -62,7 +63,6 @@ DECODERS: Final = (
         ("torchvision==0.29.1",),
     ),
     Peer("tf.data, 2 threads, `decode_and_crop_jpeg`", "jpeg_tf", "jpeg_tf:Decoding", (TENSORFLOW,)),
-    Peer("SPDL, 2 threads", "jpeg_spdl", "jpeg_spdl:Pipeline", (TORCH, "spdl==0.8.0")),
     Peer("FFCV", "ffcv", "ffcv_reader:Beton", _BY_KEY["ffcv"].needs),
 )
 FEEDERS: Final = (
@@ -142,7 +142,7 @@ def _table_of_decoders(found: Found) -> str:
     text = (
         "JPEGs of 375 x 500 and 71 KB, to uint8 of 224 x 224 x 3: decode, RandomResizedCrop, flip. Images a "
         f"second, the median of {of['rounds']} interleaved rounds and their range, {of['date']}: "
-        f"{of['machine']}. The first three rows decode by simplejpeg and crop by OpenCV, the others by what "
+        f"{of['machine']}. The first four rows decode by simplejpeg and crop by OpenCV, the others by what "
         "each brings."
     )
     return "\n".join([text, "", "| | images/s |", "|---|---|", *rows])

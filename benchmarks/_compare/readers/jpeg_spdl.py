@@ -1,13 +1,12 @@
-"""JPEGs decoded by SPDL, in threads."""
+"""JPEGs decoded in the threads of SPDL."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import spdl.io
 from data import Data
-from jpegs import HEIGHT, SIZE, WIDTH, crop
+from jpegs import SIZE, decode_into
 from readers import SEED, jpeg_torch
 from readers.jpeg_torch import path_of
 from spdl.pipeline import PipelineBuilder
@@ -16,7 +15,8 @@ from spdl.pipeline import PipelineBuilder
 class Pipeline(jpeg_torch.Loader):
     """`PipelineBuilder().add_source(indices).pipe(decode, concurrency=2).aggregate(n).pipe(stack)`.
 
-    `decode` is `spdl.io.decode_packets` of FFmpeg, with crop, scale and flip as its filters.
+    Each picture is a file of its own, decoded by simplejpeg and cropped by OpenCV: the decoder of SPDL needs
+    the libraries of FFmpeg, which no wheel has.
     """
 
     def __init__(self, data: Data, folder: Path, workers: int) -> None:
@@ -24,16 +24,13 @@ class Pipeline(jpeg_torch.Loader):
         self._rng = np.random.default_rng(SEED)
 
     def _decoded(self, index: int) -> Any:
-        rng = np.random.default_rng(index)
-        top, left, high, wide = crop(rng, HEIGHT, WIDTH)
-        flip = ",hflip" if rng.random() < 0.5 else ""
-        described = f"crop={wide}:{high}:{left}:{top},scale={SIZE}:{SIZE}:flags=bilinear{flip},format=rgb24"
-        packets = spdl.io.demux_image(path_of(self.folder, index).read_bytes())
-        return spdl.io.decode_packets(packets, filter_desc=described)
+        image = np.empty((SIZE, SIZE, 3), np.uint8)
+        decode_into(path_of(self.folder, index).read_bytes(), np.random.default_rng(index), image)
+        return image
 
     @staticmethod
-    def _stacked(frames: list[Any]) -> dict[str, Any]:
-        return {"image": spdl.io.to_numpy(spdl.io.convert_frames(frames))}
+    def _stacked(images: list[Any]) -> dict[str, Any]:
+        return {"image": np.stack(images)}
 
     def epoch(self) -> Iterator[Any]:
         pipeline = (
