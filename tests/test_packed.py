@@ -742,5 +742,5 @@ def test_the_padding_of_a_mask_is_0(ref):
 def test_a_cursor_of_another_packing_says_what_to_do(ref):
     cursor = ref.packed(CAPACITY, fields="tokens").stream().cursor(1)
     for options in ({"capacity": CAPACITY + 1}, {"round_to": 3}, {"segments": None}):
-        with pytest.raises(CursorError, match="pass the same arguments to packed or bucketed"):
+        with pytest.raises(CursorError, match="pass the same arguments to packed, bucketed or sampled"):
             ref.packed(**{"capacity": CAPACITY, "fields": "tokens", **options}).stream(cursor=cursor)
