@@ -38,10 +38,12 @@ def main() -> int:
             seconds=0.5 if options.quick else 2.0,
             part=10 if options.quick else 1,
         )
-        of_works = works.measure(options.works, settings)
-        if not options.quick and of_works:
-            works.save(of_works, ROOM)
-            render.write_works(works.load(ROOM), FOLDER.parent)
+        of_works: render.Found = {}
+        for name in options.works:
+            of_works |= works.measure([name], settings)
+            if not options.quick:
+                works.save(of_works, ROOM)
+                render.write_works(works.load(ROOM), FOLDER.parent)
         found: render.Found = {}
         for each in sets:  # one after the other: what is measured stays, however this ends
             one = rounds.measure(peers, [each], settings)

@@ -119,6 +119,7 @@ def _measured(work: Work, settings: Settings) -> Found:
 def save(found: Found, folder: Path) -> None:
     """Keep what was found, beside what is known of other works."""
     known = load(folder) | found
+    known = {work.maker: known[work.maker] for work in (DECODING, *FEEDING) if work.maker in known}
     (folder / _RESULTS).write_text(json.dumps(known, indent=1) + "\n")
 
 
@@ -157,7 +158,7 @@ def _table_of_feeders(found: Found) -> str:
         "After MLPerf Storage: how many accelerators one process feeds, with 2 workers or threads, so that "
         "they compute during 90 % of the time. An accelerator is a sleep. It takes a "
         f"{_SCALE}th of the records a second that the real one in the head takes, since this machine has "
-        "2 cores; records have their true size, and files lie in the page cache. Medians of "
+        "2 cores; records have their true size, and files lie in memory (tmpfs). Medians of "
         f"{of['rounds']} interleaved rounds and their range, {of['date']}: {of['machine']}."
     )
     rows = []
