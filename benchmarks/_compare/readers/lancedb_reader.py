@@ -52,4 +52,12 @@ class Table(Reader):
             epoch=self._epoch,
             read_batch_size=min(64, self.data.batch),
         )
-        return iter(DataLoader(dataset, self.data.batch, num_workers=self.workers, collate_fn=_stacked))
+        return iter(
+            DataLoader(
+                dataset,
+                self.data.batch,
+                num_workers=self.workers,
+                collate_fn=_stacked,
+                multiprocessing_context="spawn" if self.workers else None,  # its threads don't survive a fork
+            )
+        )
