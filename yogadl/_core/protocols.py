@@ -325,12 +325,15 @@ def parents_of(records: Any) -> Sequence[Any]:
 
 def is_drawn(records: Any) -> bool:
     """Return whether an index of these records also has an epoch's draw; see `yogadl._order`."""
-    while not hasattr(records, "is_drawn"):
+    drawn = drawn_below(records)
+    return drawn is not None and bool(drawn.is_drawn)
+
+
+def drawn_below(records: Any) -> Any:
+    """Return the records below functions and a choice of fields that know whether they are drawn, or None."""
+    while records is not None and not hasattr(records, "is_drawn"):
         records = getattr(records, "parent", None)
-        if records is None:
-            return False
-    found: bool = records.is_drawn
-    return found
+    return records
 
 
 def numbers_of(records: RandomAccess, indices: Indices) -> Indices:
@@ -341,22 +344,16 @@ def numbers_of(records: RandomAccess, indices: Indices) -> Indices:
     if not is_drawn(records):
         return indices
     drawn = drawn_below(records)
-    return drawn.chosen(indices) if hasattr(drawn, "chosen") else indices % max(1, len(records))
+    return drawn.in_parent(indices) if hasattr(drawn, "in_parent") else indices % max(1, len(records))
 
 
 def numbered(records: RandomAccess) -> RandomAccess:
     """Return the records that `numbers_of` counts."""
     if not is_drawn(records):
         return records
-    drawn: RandomAccess = drawn_below(records)
-    return getattr(drawn, "parent", drawn) if hasattr(drawn, "chosen") else drawn
-
-
-def drawn_below(records: Any) -> Any:
-    """Return the drawn records below functions and a choice of fields."""
-    while not hasattr(records, "is_drawn"):
-        records = records.parent
-    return records
+    drawn: Any = drawn_below(records)
+    found: RandomAccess = drawn.parent if hasattr(drawn, "in_parent") else drawn
+    return found
 
 
 def prepare(records: Any, indices: Indices) -> None:

@@ -444,13 +444,18 @@ class ItemsSource:
         return found
 
     def rows(self, first: int, end: int) -> "ItemsSource | None":
-        """Return a source of these rows alone, or None if they are not in memory."""
-        if type(self._data) not in (list, tuple):
+        """Return a source of these rows alone, or None if the data can't be cut."""
+        part = self._part(first, end)
+        if part is None:
             return None
         source = copy.copy(self)
-        source._data = self._data[first:end]
+        source._data = part
         source.length = end - first
         return source
+
+    def _part(self, first: int, end: int) -> Any:
+        """Return the data with these items alone, or None if they are not in memory."""
+        return self._data[first:end] if type(self._data) in (list, tuple) else None
 
     def readable_chunks(self, first: int, end: int, leave_out: LeaveOut) -> Iterator[Columns]:
         """Yield the records from `first` to `end` that can be read."""

@@ -8,7 +8,7 @@ predicate. It has no such name, and is not stored, if any of these can't be desc
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +22,7 @@ from yogadl._views.functions import MappedRecords
 from yogadl._views.stages import name_of
 from yogadl._views.views import ProjectedRecords, SelectedRecords
 from yogadl._workers.messages import Failure
-from yogadl.errors import ConfigurationError, StageError, WorkerDiedError
+from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError, WorkerDiedError
 
 _log = logging.getLogger("yogadl")
 
@@ -103,12 +103,14 @@ def _chosen(
     choice = _Choice(called, function, on_error == "skip")
     workers = int_argument("workers", workers)
     require_memory(called, len(records), _INDEX_BYTES)
-    stored = _find_stored_selection(seen, choice)
+    what = f"{called}-skip" if choice.is_skipping else called
+    shown = f"the selection of {name_of(function)}"
+    stored = find_stored(seen, "keep_selection", [what], [function], shown)
     indices = None if stored is None else stored.cache.selection(stored.name, len(records))
     if indices is None:
         if workers:
             name = name_of(function)
-            found = by_workers(str(choice), name, (seen, choice), _choose_in_worker, workers)
+            found = by_workers(str(choice), name, seen, choice, _choose, workers)
         else:
             found = [_choose(seen, choice, 0, len(seen))]
         indices = np.concatenate([np.empty(0, np.int64), *(part.indices for part in found)])
@@ -121,28 +123,41 @@ def _chosen(
     return SelectedRecords(records, indices)
 
 
-class _StoredSelection(NamedTuple):
-    """Where a selection is stored: the cache, and the selection's name in it."""
+class Stored(NamedTuple):
+    """Where a selection or a plan is stored: the cache, and its name there."""
 
-    cache: Any  # an object with `selection` and `keep_selection`
+    cache: Any  # an object with `selection` and `keep_selection`, or `plan` and `keep_plan`
     name: str
 
 
-def _find_stored_selection(records: RandomAccess, choice: _Choice) -> _StoredSelection | None:
-    """Return where a function's selection of these records is stored; None if it can't be stored.
+def find_stored(
+    records: RandomAccess,
+    method: str,
+    what: Sequence[Any],
+    functions: Sequence[Callable[..., Any] | None],
+    shown: str,
+) -> Stored | None:
+    """Return where that which functions made of these records is stored; None if it can't be stored.
 
     The name covers all views, since the fingerprint of mapped records does not cover the functions.
+
+    Args:
+        records: The records, as the functions see them.
+        method: The method of a cache that stores it.
+        what: Which kind it is, and its arguments, as JSON.
+        functions: The functions.
+        shown: The same for messages.
     """
     try:
         base, views = described(records)
-        if not hasattr(base, "keep_selection"):
+        if not hasattr(base, method):
             return None
-        what = f"{choice.called}-skip" if choice.is_skipping else choice.called
-        text = json.dumps([what, base.fingerprint, views, hash_of_function(choice.function)])
+        hashes = [None if each is None else hash_of_function(each) for each in functions]
     except ConfigurationError as error:
-        _log.debug("yogadl: the selection of %s is kept only in memory: %s", name_of(choice.function), error)
+        _log.debug("yogadl: %s is kept only in memory: %s", shown, error)
         return None
-    return _StoredSelection(base, hashlib.sha256(text.encode()).hexdigest())
+    text = json.dumps([*what, base.fingerprint, views, *hashes])
+    return Stored(base, hashlib.sha256(text.encode()).hexdigest())
 
 
 def hash_of_function(function: Callable[..., Any]) -> str:
@@ -294,7 +309,8 @@ def _are_true(choice: _Choice, indices: Indices, results: list[Any]) -> NDArray[
 def by_workers(
     called: str,
     argument: str,
-    payload: tuple[RandomAccess, Any],
+    records: RandomAccess,
+    given: Any,
     task: Callable[..., Any],
     workers: int,
 ) -> list[Any]:
@@ -303,27 +319,27 @@ def by_workers(
     Args:
         called: What the user called, for messages.
         argument: What of it may not pickle, for messages.
-        payload: The records, and what else the task needs.
-        task: A function of a module, called with the payload, a function that reports, and a stretch's first
-            index and its end. It returns a `Failure` in place of an error.
+        records: The records.
+        given: What else the task needs.
+        task: A function of a module, called with the records, what is given, and a stretch's first index and
+            its end.
         workers: The number of processes.
     """
     from yogadl._workers.messages import pickled
     from yogadl._workers.processes import worker_pool
 
-    pickled_payload = pickled(
-        payload,
+    payload = pickled(
+        (records, given, task),
         f"{argument}, or what it reads,",
         stays_here=True,
         hint="Leave workers out, or open what does not pickle inside of the function",
     )
-    records = len(payload[0])
-    count = max(1, min(_TASK_RECORDS, records // (workers * _TASKS)))
-    starts = range(0, records, count)
+    count = max(1, min(_TASK_RECORDS, len(records) // (workers * _TASKS)))
+    starts = range(0, len(records), count)
     found: list[Any] = []
     if starts:
-        with worker_pool(min(workers, len(starts)), pickled_payload, [task.__module__]) as pool:
-            tasks = [pool.call(task, start, min(start + count, records)) for start in starts]
+        with worker_pool(min(workers, len(starts)), payload, [__name__, task.__module__]) as pool:
+            tasks = [pool.call(_call_task, start, min(start + count, len(records))) for start in starts]
             for call in tasks:  # in order, so that the error is that of the first failing record
                 try:
                     result = call.result()
@@ -339,12 +355,12 @@ def by_workers(
     return found
 
 
-def _choose_in_worker(
-    arguments: tuple[RandomAccess, _Choice], _: Callable[[Any], None], first: int, end: int
-) -> _Chosen | Failure:
-    """Return the indices from `first` to `end` that a function chooses; runs in a worker."""
-    records, choice = arguments
+def _call_task(
+    payload: tuple[RandomAccess, Any, Callable[..., Any]], _: Callable[[Any], None], first: int, end: int
+) -> Any:
+    """Return what a task returns for a stretch of records, or its error as a `Failure`; runs in a worker."""
+    records, given, task = payload
     try:
-        return _choose(records, choice, first, end)
-    except StageError as error:
+        return task(records, given, first, end)
+    except (StageError, UnsupportedDataError) as error:
         return Failure.of(error)

@@ -1,7 +1,6 @@
 """Make several records of each: the pieces of records, counted once."""
 
 import copy
-import hashlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,15 +12,13 @@ import numpy as np
 from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
 from yogadl._core.memory import require_memory
-from yogadl._core.protocols import Column, Indices, Memory, OnPlanned, RandomAccess, announce
+from yogadl._core.protocols import Indices, RandomAccess
 from yogadl._order.keys import RECORDS_LIMIT
 from yogadl._order.lengths import Kept, kept, offsets_of, total, word_for
-from yogadl._views.chosen import by_workers, results_of, seen_fields
+from yogadl._views.chosen import Stored, by_workers, find_stored, results_of, seen_fields
 from yogadl._views.functions import Chain, MappedRecords
-from yogadl._views.lengths import KeptPlan, find_storage
 from yogadl._views.stages import Places, Replace, ReportDuration, Stage, ignore_duration, name_of
-from yogadl._views.views import hash_of
-from yogadl._workers.messages import Failure
+from yogadl._views.views import RenumberedRecords, hash_of, hash_of_numbers
 from yogadl.errors import CacheFormatError, ConfigurationError, StageError
 
 _MAGIC: Final = b"pieces1\n"
@@ -31,7 +28,7 @@ _Function = Callable[[Any], Any]
 _Functions = tuple[_Function, _Function | None]  # one that makes pieces, and one that counts them
 
 
-class RepeatedRecords:
+class RepeatedRecords(RenumberedRecords):
     """Each record as many times as it has pieces, one after the other.
 
     Args:
@@ -40,12 +37,9 @@ class RepeatedRecords:
     """
 
     def __init__(self, parent: RandomAccess, offsets: Indices) -> None:
-        self.parent = parent
+        super().__init__(parent)
         self.offsets = offsets
-        self.spec = parent.spec
-        self.record_bytes = parent.record_bytes
-        content = hashlib.sha256(offsets.astype("<i8").tobytes()).hexdigest()
-        self.fingerprint = hash_of("flat", parent.fingerprint, content)
+        self.fingerprint = hash_of("flat", parent.fingerprint, hash_of_numbers(offsets))
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
@@ -54,29 +48,13 @@ class RepeatedRecords:
         """Return the same view of the first records alone, which `parent` has."""
         return RepeatedRecords(parent, self.offsets[: len(parent) + 1])
 
-    def of_pieces(self, indices: Indices) -> Indices:
+    def in_parent(self, indices: Indices) -> Indices:
         """Return the records that pieces belong to."""
         return np.searchsorted(self.offsets, indices, "right") - 1
 
-    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
-        """Return the parent, and the indices and the field's number there."""
-        return self.parent, self.of_pieces(indices), number
-
-    def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
-        """Announce that these records will be read soon; see `announce`."""
-        return announce(self.parent, self.of_pieces(indices), fields, on_planned)
-
-    def columns(
-        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
-    ) -> Sequence[Column]:
-        """Read records in the order of `indices`."""
-        return self.parent.columns(self.of_pieces(indices), fields, memory)
-
     def shared_records(self, indices: Indices) -> list[Any]:
         """Return the record of each piece, read once for all its pieces."""
-        unique, which = np.unique(self.of_pieces(indices), return_inverse=True)
+        unique, which = np.unique(self.in_parent(indices), return_inverse=True)
         found = self.spec.records(self.parent.columns(unique), len(unique))
         return [found[place] for place in which.reshape(-1).tolist()]
 
@@ -104,7 +82,7 @@ class _FlatStage(Stage):
         """Return the pieces of these indices; see `Stage.call`."""
         start_s = perf_counter()
         found: list[Any] = [None] * len(records)
-        parents = self.source.of_pieces(indices)
+        parents = self.source.in_parent(indices)
         pieces = (indices - self.source.offsets[parents]).tolist()
         order = np.argsort(parents, kind="stable")
         ends = np.flatnonzero(np.diff(parents[order], append=-1)) + 1
@@ -149,13 +127,13 @@ def flat_mapped(
 
 def _find_counts(records: RandomAccess, functions: _Functions, workers: int) -> Indices:
     """Return how many pieces each record has: as kept beside the cache, or counted now."""
-    stored = find_storage(records, ["flat-1"], functions)
+    names = " or ".join(name_of(each) for each in functions if each is not None)
+    stored = find_stored(records, "keep_plan", ["flat-1"], functions, f"what {names} counted")
     counts = None if stored is None else _kept_counts(stored, len(records))
     if counts is None:
         if workers:
-            names = " or ".join(name_of(each) for each in functions if each is not None)
             called = f"flat_map({name_of(functions[0])})"
-            found = by_workers(called, names, (records, functions), _count_in_worker, workers)
+            found = by_workers(called, names, records, functions, _count, workers)
         else:
             found = [_count(records, functions, 0, len(records))]
         counts = np.concatenate([np.empty(0, np.int64), *found])
@@ -168,7 +146,7 @@ def _find_counts(records: RandomAccess, functions: _Functions, workers: int) -> 
     return counts
 
 
-def _kept_counts(stored: KeptPlan, records: int) -> Indices | None:
+def _kept_counts(stored: Stored, records: int) -> Indices | None:
     """Return the counts that are kept; None if there are none for so many records."""
     content = stored.cache.plan(stored.name)
     if content is None:
@@ -218,14 +196,3 @@ def _checked(made: Any) -> Sequence[Any]:
         )
     found: Sequence[Any] = made
     return found
-
-
-def _count_in_worker(
-    arguments: tuple[RandomAccess, _Functions], _: Callable[[Any], None], first: int, end: int
-) -> Indices | Failure:
-    """Return how many pieces records have; runs in a worker."""
-    records, functions = arguments
-    try:
-        return _count(records, functions, first, end)
-    except StageError as error:
-        return Failure.of(error)

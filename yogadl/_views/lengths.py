@@ -1,10 +1,8 @@
 """Find the lengths of records, and make, keep and open the plans that are made of them."""
 
-import hashlib
-import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from xxhash import xxh3_128_hexdigest
@@ -14,10 +12,9 @@ from yogadl._core.memory import require_memory
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Indices, RandomAccess
 from yogadl._core.spec import Spec
-from yogadl._views.chosen import by_workers, described, hash_of_function
+from yogadl._views.chosen import by_workers, find_stored
 from yogadl._views.views import origin_of
-from yogadl._workers.messages import Failure
-from yogadl.errors import CacheFormatError, ConfigurationError, StageError, UnsupportedDataError
+from yogadl.errors import CacheFormatError, UnsupportedDataError
 
 Plan = TypeVar("Plan", bound=Any)
 
@@ -49,7 +46,7 @@ def lengths_of(records: RandomAccess, numbers: Sequence[int], workers: int) -> I
             _require_equal(records.spec, (first, lengths), (number, found), 0)
     if rest:
         if workers:
-            read = by_workers("packed", "a function", (records, rest), _lengths_in_worker, workers)
+            read = by_workers("packed", "a function", records, rest, _lengths_by_reading, workers)
             found = np.concatenate([np.empty(0, np.int64), *read])
         else:
             found = _lengths_by_reading(records, rest, 0, len(records))
@@ -81,17 +78,6 @@ def _stored_lengths(records: Any, number: int) -> Indices | None:
     return lengths
 
 
-def _lengths_in_worker(
-    arguments: tuple[RandomAccess, list[int]], _: Callable[[Any], None], first: int, end: int
-) -> Indices | Failure:
-    """Return the lengths of records that are read for it; runs in a worker."""
-    records, numbers = arguments
-    try:
-        return _lengths_by_reading(records, numbers, first, end)
-    except (StageError, UnsupportedDataError) as error:
-        return Failure.of(error)
-
-
 def _lengths_by_reading(records: RandomAccess, numbers: list[int], first: int, end: int) -> Indices:
     lengths = np.empty(end - first, np.int64)
     count = max(1, min(_READ_RECORDS, _READ_BYTES // records.record_bytes)) if first < end else 1
@@ -116,32 +102,6 @@ def _require_equal(spec: Spec, ours: tuple[int, Indices], theirs: tuple[int, Ind
         )
 
 
-class KeptPlan(NamedTuple):
-    """Where a plan is kept: the cache, and the plan's name in it."""
-
-    cache: Any  # an object with `plan` and `keep_plan`
-    name: str
-
-
-def find_storage(
-    records: RandomAccess, what: Sequence[Any], functions: Sequence[Callable[..., Any] | None] = ()
-) -> KeptPlan | None:
-    """Return where a plan of these records, made by these functions, is kept; None if it can't be.
-
-    It can't if there is no cache below, or a function can't be described; as for `filter`.
-    """
-    try:
-        base, views = described(records)
-        hashes = [None if each is None else hash_of_function(each) for each in functions]
-    except ConfigurationError as error:
-        _log.debug("yogadl: a plan is kept only in memory: %s", error)
-        return None
-    if not hasattr(base, "keep_plan"):
-        return None
-    text = json.dumps([*what, *hashes, base.fingerprint, views])
-    return KeptPlan(base, hashlib.sha256(text.encode()).hexdigest())
-
-
 class PlannedRecords(Generic[Plan]):
     """Records that are made of others by a plan.
 
@@ -156,7 +116,7 @@ class PlannedRecords(Generic[Plan]):
         """Find the plan of these fields' lengths, or make it; `what` says which plan it is."""
         self._lock = ProcessLock()
         self._length_numbers = list(numbers)
-        self._kept = find_storage(self.parent, what)
+        self._kept = find_stored(self.parent, "keep_plan", what, [], "a plan")
         self._plan: Plan | None
         self._plan, self._digest = self._find_plan(int_argument("workers", workers))
 

@@ -29,7 +29,7 @@ from yogadl._core.spec import DictNode, Spec
 from yogadl._order.lengths import offsets_of, ramps
 from yogadl._order.packs import PackPlan, Pieces
 from yogadl._views.lengths import PlannedRecords
-from yogadl._views.views import checked_pad, find_stored_values, hash_of
+from yogadl._views.views import RenumberedRecords, checked_pad, find_stored_values, hash_of
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 _PREPARED: Final = 4  # stretches of rows whose pieces are held; some 16,384 rows each
@@ -424,36 +424,22 @@ class PackedRecords(PlannedRecords[PackPlan]):
         return announce(self.parent, records, numbers, on_planned) * len(indices) // len(records)
 
 
-class EpochRecords:
+class EpochRecords(RenumberedRecords):
     """The records of one epoch, whose indices are plain numbers."""
 
     is_drawn = False
 
     def __init__(self, parent: RandomAccess, draw: int) -> None:
-        self.parent = parent
+        super().__init__(parent)
         self._first = draw * len(parent)
-        self.spec = parent.spec
-        self.record_bytes = parent.record_bytes
         self.fingerprint = hash_of("epoch", parent.fingerprint, draw)
 
     def __len__(self) -> int:
         return len(self.parent)
 
-    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
-        """Return the parent, and the indices and the field's number there."""
-        return self.parent, indices + self._first, number
-
-    def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
-        """Announce that these records will be read soon; see `announce`."""
-        return announce(self.parent, indices + self._first, fields, on_planned)
-
-    def columns(
-        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
-    ) -> Sequence[Column]:
-        """Read records in the order of `indices`."""
-        return self.parent.columns(indices + self._first, fields, memory)
+    def in_parent(self, indices: Indices) -> Indices:
+        """Return the parent's indices of these records."""
+        return indices + self._first
 
     def documents(self, number: int) -> list[Document]:
         """Return the records that a row or batch is made of."""

@@ -1,6 +1,5 @@
 """Divide records into shares of exact sizes or by a key, and draw samples of them with replacement."""
 
-import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -13,13 +12,13 @@ from xxhash import xxh3_64_intdigest
 from yogadl._core.arguments import fraction_argument, int_argument
 from yogadl._core.leaf import OBJECT, Leaf
 from yogadl._core.memory import require_memory
-from yogadl._core.protocols import Column, Indices, Memory, OnPlanned, RandomAccess, announce, grown_versions
+from yogadl._core.protocols import Indices, RandomAccess, grown_versions
 from yogadl._order import derive_key
 from yogadl._order.draw import sampled, whole_weights
 from yogadl._order.keys import RECORDS_LIMIT, absorb_array, apportion, bounds_reached
 from yogadl._order.permutation import permute
 from yogadl._views.functions import MappedRecords, file_of
-from yogadl._views.views import hash_of
+from yogadl._views.views import RenumberedRecords, hash_of, hash_of_numbers
 from yogadl.errors import ConfigurationError
 
 SPLIT_TAG: Final = int.from_bytes(b"split-1", "big")
@@ -268,7 +267,7 @@ def read_field(
     return leaf, ((chunk, records.columns(chunk, numbers)[0]) for chunk in chunks)
 
 
-class SampledRecords:
+class SampledRecords(RenumberedRecords):
     """Records drawn from others with replacement; see `RecordsRef.sampled`.
 
     An index is ``draw * len(self) + number``, and each draw has other records; see `yogadl._order`.
@@ -285,10 +284,9 @@ class SampledRecords:
 
     is_drawn = True
     steps = 0, 1  # how many steps are shuffled as they are, and the records of each; see `Drawn`
-    shown = "sampled records"
 
     def __init__(self, parent: RandomAccess, weights: Any, by: str | int | None, records: Any) -> None:
-        self.parent = parent
+        super().__init__(parent)
         if not len(parent):
             raise ConfigurationError("there are no records to sample from")
         self._records = int_argument("records", len(parent) if records is None else records, 1)
@@ -303,33 +301,16 @@ class SampledRecords:
         else:
             found = np.ones(len(parent)) if weights is None else _checked_weights(parent, weights)
         self._bounds = np.cumsum(whole_weights(found))
-        self.spec = parent.spec
-        self.record_bytes = parent.record_bytes
-        content = hashlib.sha256(self._bounds.astype("<i8").tobytes()).hexdigest()
-        self.fingerprint = hash_of("sampled", parent.fingerprint, self._records, content)
+        self.fingerprint = hash_of(
+            "sampled", parent.fingerprint, self._records, hash_of_numbers(self._bounds)
+        )
 
     def __len__(self) -> int:
         return self._records
 
-    def chosen(self, indices: Indices) -> Indices:
+    def in_parent(self, indices: Indices) -> Indices:
         """Return the parent's indices of the records that are drawn."""
         return sampled(*np.divmod(indices, self._records), self._bounds)
-
-    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
-        """Return the parent, and the indices and the field's number there."""
-        return self.parent, self.chosen(indices), number
-
-    def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
-        """Announce that these records will be read soon; see `announce`."""
-        return announce(self.parent, self.chosen(indices), fields, on_planned)
-
-    def columns(
-        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
-    ) -> Sequence[Column]:
-        """Read records in the order of `indices`."""
-        return self.parent.columns(self.chosen(indices), fields, memory)
 
 
 def _checked_weights(records: RandomAccess, weights: Any) -> NDArray[np.float64]:

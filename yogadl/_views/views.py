@@ -34,16 +34,46 @@ from yogadl.errors import ConfigurationError
 _TRIED_VERSIONS: Final = 10  # for an error about a cursor
 
 
-class SelectedRecords:
+class RenumberedRecords:
+    """Records of another source as they are, under other numbers, which a subclass knows.
+
+    Args:
+        parent: The other source.
+    """
+
+    def __init__(self, parent: RandomAccess) -> None:
+        self.parent = parent
+        self.spec = parent.spec
+        self.record_bytes = parent.record_bytes
+
+    def in_parent(self, indices: Indices) -> Indices:
+        """Return the parent's indices of these records."""
+        raise NotImplementedError
+
+    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
+        """Return the parent, and the indices and the field's number there."""
+        return self.parent, self.in_parent(indices), number
+
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
+    ) -> int:
+        """Announce that these records will be read soon; see `announce`."""
+        return announce(self.parent, self.in_parent(indices), fields, on_planned)
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records in the order of `indices`."""
+        return self.parent.columns(self.in_parent(indices), fields, memory)
+
+
+class SelectedRecords(RenumberedRecords):
     """Some records of another source, in any order; any record may come twice."""
 
     def __init__(self, parent: RandomAccess, indices: Indices) -> None:
-        self.parent = parent
+        super().__init__(parent)
         self._indices = indices
-        self.spec = parent.spec
-        self.record_bytes = parent.record_bytes
-        content = hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()
-        self.fingerprint = hash_of("select", parent.fingerprint, content)
+        self.fingerprint = hash_of("select", parent.fingerprint, hash_of_numbers(indices))
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -52,24 +82,12 @@ class SelectedRecords:
         """Return the same view of the first records alone, which `parent` has."""
         return SelectedRecords(parent, self._indices[self._indices < len(parent)])
 
-    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
-        """Return the parent, and the indices and the field's number there."""
-        return self.parent, self._indices[indices], number
-
-    def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
-        """Announce that these records will be read soon; see `announce`."""
-        return announce(self.parent, self._indices[indices], fields, on_planned)
-
-    def columns(
-        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
-    ) -> Sequence[Column]:
-        """Read records in the order of `indices`."""
-        return self.parent.columns(self._indices[indices], fields, memory)
+    def in_parent(self, indices: Indices) -> Indices:
+        """Return the parent's indices of these records."""
+        return self._indices[indices]
 
 
-class SlicedRecords:
+class SlicedRecords(RenumberedRecords):
     """A slice of other records: every n-th one between two indices.
 
     A slice that has the records of an earlier version has its fingerprint and lineage: its cursors are valid,
@@ -77,10 +95,8 @@ class SlicedRecords:
     """
 
     def __init__(self, parent: RandomAccess, chosen: range) -> None:
-        self.parent = parent
+        super().__init__(parent)
         self._range = chosen
-        self.spec = parent.spec
-        self.record_bytes = parent.record_bytes
         self._earlier = _earlier_version(parent, chosen)
         self.fingerprint = (
             hash_of("slice", parent.fingerprint, chosen.start, chosen.step, len(chosen))
@@ -108,21 +124,9 @@ class SlicedRecords:
         older = later.earlier[: later.earlier.index(self._earlier)]
         return Lineage(later.id, self._earlier.version, earlier=older)
 
-    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
-        """Return the parent, and the indices and the field's number there."""
-        return self.parent, indices * self._range.step + self._range.start, number
-
-    def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
-        """Announce that these records will be read soon; see `announce`."""
-        return announce(self.parent, indices * self._range.step + self._range.start, fields, on_planned)
-
-    def columns(
-        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
-    ) -> Sequence[Column]:
-        """Read records in the order of `indices`."""
-        return self.parent.columns(indices * self._range.step + self._range.start, fields, memory)
+    def in_parent(self, indices: Indices) -> Indices:
+        """Return the parent's indices of these records."""
+        return indices * self._range.step + self._range.start
 
 
 def _earlier_version(records: RandomAccess, chosen: range) -> Earlier | None:
@@ -207,6 +211,11 @@ def origin_of(records: Any, indices: Indices, number: int) -> tuple[Any, Indices
 def hash_of(*parts: Any) -> str:
     """Return the hash of the parts, as the name of a view or of other content."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def hash_of_numbers(numbers: Indices) -> str:
+    """Return the hash of an array of integers, the same on every machine."""
+    return hashlib.sha256(numbers.astype("<i8", copy=False).tobytes()).hexdigest()
 
 
 # Chunks: the values of one field are joined end to end, and cut into pieces of one length, as language models
@@ -317,7 +326,7 @@ class ChunkedRecords:
             offsets = self._document_offsets()
             # The lengths are hashed, too: the fingerprint of mapped records does not cover the functions'
             # results.
-            lengths = hashlib.sha256(offsets.astype("<i8", copy=False).data).hexdigest()
+            lengths = hash_of_numbers(offsets)
             name = self.parent.spec.fields[self._number].name
             pad = None if self._pad is None else self._pad.tobytes().hex()
             parts = (self.parent.fingerprint, name, self._size, pad, lengths)

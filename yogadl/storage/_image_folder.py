@@ -133,17 +133,19 @@ class ImageFolder:
 class _FolderSource(ItemsSource):
     """The form of an `ImageFolder` that builds read."""
 
-    def __init__(self, folder: ImageFolder, *, allow_pickle: bool) -> None:
-        super().__init__(folder, allow_pickle=allow_pickle)
-        self.origin = folder
-        self.metadata = {"classes": folder.classes}
+    @property
+    def origin(self) -> ImageFolder:
+        """The folder, or the part of it that is read."""
+        folder: ImageFolder = self._data
+        return folder
 
-    def rows(self, first: int, end: int) -> "_FolderSource":
-        """Return a source of these files alone."""
-        source = copy.copy(self)
-        source._data = source.origin = self.origin._part(first, end)
-        source.length = end - first
-        return source
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What a version keeps."""
+        return {"classes": self.origin.classes}
+
+    def _part(self, first: int, end: int) -> ImageFolder:
+        return self.origin._part(first, end)
 
 
 def _checked_extensions(extensions: Any) -> tuple[str, ...]:

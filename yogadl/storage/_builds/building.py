@@ -28,7 +28,7 @@ from yogadl.errors import ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._builds.build import PlannedBuild, describe_machine, digest_replaced
 from yogadl.storage._builds.executors import ENGINES, write_all, write_by_source
-from yogadl.storage._builds.left_out import LeftOut, refuse_other_metadata, with_metadata
+from yogadl.storage._builds.left_out import LeftOut, all_left_out, refuse_other_metadata, with_metadata
 from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.partitions import Partitions, Shares
 from yogadl.storage._builds.receipts import ending_before
@@ -274,11 +274,12 @@ def _build(
                 say = partial(_log.log, log_level)
                 tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
                 write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
-            left_out = build.left_out()
+            written = build.written()
+            left_out = all_left_out(written)
             if left_out.count == source.length:
                 reason = left_out.records[0]["reason"]
                 raise UnsupportedDataError(f"{key}: none of {source.length} records can be read: {reason}")
-            receipts = build.receipts()
+            receipts = build.receipts(written)
         if left_out.count:
             first = left_out.records[0]
             _log.warning(

@@ -2,16 +2,18 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from yogadl._core.columns import Columns
 from yogadl._core.key import DatasetKey
+from yogadl._core.spec import Spec
 from yogadl._format.manifest import LEFT_OUT, MAX_METADATA_BYTES
 from yogadl._sources.sources import Source
 from yogadl.errors import ConfigurationError
 from yogadl.storage._builds.publish import Content
+from yogadl.storage._builds.receipts import WrittenParts
 
 # The most records that are listed, and the most characters of each reason.
 MOST_LISTED: Final = 1000
@@ -53,26 +55,23 @@ class LeftOut:
         self.records += others.records[: MOST_LISTED - len(self.records)]
 
 
-class _Readable:
-    """The records of a share that can be read, as a source.
+def all_left_out(written: Sequence[WrittenParts | None]) -> LeftOut:
+    """Return the records that all partitions of a build have left out."""
+    every = LeftOut()
+    for one in written:
+        every.add(LeftOut.of(None if one is None else one.facts.get(LEFT_OUT)))
+    return every
 
-    Args:
-        share: The share; its source reads records one by one.
-        left_out: Gets the others.
-    """
+
+class _Readable:
+    """Records that are read once, as a source."""
 
     length = None
     can_start_anywhere = False
 
-    def __init__(self, share: Any, left_out: LeftOut) -> None:
-        self.spec = share.spec
-        self._chunks: Iterator[Columns] = share.readable_chunks(left_out.note)
-
-    def is_empty(self) -> bool:
-        """Return whether there are no records at all."""
-        first = list(itertools.islice(self._chunks, 1))
-        self._chunks = itertools.chain(first, self._chunks)
-        return not first
+    def __init__(self, spec: Spec, chunks: Iterator[Columns]) -> None:
+        self.spec = spec
+        self._chunks = chunks
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records."""
@@ -80,9 +79,15 @@ class _Readable:
 
 
 def readable(share: Any, left_out: LeftOut) -> Source | None:
-    """Return a source of the records of a share that can be read; None if there are none."""
-    source = _Readable(share, left_out)
-    return None if source.is_empty() else source
+    """Return a source of the records of a share that can be read; None if there are none.
+
+    Args:
+        share: The share; its source reads records one by one.
+        left_out: Gets the others.
+    """
+    chunks: Iterator[Columns] = share.readable_chunks(left_out.note)
+    first = next(chunks, None)
+    return None if first is None else _Readable(share.spec, itertools.chain([first], chunks))
 
 
 def refuse_other_metadata(source: Any, known: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 from yogadl._core.key import DatasetKey
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
+from yogadl._format.manifest import LEFT_OUT
 from yogadl._sources.partitioned import Partition
 from yogadl._sources.sources import Source, open_if_any
 from yogadl.errors import (
@@ -189,7 +190,7 @@ class Partitions:
     def _has_same_records(self, written: WrittenParts, source: Source | None) -> bool:
         receipts = written.receipts
         if self.is_skipping:  # the records can't be compared, since their numbers differ
-            return bool(self.origin) and "left_out" in written.facts
+            return bool(self.origin) and LEFT_OUT in written.facts
         if source is None or not receipts:
             return source is None and not receipts
         records = sum(receipt.part.index.records for receipt in receipts)
@@ -235,21 +236,13 @@ class Partitions:
         put = root.write if replaces else root.write_if_absent
         facts: dict[str, Any] = {"made_by": self._made_by, "stamp": stamp}
         if self.is_skipping:
-            facts["left_out"] = left_out.to_json()
+            facts[LEFT_OUT] = left_out.to_json()
         written = WrittenParts(receipts, facts)
         put(self._receipt_name(partition), written.to_bytes())
         if receipts:
             # Removed last: until the partition has a receipt, the receipts there alone name its parts.
             root.remove_folder(folder)
         return receipts
-
-    def left_out(self) -> LeftOut:
-        """Return the records that all partitions have left out."""
-        every = LeftOut()
-        for number in range(self.count) if self.is_skipping else ():
-            written = self._read(number)
-            every.add(LeftOut.of(None if written is None else written.facts.get("left_out")))
-        return every
 
     def _wait_for_prune(self) -> None:
         """Wait for a prune that may remove the part that is about to be moved to its place.
@@ -261,20 +254,23 @@ class Partitions:
         if self.is_by_tasks:
             self.backend.coordinator.wait_for_pruning(self.key.id)
 
-    def receipts(self, stamps: Sequence[str] = ()) -> list[Receipt]:
+    def written(self) -> list[WrittenParts | None]:
+        """Return the content of each partition's receipt; ``None`` if it must be written (again)."""
+        if self.backend.root.promises.renames:  # a file is read in less time than a thread takes to begin
+            return list(map(self._read, range(self.count)))
+        with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
+            return list(pool.map(self._read, range(self.count)))
+
+    def receipts(self, written: Sequence[WrittenParts | None], stamps: Sequence[str] = ()) -> list[Receipt]:
         """Return the receipts of all parts, in order.
 
         Args:
+            written: What `written` returned.
             stamps: The stamps of the shares now; empty if they are not compared.
 
         Raises:
             ConfigurationError: if a partition is not written yet, or its parts do not exist any more.
         """
-        if self.backend.root.promises.renames:  # a file is read in less time than a thread takes to begin
-            written = list(map(self._read, range(self.count)))
-        else:
-            with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-                written = list(pool.map(self._read, range(self.count)))
         self._require_all(written)
         self._refuse_unlike(written, stamps)
         receipts = list(itertools.chain.from_iterable(one.receipts for one in written if one is not None))
@@ -420,7 +416,7 @@ class Partitions:
         aside = _names.unresumable(self.key, secrets.token_hex(8))
         with exclusive_build(self.backend, self.key) as exclusion:
             try:
-                receipts = self.receipts(stamps)
+                receipts = self.receipts(self.written(), stamps)
             except ConfigurationError:
                 # The receipts of this run may be missing because it was published and they were removed. The
                 # name of a run that is made from the source then changes, so the hash is compared; a run that
