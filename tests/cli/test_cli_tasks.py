@@ -254,7 +254,14 @@ def test_what_is_no_task(build, text):
 
 
 @pytest.mark.parametrize(
-    "words", [["--task", "1/2", "--commit"], ["--run", "x"], ["--task", "1/2", "--workers", "2"]]
+    "words",
+    [
+        ["--task", "1/2", "--commit"],
+        ["--run", "x"],
+        ["--task", "1/2", "--workers", "2"],
+        ["--task", "1/2", "--on-error", "skip"],
+        ["--commit", "--on-error", "skip"],
+    ],
 )
 def test_options_that_make_no_sense_together(build, words):
     assert build("numbers", *words).code == 2

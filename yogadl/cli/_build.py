@@ -12,6 +12,7 @@ from typing import Any
 
 from yogadl._core.key import AUTO, DatasetKey, new_key
 from yogadl._core.progress import ProgressDisplay, Tally, showing_progress
+from yogadl._format.manifest import checked_metadata
 from yogadl._provenance.builder import Call, Describer
 from yogadl._sources.sources import open_source
 from yogadl.cli._arguments import (
@@ -371,6 +372,8 @@ def check_options(arguments: argparse.Namespace) -> bool:
         arguments.refuse("--run goes with --task or --commit")
     if is_task and arguments.workers > 1:
         arguments.refuse("a task reads in one process: leave out --workers, and start more tasks")
+    if is_task and arguments.on_error != "raise":
+        arguments.refuse("--on-error skip is for a build in one call: leave out --task and --commit")
     if is_task and arguments.replace and arguments.run_name is None:
         # Without a run's name, a task that is repeated after the commit would start a new build.
         arguments.refuse(
@@ -414,8 +417,9 @@ def run_task(
         return False
     if arguments.commit:
         builder = getattr(data, "provenance", {}) | call.manifest()
-        metadata = BuildOptions(metadata=options_of(arguments)["metadata"]).metadata
-        return build._all.commit(builder, replaces=arguments.replace, metadata=metadata)
+        metadata = options_of(arguments)["metadata"]
+        checked = None if metadata is None else checked_metadata(metadata)
+        return build._all.commit(builder, replaces=arguments.replace, metadata=checked)
     return _write(build._all, arguments)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl.cli._output import cut, error_line
 from yogadl.errors import ConfigurationError, YogaError
-from yogadl.storage._image_folder import image_folder
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,8 @@ def load(target: Target) -> Callable[..., Any]:
         Exception: any error that the file raises.
     """
     if target.folder:
+        from yogadl.storage._image_folder import image_folder  # loads what reads buckets
+
         return image_folder
     path = target.path.absolute()
     if not path.is_file():
