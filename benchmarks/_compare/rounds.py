@@ -61,7 +61,7 @@ def measure(peers: Sequence[Peer], sets: Sequence[Set], settings: Settings) -> F
     ready = []
     for peer in peers:
         try:
-            versions = _task(settings, peer, "versions", packages=[_package(need) for need in peer.needs])
+            versions = run_task(settings, peer, "versions", packages=[_package(need) for need in peer.needs])
             found["peers"][peer.key] = {"name": peer.name, "versions": versions}
             ready.append(peer)
         except (InstallError, TaskError) as error:
@@ -69,7 +69,7 @@ def measure(peers: Sequence[Peer], sets: Sequence[Set], settings: Settings) -> F
     for each in sets:
         data = settings.folder / each.maker
         records = each.records // settings.part
-        _task(
+        run_task(
             settings, makers[0], "make",
             name=each.name, records=records, batch=each.batch, maker=each.maker, folder=str(data),
         )  # fmt: skip
@@ -85,7 +85,7 @@ def measure(peers: Sequence[Peer], sets: Sequence[Set], settings: Settings) -> F
                 "batch": each.batch,
                 "bytes": payload,
                 "date": datetime.date.today().isoformat(),
-                "machine": f"{_machine()}, Python {platform.python_version()}",
+                "machine": f"{machine()}, Python {platform.python_version()}",
                 "rounds": settings.count,
                 "peers": {turn.peer.key: turn.found for turn in turns},
             }
@@ -160,7 +160,7 @@ class Turn:
     def _note(self, task: str, suffix: str = "", **arguments: Any) -> None:
         """Do a task and keep what it found, a number more for each metric; or why it found nothing."""
         try:
-            answer: Mapping[str, Any] = _task(self._settings, self.peer, task, **self._places, **arguments)
+            answer: Mapping[str, Any] = run_task(self._settings, self.peer, task, **self._places, **arguments)
         except TaskError as error:
             answer = dict.fromkeys(_METRICS[task], str(error))
         for metric, value in answer.items():
@@ -180,7 +180,7 @@ _METRICS: Final = {
 }
 
 
-def _task(settings: Settings, peer: Peer, task: str, **arguments: Any) -> Mapping[str, Any]:
+def run_task(settings: Settings, peer: Peer, task: str, **arguments: Any) -> Mapping[str, Any]:
     """Run a task in a process of its own.
 
     Raises:
@@ -230,7 +230,7 @@ def _package(need: str) -> str:
     return "yogadl" if need.startswith(".") else re.split(r"[=<>\[ ;~!]", need)[0]
 
 
-def _machine() -> str:
+def machine() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "?")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from _compare.figures import Found, shown_number
 from _compare.peers import PEERS, TENSORFLOW, TORCH, Peer
-from _compare.rounds import Settings, TaskError, _machine, _task
+from _compare.rounds import Settings, TaskError, machine, run_task
 from _compare.venvs import InstallError
 
 _RESULTS: Final = "works.json"
@@ -88,7 +88,7 @@ def _measured(work: Work, settings: Settings) -> Found:
     records = max(2 * work.batch, work.records // settings.part)
     maker = DECODERS[0] if work is DECODING else FEEDERS[0]
     sizes = {"name": work.name, "records": records, "batch": work.batch}
-    _task(settings, maker, "make", maker=work.maker, folder=str(data), **sizes)
+    run_task(settings, maker, "make", maker=work.maker, folder=str(data), **sizes)
     of_peers: dict[str, Any] = {}
     for number in range(settings.count):
         for peer in DECODERS if work is DECODING else FEEDERS:
@@ -100,11 +100,11 @@ def _measured(work: Work, settings: Settings) -> Found:
             turn = {**places, "workers": _WORKERS, "seconds": seconds}
             try:
                 if not number:
-                    _task(settings, peer, "build", **places)
+                    run_task(settings, peer, "build", **places)
                 if work is DECODING:
-                    answer = _task(settings, peer, "decode", **turn)
+                    answer = run_task(settings, peer, "decode", **turn)
                 else:
-                    answer = _task(settings, peer, "feed", rate=work.rate / _SCALE, **turn)
+                    answer = run_task(settings, peer, "feed", rate=work.rate / _SCALE, **turn)
                 of_peers.setdefault(peer.key, []).extend(answer.values())
             except (InstallError, TaskError) as error:
                 of_peers[peer.key] = str(error)
@@ -113,7 +113,7 @@ def _measured(work: Work, settings: Settings) -> Found:
     for path in settings.folder.glob(f"{work.maker}-*"):
         shutil.rmtree(path)
     said = {"date": datetime.date.today().isoformat(), "rounds": settings.count}
-    return said | {"machine": f"{_machine()}, Python {platform.python_version()}", "peers": of_peers}
+    return said | {"machine": f"{machine()}, Python {platform.python_version()}", "peers": of_peers}
 
 
 def save(found: Found, folder: Path) -> None:
