@@ -62,7 +62,7 @@ def jpegs(records: int) -> Columns:
 
 def _blobs(size: int, records: int) -> Columns:
     random = np.random.default_rng(6)
-    return {"data": [random.bytes(size) for _ in range(records)], "id": np.arange(records)}
+    return {"data": random.integers(0, 256, (records, size), np.uint8), "id": np.arange(records)}
 
 
 # Records as large as those of workloads of MLPerf Storage.

@@ -3,11 +3,16 @@
 ``python child.py REQUEST ANSWER``: the names of two files of JSON.
 """
 
+import contextlib
 import importlib
+import itertools
 import json
+import math
 import os
 import pickle
+import queue
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +23,9 @@ from data import Data, write
 
 MIB: Final = 2**20
 _FED: Final = 0.9  # of the time
-_LEAST_BATCHES: Final = 4  # of a trial
+# The batches of a trial. Readers keep four ready, so the first of them tell of the trial before.
+_UNCOUNTED: Final = 8
+_COUNTED: Final = 32
 
 
 def make(name: str, records: int, batch: int, maker: str, folder: str) -> dict[str, Any]:
@@ -143,29 +150,70 @@ def decode(reader: str, data: str, folder: str, workers: int, seconds: float) ->
 def feed(reader: str, data: str, folder: str, workers: int, rate: float, seconds: float) -> dict[str, Any]:
     """Find how many accelerators are fed, each of which takes records at a rate: it sleeps as it computes.
 
-    They are fed if they compute during nine tenths of the time.
+    They are fed if they compute during nine tenths of the time. The search begins at what comes when none sleeps.
     """
     opened = _open(reader, data, folder, workers)
-    batches = _endless(opened)
-    opened.data.check(opened.columns(next(batches)))
+    with contextlib.closing(_handed(_endless(opened))) as batches:
+        opened.data.check(opened.columns(next(batches)))
 
-    def use(count: int) -> float:
-        computed, started, taken = 0.0, time.monotonic(), 0
-        while (now := time.monotonic()) < started + seconds or taken < _LEAST_BATCHES:
-            taken += 1
-            size = sum(len(value) > 0 for value in opened.columns(next(batches))["data"])  # it looks at each
-            time.sleep(size / (count * rate))
-            computed += size / (count * rate)  # what it sleeps beyond is lost: a thread had the interpreter
-        return computed / (now - started)
+        def take(pace: float) -> int:
+            size: int = opened.size(next(batches))
+            time.sleep(size / pace)
+            return size
 
-    least, most = 0, 1
-    while use(most) >= _FED:
-        least, most = most, 2 * most
-    while most - least > max(1, least // 8):  # to an eighth
-        middle = (least + most) // 2
-        least, most = (middle, most) if use(middle) >= _FED else (least, middle)
+        def rate_at(pace: float) -> float:
+            """Return the rate that comes of a pace: both are records a second."""
+            for _ in range(_UNCOUNTED):
+                take(pace)
+            records, number, started = 0, 0, time.monotonic()
+            while number < _COUNTED or time.monotonic() < started + seconds:
+                records, number = records + take(pace), number + 1
+            return records / (time.monotonic() - started)
+
+        def is_fed(count: int) -> bool:
+            return rate_at(count * rate) >= _FED * count * rate
+
+        drained = rate_at(math.inf)
+        least, most = 0, max(1, round(drained / (_FED * rate)))
+        while is_fed(most):
+            least, most = most, most + max(1, most // 8)
+        while most - least > max(1, least // 16):
+            middle = (least + most) // 2
+            least, most = (middle, most) if is_fed(middle) else (least, middle)
     opened.close()
-    return {"accelerators": least}
+    return {"accelerators": least, "drained": drained}
+
+
+def _handed(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield batches that a thread has taken two ahead, as a training's own thread does that pins them or sends them on.
+
+    So it does not matter whether a reader's work is done while its caller waits.
+    """
+    ready: queue.Queue[Any] = queue.Queue(1)
+    ended = threading.Event()
+
+    def take() -> None:
+        try:
+            for batch in batches:
+                ready.put(batch)
+                if ended.is_set():
+                    return
+        except BaseException as error:
+            ready.put(error)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    try:
+        while True:
+            batch = ready.get()
+            if isinstance(batch, BaseException):
+                raise batch
+            yield batch
+    finally:
+        ended.set()
+        while thread.is_alive():
+            with contextlib.suppress(queue.Empty):
+                ready.get(timeout=0.1)
 
 
 def _endless(opened: Any) -> Iterator[Any]:

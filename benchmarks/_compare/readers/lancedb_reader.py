@@ -6,14 +6,16 @@ from typing import Any
 
 import lancedb
 import pyarrow as pa
+import torch
 from data import Data
 from lancedb.streaming import StreamingDataset
 from readers import SEED, Reader
 from torch.utils.data import DataLoader
 
 
-def _stacked(records: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [record[name] for record in records] for name in records[0]}
+def _stacked(records: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    data = [torch.frombuffer(record["data"], dtype=torch.uint8) for record in records]
+    return {"data": torch.stack(data), "id": torch.tensor([record["id"] for record in records])}
 
 
 class Table(Reader):
@@ -36,7 +38,7 @@ class Table(Reader):
         def batches() -> Iterator[pa.RecordBatch]:
             for first in range(0, data.records, rows):
                 records = [data.record(index) for index in range(first, min(first + rows, data.records))]
-                columns = [[each["data"] for each in records], [int(each["id"]) for each in records]]
+                columns = [[each["data"].tobytes() for each in records], [int(each["id"]) for each in records]]
                 arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
