@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from yogadl import testing as testing
     from yogadl._core.protocols import Prices
     from yogadl._dataref import RecordsRef, from_source
+    from yogadl._format.codec import Zstd
     from yogadl._mix import MixedRef, concat, mix
     from yogadl._order import Blocks
     from yogadl._packed import DrawnRef, PackedEpoch, PackedRef
@@ -44,6 +45,7 @@ __all__ = [
     "Storage",
     "Stream",
     "StreamIterator",
+    "Zstd",
     "__version__",
     "concat",
     "errors",
@@ -67,6 +69,7 @@ _LAZY = {
     "RecordStream": ("yogadl._stream", "RecordStream"),
     "RecordsRef": ("yogadl._dataref", "RecordsRef"),
     "StreamIterator": ("yogadl._stream", "StreamIterator"),
+    "Zstd": ("yogadl._format.codec", "Zstd"),
     "concat": ("yogadl._mix", "concat"),
     "from_source": ("yogadl._dataref", "from_source"),
     "image_folder": ("yogadl.storage._image_folder", "image_folder"),

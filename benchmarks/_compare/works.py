@@ -159,8 +159,8 @@ def _table_of_feeders(found: Found) -> str:
         "they compute during 90 % of the time. An accelerator is a sleep. It takes a "
         f"{_SCALE}th of the records a second that the real one in the head takes, since this machine has "
         "2 cores; a record is an array of the true size, and files lie in memory (tmpfs). A thread takes the "
-        "batches two ahead, for every row, as a training's own does that pins them or sends them on. Medians of "
-        f"{of['rounds']} interleaved rounds and their range, {of['date']}: {of['machine']}."
+        "batches two ahead, for every row, as a training's own does that pins them or sends them on. "
+        f"Medians of {of['rounds']} interleaved rounds and their range, {of['date']}: {of['machine']}."
     )
     rows = []
     for peer in FEEDERS:

@@ -4,7 +4,7 @@ Flat and arithmetic on purpose: benchmarks/gather.py measures it.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,8 +17,9 @@ from yogadl._format.rows import Parts, StoredRows, Window, row_step
 from yogadl._format.table import FieldTable
 from yogadl.errors import CacheFormatError
 
-# An entry consists of 32-bit words: the heap block, the start in it, the length; then, unless every value is
-# a scalar, the rank of the value and the sizes of its shape. An unknown rank gets room for this many sizes.
+# An entry consists of 32-bit words: the heap block, the start in it, the length there; if the field has a
+# codec, the length of the value; then, unless every value is a scalar, the rank of the value and the sizes of
+# its shape. An unknown rank gets room for this many sizes.
 ENTRY_WORDS: Final = 3
 MAX_UNKNOWN_RANK: Final = 8
 ENTRY_DTYPE: Final = np.dtype("<u4")
@@ -31,16 +32,15 @@ def entry_words(leaf: Leaf) -> int:
     return ENTRY_WORDS + 1 + len(leaf.shape) if leaf.shape else ENTRY_WORDS
 
 
-def decode_value(leaf: Leaf, data: bytes, shape: tuple[int, ...]) -> Any:
-    """Return the value of a bytes or str leaf from its stored bytes."""
+def decode_value(leaf: Leaf, data: Any, shape: tuple[int, ...]) -> Any:  # data: a buffer
+    """Return the value of a bytes or str leaf from its bytes."""
     if shape == ():
-        return data if leaf.dtype == BYTES else data.decode("utf-8", "surrogatepass")
+        return bytes(data) if leaf.dtype == BYTES else str(data, "utf-8", "surrogatepass")
     count = int(np.prod(shape, dtype=np.int64))
     lengths = np.frombuffer(data, ENTRY_DTYPE, count).tolist()
     items, start = np.empty(count, object), 4 * count
     for i, length in enumerate(lengths):
-        item = data[start : start + length]
-        items[i] = item if leaf.dtype == BYTES else item.decode("utf-8", "surrogatepass")
+        items[i] = decode_value(leaf, data[start : start + length], ())
         start += length
     return items.reshape(shape)
 
@@ -48,13 +48,15 @@ def decode_value(leaf: Leaf, data: bytes, shape: tuple[int, ...]) -> Any:
 def _are_readable(leaf: Leaf, layouts: NDArray[np.int64]) -> bool:
     """Return whether parts may store values of this leaf in all of these layouts.
 
-    A layout is a row of an array: whether the values vary in size, the bytes of a row, the rank, the sizes.
+    A layout is a row of an array: the codec, whether the values vary in size, the bytes of a row, the rank,
+    the sizes.
     """
-    for is_varying, row_bytes, rank, *sizes in layouts.tolist():
+    for codec, is_varying, row_bytes, rank, *sizes in layouts.tolist():
         if is_varying:
             # An entry without a rank belongs to a scalar, and numeric scalars are stored as fixed rows.
             words = range(ENTRY_WORDS + leaf.is_numeric, ENTRY_WORDS + 2 + MAX_DIMENSIONS)
-            is_readable = row_bytes % 4 == 0 and row_bytes // 4 in words
+            is_readable = row_bytes % 4 == 0 and row_bytes // 4 - (codec > 0) in words
+            is_readable = is_readable and (codec > 0 or not leaf.is_fixed)
         else:
             is_shape = 0 <= rank <= len(sizes) and min(sizes[:rank], default=0) >= 0
             is_shape = is_shape and not is_too_large(tuple(sizes[:rank]))
@@ -223,6 +225,24 @@ class FixedField:
         return where, np.full(len(where), self._row_bytes)
 
 
+class Entries(NamedTuple):
+    """The entries of some values.
+
+    Args:
+        blocks: The heap block of each value, counted in its part.
+        positions: Its position in its part's file.
+        stored: The bytes that it takes there.
+        lengths: Its own bytes: as many, unless it is compressed.
+        shapes: Its rank and sizes; no columns if all values are scalars.
+    """
+
+    blocks: Int64s
+    positions: Int64s
+    stored: Int64s
+    lengths: Int64s
+    shapes: NDArray[np.uint32]
+
+
 class VaryingField:
     """A field whose values differ in size: an entry for each value gives its place in the heap."""
 
@@ -232,10 +252,10 @@ class VaryingField:
         self._dtype = leaf.numpy_dtype
         self._keeps_pages = number in parts.fields_with_kept_pages
         if len(table):
-            self._table = table.fields[number]
+            self._table = field = table.fields[number]
             # Parts differ in layout if the build had written some of them before it found that the field's
-            # shape or rank varies.
-            of_parts = np.column_stack([self._table.varying, self._table.row_bytes, self._table.shape])
+            # shape or rank varies, or if they differ in their codec.
+            of_parts = np.column_stack([field.codec, field.varying, field.row_bytes, field.shape])
             if (of_parts == of_parts[:1]).all():
                 layouts, first = of_parts[:1], np.zeros(1, np.int64)
                 numbers = np.broadcast_to(0, len(of_parts))
@@ -246,8 +266,10 @@ class VaryingField:
                     "a field is stored in a layout that its spec does not permit; build the dataset again"
                 )
             self._part_of_layout, self._layout_of_part = first, numbers.reshape(-1)
-            self._is_uniform = len(layouts) == 1 and bool(self._table.varying[0])
-            self._heap_bytes = int(self._table.heap_length.sum())
+            self._is_uniform = len(layouts) == 1 and bool(field.varying[0])
+            self._has_codec = bool(field.codec.any())
+            self._heap_bytes = int(field.heap_length.sum())
+            self._value_bytes = int(field.value_bytes().sum())
 
     def empty(self) -> list[Any]:
         """Return the column of no rows."""
@@ -277,8 +299,8 @@ class VaryingField:
         for part, _, subset in self._split_by_layout(rows):
             row_bytes, is_varying = int(self._table.row_bytes[part]), bool(self._table.varying[part])
             if is_varying and not entries:
-                positions, lengths, _ = self._entries(subset, part)
-                subset.announce(positions, lengths)
+                found = self._entries(subset, part)
+                subset.announce(found.positions, found.stored)
             elif row_bytes and is_varying == entries:
                 positions = _row_positions(self._table, subset, row_bytes)
                 subset.announce(positions, np.full(len(positions), row_bytes), keeps_pages=self._keeps_pages)
@@ -294,41 +316,59 @@ class VaryingField:
         return [row.copy() for row in found.view(self._dtype).reshape(len(found), *shape)]
 
     def _from_heap(self, rows: StoredRows, part: int, memory: Memory | None = None) -> Any:
-        positions, lengths, entries = self._entries(rows, part)
-        if (
-            memory is not None
-            and memory.joins
-            and self._leaf.dtype == BYTES
-            and entries.shape[1] == ENTRY_WORDS
-        ):
-            ends = np.cumsum(lengths)
+        entries = self._entries(rows, part)
+        if memory is not None and memory.joins and self._leaf.dtype == BYTES and not entries.shapes.shape[1]:
+            ends = np.cumsum(entries.lengths)
             if ends[-1] >= JOINED_BYTES * len(ends):
                 data = memory.array((int(ends[-1]),), np.dtype(np.uint8))
-                rows.join_values(positions, lengths, data)
+                _join(self._content(rows, part, entries), data)
                 return JoinedValues(data, ends)
-        return self._decode(rows.values(positions, lengths), entries)
+        return self._decode(self._content(rows, part, entries), entries.shapes)
 
-    def _entries(self, rows: StoredRows, part: int) -> tuple[Int64s, Int64s, NDArray[np.uint32]]:
-        """Return the position of each value in its part's file, its length, and its entry."""
+    def _content(self, rows: StoredRows, part: int, entries: Entries) -> Iterable[Any]:
+        """Return the bytes of values, a buffer each; of mapped parts only as long as the window."""
+        stored = rows.content(entries.positions, entries.stored)
+        if not self._table.codec[part]:
+            return stored
+        found, is_frame = list(stored), entries.stored != entries.lengths
+        dictionaries = self._table.dictionary[rows.located()[0]]
+        for number in np.unique(dictionaries[is_frame]).tolist():
+            chosen = np.flatnonzero(is_frame & (dictionaries == number))
+            frames = [found[place] for place in chosen.tolist()]
+            values = rows.parts.decoder(number).decode(frames, entries.lengths[chosen])
+            for place, value in zip(chosen.tolist(), values, strict=True):
+                found[place] = value
+        return found
+
+    def _entries(self, rows: StoredRows, part: int) -> Entries:
         table = self._table
         row_bytes = int(table.row_bytes[part])
         found = rows.gather(_row_positions(table, rows, row_bytes), row_bytes, keeps_pages=self._keeps_pages)
         entries = found.view(ENTRY_DTYPE).reshape(len(found), row_bytes // 4)
-        blocks, starts, lengths = (entries[:, i].astype(np.int64) for i in range(ENTRY_WORDS))
+        is_coded = bool(table.codec[part])
+        blocks, starts, stored, *rest = (
+            entries[:, i].astype(np.int64) for i in range(ENTRY_WORDS + is_coded)
+        )
+        lengths = rest[0] if is_coded else stored
         parts, _ = rows.located()
         first = table.heap_first_block[parts]
         # Entries are data: a damaged entry must not lead the reader outside of its mapping.
         is_sound = blocks < table.heap_first_block[parts + 1] - first
         if is_sound.all():
-            blocks += first
-            is_sound = starts + lengths <= table.heap_length[blocks]
+            numbers = blocks + first
+            is_sound = starts + stored <= table.heap_length[numbers]
         if not is_sound.all():
             raise CacheFormatError(
                 "an entry points outside its heap block: run storage.verify, then build again"
             )
-        if int(lengths.sum()) > self._heap_bytes:
-            self._check_sharing(rows, lengths)
-        return starts + table.heap_position[blocks], lengths, entries
+        if is_coded and not (stored <= lengths).all():
+            raise CacheFormatError(
+                "a compressed value is longer than it would be: run storage.verify, then build again"
+            )
+        if int(stored.sum()) > self._heap_bytes or int(lengths.sum()) > self._value_bytes:
+            self._check_sharing(rows, stored, lengths)
+        positions = starts + table.heap_position[numbers]
+        return Entries(blocks, positions, stored, lengths, entries[:, ENTRY_WORDS + is_coded :])
 
     def lengths(self, rows: StoredRows) -> Int64s:
         """Return the length of each value along its first axis, the only one that varies; reads no value."""
@@ -338,20 +378,47 @@ class VaryingField:
         """Return the items from `starts` to `stops` of each value's first axis, back to back.
 
         No other axis varies. Values that lie back to back, as those of consecutive records mostly do, are
-        copied in one piece.
+        copied in one piece. Of a field with a codec, whole values are read, each once.
         """
         positions, lengths = self._locate_stretches(rows, starts, stops)
-        parts = rows.located()[0]
-        # Ranges are read one by one, as they were announced.
-        is_here = rows.parts.are_away(parts) is None
-        follows = (parts[1:] == parts[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1]) & is_here
-        firsts = np.flatnonzero(np.concatenate([[True], ~follows]))
-        data = rows.joined(parts[firsts], positions[firsts], np.add.reduceat(lengths, firsts))
+        if self._has_codec:
+            _, firsts, numbers = np.unique(rows.indices, return_index=True, return_inverse=True)
+            values = self._whole(rows.subset(firsts))
+            begins = (starts * self.item_bytes).tolist()
+            found = zip(numbers.tolist(), begins, lengths.tolist(), strict=True)
+            pieces = [memoryview(values[number])[begin : begin + size] for number, begin, size in found]
+            data = bytearray().join(pieces)
+        else:
+            parts = rows.located()[0]
+            # Ranges are read one by one, as they were announced.
+            is_here = rows.parts.are_away(parts) is None
+            follows = (parts[1:] == parts[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1]) & is_here
+            firsts = np.flatnonzero(np.concatenate([[True], ~follows]))
+            data = rows.joined(parts[firsts], positions[firsts], np.add.reduceat(lengths, firsts))
         return np.frombuffer(data, self._dtype).reshape(-1, *self._item_shape)
 
     def announce_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> None:
         """Begin to read the stretches that are not on this machine."""
-        rows.announce(*self._locate_stretches(rows, starts, stops))
+        if self._has_codec:
+            self.announce(rows)
+        else:
+            rows.announce(*self._locate_stretches(rows, starts, stops))
+
+    def _whole(self, rows: StoredRows) -> list[Any]:
+        """Return the bytes of values, a buffer each."""
+        found: list[Any] = [None] * len(rows.indices)
+        for part, chosen, subset in self._split_by_layout(rows):
+            if self._table.varying[part]:
+                values: Any = self._content(subset, part, self._entries(subset, part))
+            else:
+                row_bytes = int(self._table.row_bytes[part])
+                values = [b""] * len(chosen)
+                if row_bytes:
+                    gathered = subset.gather(_row_positions(self._table, subset, row_bytes), row_bytes)
+                    values = gathered.view(np.uint8).reshape(len(chosen), row_bytes)
+            for number, value in zip(chosen.tolist(), values, strict=True):
+                found[number] = value
+        return found
 
     def _locate_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> tuple[Int64s, Int64s]:
         positions, value_bytes = self._locate_values(rows)
@@ -375,7 +442,10 @@ class VaryingField:
         return self._dtype.itemsize * math.prod(self._item_shape)
 
     def _locate_values(self, rows: StoredRows) -> tuple[Int64s, Int64s]:
-        """Return each value's position in its part's file, and its length; only its first size varies."""
+        """Return each value's position in its part's file, and its length; only its first size varies.
+
+        The position is that of its frame, if it is compressed.
+        """
         if self._is_uniform:
             return self._locate_in_heap(rows, 0)
         positions, lengths = np.zeros((2, len(rows.indices)), np.int64)
@@ -394,16 +464,16 @@ class VaryingField:
         return positions, lengths
 
     def _locate_in_heap(self, rows: StoredRows, part: int) -> tuple[Int64s, Int64s]:
-        positions, lengths, entries = self._entries(rows, part)
+        entries = self._entries(rows, part)
         rank = 1 + len(self._item_shape)
-        sizes = entries[:, ENTRY_WORDS + 1 : ENTRY_WORDS + 1 + rank].astype(np.int64)
+        sizes = entries.shapes[:, 1 : 1 + rank].astype(np.int64)
         self._require_shape(
             sizes.shape[1] == rank
-            and bool((entries[:, ENTRY_WORDS] == rank).all())
+            and bool((entries.shapes[:, 0] == rank).all())
             and bool((sizes[:, 1:] == self._item_shape).all())
-            and bool((sizes[:, 0] * self.item_bytes == lengths).all())
+            and bool((sizes[:, 0] * self.item_bytes == entries.lengths).all())
         )
-        return positions, lengths
+        return entries.positions, entries.lengths
 
     @staticmethod
     def _require_shape(is_sound: bool) -> None:
@@ -412,15 +482,11 @@ class VaryingField:
 
     def heap_blocks(self, rows: StoredRows) -> Int64s:
         """Return the blocks of the heap that hold these values, counted over all parts."""
-        parts = rows.located()[0]
-        if self._is_uniform:
-            return self._entries(rows, 0)[2][:, 0] + self._table.heap_first_block[parts]
         found = [np.empty(0, np.int64)]
-        for part, chosen, subset in self._split_by_layout(rows):
+        for part, _, subset in self._split_by_layout(rows):
             if self._table.varying[part]:
-                found.append(
-                    self._entries(subset, part)[2][:, 0] + self._table.heap_first_block[parts[chosen]]
-                )
+                parts = subset.located()[0]
+                found.append(self._entries(subset, part).blocks + self._table.heap_first_block[parts])
         return np.concatenate(found)
 
     def _split_by_layout(self, rows: StoredRows) -> Iterator[tuple[int, NDArray[np.intp], StoredRows]]:
@@ -430,10 +496,10 @@ class VaryingField:
             chosen, part = np.flatnonzero(layouts == layout), int(self._part_of_layout[layout])
             yield part, chosen, rows if len(chosen) == len(layouts) else rows.subset(chosen)
 
-    def _check_sharing(self, rows: StoredRows, lengths: Int64s) -> None:
+    def _check_sharing(self, rows: StoredRows, stored: Int64s, lengths: Int64s) -> None:
         """Refuse values that share bytes with those of other records: a small file could fill all memory."""
         _, firsts = np.unique(rows.indices, return_index=True)
-        if int(lengths[firsts].sum()) > self._heap_bytes:
+        if int(stored[firsts].sum()) > self._heap_bytes or int(lengths[firsts].sum()) > self._value_bytes:
             raise CacheFormatError(
                 "the values of several records are the same bytes: run storage.verify, then build again"
             )
@@ -442,35 +508,64 @@ class VaryingField:
         """Return the positions and lengths, in the window, of the values of at least `least_bytes`."""
         if not self._is_uniform:
             return None  # rare: the parts differ in layout
-        positions, lengths, _ = self._entries(rows, 0)
-        large = np.flatnonzero(lengths >= least_bytes)
-        return (positions + rows.window.offset[rows.located()[0]])[large], lengths[large]
+        entries = self._entries(rows, 0)
+        large = np.flatnonzero(entries.stored >= least_bytes)
+        return (entries.positions + rows.window.offset[rows.located()[0]])[large], entries.stored[large]
 
-    def _decode(self, data: list[bytes], entries: NDArray[np.uint32]) -> list[Any]:
+    def _decode(self, data: Iterable[Any], shapes: NDArray[np.uint32]) -> list[Any]:
+        """Return values from their bytes, a buffer each."""
         leaf = self._leaf
         if leaf.dtype == OBJECT:
             import pickle
 
             return [pickle.loads(value) for value in data]
-        if entries.shape[1] == ENTRY_WORDS and leaf.dtype == BYTES:
-            return data
         try:
-            if entries.shape[1] == ENTRY_WORDS:
+            if not shapes.shape[1] and leaf.dtype == BYTES:
+                return list(map(bytes, data))
+            if not shapes.shape[1]:
                 return [decode_value(leaf, value, ()) for value in data]
-            shapes = [tuple(row[1 : 1 + row[0]]) for row in entries[:, ENTRY_WORDS:].tolist()]
+            each = [tuple(row[1 : 1 + row[0]]) for row in shapes.tolist()]
             if not leaf.is_numeric:
-                return [decode_value(leaf, value, shape) for value, shape in zip(data, shapes, strict=True)]
-            return [_writable(value, self._dtype, shape) for value, shape in zip(data, shapes, strict=True)]
+                return [decode_value(leaf, value, shape) for value, shape in zip(data, each, strict=True)]
+            return [_writable(value, self._dtype, shape) for value, shape in zip(data, each, strict=True)]
         except ValueError as error:
             raise CacheFormatError(
                 "a value does not fit its shape or is no text: run storage.verify, then build again"
             ) from error
 
 
-def _writable(value: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+class StackedField(VaryingField):
+    """A field whose values all have the same size, and have a codec in some parts: its column is an array."""
+
+    def empty(self) -> Any:
+        """Return the column of no rows."""
+        return np.empty((0, *self._shape), self._dtype)
+
+    def gather(self, rows: StoredRows, memory: Memory | None = None) -> NDArray[Any]:
+        """Return the column of these rows, as a new array."""
+        shape = (len(rows.indices), *self._shape)
+        column = np.empty(shape, self._dtype) if memory is None else memory.array(shape, self._dtype)
+        values = self._whole(rows)
+        if any(len(value) != self._leaf.row_bytes for value in values):
+            raise CacheFormatError("a value does not have its size: run storage.verify, then build again")
+        _join(values, column.reshape(-1).view(np.uint8))
+        return column
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        assert self._leaf.shape is not None
+        return tuple(size or 0 for size in self._leaf.shape)
+
+
+def _join(values: Iterable[Any], out: NDArray[np.uint8]) -> None:
+    """Write values, a buffer each, to `out`, back to back."""
+    np.concatenate([np.frombuffer(value, np.uint8) for value in values], out=out)
+
+
+def _writable(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:  # value: a buffer
     """Return an array, or a scalar for the empty shape, which a field of unknown rank may have."""
-    if not value and 0 not in shape:
+    if not len(value) and 0 not in shape:
         raise ValueError("there are no bytes")  # otherwise an array of the damaged shape would be allocated
     # An array over bytes can't be written to; one over a bytearray can.
-    array = np.frombuffer(bytearray(value), dtype).reshape(shape) if value else np.empty(shape, dtype)
+    array = np.frombuffer(bytearray(value), dtype).reshape(shape) if len(value) else np.empty(shape, dtype)
     return array if shape else array[()]

@@ -1,14 +1,16 @@
 """Describe where the blocks of one part lie: the part's index."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
+from yogadl._core.key import is_hash
 from yogadl._core.leaf import MAX_DIMENSIONS
 from yogadl._core.protocols import Int64s
+from yogadl._format.codec import CODECS, RAW
 from yogadl._format.columns import PRIME, RunHash
 from yogadl._format.table import (
     CONTAINER,
@@ -31,6 +33,7 @@ PAGE_HEADER_BYTES: Final = 16
 HEAP_BLOCK_BYTES: Final = 2**20 - PAGE_HEADER_BYTES
 _ROW_BLOCK_BYTES: Final = 2**20
 _NUMBERS: Final = ("row_bytes", "rows_per_block", "elements")  # the numbers of a `FieldIndex`
+_OF_CODECS: Final = ("codec", "dictionary", "raw_bytes")  # of one with a codec
 
 
 BlockKind = Literal["rows", "heap"]
@@ -81,6 +84,9 @@ class FieldIndex:
         heap: The blocks of the heap; none for fixed rows.
         heap_first_record: The first record of each heap block.
         heap_first_element: The number of elements of this part before each heap block.
+        codec: How the values in the heap are stored.
+        dictionary: The name of the dictionary that they need, if any.
+        raw_bytes: The bytes of all of these values, if they have a codec.
     """
 
     stored: Literal["fixed", "varying"]
@@ -92,6 +98,9 @@ class FieldIndex:
     heap: BlockRanges
     heap_first_record: Int64s
     heap_first_element: Int64s
+    codec: str = RAW
+    dictionary: str = ""
+    raw_bytes: int = 0
 
     def records_of(self, kind: BlockKind, block: int, records: int) -> range:
         """Return the records that have data in a block, given the number of records of the part."""
@@ -107,11 +116,16 @@ class FieldIndex:
             (self.row_bytes, MAX_ROW),
             (self.rows_per_block, MAX_ROW),
             (self.elements, 2**63),
+            (self.raw_bytes, MAX_CACHE_BYTES),
             *((size, 2**63) for size in self.shape),
         )
         if not all(_is_number(number, end) for number, end in numbers) or self.rows_per_block < 1:
             return False
         if self.stored not in ("fixed", "varying") or len(self.shape) > MAX_DIMENSIONS:
+            return False
+        dictionary: object = self.dictionary
+        is_name = isinstance(dictionary, str) and (not dictionary or is_hash(dictionary, 64))
+        if self.codec not in CODECS or not is_name:
             return False
         of_heap = (self.heap_first_record, self.heap_first_element)
         if not all(_is_flat(array, np.int64, len(self.heap.position)) for array in of_heap):
@@ -147,8 +161,10 @@ class PartIndex:
                     arrays[f"{number}.{kind}.{name}"] = array
             arrays[f"{number}.heap.first_record"] = field.heap_first_record
             arrays[f"{number}.heap.first_element"] = field.heap_first_element
-            numbers = {name: getattr(field, name) for name in _NUMBERS}
-            fields.append({"stored": field.stored, "shape": list(field.shape), **numbers})
+            facts = {name: getattr(field, name) for name in _NUMBERS}
+            if field.codec != RAW:
+                facts |= {name: getattr(field, name) for name in _OF_CODECS}
+            fields.append({"stored": field.stored, "shape": list(field.shape), **facts})
         document = {
             "index": 1,
             "container": CONTAINER,
@@ -181,6 +197,7 @@ class PartIndex:
                     heap=_read_block_ranges(file, f"{number}.heap"),
                     heap_first_record=file.arrays[f"{number}.heap.first_record"],
                     heap_first_element=file.arrays[f"{number}.heap.first_element"],
+                    **{name: entry[name] for name in _OF_CODECS if name in entry},
                 )
                 for number, entry in enumerate(document["fields"])
             )
@@ -238,18 +255,22 @@ def join_parts(parts: Sequence[SealedPart]) -> PartTable:
     """Return the part table of these parts, in this order."""
     indexes = [part.index for part in parts]
     field_count = len(indexes[0].fields) if indexes else 0
+    names = dict.fromkeys(field.dictionary for index in indexes for field in index.fields)
+    dictionaries = [name for name in names if name]
+    numbers = {name: number for number, name in enumerate(dictionaries)} | {"": -1}
     return PartTable(
         sha256=tuple(part.sha256 for part in parts),
         index_sha256=tuple(part.index_sha256 for part in parts),
         size_bytes=np.array([index.size_bytes for index in indexes], np.int64),
         first_record=running_sums([index.records for index in indexes]),
         fields=tuple(
-            _join_field([index.fields[number] for index in indexes]) for number in range(field_count)
+            _join_field([index.fields[number] for index in indexes], numbers) for number in range(field_count)
         ),
+        dictionaries=tuple(dictionaries),
     )
 
 
-def _join_field(fields: Sequence[FieldIndex]) -> FieldTable:
+def _join_field(fields: Sequence[FieldIndex], dictionaries: Mapping[str, int]) -> FieldTable:
     rank = max(len(field.shape) for field in fields)
     shapes = [[len(field.shape), *field.shape] + [0] * (rank - len(field.shape)) for field in fields]
     return FieldTable(
@@ -265,4 +286,7 @@ def _join_field(fields: Sequence[FieldIndex]) -> FieldTable:
         heap_length=np.concatenate([field.heap.length for field in fields]),
         heap_first_record=np.concatenate([field.heap_first_record for field in fields]),
         heap_first_element=np.concatenate([field.heap_first_element for field in fields]),
+        codec=np.array([CODECS.index(field.codec) for field in fields], np.int64),
+        dictionary=np.array([dictionaries[field.dictionary] for field in fields], np.int64),
+        raw_bytes=np.array([field.raw_bytes for field in fields], np.int64),
     )

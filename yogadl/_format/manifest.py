@@ -10,8 +10,8 @@ from yogadl._core.key import DatasetKey, is_hash, is_version
 from yogadl._core.leaf import OBJECT
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
+from yogadl._format.codec import CODECS, RAW
 from yogadl._format.table import (
-    CODEC,
     CONTAINER,
     LEAST_PAGE_BYTES,
     MAX_CACHE_BYTES,
@@ -55,6 +55,7 @@ class Manifest:
         token: A value that differs for any other publication, even of the same content.
         earlier: The versions that this one begins with, the oldest first.
         metadata: What the user keeps with the version, plain JSON.
+        codecs: The codec of each field; none: all fields are raw.
     """
 
     key: DatasetKey
@@ -70,6 +71,7 @@ class Manifest:
     token: str = ""
     earlier: tuple[Earlier, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
+    codecs: tuple[str, ...] = ()
 
     @property
     def needs(self) -> list[str]:
@@ -86,7 +88,7 @@ class Manifest:
             "records": self.records,
             "fingerprint": self.fingerprint,
             "spec": self.spec.to_json(),
-            "codec": [CODEC] * len(self.spec.fields),
+            "codec": list(self.codecs) or [RAW] * len(self.spec.fields),
             "table": {"container": CONTAINER, "sha256": self.table_sha256, "bytes": self.table_bytes},
             "bytes": self.size_bytes,
             "parts": self.parts,
@@ -223,7 +225,7 @@ def _unknown_features(document: dict[str, Any], where: str) -> list[str]:
             f"the manifest {where} is damaged: it does not say what it needs; build the dataset again"
         )
     unknown = set(map(str, needs)) - KNOWN_NEEDS
-    unknown |= set(map(str, codecs)) - {CODEC}
+    unknown |= set(map(str, codecs)) - set(CODECS)
     unknown |= {str(table.get("container"))} - {CONTAINER}
     return sorted(unknown)
 
@@ -245,6 +247,7 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
             token=document["token"],
             earlier=tuple(_parse_earlier(entry) for entry in document.get("continues", ())),
             metadata=document.get("metadata", {}),
+            codecs=tuple(document["codec"]),
         )
     except (KeyError, TypeError, CacheFormatError) as error:
         problem = f"{error}" if isinstance(error, CacheFormatError) else f"{error!r:.200}"

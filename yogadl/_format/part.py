@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from yogadl._core.leaf import Leaf
+from yogadl._format.codec import RAW, ZSTD, Encoder
 from yogadl._format.columns import FixedRows, HeapValues, RunHash, StoredColumn, as_heap
 from yogadl._format.fields import ENTRY_DTYPE, ENTRY_WORDS, entry_words
 from yogadl._format.layout import (
@@ -208,6 +209,7 @@ class PartWriter:
         leaves: The fields in order, as far as their shapes are known.
         shapes: For each field the shape of its values in this part, or ``None`` to store it as varying.
         block_records: The most rows of a block; a power of two.
+        encoders: For each field that is stored as varying what compresses its values, or ``None``.
     """
 
     def __init__(
@@ -216,6 +218,7 @@ class PartWriter:
         leaves: Sequence[Leaf],
         shapes: Sequence[tuple[int, ...] | None],
         block_records: int,
+        encoders: Sequence[Encoder | None],
     ) -> None:
         self.path = path
         self.shapes = tuple(shapes)
@@ -228,8 +231,8 @@ class PartWriter:
         )
         self._database = Database(path, LARGE_COMMIT_BYTES if has_large_rows else SMALL_COMMIT_BYTES)
         self._fields = [
-            _FieldWriter(self._database, number, leaf, shape, block_records)
-            for number, (leaf, shape) in enumerate(zip(leaves, shapes, strict=True))
+            _FieldWriter(self._database, number, leaf, shape, block_records, encoder)
+            for number, (leaf, shape, encoder) in enumerate(zip(leaves, shapes, encoders, strict=True))
         ]
 
     def write(self, columns: Sequence[StoredColumn], count: int, hashed: Future[RunHash]) -> int:
@@ -294,13 +297,23 @@ class _FieldWriter:
     """Cuts one field's values into blocks."""
 
     def __init__(
-        self, database: Database, number: int, leaf: Leaf, shape: tuple[int, ...] | None, block_records: int
+        self,
+        database: Database,
+        number: int,
+        leaf: Leaf,
+        shape: tuple[int, ...] | None,
+        block_records: int,
+        encoder: Encoder | None,
     ) -> None:
         self._leaf = leaf
         self._shape = shape
         self._database = database
         self._number = number
-        self.row_bytes = 4 * entry_words(leaf) if shape is None else _row_bytes(leaf, shape)
+        self._encoder = encoder
+        self._raw_bytes = 0
+        self._entry_words = ENTRY_WORDS + (encoder is not None)
+        words = entry_words(leaf) - ENTRY_WORDS + self._entry_words
+        self.row_bytes = 4 * words if shape is None else _row_bytes(leaf, shape)
         self._rows_per_block = rows_per_block(self.row_bytes, block_records)
         self._pending: list[NDArray[np.uint8]] = []
         self._pending_rows = 0
@@ -346,7 +359,11 @@ class _FieldWriter:
     def _write_values(self, column: HeapValues, first_record: int) -> NDArray[np.uint32]:
         count = len(column)
         entries = np.zeros((count, self.row_bytes // 4), ENTRY_DTYPE)
-        lengths, elements = column.lengths, column.elements()
+        data, lengths, elements = column.data, column.lengths, column.elements()
+        if self._encoder is not None:
+            self._raw_bytes += int(lengths.sum())
+            entries[:, ENTRY_WORDS] = lengths
+            data, lengths = self._encoder.encode(data, lengths)
         ends = np.cumsum(lengths)
         start = 0
         while start < count:
@@ -366,14 +383,15 @@ class _FieldWriter:
             entries[placed, 0] = len(self._blocks["heap"].keys)
             entries[placed, 1] = ends[placed] - lengths[placed] - first + self._heap_bytes
             entries[placed, 2] = lengths[placed]
-            self._heap.append(column.data[first : int(ends[end - 1])].data)
+            self._heap.append(data[first : int(ends[end - 1])].data)
             self._heap_bytes += len(self._heap[-1])
             self._elements += int(elements[placed].sum())
             start = end
         # The remaining values are copied: the caller may reuse its array, and a view would keep it alive.
         self._heap = [bytes(piece) for piece in self._heap]
-        if self.row_bytes > 4 * ENTRY_WORDS:
-            entries[:, ENTRY_WORDS : ENTRY_WORDS + column.shapes.shape[1]] = column.shapes
+        first_word = self._entry_words
+        if self.row_bytes > 4 * first_word:
+            entries[:, first_word : first_word + column.shapes.shape[1]] = column.shapes
         return entries
 
     def _put_heap(self) -> None:
@@ -419,6 +437,9 @@ class _FieldWriter:
             heap=self._block_ranges("heap", blocks_in_file),
             heap_first_record=np.array(self._heap_first_record, np.int64),
             heap_first_element=np.array(self._heap_first_element, np.int64),
+            codec=RAW if self._encoder is None else ZSTD,
+            dictionary="" if self._encoder is None else self._encoder.dictionary_sha256,
+            raw_bytes=self._raw_bytes,
         )
 
     def _block_ranges(self, kind: BlockKind, blocks_in_file: dict[bytes, tuple[int, int]]) -> BlockRanges:

@@ -9,9 +9,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
-from yogadl._format.fields import BlockPositions, FixedField, VaryingField
+from yogadl._format.fields import BlockPositions, FixedField, StackedField, VaryingField
 from yogadl._format.rows import PAGE_BYTES, HeldRows, PartFiles, PartRemovedError, Parts, StoredRows, Window
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, StorageError
@@ -81,6 +82,13 @@ class Hints:
         return True
 
 
+def _kind(leaf: Leaf, table: PartTable, number: int) -> type[FixedField | VaryingField]:
+    """Return which class reads a field."""
+    if not leaf.is_fixed:
+        return VaryingField
+    return StackedField if len(table) and table.fields[number].codec.any() else FixedField
+
+
 class Reader:
     """Reads records of one cache, in any order. Safe to use from several threads, and after a fork.
 
@@ -95,9 +103,7 @@ class Reader:
         self.spec = spec
         self.parts = Parts(table, files, maps=maps)
         self.fields = [
-            FixedField(field.leaf, self.parts, number)
-            if field.leaf.is_fixed
-            else VaryingField(field.leaf, self.parts, number)
+            _kind(field.leaf, table, number)(field.leaf, self.parts, number)
             for number, field in enumerate(spec.fields)
         ]
         self._hints = Hints(self.fields)
@@ -111,7 +117,7 @@ class Reader:
         for field, field_table in zip(self.spec.fields, table.fields, strict=True):
             if not field.leaf.is_fixed:
                 in_rows = (counts * field_table.row_bytes)[~field_table.varying]
-                varying_bytes += int(field_table.heap_length.sum()) + int(in_rows.sum())
+                varying_bytes += int(field_table.value_bytes().sum()) + int(in_rows.sum())
         return fixed_bytes + -(-varying_bytes // max(1, table.records))
 
     def columns(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from yogadl._core.memory import load_libc, map_memory
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
+from yogadl._format.codec import Decoder
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, StorageError
 
@@ -291,6 +292,9 @@ class PartFiles(Protocol):
     def path(self, part: int) -> str:
         """Return the path of the file of a part, by its number."""
 
+    def dictionary(self, sha256: str) -> bytes:
+        """Return the dictionary of that name, which compressed values need."""
+
     @property
     def away(self) -> "AwayParts | None":
         """The reader of parts that are not on this machine; ``None`` if all are."""
@@ -378,6 +382,15 @@ class Parts:
         self._part_records = int(counts[0]) if is_even else 0
         self.remap_after_pages = _REMAP_AFTER_PAGES if table.total_bytes > _REMAP_CACHE_BYTES else 0
         self._touched_pages = 0
+        self._decoders: dict[int, Decoder] = {}
+
+    def decoder(self, number: int) -> Decoder:
+        """Return what decodes the values that were compressed with a dictionary; -1: with none."""
+        found = self._decoders.get(number)
+        if found is None:
+            dictionary = b"" if number < 0 else self._files.dictionary(self.table.dictionaries[number])
+            found = self._decoders[number] = Decoder(dictionary)
+        return found
 
     def rows(self, indices: Int64s, *, is_announced: bool = True) -> "StoredRows":
         """Return the rows of one batch, which are read through the current window."""
@@ -571,18 +584,14 @@ class StoredRows:
         """Return the bytes at these positions of parts that some of these rows lie in, back to back."""
         return bytearray().join(self._content(parts, positions, lengths))
 
-    def join_values(self, positions: Int64s, lengths: Int64s, out: NDArray[np.uint8]) -> None:
-        """Write the bytes at these positions of their parts' files to `out`, back to back."""
-        content = self._content(self.located()[0], positions, lengths)
-        np.concatenate([np.frombuffer(value, np.uint8) for value in content], out=out)
+    def content(self, positions: Int64s, lengths: Int64s) -> Iterable[Any]:
+        """Return the bytes at these positions of their parts' files, a buffer each.
 
-    def values(self, positions: Int64s, lengths: Int64s) -> list[bytes]:
-        """Return the bytes at these positions of their parts' files."""
-        content = self._content(self.located()[0], positions, lengths)
-        return [value if isinstance(value, bytes) else value.tobytes() for value in content]
+        Those of mapped parts are valid only as long as the window.
+        """
+        return self._content(self.located()[0], positions, lengths)
 
     def _content(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Iterable[Any]:
-        """Return the bytes at these positions, a buffer each; of mapped parts only as long as the window."""
         self.located()
         if not self._are_mapped(parts).all():
             return self.parts.read(parts, positions, lengths)

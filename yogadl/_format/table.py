@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from yogadl._core.frozen import frozen, parse_json
 from yogadl._core.leaf import MAX_DIMENSIONS
 from yogadl._core.protocols import Int64s
+from yogadl._format.codec import CODECS, MOST_RATIO
 from yogadl.errors import CacheFormatError
 
 # Store named arrays in one small file: part indexes and part tables.
@@ -85,7 +86,9 @@ def _array(entry: dict[str, Any], body: memoryview) -> NDArray[Any]:
 
 
 CONTAINER: Final = "lmdb-1"
-CODEC: Final = "raw"
+# The form of a part table, and of one in which a field of a part has a codec.
+_PLAIN: Final = 1
+_CODED: Final = 2
 # Limits on a part table or an index, whose numbers are trusted once checked. No machine has more addresses
 # for all parts together than MAX_CACHE_BYTES. The product of a row size and the rows of a block, both below
 # MAX_ROW, does not overflow. Each block lies on pages of its own.
@@ -119,6 +122,18 @@ class FieldTable:
     heap_length: Int64s
     heap_first_record: Int64s
     heap_first_element: Int64s
+    codec: Int64s  # the number of the codec, as in `CODECS`
+    dictionary: Int64s  # the number of the dictionary; -1: none
+    raw_bytes: Int64s  # the bytes of all values, if they have a codec
+
+    def heap_bytes(self) -> Int64s:
+        """Return the size of each part's heap."""
+        found: Int64s = np.diff(running_sums(self.heap_length)[self.heap_first_block])
+        return found
+
+    def value_bytes(self) -> Int64s:
+        """Return the size of the values of each part's heap, as they are read."""
+        return np.where(self.codec > 0, self.raw_bytes, self.heap_bytes())
 
     def rows_length(self, records: Int64s) -> Int64s:
         """Return the bytes of each block of rows, given the number of records of each part."""
@@ -147,6 +162,7 @@ class PartTable:
     size_bytes: Int64s
     first_record: Int64s  # parts + 1
     fields: tuple[FieldTable, ...]
+    dictionaries: tuple[str, ...] = ()  # the names of the dictionaries that the fields refer to
 
     def __len__(self) -> int:
         return len(self.sha256)
@@ -195,7 +211,13 @@ class PartTable:
                 FieldTable(**{name: compact(array) for name, array in vars(field).items()})
                 for field in self.fields
             ),
+            dictionaries=self.dictionaries,
         )
+
+    @property
+    def codecs(self) -> list[str]:
+        """The codec of each field; of a field that has one in some parts, that one."""
+        return [CODECS[int(field.codec.max(initial=0))] for field in self.fields]
 
     def to_file(self) -> ArrayFile:
         """Return the table as the content of a ``.parts`` file."""
@@ -205,10 +227,15 @@ class PartTable:
             "part.bytes": self.size_bytes,
             "part.first_record": self.first_record,
         }
+        is_coded = any(field.codec.any() for field in self.fields)
+        if is_coded:
+            arrays["dictionary.sha256"] = _names_to_array(self.dictionaries)
         for number, field in enumerate(self.fields):
             for name, array in vars(field).items():
-                arrays[f"{number}.{name}"] = array.view(np.uint8) if array.dtype == bool else array
-        return ArrayFile(arrays, {"parts": 1, "container": CONTAINER, "fields": len(self.fields)})
+                if is_coded or name not in _OF_CODECS:
+                    arrays[f"{number}.{name}"] = array.view(np.uint8) if array.dtype == bool else array
+        form = _CODED if is_coded else _PLAIN
+        return ArrayFile(arrays, {"parts": form, "container": CONTAINER, "fields": len(self.fields)})
 
     @staticmethod
     def from_file(file: ArrayFile, what: str) -> "PartTable":
@@ -219,12 +246,16 @@ class PartTable:
         """
         try:
             document, arrays = file.document, file.arrays
-            if document["parts"] != 1 or document["container"] != CONTAINER:
+            form = document["parts"]
+            if document["container"] != CONTAINER:
                 raise CacheFormatError(f"{what} needs {document['container']!r:.40}: upgrade yogadl")
-            names = list(FieldTable.__dataclass_fields__)
+            if form not in (_PLAIN, _CODED):
+                raise CacheFormatError(f"{what} has the form {form!r:.40}: upgrade yogadl")
             fields = []
+            without = _without_codec(len(arrays["part.bytes"])) if form == _PLAIN else {}
+            stored = [name for name in FieldTable.__dataclass_fields__ if name not in without]
             for number in range(document["fields"]):
-                columns = {name: arrays[f"{number}.{name}"] for name in names}
+                columns = without | {name: arrays[f"{number}.{name}"] for name in stored}
                 if columns["varying"].max(initial=0) > 1:
                     raise ValueError(f"{number}.varying has a value that is neither 0 nor 1")
                 columns["varying"] = columns["varying"].view(bool)
@@ -235,6 +266,7 @@ class PartTable:
                 size_bytes=arrays["part.bytes"],
                 first_record=arrays["part.first_record"],
                 fields=tuple(fields),
+                dictionaries=tuple(_Sha256Names(arrays["dictionary.sha256"])) if form == _CODED else (),
             )
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, CacheFormatError):
@@ -292,7 +324,8 @@ class PartTable:
         if not field.has_types():
             return False
         heap = len(field.heap_position)
-        of_parts = (field.varying, field.row_bytes, field.rows_per_block, field.shape)
+        of_parts: tuple[NDArray[Any], ...] = (field.varying, field.row_bytes, field.rows_per_block)
+        of_parts += (field.shape, field.codec, field.dictionary, field.raw_bytes)
         bounds = (field.rows_first_block, field.heap_first_block, field.elements_before)
         of_heap = (field.heap_length, field.heap_first_record, field.heap_first_element)
         if any(len(array) != parts for array in of_parts) or any(len(array) != parts + 1 for array in bounds):
@@ -312,6 +345,8 @@ class PartTable:
         blocks = np.where(field.row_bytes > 0, -(-records // field.rows_per_block), 0)
         if not np.array_equal(np.diff(field.rows_first_block), blocks):
             return False
+        if not self._is_coded_soundly(field):
+            return False
         row_ends = np.repeat(self.size_bytes, blocks)
         heap_ends = np.repeat(self.size_bytes, np.diff(field.heap_first_block))
         return bool(
@@ -323,6 +358,30 @@ class PartTable:
             and (field.heap_length >= 0).all()
             and (field.heap_position <= heap_ends - field.heap_length).all()
         )
+
+    def _is_coded_soundly(self, field: FieldTable) -> bool:
+        """Return whether each part's codec is known, and its values no larger than its heap can hold."""
+        if not field.codec.any():
+            return not field.raw_bytes.any() and bool((field.dictionary == -1).all())
+        heap_bytes = np.where(field.codec > 0, field.heap_bytes(), 0)
+        return bool(
+            are_in_range(field.codec, 0, len(CODECS))
+            and are_in_range(field.dictionary, -1, len(self.dictionaries))
+            and are_in_range(field.raw_bytes, 0, MAX_CACHE_BYTES)
+            and field.varying[field.codec > 0].all()
+            and (field.dictionary[field.codec == 0] == -1).all()
+            and (-(-field.raw_bytes // MOST_RATIO) <= heap_bytes).all()
+        )
+
+
+# The arrays of a field that a table without codecs does not have.
+_OF_CODECS: Final = ("codec", "dictionary", "raw_bytes")
+
+
+def _without_codec(parts: int) -> dict[str, Int64s]:
+    """Return the arrays of a field without a codec."""
+    none = np.broadcast_to(np.zeros(1, np.int64), (parts,))
+    return {"codec": none, "dictionary": none - 1, "raw_bytes": none}
 
 
 def _are_bounds_of(bounds: Int64s, end: int) -> bool:

@@ -11,7 +11,16 @@ from yogadl._core.leaf import BadValueError, Leaf, refuse
 from yogadl._core.memory import settle_allocator
 from yogadl._core.protocols import Column
 from yogadl._core.spec import Field, Spec
-from yogadl._format.columns import FixedRows, RunHash, StoredColumn, hash_run, stored_column, widen_by
+from yogadl._format.codec import AUTO_RATIO, LEAST_ROW_BYTES, Codec, Encoder, Zstd, codecs_of, trained
+from yogadl._format.columns import (
+    FixedRows,
+    RunHash,
+    StoredColumn,
+    as_heap,
+    hash_run,
+    stored_column,
+    widen_by,
+)
 from yogadl._format.layout import SealedPart
 from yogadl._format.part import PartWriter
 from yogadl._format.table import MOST_EMPTY_RECORDS
@@ -37,6 +46,9 @@ _MUCH_SMALLER: Final = 1 / 8
 _LEAST_BLOCK_BYTES: Final = 2**16
 
 OnSealed = Callable[[Path, SealedPart, Spec], None]
+# Returns the dictionary that all writers of a build use for a field, given the field's number and a function
+# that trains one.
+Dictionaries = Callable[[int, Callable[[], bytes]], bytes]
 
 
 class CacheWriter:
@@ -52,6 +64,8 @@ class CacheWriter:
         on_sealed: Called, from another thread but in order, with the path of each sealed part, whose ``.idx``
             lies beside it, with the sealed part, and with the spec of the records up to its end.
         first_record: The number of records of this source that are already sealed.
+        codec: How values are compressed.
+        dictionaries: Finds the dictionary of a field.
 
     Attributes:
         spec: The spec of the records written so far.
@@ -60,7 +74,15 @@ class CacheWriter:
     """
 
     def __init__(
-        self, folder: Path, spec: Spec, *, part_bytes: int | None, on_sealed: OnSealed, first_record: int = 0
+        self,
+        folder: Path,
+        spec: Spec,
+        *,
+        part_bytes: int | None,
+        on_sealed: OnSealed,
+        first_record: int = 0,
+        codec: Codec = None,
+        dictionaries: Dictionaries = lambda number, train: train(),
     ) -> None:
         if part_bytes is not None and part_bytes < 1:
             raise ConfigurationError(f"part_bytes must be positive, not {part_bytes}")
@@ -69,6 +91,9 @@ class CacheWriter:
         self.size_bytes = 0
         settle_allocator()
         self._folder = folder
+        self._codecs = codecs_of(codec, [field.name for field in spec.fields])
+        self._dictionaries = dictionaries
+        self._encoders: dict[int, Encoder] = {}
         self._part_bytes = part_bytes
         self._on_sealed = on_sealed
         self._part: PartWriter | None = None
@@ -184,9 +209,10 @@ class CacheWriter:
 
     def _begin_part(self, columns: list[StoredColumn], count: int) -> PartWriter:
         leaves = [field.leaf for field in self.spec.fields]
+        encoders = [self._encoder(number, column) for number, column in enumerate(columns)]
         shapes = [
-            column.shape if leaf.is_fixed and isinstance(column, FixedRows) else None
-            for leaf, column in zip(leaves, columns, strict=True)
+            column.shape if leaf.is_fixed and isinstance(column, FixedRows) and encoder is None else None
+            for leaf, column, encoder in zip(leaves, columns, encoders, strict=True)
         ]
         grown_bytes = min(PART_BYTES, max(_FIRST_PART_BYTES, self.size_bytes // _GROWTH))
         self._part_limit = self._part_bytes or grown_bytes
@@ -195,8 +221,25 @@ class CacheWriter:
             self._block_records = _block_records(self._part_limit, self._record_bytes)
         path = self._folder / f"part-{self._opened:06d}.mdb"
         self._opened += 1
-        self._part = PartWriter(path, leaves, shapes, self._block_records)
+        self._part = PartWriter(path, leaves, shapes, self._block_records, encoders)
         return self._part
+
+    def _encoder(self, number: int, column: StoredColumn) -> Encoder | None:
+        """Return what compresses a field's values in a new part, given the first of them."""
+        codec = self._codecs[number]
+        if codec is None or (isinstance(column, FixedRows) and column.rows.shape[1] < LEAST_ROW_BYTES):
+            return None
+        values = as_heap(column)
+        if number not in self._encoders:
+            how = codec if isinstance(codec, Zstd) else Zstd()
+            dictionary = b""
+            if how.dictionary:
+                dictionary = self._dictionaries(number, lambda: trained(how, values.data, values.lengths))
+            self._encoders[number] = Encoder(how, dictionary)
+        found = self._encoders[number]
+        if codec == "auto" and found.ratio(values.data, values.lengths) >= AUTO_RATIO:
+            return None
+        return found
 
     def _end_part(self) -> None:
         """Pass the current part to the sealing thread, after that thread has sealed the previous part."""

@@ -168,7 +168,7 @@ def _is_new(root: Root, key: DatasetKey, content: bytes, replaces: bool) -> bool
 
 @dataclass(frozen=True)
 class _File:
-    """A part or an index to copy.
+    """A part, an index or a dictionary to copy.
 
     Args:
         name: Its name in the target.
@@ -219,6 +219,10 @@ class _CopiedFiles:
             if not is_there or not (is_named or root.keep(index)):
                 source_name = old_index if index not in source_names and old_index in source_names else index
                 indexes[index] = _File(index, source_name, index_sha256, None)
+        for sha256 in table.dictionaries:
+            name = _names.dictionary(dataset_id, sha256)
+            if name not in target_sizes or not (named is None or name in named or root.keep(name)):
+                indexes[name] = _File(name, name, sha256, None)
         return [*indexes.values(), *parts.values()]
 
     def copy(self, files: list[_File], exclusion: BuildExclusion, progress: Received | None) -> None:

@@ -121,6 +121,7 @@ def _files_in_note(root: Root, dataset_id: str, name: str) -> set[str]:
     with contextlib.suppress(ValueError, KeyError, TypeError, CacheFormatError):
         document: Any = parse_json(root.read(name) or b"[]", most_digits=MANY_DIGITS)
         if isinstance(document, dict):
+            files |= {_names.dictionary(dataset_id, name) for name in document.get("dictionaries", ())}
             document = document.get("parts", [[document.get("sha256"), document.get("index_sha256")]])
         for sha256, index_sha256, *_ in document:
             files |= {_names.part(dataset_id, sha256), *_names.indexes(dataset_id, sha256, index_sha256)}

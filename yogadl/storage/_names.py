@@ -17,7 +17,7 @@ from yogadl.errors import CacheFormatError
 # Patterns of the names below a dataset, not compiled here: a process that only reads does not need them.
 # _CACHE_FILES matches files that may be removed once no manifest and no build needs them.
 _CACHE_FILES: Final = (
-    r"(parts/[0-9a-f]{64}\.(mdb|idx)|tables/[0-9a-f]{64}\.(parts|pins)|builds/[0-9a-f]{24}/.*"
+    r"(parts/[0-9a-f]{64}\.(mdb|idx|dict)|tables/[0-9a-f]{64}\.(parts|pins)|builds/[0-9a-f]{24}/.*"
     r"|tables/[0-9a-f]{32}/[0-9a-f]{24}\.(selection|plan)"
     r"|leases/[0-9a-f]{24}/[0-9]{10}(\.beat|\.end|\.wait)?"
     r"|tags/.+/[0-9]{10}\.tag)"
@@ -28,6 +28,7 @@ _LEASE: Final = r"([0-9]{10})(\.beat|\.end|\.wait)?"
 MAX_TERM_OR_MOVE: Final = 10**10 - 1  # the names of leases and of a tag's moves have ten digits
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
+DICTIONARY_SUFFIX: Final = ".dict"
 SELECTION_SUFFIX: Final = ".selection"
 PLAN_SUFFIX: Final = ".plan"
 TAG_SUFFIX: Final = ".tag"
@@ -79,6 +80,11 @@ def index(dataset_id: str, index_sha256: str) -> str:
 def indexes(dataset_id: str, sha256: str, index_sha256: str) -> tuple[str, str]:
     """Return the names that a part's index may have: from its own hash, or in old caches from the part's."""
     return index(dataset_id, index_sha256), f"{dataset_id}/parts/{_checked_hash(sha256)}.idx"
+
+
+def dictionary(dataset_id: str, sha256: str) -> str:
+    """Return the name of a dictionary that compressed values of parts need."""
+    return f"{parts(dataset_id)}/{_checked_hash(sha256)}{DICTIONARY_SUFFIX}"
 
 
 def table(dataset_id: str, sha256: str) -> str:

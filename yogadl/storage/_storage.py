@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from yogadl._core.progress import Progress
+    from yogadl._format.codec import Codec
     from yogadl.storage._builds.building import PartitionedBuild
     from yogadl.storage._catalogue.export import Exported
     from yogadl.storage._catalogue.log import Explanation, Log
@@ -359,6 +360,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         check_space: bool = True,
         metadata: dict[str, Any] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
+        codec: "Codec" = None,
     ) -> None:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
@@ -382,6 +384,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             on_error: "skip": records that raise an error while they are read are left out, of an object with
                 ``__len__`` and ``__getitem__`` or a `DataRef`. The version's metadata list them as
                 ``"left_out"``. A record that does not fit the others is an error in any case.
+            codec: How values are compressed: ``"zstd"``, `Zstd` with a level, ``"auto"`` (where it pays), or
+                a dict of these by the names of fields; ``None``: not at all. See docs/howto/compression.md.
 
         Raises:
             UnsupportedDataError: if a record can't be stored; the error names field and record.
@@ -391,7 +395,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         key = DatasetKey(dataset_id, dataset_version)
-        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error
+        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
         options = BuildOptions(workers, *terms)
         build_version(self._backend, key, lambda: data, options)
 
@@ -411,6 +415,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         check_space: bool = True,
         metadata: dict[str, Any] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
+        codec: "Codec | Literal['same']" = "same",
     ) -> None:
         """Build a version from all records of another version, followed by new records.
 
@@ -433,6 +438,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             check_space: As for `submit`.
             metadata: As for `submit`; if not given, the new version has that of the other version.
             on_error: As for `submit`.
+            codec: As for `submit`, for the new records; ``"same"``: the fields that the other version has
+                compressed.
 
         Raises:
             DatasetNotFoundError: if the base version does not exist.
@@ -445,7 +452,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
-        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error
+        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
         options = BuildOptions(workers, *terms)
         append(self._backend, key, lambda: data, base, options)
 
@@ -461,6 +468,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         part_bytes: int | None = None,
         progress: "bool | Progress | None" = None,
         check_space: bool = True,
+        codec: "Codec | Literal['same']" = "same",
     ) -> None:
         """Build a version with the same records as another, in few large parts, as `submit` makes them.
 
@@ -478,6 +486,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             part_bytes: As for `submit`.
             progress: As for `submit`.
             check_space: As for `submit`.
+            codec: As for `submit`; ``"same"``: the fields that the other version has compressed.
 
         Raises:
             DatasetNotFoundError: if the base version does not exist.
@@ -487,8 +496,48 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
-        options = BuildOptions(workers, part_bytes, False, progress, check_space, engine)
+        options = BuildOptions(workers, part_bytes, False, progress, check_space, engine, codec=codec)
         compact(self._backend, key, base, options)
+
+    @explains_names()
+    def recompress(
+        self,
+        dataset_id: str,
+        dataset_version: str,
+        new_version: str,
+        *,
+        codec: "Codec",
+        workers: int = 0,
+        engine: "Executor | str | None" = None,
+        progress: "bool | Progress | None" = None,
+    ) -> None:
+        """Build a version with the same records as another, compressed otherwise, or not at all.
+
+        As `compact` does: the fingerprint is the same, so cursors stay valid.
+
+        Args:
+            dataset_id: The dataset's id.
+            dataset_version: The version that has the records, or a tag.
+            new_version: The version to build; if it is `dataset_version`, that version is replaced
+                atomically.
+            codec: As for `submit`.
+            workers: As for `submit`.
+            engine: As for `submit`.
+            progress: As for `submit`.
+
+        Raises:
+            DatasetNotFoundError: if the version does not exist.
+            CacheFormatError: if the version is damaged; nothing is published.
+        """
+        self.compact(
+            dataset_id,
+            new_version,
+            base_version=dataset_version,
+            workers=workers,
+            engine=engine,
+            progress=progress,
+            codec=codec,
+        )
 
     def begin(
         self,
@@ -499,6 +548,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         run: str | None = None,
         source: Any = None,
         allow_pickle: bool = False,
+        codec: "Codec" = None,
     ) -> "PartitionedBuild":
         """Begin a build whose partitions are written by tasks of any scheduler, in any order.
 
@@ -513,11 +563,14 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             source: The source that `write` reads if its call has no records: one with random access, or
                 `yogadl.partitioned`.
             allow_pickle: Whether objects of the source without a stored form may be pickled.
+            codec: As for `submit`.
         """
         from yogadl.storage._builds.building import begin_build
 
         key = new_key(dataset_id, dataset_version)
-        return begin_build(self._backend, key, partitions, run, source, allow_pickle=allow_pickle)
+        return begin_build(
+            self._backend, key, partitions, run, source, allow_pickle=allow_pickle, codec=codec
+        )
 
     @explains_names()
     def cacheable(
@@ -534,6 +587,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         check_space: bool = True,
         metadata: dict[str, Any] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
+        codec: "Codec" = None,
     ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once.
 
@@ -560,6 +614,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             check_space: As for `submit`.
             metadata: As for `submit`; an existing version keeps its own.
             on_error: As for `submit`.
+            codec: As for `submit`.
 
         Raises:
             ConfigurationError: if the arguments make no sense; from the function returned, if the version is
@@ -569,7 +624,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         DatasetKey(dataset_id, dataset_version)
-        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error
+        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
         options = BuildOptions(workers, *terms)
         return lambda function: cached(self._backend, dataset_id, dataset_version, options, check, function)
 

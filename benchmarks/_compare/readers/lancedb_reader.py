@@ -38,7 +38,10 @@ class Table(Reader):
         def batches() -> Iterator[pa.RecordBatch]:
             for first in range(0, data.records, rows):
                 records = [data.record(index) for index in range(first, min(first + rows, data.records))]
-                columns = [[each["data"].tobytes() for each in records], [int(each["id"]) for each in records]]
+                columns = [
+                    [each["data"].tobytes() for each in records],
+                    [int(each["id"]) for each in records],
+                ]
                 arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,15 +20,18 @@ from yogadl._core.key import DatasetKey, library_version
 from yogadl._core.leaf import Leaf
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
+from yogadl._format.codec import MAX_DICTIONARY_BYTES, Codec, described, name_of
 from yogadl._format.columns import RunHash
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.manifest import digest_of
 from yogadl._sources.sources import Source
 from yogadl.errors import CacheFormatError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
+from yogadl.storage._builds.options import SAME
 from yogadl.storage._builds.publish import Content
-from yogadl.storage._builds.receipts import STATE, Receipt, Receipts, samples_of
+from yogadl.storage._builds.receipts import DICTIONARY, STATE, Receipt, Receipts, samples_of
 from yogadl.storage._catalogue.backend import BuildExclusion
+from yogadl.storage._catalogue.parts import read_dictionary
 from yogadl.storage._files.root import Root, trashed_names
 
 _log = logging.getLogger("yogadl")
@@ -48,6 +52,8 @@ class Build:
         exclusion: The right to build this key; held by the caller.
         log_level: The log level of the message about size and time: a warning if no progress bar shows them.
         on_receipt_written: Called when a part's receipt is written, before the part is moved to its place.
+        codec: How values are compressed.
+        shared: The folder of what all writers of this build have in common: the dictionaries.
     """
 
     root: Root
@@ -57,6 +63,8 @@ class Build:
     exclusion: BuildExclusion
     log_level: int
     on_receipt_written: Callable[[], None]
+    codec: Codec = None
+    shared: str = ""
 
     def run(self, source: Source, folder: str, origin: str | None = None) -> list[Receipt]:
         """Read `source` to its end and return the receipts of all parts, in order.
@@ -79,7 +87,7 @@ class Build:
             self.exclusion.check()
             first_record = sum(r.part.index.records for r in receipts)
             try:
-                samples = samples_of(path, part, spec)
+                samples = samples_of(path, part, spec, partial(read_dictionary, self.root, self.key.id))
             except CacheFormatError as error:
                 raise StorageError(
                     errno.EIO,
@@ -93,8 +101,9 @@ class Build:
 
         with self.root.workplace(folder) as work:
             writer = CacheWriter(
-                work, spec, part_bytes=self.part_bytes, on_sealed=on_sealed, first_record=first
-            )
+                work, spec, part_bytes=self.part_bytes, on_sealed=on_sealed, first_record=first,
+                codec=self.codec, dictionaries=self._dictionary,
+            )  # fmt: skip
             sizes = _SizeReporter(self, source.length, work)
             has_mirror = not self.root.promises.renames
             try:
@@ -120,6 +129,18 @@ class Build:
         receipts[-1] = replace(receipts[-1], spec=writer.spec)
         return receipts
 
+    def _dictionary(self, number: int, train: Callable[[], bytes]) -> bytes:
+        """Return the dictionary of a field, which the first writer of this build to need it has trained."""
+        note = f"{self.shared}/{number:04d}{DICTIONARY}"
+        found = self.root.read(note, MAX_DICTIONARY_BYTES)
+        if found is None:
+            self.root.write_if_absent(note, train())
+            found = self.root.read(note, MAX_DICTIONARY_BYTES) or b""
+        if found:
+            # Each writer writes it: a prune spares files for a time after their last write.
+            self.root.write(_names.dictionary(self.key.id, name_of(found)), found)
+        return found
+
     def _make_room(self, written_bytes: int, columns: Columns) -> None:
         """Make room in the mirror for a chunk, and for the part that earlier chunks have begun.
 
@@ -135,6 +156,7 @@ class Build:
             "length": source.length,
             "part_bytes": self.part_bytes,
             "replaces": digest_replaced(self.root, self.key),
+            **({} if self.codec is None else {"codec": described(self.codec)}),
         }
 
 
@@ -244,11 +266,13 @@ class PlannedBuild:
         data: The source.
         check: Called with the open source; raises to refuse it.
         content: Turns the receipts of the parts into the content that is published.
+        codec: What ``codec="same"`` stands for.
     """
 
     data: Any
     check: Callable[[Source], None] = lambda source: None
     content: Callable[[list[Receipt]], Content] = content_of
+    codec: Codec = SAME  # which is refused
 
 
 def require_like(before: Spec, spec: Spec, what: str, remedy: str = "") -> None:

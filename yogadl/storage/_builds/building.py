@@ -9,7 +9,8 @@ import json
 import logging
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from yogadl._core.key import DatasetKey, is_version, new_key
 from yogadl._core.progress import Progress, Tally, must_log, report_to_both, showing_progress
 from yogadl._core.protocols import DataRef
 from yogadl._dataref import RecordsRef
+from yogadl._format.codec import Codec, checked_codec, codecs_of, described
 from yogadl._format.manifest import checked_metadata
 from yogadl._provenance.builder import Call, sha256_of_data
 from yogadl._sources.partitioned import Partition, PartitionedSource
@@ -29,7 +31,7 @@ from yogadl.storage import _names
 from yogadl.storage._builds.build import PlannedBuild, describe_machine, digest_replaced
 from yogadl.storage._builds.executors import ENGINES, write_all, write_by_source
 from yogadl.storage._builds.left_out import LeftOut, all_left_out, refuse_other_metadata, with_metadata
-from yogadl.storage._builds.options import BuildOptions
+from yogadl.storage._builds.options import SAME, BuildOptions
 from yogadl.storage._builds.partitions import Partitions, Shares
 from yogadl.storage._builds.receipts import ending_before
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss
@@ -128,6 +130,7 @@ def begin_build(
     *,
     allow_pickle: bool,
     origin: str = "",
+    codec: Codec = None,
 ) -> PartitionedBuild:
     """Begin a build of partitions: see `CacheStorage.begin`.
 
@@ -139,7 +142,9 @@ def begin_build(
         data: The source of all partitions, or ``None``.
         allow_pickle: Whether objects without a stored form may be pickled.
         origin: The hash of the code and values that `data` was made from, if it is known.
+        codec: How values are compressed.
     """
+    codec = checked_codec(codec)
     refuse_tag(backend.root, key)
     if run is not None and (type(run) is not str or not is_version(run) or "/" in run):
         raise ConfigurationError(f"a run can't be called {run!r:.100}: use letters, digits, '-', '_' and '.'")
@@ -153,8 +158,9 @@ def begin_build(
             )
         name = run or secrets.token_hex(8)
         folder = _names.partitioned(key, name, partitions)
-        return PartitionedBuild(Partitions(backend, key, partitions, name, folder))
+        return PartitionedBuild(Partitions(backend, key, partitions, name, folder, codec=codec))
     source = open_source(data, allow_pickle=allow_pickle)
+    _check_names(codec, source)
     shares = shares_of(source, partitions)
 
     def hash_of_data(strict: bool = isinstance(data, DataRef)) -> str:  # if not strict, it may be of samples
@@ -169,19 +175,30 @@ def begin_build(
                 f"mixed: give a run, such as the id of the job, or solve this: {error}"
             ) from error
         data_sha256 = hash_of_data(False)
-    name = run or run_of(backend, key, shares, data_sha256)
+    name = run or run_of(backend, key, shares, data_sha256, codec=codec)
     folder = _names.partitioned(key, name, shares.count)
     return PartitionedBuild(
-        Partitions(backend, key, shares.count, name, folder, shares, data_sha256, is_named=run is not None)
-    )
+        Partitions(
+            backend, key, shares.count, name, folder, shares, data_sha256,
+            is_named=run is not None, codec=codec,
+        )
+    )  # fmt: skip
 
 
-def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, **terms: Any) -> str:
+def _check_names(codec: Codec, source: Source) -> None:
+    """Refuse a codec for a field that the source does not have."""
+    if isinstance(codec, Mapping):  # else the spec, which some sources have to look for, is not needed
+        codecs_of(codec, [field.name for field in source.spec.fields])
+
+
+def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, codec: Codec, **terms: Any) -> str:
     """Return the name that all builds of the same key from the same source and terms share.
 
     A build that begins after such a build was published gets another name, because partitions that remain
     from before may have older data.
     """
+    if codec is not None:
+        terms["codec"] = described(codec)
     terms |= {
         "shares": shares.terms(),
         "origin": origin,
@@ -245,6 +262,8 @@ def _build(
     replaces: bool,
 ) -> None:
     planned = data if isinstance(data, PlannedBuild) else PlannedBuild(data)
+    if options.codec == SAME:
+        options = replace(options, codec=checked_codec(planned.codec))
     source = _open(planned.data, options)
     planned.check(source)
     refuse_other_metadata(source, options.metadata or {})
@@ -336,6 +355,8 @@ def _partitions(
     Raises:
         ConfigurationError: if the source can't be read as the options require.
     """
+    codec = options.codec
+    _check_names(codec, source)
     writes_itself = hasattr(source, "write_partitions")
     if writes_itself and (options.workers > 1 or options.engine not in (None, *ENGINES)):
         raise ConfigurationError(
@@ -345,15 +366,16 @@ def _partitions(
     is_cut = is_cut or options.is_skipping
     if not writes_itself and not is_cut:
         if not source.can_start_anywhere:
-            return Partitions(backend, key, 1, "", _names.unresumable(key, token))
-        return Partitions(backend, key, 1, "", _names.resumable(key), origin=_origin_of(source, sha256))
+            return Partitions(backend, key, 1, "", _names.unresumable(key, token), codec=codec)
+        origin = _origin_of(source, sha256)
+        return Partitions(backend, key, 1, "", _names.resumable(key), origin=origin, codec=codec)
     run, shares, origin = token, None, ""
     if not writes_itself:
         shares = shares_of(source)
         try:
             origin = shares.origin(sha256)
             skips = {"on_error": "skip"} if options.is_skipping else {}
-            run = run_of(backend, key, shares, origin, part_bytes=part_bytes, **skips)
+            run = run_of(backend, key, shares, origin, codec, part_bytes=part_bytes, **skips)
         except ConfigurationError as error:
             _log.info(
                 "yogadl: %s: if this build is killed, the next one starts from the beginning: %s", key, error
@@ -361,7 +383,10 @@ def _partitions(
             origin = ""
     count = 0 if shares is None else shares.count  # a source that writes itself tells it at the end
     folder = _names.parallel(key, run)
-    build = Partitions(backend, key, count, run, folder, shares, origin, is_skipping=options.is_skipping)
+    skips_errors = options.is_skipping
+    build = Partitions(
+        backend, key, count, run, folder, shares, origin, is_skipping=skips_errors, codec=codec
+    )
     build.put_others_aside()
     return build
 

@@ -21,6 +21,7 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.leaf import BYTES, OBJECT, Leaf
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import DictNode, Spec
+from yogadl._format.codec import RAW, Codec
 from yogadl._format.columns import fingerprint_of, stored_column
 from yogadl._format.layout import SealedPart
 from yogadl._format.manifest import MOST_EARLIER, Manifest
@@ -107,7 +108,13 @@ def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callabl
         _warn_of_varying_shapes(manifest, found.spec)
         return replace(found, earlier=earlier_of(manifest), metadata=manifest.metadata)
 
-    return PlannedBuild(data(), partial(_check_like, manifest), content)
+    return PlannedBuild(data(), partial(_check_like, manifest), content, _codec_of(manifest))
+
+
+def _codec_of(manifest: Manifest) -> Codec:
+    """Return a codec for the fields that a version has compressed."""
+    pairs = zip(manifest.spec.fields, manifest.codecs, strict=True)
+    return {field.name: codec for field, codec in pairs if codec != RAW}
 
 
 def earlier_of(base: Manifest) -> tuple[Earlier, ...]:
@@ -279,7 +286,7 @@ def _compacted(catalogue: Catalogue, base: DatasetKey) -> PlannedBuild:
             )
         return replace(found, earlier=manifest.earlier, metadata=manifest.metadata)
 
-    return PlannedBuild(_Stored(catalogue, published), content=content)
+    return PlannedBuild(_Stored(catalogue, published), content=content, codec=_codec_of(manifest))
 
 
 class _Stored:

@@ -1,9 +1,10 @@
 """The options of a build, checked before it begins."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from yogadl._core.arguments import int_argument
+from yogadl._format.codec import Codec, checked_codec
 from yogadl._format.manifest import checked_metadata
 from yogadl.errors import ConfigurationError
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from yogadl._core.progress import Progress
+
+SAME: Final = "same"  # the fields are compressed that the version has compressed which comes before
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class BuildOptions:
             processes.
         metadata: What is kept with the version; ``None``: what the version that this one continues has.
         on_error: "skip": records that can't be read are left out. "raise": they end the build.
+        codec: How values are compressed; ``"same"`` where a version continues another, or has its records.
     """
 
     workers: int = 0
@@ -39,9 +43,12 @@ class BuildOptions:
     engine: "Executor | str | None" = None
     metadata: dict[str, Any] | None = None
     on_error: str = "raise"
+    codec: Codec = None
 
     def __post_init__(self) -> None:
         int_argument("workers", self.workers)
+        if self.codec != SAME:
+            object.__setattr__(self, "codec", checked_codec(self.codec))
         if self.metadata is not None:
             object.__setattr__(self, "metadata", checked_metadata(self.metadata))
         if self.on_error not in ("raise", "skip"):

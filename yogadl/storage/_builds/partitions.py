@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 from yogadl._core.key import DatasetKey
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
+from yogadl._format.codec import Codec
 from yogadl._format.manifest import LEFT_OUT
 from yogadl._sources.partitioned import Partition
 from yogadl._sources.sources import Source, open_if_any
@@ -96,6 +97,7 @@ class Partitions:
         origin: The hash of all that decides the records of the source; empty if records must be compared.
         is_named: Whether the caller named the run; otherwise its name is made from the source.
         is_skipping: Whether records that can't be read are left out.
+        codec: How values are compressed.
     """
 
     backend: Backend
@@ -107,6 +109,7 @@ class Partitions:
     origin: str = ""
     is_named: bool = False
     is_skipping: bool = False
+    codec: Codec = None
 
     @property
     def is_by_tasks(self) -> bool:
@@ -223,8 +226,9 @@ class Partitions:
         root = self.backend.root
         self._note_version()
         build = Build(
-            root, self.key, part_bytes, progress, exclusion or BuildLock(), log_level, self._wait_for_prune
-        )
+            root, self.key, part_bytes, progress, exclusion or BuildLock(), log_level, self._wait_for_prune,
+            self.codec, self.folder,
+        )  # fmt: skip
         if not self.run:
             assert source is not None
             return build.run(source, self.folder, self.origin if source.can_start_anywhere else None)

@@ -95,6 +95,7 @@ def publish(
         token=secrets.token_hex(8),
         earlier=content.earlier,
         metadata=content.metadata,
+        codecs=tuple(content.table.codecs),
     )
     manifest = shorten_to_limit(made)
     if replaces:
@@ -176,15 +177,19 @@ def check_parts(root: Root, key: DatasetKey, table: PartTable) -> dict[str, Entr
     """Check that every part is in its place; return the entries of all files of parts by name."""
     entries = {entry.name: entry for entry in root.entries(f"{key.id}/parts")}
     rows = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
+    names = [_names.dictionary(key.id, sha256) for sha256 in table.dictionaries]
+    vanished = [name for name in names if name not in entries]
     for sha256, index_sha256, size_bytes in rows:
         name = _names.part(key.id, sha256)
         has_index = not entries.keys().isdisjoint(_names.indexes(key.id, sha256, index_sha256))
         if name not in entries or entries[name].size_bytes != size_bytes or not has_index:
-            raise StorageError(
-                errno.ENOENT,
-                f"{root.where(name)} or its index has vanished since it was written; was there a prune with "
-                "a short grace, or does the bucket delete by age? Build again",
-            )
+            vanished.append(name)
+    if vanished:
+        raise StorageError(
+            errno.ENOENT,
+            f"{root.where(vanished[0])} or its index has vanished since it was written; was there a prune "
+            "with a short grace, or does the bucket delete by age? Build again",
+        )
     return entries
 
 

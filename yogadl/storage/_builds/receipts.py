@@ -7,7 +7,7 @@ describes their records: one part that a killed build can continue after, or all
 import copy
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,7 @@ _SAMPLED_RECORDS: Final = 16
 _RECORDS_PER_SAMPLED: Final = 32
 _SAMPLED_BYTES: Final = 2**20
 STATE: Final = ".state"  # the suffix of a file beside a receipt that holds the state of the source
+DICTIONARY: Final = ".trained"  # the suffix of a file with the dictionary of a field
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,9 @@ class WrittenParts:
             ]
             for receipt in self.receipts
         ]
-        return json.dumps(self.facts | {"parts": parts}).encode()
+        dictionaries = dictionaries_of(receipt.part for receipt in self.receipts)
+        named = {"dictionaries": dictionaries} if dictionaries else {}
+        return json.dumps(self.facts | named | {"parts": parts}).encode()
 
     @staticmethod
     def from_bytes(
@@ -109,11 +112,15 @@ class WrittenParts:
         facts = parse_json(content, most_digits=MANY_DIGITS)
         receipts = []
         try:
-            if any(facts[term] != value for term, value in (terms or {}).items()):
+            is_other = any(facts[term] != value for term, value in (terms or {}).items())
+            if is_other or (terms and facts.get("codec") != terms.get("codec")):
                 raise ValueError("the parts were written under other terms")
             first, origin = facts.get("first", 0), facts.get("origin", origin)
             if "parts" not in facts:  # older versions wrote the receipt of a single part in this form
                 facts["parts"] = [[facts[name] for name in ("sha256", "index_sha256", "spec", "samples")]]
+            dictionaries = [_names.dictionary(dataset_id, name) for name in facts.pop("dictionaries", ())]
+            if terms and not all(map(root.keep, dictionaries)):
+                raise CacheFormatError("a dictionary is missing, or a prune may remove it soon")
             for sha256, index_sha256, spec, samples in facts.pop("parts"):
                 names = _names.part(dataset_id, sha256), _names.index(dataset_id, index_sha256)
                 if terms and not all(map(root.keep, names)):
@@ -188,7 +195,7 @@ class Receipts:
         aside = _names.unresumable(self.key, secrets.token_hex(8))  # prune removes the parts named there
         names = {f"{r.first_record:015d}{suffix}" for r in usable for suffix in (".json", STATE)}
         for name in self.root.names(self.folder):
-            if Path(name).name in names:
+            if Path(name).name in names or (usable and name.endswith(DICTIONARY)):
                 continue
             if name.endswith(".json"):
                 self.root.rename(name, f"{aside}/{Path(name).name}")
@@ -254,12 +261,26 @@ def _samples_from(document: Any) -> tuple[SampledRecord, ...]:
     return found
 
 
-def samples_of(path: Path, part: SealedPart, spec: Spec) -> tuple[SampledRecord, ...]:
-    """Hash the first and the last records of a part that was just sealed."""
+def dictionaries_of(parts: Iterable[SealedPart]) -> list[str]:
+    """Return the names of the dictionaries that parts need."""
+    return sorted({field.dictionary for part in parts for field in part.index.fields} - {""})
+
+
+def samples_of(
+    path: Path, part: SealedPart, spec: Spec, dictionary: Callable[[str], bytes]
+) -> tuple[SampledRecord, ...]:
+    """Hash the first and the last records of a part that was just sealed.
+
+    Args:
+        path: The part's file.
+        part: The part.
+        spec: The structure of a record.
+        dictionary: Returns the dictionary of a name.
+    """
     fields = _comparable(spec)
     if not fields:
         return ()
-    reader = Reader(spec, join_parts([part]), _SinglePartPath(path))
+    reader = Reader(spec, join_parts([part]), _SinglePartPath(path, dictionary))
     records = part.index.records
     most = min(
         _SAMPLED_RECORDS, records // _RECORDS_PER_SAMPLED // 2, _SAMPLED_BYTES // max(1, reader.record_bytes)
@@ -282,8 +303,9 @@ class _SinglePartPath:
 
     away = None
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, dictionary: Callable[[str], bytes]) -> None:
         self._path = path
+        self.dictionary = dictionary
 
     def path(self, part: int) -> str:
         """Return the path of the part's file."""

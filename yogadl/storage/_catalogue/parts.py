@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.key import DatasetKey
+from yogadl._format.codec import MAX_DICTIONARY_BYTES
 from yogadl._format.manifest import Manifest
 from yogadl._format.table import ArrayFile, LateSha256Names, PartTable
 from yogadl.errors import CacheFormatError
@@ -36,6 +37,10 @@ class PartPaths:
     def path(self, part: int) -> str:
         """Return the path of the part of that number."""
         return str(self._folder.path(_names.part(self._id, self._table.sha256[part])))
+
+    def dictionary(self, sha256: str) -> bytes:
+        """Return a dictionary of the parts."""
+        return read_dictionary(self._folder, self._id, sha256)
 
 
 def open_table(root: Root, manifest: Manifest) -> PartTable:
@@ -68,6 +73,11 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
                 f"{what} has {counted} {noun}, but the manifest says {stated}: one of them was changed; "
                 "build the dataset again, or restore the files"
             )
+    if len(table) and tuple(table.codecs) != manifest.codecs:
+        raise CacheFormatError(
+            f"{what} has fields of the codecs {table.codecs}, but the manifest says {list(manifest.codecs)}: "
+            "one of them was changed; build the dataset again, or restore the files"
+        )
     return table
 
 
@@ -106,6 +116,8 @@ def are_whole(folder: Folder, dataset_id: str, table: PartTable) -> NDArray[np.b
 
 def part_files(dataset_id: str, table: PartTable) -> Iterator[str]:
     """Yield the names of all files of a table's parts; if a part occurs twice, its files do, too."""
+    for sha256 in table.dictionaries:
+        yield _names.dictionary(dataset_id, sha256)
     for sha256, index_sha256 in zip(table.sha256, table.index_sha256, strict=True):
         yield _names.part(dataset_id, sha256)
         yield from _names.indexes(dataset_id, sha256, index_sha256)
@@ -133,6 +145,21 @@ def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> 
             f"part {sha256} is missing or was truncated; build the dataset again, or restore the file"
         )
     return SealedPart(sha256, index_sha256, index)
+
+
+def read_dictionary(root: Root, dataset_id: str, sha256: str) -> bytes:
+    """Return the dictionary of that name.
+
+    Raises:
+        CacheFormatError: if it is missing or was changed.
+    """
+    name = _names.dictionary(dataset_id, sha256)
+    content = root.read(name, MAX_DICTIONARY_BYTES)
+    if content is None or hashlib.sha256(content).hexdigest() != sha256:
+        raise CacheFormatError(
+            f"{root.where(name)} is missing or was changed; build the dataset again, or restore the file"
+        )
+    return content
 
 
 def read_index(root: Root, key: DatasetKey, table: PartTable, part: int) -> "PartIndex":

@@ -17,7 +17,7 @@ from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.cached import REMEDY
-from yogadl.storage._catalogue.parts import open_table, read_sealed
+from yogadl.storage._catalogue.parts import open_table, read_dictionary, read_sealed
 from yogadl.storage._files.root import Root
 
 
@@ -52,6 +52,8 @@ def verify(root: Root, manifest: Manifest, progress: Callable[[int, int], None] 
         CacheFormatError: at the first damage; the error names dataset, field and records.
     """
     table = open_table(root, manifest)
+    for dictionary in table.dictionaries:
+        read_dictionary(root, manifest.key.id, dictionary)
     sealed = []
     for part in range(len(table)):
         sealed.append(_verify_part(root, manifest, table, part))

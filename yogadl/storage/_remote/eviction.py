@@ -262,7 +262,9 @@ _ABANDONED_S: Final = 600.0
 # The unit of `st_blocks` on any file system; unlike `st_size`, the blocks exclude holes.
 _STAT_BLOCK_BYTES: Final = 512
 # Files with these suffixes count as contents of the mirror, and may be evicted.
-_MIRRORED_SUFFIXES: Final = (".mdb", ".idx", ".parts", _names.SELECTION_SUFFIX, _names.PLAN_SUFFIX)
+_MIRRORED_SUFFIXES: Final = (
+    ".mdb", ".idx", ".parts", _names.DICTIONARY_SUFFIX, _names.SELECTION_SUFFIX, _names.PLAN_SUFFIX,
+)  # fmt: skip
 
 
 @dataclass

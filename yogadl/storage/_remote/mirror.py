@@ -387,7 +387,8 @@ def _is_whole(folder: Folder, manifest: Manifest) -> bool:
         table = open_table(folder, manifest)
     except CacheFormatError:
         return False
-    return bool(are_whole(folder, manifest.key.id, table).all())
+    dictionaries = (folder.size(_names.dictionary(manifest.key.id, name)) for name in table.dictionaries)
+    return bool(are_whole(folder, manifest.key.id, table).all()) and None not in dictionaries
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from yogadl._format.manifest import Manifest
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.parts import read_index, table_to_read
+from yogadl.storage._catalogue.parts import read_dictionary, read_index, table_to_read
 from yogadl.storage._files.folder import FULL, storage_error
 from yogadl.storage._files.locks import open_lock, try_lock, wait_for_lock
 from yogadl.storage._objects.bucket import Bucket
@@ -85,6 +85,8 @@ class MirroredCache:
         self._release = self._register_reader()
         try:
             self.table = self._open_table()
+            for sha256 in self.table.dictionaries:  # with them, the parts that are here can be read offline
+                self.dictionary(sha256)
         except BaseException:
             self.close()
             raise
@@ -107,6 +109,19 @@ class MirroredCache:
                 self._open_table()
                 self.complete([part])
         return str(self.folder.path(_names.part(self._manifest.key.id, self.table.sha256[part])))
+
+    def dictionary(self, sha256: str) -> bytes:
+        """Return a dictionary of the parts, downloaded again if it was removed or damaged.
+
+        Raises:
+            CacheFormatError: if it is missing in the bucket or altered.
+        """
+        try:
+            return read_dictionary(self.folder, self._manifest.key.id, sha256)
+        except CacheFormatError:
+            name = _names.dictionary(self._manifest.key.id, sha256)
+            fetch(self._bucket, [Download(name, sha256, None, self.folder.path(name), in_few=True)])
+            return read_dictionary(self.folder, self._manifest.key.id, sha256)
 
     def index(self, number: int) -> PartIndex:
         """Return the index of a part, downloaded again if it was removed or damaged.
@@ -227,7 +242,19 @@ class MirroredCache:
         damaged = [number for number in indexes if self._drop_if_damaged(number)]
         self.complete_indexes(damaged)
         self.mended += [self._index_names(number)[0] for number in damaged]
-        return len(held) + len({self._index_names(number) for number in indexes}) + 1  # and the table
+        others = 1  # the table
+        for sha256 in self.table.dictionaries:
+            name = _names.dictionary(self._manifest.key.id, sha256)
+            if self.folder.size(name) is not None:
+                others += 1
+                try:
+                    read_dictionary(self.folder, self._manifest.key.id, sha256)
+                except CacheFormatError:
+                    _warn_of_damage(self.folder.path(name))
+                    self.folder.remove(name)
+                    self.mended.append(name)
+            self.dictionary(sha256)
+        return len(held) + len({self._index_names(number) for number in indexes}) + others
 
     def _register_reader(self) -> Callable[[], object]:
         """Register as a reader; return the function that ends the registration."""

@@ -16,6 +16,8 @@ from yogadl._format.rows import PartRemovedError
 from yogadl._format.table import PartTable
 from yogadl.errors import StorageError
 from yogadl.storage import _names
+from yogadl.storage._catalogue.parts import read_dictionary
+from yogadl.storage._files.bucket_root import SharedRoot
 from yogadl.storage._files.folder import FULL
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore, WindowReader
@@ -64,6 +66,7 @@ class RangedCache:
         self._policy = policy or FillPolicy("never")
         self.are_away: NDArray[np.bool_] = np.ones(len(table), bool) if mirrored is None else ~mirrored[1]
         sha256, dataset_id = table.sha256, manifest.key.id
+        self._bucket, self._id = bucket, dataset_id
         self._ranges = Ranges(
             bucket,
             lambda part: _names.part(dataset_id, sha256[part]),
@@ -110,6 +113,16 @@ class RangedCache:
                 raise
             self.are_away[part] = True
             raise PartRemovedError(*error.args) from error
+
+    def dictionary(self, sha256: str) -> bytes:
+        """Return a dictionary of the parts.
+
+        Raises:
+            CacheFormatError: if it is missing or altered.
+        """
+        if self._mirrored is not None:
+            return self._mirrored.dictionary(sha256)
+        return read_dictionary(SharedRoot(self._bucket), self._id, sha256)
 
     def will_read(self, records: int, *, held_bytes: int | None) -> None:
         """Announce that a stream of this process will read this many records an epoch; see `AwayParts`."""

@@ -1,0 +1,219 @@
+"""Compress the values of a field, each as a zstd frame of its own, and decode the frames of a batch.
+
+A value whose frame would not be shorter is stored as it is: its stored length is then its own.
+"""
+
+import hashlib
+import importlib
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.protocols import Int64s
+from yogadl.errors import CacheFormatError, ConfigurationError, MissingDependencyError
+
+RAW: Final = "raw"
+ZSTD: Final = "zstd"
+CODECS: Final = (RAW, ZSTD)  # a part table gives the number of each field's codec
+# Rows of fixed size below this are not compressed: an entry and a frame's header would take what is gained.
+LEAST_ROW_BYTES: Final = 256
+# A frame of zstd has at most this many bytes for each of its own: 128 KiB in a block of four bytes.
+MOST_RATIO: Final = 2**15
+MAX_DICTIONARY_BYTES: Final = 2**20
+# "auto" compresses a field of a part if a sample shrinks to less than this.
+AUTO_RATIO: Final = 0.7
+_AUTO_BYTES: Final = 2**20
+_DICTIONARY_BYTES: Final = 112_640
+# Values are given to the trainer up to this size: a dictionary is of use for the beginning of a value.
+_TRAINED_BYTES: Final = 2**17
+_TRAINED_VALUES: Final = 2**16
+_LEAST_SAMPLES: Final = 16
+_SAMPLES_PER_DICTIONARY: Final = 16  # the bytes of samples for each byte of a dictionary, at least
+_LEAST_GAIN: Final = 0.97  # a dictionary that saves less is not used
+_LEVELS: Final = range(1, 23)
+
+
+@dataclass(frozen=True)
+class Zstd:
+    """How zstd compresses the values of a field.
+
+    Args:
+        level: From 1, the fastest, to 22, the smallest; decoding is about as fast for all.
+        dictionary: Whether a dictionary is trained on the first records, if that pays: it makes values of up
+            to some 50 KB that are alike much smaller.
+
+    Example:
+        >>> yogadl.Zstd(level=9)
+        Zstd(level=9, dictionary=True)
+    """
+
+    level: int = 3
+    dictionary: bool = True
+
+    def __post_init__(self) -> None:
+        if type(self.level) is not int or self.level not in _LEVELS:
+            raise ConfigurationError(f"the level of zstd must be from 1 to 22, not {self.level!r:.100}")
+        if type(self.dictionary) is not bool:
+            raise ConfigurationError(f"dictionary must be True or False, not {self.dictionary!r:.100}")
+
+
+FieldCodec = str | Zstd | None
+Codec = FieldCodec | Mapping[str, FieldCodec]
+
+
+def checked_codec(codec: Any) -> Codec:  # any object that a user gives
+    """Return a copy of a `codec` argument.
+
+    Raises:
+        ConfigurationError: if it is none.
+        MissingDependencyError: if it compresses, and the library for it is missing.
+    """
+    by_field = dict(codec) if isinstance(codec, Mapping) else {"": codec}
+    for name, one in by_field.items():
+        if type(name) is not str or not (one is None or isinstance(one, Zstd) or one in (ZSTD, "auto")):
+            raise ConfigurationError(
+                'codec must be None, "zstd", "auto" or yogadl.Zstd(...), or a dict of these by the names of '
+                f"fields, not {codec!r:.200}"
+            )
+    if any(one is not None for one in by_field.values()):
+        _zstandard()
+    return by_field if isinstance(codec, Mapping) else codec
+
+
+def codecs_of(codec: Codec, names: Sequence[str]) -> list[FieldCodec]:
+    """Return the codec of each field.
+
+    Raises:
+        ConfigurationError: if it names a field that there is not.
+    """
+    if not isinstance(codec, Mapping):
+        return [codec] * len(names)
+    unknown = sorted(codec.keys() - set(names))
+    if unknown:
+        raise ConfigurationError(f"codec names the fields {unknown}, and the records have {list(names)}")
+    return [codec.get(name) for name in names]
+
+
+def described(codec: Codec) -> Any:
+    """Return a codec as a JSON value."""
+    if isinstance(codec, Mapping):
+        return {name: described(one) for name, one in sorted(codec.items())}
+    return dict(vars(codec)) if isinstance(codec, Zstd) else codec
+
+
+def _zstandard() -> Any:  # a module that is not there everywhere
+    try:
+        return importlib.import_module("zstandard")
+    except ImportError as error:
+        raise MissingDependencyError(
+            "compressed fields need zstandard: pip install 'yogadl[zstd]'"
+        ) from error
+
+
+class Encoder:
+    """Compresses values. Not thread-safe.
+
+    Args:
+        codec: How.
+        dictionary: The dictionary; empty for none.
+    """
+
+    def __init__(self, codec: Zstd, dictionary: bytes = b"") -> None:
+        zstandard = _zstandard()
+        self.dictionary_sha256 = name_of(dictionary)
+        self._zstandard = zstandard
+        known = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+        self._compressor = zstandard.ZstdCompressor(level=codec.level, dict_data=known, write_dict_id=False)
+
+    def encode(self, data: NDArray[np.uint8], lengths: Int64s) -> tuple[NDArray[np.uint8], Int64s]:
+        """Return the stored form of values that lie back to back, and its lengths."""
+        stored = lengths.copy()
+        chosen = np.flatnonzero(lengths)  # the library divides by the number of values, so there must be one
+        if not len(chosen):
+            return data, stored
+        starts = np.cumsum(lengths) - lengths
+        segments = np.stack([starts[chosen], lengths[chosen]], axis=1).astype(np.uint64)
+        values = self._zstandard.BufferWithSegments(np.ascontiguousarray(data), segments.tobytes())
+        frames = self._compressor.multi_compress_to_buffer(values, threads=1)
+        pieces = []
+        for place, number in enumerate(chosen.tolist()):
+            frame = frames[place]
+            if len(frame) < lengths[number]:
+                stored[number] = len(frame)
+                pieces.append(frame)
+            else:
+                pieces.append(values[place])
+        return np.frombuffer(b"".join(pieces), np.uint8), stored
+
+    def ratio(self, data: NDArray[np.uint8], lengths: Int64s) -> float:
+        """Return to what part of their size the first of these values shrink."""
+        count = max(1, int(np.searchsorted(np.cumsum(lengths), _AUTO_BYTES)))
+        size_bytes = int(lengths[:count].sum())
+        return float(self.encode(data[:size_bytes], lengths[:count])[1].sum()) / max(1, size_bytes)
+
+
+def name_of(dictionary: bytes) -> str:
+    """Return the name of a dictionary: the sha256 of its bytes; empty for none."""
+    return hashlib.sha256(dictionary).hexdigest() if dictionary else ""
+
+
+def trained(codec: Zstd, data: NDArray[np.uint8], lengths: Int64s) -> bytes:
+    """Return a dictionary for values like these; empty if none is worth its bytes.
+
+    Every second value is trained on; the others tell what the dictionary saves.
+    """
+    zstandard = _zstandard()
+    ends = np.cumsum(lengths)
+    chosen = np.flatnonzero(lengths)[:_TRAINED_VALUES].tolist()
+    values = [data[ends[n] - lengths[n] : ends[n]][:_TRAINED_BYTES].tobytes() for n in chosen]
+    samples, others = values[::2], values[1::2]
+    size_bytes = min(_DICTIONARY_BYTES, sum(map(len, samples)) // _SAMPLES_PER_DICTIONARY)
+    if len(samples) < _LEAST_SAMPLES:
+        return b""
+    try:
+        dictionary: bytes = zstandard.train_dictionary(size_bytes, samples).as_bytes()
+    except zstandard.ZstdError:  # too few bytes, or nothing that repeats
+        return b""
+    lengths = np.fromiter(map(len, others), np.int64, len(others))
+    whole = np.frombuffer(b"".join(others), np.uint8)
+    with_it, without = (Encoder(codec, known).encode(whole, lengths)[1].sum() for known in (dictionary, b""))
+    return dictionary if with_it < _LEAST_GAIN * without else b""
+
+
+class Decoder:
+    """Decodes frames that were made with the same dictionary. Safe to use from several threads.
+
+    Args:
+        dictionary: The dictionary; empty for none.
+    """
+
+    def __init__(self, dictionary: bytes) -> None:
+        self._zstandard = _zstandard()
+        self._dictionary = self._zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+        self._of_thread = threading.local()
+
+    def decode(self, frames: Sequence[Any], lengths: Int64s) -> Sequence[Any]:
+        """Return the values in frames, given what the entries say of their lengths: a buffer each.
+
+        Raises:
+            CacheFormatError: if a frame has another length, or is damaged; no memory is taken for the first.
+        """
+        decompressor = getattr(self._of_thread, "decompressor", None)
+        if decompressor is None:
+            decompressor = self._zstandard.ZstdDecompressor(dict_data=self._dictionary)
+            self._of_thread.decompressor = decompressor
+        try:
+            if list(map(self._zstandard.frame_content_size, frames)) != lengths.tolist():
+                raise CacheFormatError(_DAMAGED)
+            return list(map(decompressor.decompress, frames))
+        except self._zstandard.ZstdError as error:
+            raise CacheFormatError(f"{_DAMAGED} ({error})") from error
+
+
+_DAMAGED: Final = (
+    "a compressed value is damaged, or is not what its entry says: run storage.verify, then build again"
+)
