@@ -19,6 +19,7 @@ from yogadl.errors import CacheFormatError, ConfigurationError, MissingDependenc
 RAW: Final = "raw"
 ZSTD: Final = "zstd"
 CODECS: Final = (RAW, ZSTD)  # a part table gives the number of each field's codec
+SAME: Final = "same"  # of a version that comes from another: compress what that has compressed
 # Rows of fixed size below this are not compressed: an entry and a frame's header would take what is gained.
 LEAST_ROW_BYTES: Final = 256
 # A frame of zstd has at most this many bytes for each of its own: 128 KiB in a block of four bytes.

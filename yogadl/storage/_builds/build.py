@@ -20,14 +20,13 @@ from yogadl._core.key import DatasetKey, library_version
 from yogadl._core.leaf import Leaf
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
-from yogadl._format.codec import MAX_DICTIONARY_BYTES, Codec, described, name_of
+from yogadl._format.codec import MAX_DICTIONARY_BYTES, SAME, Codec, described, name_of
 from yogadl._format.columns import RunHash
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.manifest import digest_of
 from yogadl._sources.sources import Source
 from yogadl.errors import CacheFormatError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
-from yogadl.storage._builds.options import SAME
 from yogadl.storage._builds.publish import Content
 from yogadl.storage._builds.receipts import DICTIONARY, STATE, Receipt, Receipts, samples_of
 from yogadl.storage._catalogue.backend import BuildExclusion

@@ -20,7 +20,7 @@ from yogadl._core.key import DatasetKey, is_version, new_key
 from yogadl._core.progress import Progress, Tally, must_log, report_to_both, showing_progress
 from yogadl._core.protocols import DataRef
 from yogadl._dataref import RecordsRef
-from yogadl._format.codec import Codec, checked_codec, codecs_of, described
+from yogadl._format.codec import SAME, Codec, checked_codec, codecs_of, described
 from yogadl._format.manifest import checked_metadata
 from yogadl._provenance.builder import Call, sha256_of_data
 from yogadl._sources.partitioned import Partition, PartitionedSource
@@ -31,7 +31,7 @@ from yogadl.storage import _names
 from yogadl.storage._builds.build import PlannedBuild, describe_machine, digest_replaced
 from yogadl.storage._builds.executors import ENGINES, write_all, write_by_source
 from yogadl.storage._builds.left_out import LeftOut, all_left_out, refuse_other_metadata, with_metadata
-from yogadl.storage._builds.options import SAME, BuildOptions
+from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.partitions import Partitions, Shares
 from yogadl.storage._builds.receipts import ending_before
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss

@@ -1,10 +1,10 @@
 """The options of a build, checked before it begins."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from yogadl._core.arguments import int_argument
-from yogadl._format.codec import Codec, checked_codec
+from yogadl._format.codec import SAME, Codec, checked_codec
 from yogadl._format.manifest import checked_metadata
 from yogadl.errors import ConfigurationError
 
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from yogadl._core.progress import Progress
-
-SAME: Final = "same"  # the fields are compressed that the version has compressed which comes before
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from yogadl._format.table import PartTable
 from yogadl.errors import StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.parts import read_dictionary
-from yogadl.storage._files.bucket_root import SharedRoot
+from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import FULL
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore, WindowReader
@@ -122,7 +122,7 @@ class RangedCache:
         """
         if self._mirrored is not None:
             return self._mirrored.dictionary(sha256)
-        return read_dictionary(SharedRoot(self._bucket), self._id, sha256)
+        return read_dictionary(BucketRoot(self._bucket), self._id, sha256)
 
     def will_read(self, records: int, *, held_bytes: int | None) -> None:
         """Announce that a stream of this process will read this many records an epoch; see `AwayParts`."""
