@@ -21,7 +21,7 @@ yogadl._core.arguments names_of
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declaration_text declare
 yogadl._workers.server Workers
-yogadl._format checks fingerprint=columns manifest rows writer
+yogadl._format checks codec fingerprint=columns manifest rows writer
 yogadl._format.table ArrayFile
 yogadl._format.checks CheckedReader Checksums
 yogadl._format.columns HeapValues stored_column

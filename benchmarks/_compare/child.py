@@ -219,7 +219,12 @@ def _handed(batches: Iterator[Any]) -> Iterator[Any]:
 
 def _endless(opened: Any) -> Iterator[Any]:
     while True:
-        yield from opened.epoch()
+        batches = opened.epoch()
+        first = next(batches, None)
+        if first is None:
+            raise ValueError("an epoch has no batch")
+        yield first
+        yield from batches
 
 
 def versions(packages: list[str]) -> dict[str, Any]:

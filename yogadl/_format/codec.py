@@ -27,7 +27,7 @@ MOST_RATIO: Final = 2**15
 MAX_DICTIONARY_BYTES: Final = 2**20
 # "auto" compresses a field of a part if a sample shrinks to less than this.
 AUTO_RATIO: Final = 0.7
-_AUTO_BYTES: Final = 2**20
+AUTO_BYTES: Final = 2**20  # of the sample, at most
 _DICTIONARY_BYTES: Final = 112_640
 # Values are given to the trainer up to this size: a dictionary is of use for the beginning of a value.
 _TRAINED_BYTES: Final = 2**17
@@ -149,12 +149,6 @@ class Encoder:
             else:
                 pieces.append(values[place])
         return np.frombuffer(b"".join(pieces), np.uint8), stored
-
-    def ratio(self, data: NDArray[np.uint8], lengths: Int64s) -> float:
-        """Return to what part of their size the first of these values shrink."""
-        count = max(1, int(np.searchsorted(np.cumsum(lengths), _AUTO_BYTES)))
-        size_bytes = int(lengths[:count].sum())
-        return float(self.encode(data[:size_bytes], lengths[:count])[1].sum()) / max(1, size_bytes)
 
 
 def name_of(dictionary: bytes) -> str:

@@ -231,6 +231,10 @@ class FixedRows:
     def __getitem__(self, records: slice) -> "FixedRows":
         return FixedRows(self.rows[records], self.shape)
 
+    def copy(self) -> "FixedRows":
+        """Return a column with memory of its own."""
+        return FixedRows(self.rows.copy(), self.shape)
+
     def sizes(self) -> int:
         """Return the bytes of each value."""
         return int(self.rows.shape[1])
@@ -265,6 +269,10 @@ class HeapValues:
         lengths = self.lengths[start:stop]
         data = self.data[first : first + int(lengths.sum())]
         return HeapValues(data, lengths, self.shapes[start:stop], self.is_text)
+
+    def copy(self) -> "HeapValues":
+        """Return a column with memory of its own."""
+        return HeapValues(self.data.copy(), self.lengths.copy(), self.shapes.copy(), self.is_text)
 
     def sizes(self) -> NDArray[np.int64]:
         """Return the bytes of each value."""
@@ -369,6 +377,22 @@ def as_heap(column: StoredColumn) -> HeapValues:
     count, size = column.rows.shape
     shapes = np.tile(np.array([len(column.shape), *column.shape], np.int64), (count, 1))
     return HeapValues(column.rows.reshape(-1), np.full(count, size, np.int64), shapes, is_text=False)
+
+
+def joined(columns: Sequence[StoredColumn]) -> StoredColumn:
+    """Return one column of the values of several columns of a field."""
+    fixed = [column for column in columns if isinstance(column, FixedRows)]
+    if len(fixed) == len(columns) and len({column.shape for column in fixed}) == 1:
+        return FixedRows(np.concatenate([column.rows for column in fixed]), fixed[0].shape)
+    heaps = [as_heap(column) for column in columns]
+    width = max(column.shapes.shape[1] for column in heaps)
+    shapes = [np.pad(column.shapes, ((0, 0), (0, width - column.shapes.shape[1]))) for column in heaps]
+    return HeapValues(
+        np.concatenate([column.data for column in heaps]),
+        np.concatenate([column.lengths for column in heaps]),
+        np.concatenate(shapes),
+        heaps[0].is_text,
+    )
 
 
 def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -135,6 +135,12 @@ class FieldTable:
         """Return the size of the values of each part's heap, as they are read."""
         return np.where(self.codec > 0, self.raw_bytes, self.heap_bytes())
 
+    def sizes(self, records: Int64s) -> tuple[int, int]:
+        """Return the bytes that the field takes, and those of its values, given each part's records."""
+        stored = int(self.rows_length(records).sum()) + int(self.heap_length.sum())
+        raw = np.where(self.varying, self.value_bytes(), records * self.row_bytes)
+        return stored, int(raw.sum())
+
     def rows_length(self, records: Int64s) -> Int64s:
         """Return the bytes of each block of rows, given the number of records of each part."""
         blocks = np.diff(self.rows_first_block)

@@ -11,13 +11,23 @@ from yogadl._core.leaf import BadValueError, Leaf, refuse
 from yogadl._core.memory import settle_allocator
 from yogadl._core.protocols import Column
 from yogadl._core.spec import Field, Spec
-from yogadl._format.codec import AUTO_RATIO, LEAST_ROW_BYTES, Codec, Encoder, Zstd, codecs_of, trained
+from yogadl._format.codec import (
+    AUTO_BYTES,
+    AUTO_RATIO,
+    LEAST_ROW_BYTES,
+    Codec,
+    Encoder,
+    Zstd,
+    codecs_of,
+    trained,
+)
 from yogadl._format.columns import (
     FixedRows,
     RunHash,
     StoredColumn,
     as_heap,
     hash_run,
+    joined,
     stored_column,
     widen_by,
 )
@@ -44,6 +54,10 @@ _MARGIN: Final = 1.1
 # was chosen, and fill less than this many bytes of a block: a block takes whole pages, at least two.
 _MUCH_SMALLER: Final = 1 / 8
 _LEAST_BLOCK_BYTES: Final = 2**16
+
+# A build that compresses holds its first records, up to so many or so many bytes of them, to decide how.
+SAMPLE_BYTES: Final = 12 * 2**20
+SAMPLE_RECORDS: Final = 2**16
 
 OnSealed = Callable[[Path, SealedPart, Spec], None]
 # Returns the dictionary that all writers of a build use for a field, given the field's number and a function
@@ -94,6 +108,9 @@ class CacheWriter:
         self._codecs = codecs_of(codec, [field.name for field in spec.fields])
         self._dictionaries = dictionaries
         self._encoders: dict[int, Encoder] = {}
+        # The first records are held until there are enough to decide on codecs and dictionaries.
+        self._held: list[list[StoredColumn]] | None = [] if any(self._codecs) else None
+        self._held_records = 0
         self._part_bytes = part_bytes
         self._on_sealed = on_sealed
         self._part: PartWriter | None = None
@@ -139,7 +156,21 @@ class CacheWriter:
             # The current part keeps its spec: each part decides how a field is stored.
             self._end_part()
             self.spec = self.spec.with_leaves(leaves)
-        self._write_stored(stored, len(stored[0]) if stored else 0)
+        if self._held is None:
+            self._write_stored(stored, len(stored[0]) if stored else 0)
+            return
+        self._held.append([column.copy() for column in stored])
+        self._held_records += len(stored[0]) if stored else 0
+        size_bytes = sum(_mean_bytes(column) * len(column) for held in self._held for column in held)
+        if size_bytes >= SAMPLE_BYTES or self._held_records >= SAMPLE_RECORDS:
+            self._release()
+
+    def _release(self) -> None:
+        """Write the records that were held."""
+        held, self._held = self._held, None
+        if held:
+            count, self._held_records = self._held_records, 0
+            self._write_stored([joined(columns) for columns in zip(*held, strict=True)], count)
 
     def _to_stored(self, field: Field, column: Column | StoredColumn) -> tuple[StoredColumn, Leaf]:
         """Return the stored form of a column, and the leaf that admits its shapes, too."""
@@ -147,7 +178,8 @@ class CacheWriter:
             stored = stored_column(field.leaf, column)
             return stored, widen_by(field.leaf, stored)
         except BadValueError as error:
-            raise refuse(field.name, self.records + error.position, error.problem) from error.__cause__
+            number = self.records + self._held_records + error.position
+            raise refuse(field.name, number, error.problem) from error.__cause__
 
     def _write_stored(self, columns: list[StoredColumn], count: int) -> None:
         start = 0
@@ -209,15 +241,15 @@ class CacheWriter:
 
     def _begin_part(self, columns: list[StoredColumn], count: int) -> PartWriter:
         leaves = [field.leaf for field in self.spec.fields]
+        grown_bytes = min(PART_BYTES, max(_FIRST_PART_BYTES, self.size_bytes // _GROWTH))
+        self._part_limit = self._part_bytes or grown_bytes
         encoders = [self._encoder(number, column) for number, column in enumerate(columns)]
         shapes = [
             column.shape if leaf.is_fixed and isinstance(column, FixedRows) and encoder is None else None
             for leaf, column, encoder in zip(leaves, columns, encoders, strict=True)
         ]
-        grown_bytes = min(PART_BYTES, max(_FIRST_PART_BYTES, self.size_bytes // _GROWTH))
-        self._part_limit = self._part_bytes or grown_bytes
         if not self._block_records or self._are_blocks_too_short(columns, count):
-            self._record_bytes = max(1, sum(int(np.mean(column.sizes())) for column in columns))
+            self._record_bytes = max(1, sum(map(_mean_bytes, columns)))
             self._block_records = _block_records(self._part_limit, self._record_bytes)
         path = self._folder / f"part-{self._opened:06d}.mdb"
         self._opened += 1
@@ -237,8 +269,13 @@ class CacheWriter:
                 dictionary = self._dictionaries(number, lambda: trained(how, values.data, values.lengths))
             self._encoders[number] = Encoder(how, dictionary)
         found = self._encoders[number]
-        if codec == "auto" and found.ratio(values.data, values.lengths) >= AUTO_RATIO:
-            return None
+        if codec == "auto":
+            size_bytes = min(AUTO_BYTES, self._part_limit)
+            count = max(1, int(np.searchsorted(np.cumsum(values.lengths), size_bytes)))
+            sample = values[:count]
+            stored = int(found.encode(sample.data, sample.lengths)[1].sum())
+            if stored >= AUTO_RATIO * int(sample.lengths.sum()):
+                return None
         return found
 
     def _end_part(self) -> None:
@@ -277,6 +314,8 @@ class CacheWriter:
             UnsupportedDataError, StorageError: as `write`.
         """
         self.wait()
+        self._writing = self._writer.submit(self._release)
+        self.wait()
         self._end_part()
         self._wait_for_seal()
         self._shut_down()
@@ -293,6 +332,11 @@ class CacheWriter:
         self._writer.shutdown()
         self._hasher.shutdown()
         self._sealer.shutdown()
+
+
+def _mean_bytes(column: StoredColumn) -> int:
+    """Return the bytes of a value, on the average."""
+    return int(np.mean(column.sizes()))
 
 
 def _block_records(part_bytes: int, record_bytes: int) -> int:

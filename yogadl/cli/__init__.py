@@ -47,6 +47,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Build and convert": {
         "build": "Build a version from a function in a Python file.",
         "append": "Build a version from an earlier version and new records.",
+        "recompress": "Build a version with the same records as another, compressed or not.",
         "export": "Write a version to files that other programs read.",
         "import-014": "Turn a cache of yogadl 0.1.4 into a new one.",
         "demo": "Show in a few seconds what a cache does.",
@@ -71,7 +72,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 # The module of each sub-command.
 _MODULES: Final[Mapping[str, str]] = {
-    "append": "_build", "build": "_build",
+    "append": "_build", "build": "_build", "recompress": "_build",
     "bench": "_bench", "plan": "_bench",
     "completion": "_completion",
     "demo": "_demo",

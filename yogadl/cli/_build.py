@@ -12,6 +12,7 @@ from typing import Any
 
 from yogadl._core.key import AUTO, DatasetKey, new_key
 from yogadl._core.progress import ProgressDisplay, Tally, showing_progress
+from yogadl._format.codec import SAME, Codec, FieldCodec, Zstd
 from yogadl._format.manifest import checked_metadata
 from yogadl._provenance.builder import Call, Describer
 from yogadl._sources.sources import open_source
@@ -25,7 +26,7 @@ from yogadl.cli._arguments import (
     parse_size,
 )
 from yogadl.cli._list import info_to_json
-from yogadl.cli._output import ago, contents, counted, duration, note, say, say_json
+from yogadl.cli._output import ago, contents, counted, duration, note, say, say_json, size
 from yogadl.cli._target import Target, check_arguments, errors_in_one_line, load, parse_argument
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, DatasetInfo
@@ -103,13 +104,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replace", action="store_true", help="build again and replace the version if it exists"
     )
-    parser.add_argument(
-        "--workers",
-        metavar="COUNT",
-        type=number_of("workers", least=0),
-        default=0,
-        help="processes that read the records (default: 0, only this one)",
-    )
+    add_workers(parser)
     parser.add_argument(
         "--part-bytes", metavar="SIZE", type=parse_size, help="the largest size of a file, e.g. 256MB or 1GiB"
     )
@@ -119,6 +114,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="raise",
         help="skip: leave out records that can't be read, and list them in the version's metadata",
     )
+    add_codec(parser)
     parser.add_argument(
         "--allow-pickle", action="store_true", help="pickle objects that have no other stored form"
     )
@@ -186,7 +182,54 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
         "check_space": not arguments.no_space_check,
         "metadata": arguments.metadata and dict(arguments.metadata),
         "on_error": arguments.on_error,
+        **({} if arguments.codec is None else {"codec": codec_of(arguments)}),
     }
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the number of processes."""
+    parser.add_argument(
+        "--workers",
+        metavar="COUNT",
+        type=number_of("workers", least=0),
+        default=0,
+        help="processes that read the records (default: 0, only this one)",
+    )
+
+
+def add_codec(parser: argparse.ArgumentParser) -> None:
+    """Add the option for compression."""
+    parser.add_argument(
+        "--codec",
+        metavar="[FIELD=]CODEC",
+        type=parse_codec,
+        action="append",
+        help="compress values: zstd, zstd:LEVEL, auto (where it pays) or none; may be repeated for fields",
+    )
+
+
+def parse_codec(text: str) -> tuple[str | None, FieldCodec]:
+    """Return the field, if one is named, and the codec in an argument such as ``text=zstd:9``."""
+    name, is_named, codec = text.rpartition("=")
+    kind, _, level = codec.partition(":")
+    found: FieldCodec = None if codec == "none" else codec
+    if kind == "zstd" and level:
+        try:
+            found = Zstd(int(level))
+        except ValueError as error:  # which a ConfigurationError is, too
+            raise argparse.ArgumentTypeError(f"{level!r} is not a level of zstd, from 1 to 22") from error
+    elif codec not in ("zstd", "auto", "none"):
+        raise argparse.ArgumentTypeError(f"{codec!r} is not zstd, zstd:LEVEL, auto or none")
+    return name if is_named else None, found
+
+
+def codec_of(arguments: argparse.Namespace) -> Codec:
+    """Return the codec of the command line; without `--codec`, none."""
+    given = arguments.codec or []
+    alone = [codec for name, codec in given if name is None]
+    if alone and len(given) > 1:
+        arguments.refuse("--codec is given once for all fields, or with FIELD= for each")
+    return alone[0] if alone else dict(given) or None
 
 
 def _build(
@@ -285,7 +328,8 @@ def _append(
     arguments: argparse.Namespace,
 ) -> bool:
     """Return whether this call built the version; False if the version exists already."""
-    base, options = DatasetKey(key.id, arguments.base), BuildOptions(**options_of(arguments))
+    base = DatasetKey(key.id, arguments.base)
+    options = BuildOptions(**{"codec": SAME, **options_of(arguments)})
     published = storage._backend.catalogue.find(key)
     if published is not None and key != base and not arguments.replace:
         warn_if_stale(published.manifest, call.builder.to_json(), set())
@@ -293,6 +337,36 @@ def _append(
         return False
     append(storage._backend, key, lambda: function(**values), base, options, call)
     return True
+
+
+def add_recompress_arguments(parser: argparse.ArgumentParser) -> None:
+    add_key(parser)
+    parser.add_argument("new", metavar="NEW", help="the version to build")
+    add_codec(parser)
+    add_workers(parser)
+    add_storage(parser)
+    add_json(parser)
+
+
+def run_recompress(arguments: argparse.Namespace) -> int:
+    """Build a version with the same records as another, compressed or not.
+
+    The fingerprint is the same, so cursors stay valid. If NEW is VERSION, the version is replaced.
+
+    Example:
+      yogadl recompress squares 1 2 --codec zstd -s /data/caches
+    """
+    if arguments.codec is None:
+        arguments.refuse("say how: --codec zstd, auto or none, or FIELD=CODEC")
+    storage, codec = open_existing(arguments), codec_of(arguments)
+    storage.recompress(arguments.id, arguments.version, arguments.new, codec=codec, workers=arguments.workers)
+    info = storage.info(arguments.id, arguments.new)
+    if arguments.json:
+        say_json(storage=storage.location, **info_to_json(info))
+    else:
+        before = storage.info(arguments.id, arguments.version).size_bytes
+        say(f"Built {info.id} {info.version}: {contents(info)}, from {size(before)}.")
+    return 0
 
 
 @dataclass(frozen=True)
@@ -411,6 +485,7 @@ def run_task(
         data,
         allow_pickle=arguments.allow_pickle,
         origin=origin,
+        codec=codec_of(arguments),
     )
     if build._all.is_published():  # an earlier commit of this run has published the version
         warn_if_stale(storage._backend.catalogue.published(key).manifest, call.builder.to_json(), set())

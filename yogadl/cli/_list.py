@@ -34,9 +34,9 @@ from yogadl.storage._catalogue.parts import open_table
 if TYPE_CHECKING:
     from yogadl.storage import Unfinished
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from yogadl.storage import LoggedVersion, TagMove
+from yogadl.storage import FieldSizes, LoggedVersion, TagMove
 
 
 def add_info_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,19 +57,29 @@ def run_info(arguments: argparse.Namespace) -> int:
     storage = open_version(arguments)
     info = storage.info(arguments.id, arguments.version)
     if arguments.json:
-        say_json(storage=storage.location, **info_to_json(info))
+        sizes = storage.field_sizes(arguments.id, info.version)
+        say_json(storage=storage.location, **info_to_json(info, sizes))
         return 0
     for name, text in _lines(info):
         say(f"{name:<12} {text}")
     say()
-    named = zip(names_of(info.spec), info.spec.fields, strict=True)
-    lines = table(("field", "dtype", "shape"), [row_of_field(name, field.leaf) for name, field in named])
+    sizes = storage.field_sizes(arguments.id, info.version).values()
+    rows = [
+        [*row_of_field(name, field.leaf), *_row_of_sizes(found)]
+        for name, field, found in zip(names_of(info.spec), info.spec.fields, sizes, strict=True)
+    ]
+    lines = table(("field", "dtype", "shape", "stored", "of", "codec"), rows)
     say_table([cut(line, width()) for line in lines])
     return 0
 
 
-def info_to_json(info: DatasetInfo) -> dict[str, Any]:
-    """Return all facts about a version, as JSON."""
+def _row_of_sizes(found: FieldSizes) -> list[str]:
+    return [size(found.stored_bytes), size(found.raw_bytes), found.codec]
+
+
+def info_to_json(info: DatasetInfo, sizes: Mapping[str, FieldSizes] | None = None) -> dict[str, Any]:
+    """Return all facts about a version, as JSON; `sizes` are those of its fields, if they are looked up."""
+    each = {} if sizes is None else {name: dict(vars(found)) for name, found in sizes.items()}
     return {
         "id": info.id,
         "version": info.version,
@@ -80,7 +90,12 @@ def info_to_json(info: DatasetInfo) -> dict[str, Any]:
         "fingerprint": info.fingerprint,
         "digest": info.digest,
         "fields": [
-            {"name": field.name, "dtype": field.leaf.dtype, "shape": field.leaf.shape}
+            {
+                "name": field.name,
+                "dtype": field.leaf.dtype,
+                "shape": field.leaf.shape,
+                **each.get(field.name, {}),
+            }
             for field in info.spec.fields
         ],
         "spec": info.spec.to_json(),

@@ -11,7 +11,7 @@ from yogadl._core.protocols import Earlier, Lineage
 from yogadl.errors import ConfigurationError
 from yogadl.storage._catalogue.backend import DEFAULT_TTL_S, LeasePolicy
 from yogadl.storage._local import local_backend, shared_backend
-from yogadl.storage._storage import CacheStorage, DatasetInfo
+from yogadl.storage._storage import CacheStorage, DatasetInfo, FieldSizes
 
 if TYPE_CHECKING:
     from yogadl._core.protocols import Prices
@@ -41,6 +41,7 @@ __all__ = [
     "Difference",
     "Earlier",
     "Explanation",
+    "FieldSizes",
     "Exported",
     "GCSBucket",
     "GCSConfigurations",

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
 
+import numpy as np
+
 from yogadl._core.arguments import explains_names
 from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey, new_key
@@ -45,6 +47,15 @@ class DatasetInfo:
     builder: dict[str, Any]
     earlier: tuple[Earlier, ...] = ()  # the versions that it begins with, the oldest first
     metadata: dict[str, Any] | None = None  # what the user keeps with the version; {} if nothing
+
+
+@frozen
+class FieldSizes:
+    """What a field of a version takes: its codec, the bytes in the files, and those of its values."""
+
+    codec: str
+    stored_bytes: int
+    raw_bytes: int
 
 
 class ReadingStorage:
@@ -128,6 +139,28 @@ class ReadingStorage:
             earlier=manifest.earlier,
             metadata=manifest.metadata,
         )
+
+    def field_sizes(self, dataset_id: str, dataset_version: str) -> dict[str, FieldSizes]:
+        """Return the codec of each field, by name, its bytes as stored and the bytes of its values.
+
+        A field has a codec if some of its parts have one. In the files, a value that varies also takes an
+        entry of 12 bytes and more, which says where it lies.
+
+        Raises:
+            DatasetNotFoundError: if the version does not exist.
+            CacheFormatError: if its part table is damaged.
+        """
+        from yogadl.storage._catalogue.parts import open_table
+
+        _key, published = self._backend.catalogue.named(DatasetKey(dataset_id, dataset_version))
+        table = open_table(self._backend.root, published.manifest)
+        counts, fields = np.diff(table.first_record), published.manifest.spec.fields
+        if not len(table):
+            return {field.name: FieldSizes("raw", 0, 0) for field in fields}
+        return {
+            field.name: FieldSizes(codec, *stored.sizes(counts))
+            for field, codec, stored in zip(fields, table.codecs, table.fields, strict=True)
+        }
 
     def verify(
         self, dataset_id: str, dataset_version: str, *, progress: Callable[[int, int], None] | None = None

@@ -21,8 +21,10 @@ def _stacked(records: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 class Table(Reader):
     """A table of LanceDB in a folder, read by a StreamingDataset in a DataLoader.
 
-    The table has a column of large binaries and one of numbers. `StreamingDataset(table, num_splits=workers,
-    shuffle=True)`, read by `read_batch_size` of a batch or less, in a DataLoader with `num_workers`.
+    The table has a column of large binaries and one of numbers. Each epoch is a new `StreamingDataset(table,
+    shuffle=True, epoch=...)`, read by `read_batch_size` of a batch or less, in a DataLoader without workers:
+    the dataset reads ahead by threads of its own, and worker processes would be started anew
+    for each epoch. A batch is a dict of tensors.
     """
 
     def __init__(self, data: Data, folder: Path, workers: int) -> None:
@@ -51,18 +53,9 @@ class Table(Reader):
         self._epoch += 1
         dataset = StreamingDataset(
             self._table,
-            num_splits=max(1, self.workers),
             shuffle=True,
             shuffle_seed=SEED,
             epoch=self._epoch,
             read_batch_size=min(64, self.data.batch),
         )
-        return iter(
-            DataLoader(
-                dataset,
-                self.data.batch,
-                num_workers=self.workers,
-                collate_fn=_stacked,
-                multiprocessing_context="spawn" if self.workers else None,  # its threads don't survive a fork
-            )
-        )
+        return iter(DataLoader(dataset, self.data.batch, collate_fn=_stacked))

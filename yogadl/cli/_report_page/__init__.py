@@ -249,10 +249,12 @@ def _rows(info: DatasetInfo, parts: PartTable) -> Iterator[list[str]]:
     counts = np.diff(parts.first_record)
     total = max(1, info.size_bytes)
     for name, stored in zip(names_of(info.spec)[:MOST_LISTED], parts.fields, strict=False):
-        size_bytes = int(stored.rows_length(counts).sum()) + int(stored.heap_length.sum())
+        size_bytes, raw_bytes = stored.sizes(counts)
         blocks = len(stored.rows_position) + len(stored.heap_position)
         varying = int(stored.varying.sum())
         form = "varying" if varying == len(parts) else "both" if varying else "fixed"
+        if stored.codec.any():
+            form += f", compressed from {size(raw_bytes)}"
         fraction = min(1.0, size_bytes / total)
         each = size(size_bytes / max(1, info.records))
         yield [text(name), form, f"{blocks:,}", size(size_bytes), each, f"{fraction:.0%}",

@@ -1,0 +1,400 @@
+"""Compressed fields: the records and fingerprint of a raw cache, wherever it is read, copied or grown."""
+
+import hashlib
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from trees import assert_same
+
+import yogadl
+from yogadl.errors import CacheFormatError, ConfigurationError
+
+WORDS = ["the", "of", "a", "record", "field", "batch", "epoch", "shard", "order", "cursor", "mirror", "bucket", "part", "block", "heap", "row"]
+
+
+def text(number, least=0, most=400):
+    """Return some text, the same for a number, of which every fifth does not repeat."""
+    rng = random.Random(number)
+    if number % 5 == 4:
+        return rng.randbytes(rng.randrange(least, most)).hex()
+    return " ".join(rng.choices(WORDS, k=rng.randrange(least, most)))
+
+
+def records(first, end):
+    """Make records of each kind of field: small, large, fixed, varying, text, bytes, an array of text."""
+    return [
+        {
+            "text": text(n),
+            "bytes": text(n + 1).encode(),
+            "noise": random.Random(n).randbytes(300),
+            "image": np.full((9, 10, 3), n % 7, np.uint8)
+            + (np.arange(270).reshape(9, 10, 3) % 3).astype("u1"),
+            "tokens": np.random.default_rng(n).integers(0, 30, n % 90).astype(np.int32),
+            "boxes": np.ones((n % 4, 4), np.float32) * n,
+            "names": np.array([text(n, 0, 5), "\ud800é", ""][: 1 + n % 3], object),
+            "label": n,
+            "small": np.float32([n, -n]),
+        }
+        for n in range(first, end)
+    ]
+
+
+def check(ref, expected):
+    """Check all records, by ones, in a shuffled batch and in a stream."""
+    assert len(ref) == len(expected)
+    order = np.random.default_rng(1).permutation(len(expected)).tolist()
+    batch = ref.gather(order)
+    for place, number in enumerate(order):
+        assert_same({name: column[place] for name, column in batch.items()}, expected[number])
+    assert_same(ref[order[0]], expected[order[0]])
+    seen = [label for batch in ref.stream(shuffle=True).batch(7) for label in batch["label"].tolist()]
+    assert sorted(seen) == [record["label"] for record in expected]
+
+
+CODECS = [
+    "zstd",
+    "auto",
+    yogadl.Zstd(level=9),
+    yogadl.Zstd(dictionary=False),
+    {"text": "zstd", "image": yogadl.Zstd(level=1), "label": None, "tokens": "auto"},
+]
+
+
+# The same records.
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+@pytest.mark.parametrize("options", [{}, {"part_bytes": 20_000}, {"workers": 2}], ids=str)
+def test_records_and_fingerprint_are_those_of_a_raw_cache(storage, codec, options):
+    made = records(0, 150)
+    storage.submit(made, "d", "raw")
+    storage.submit(made, "d", "coded", codec=codec, **options)
+    assert storage.info("d", "coded").fingerprint == storage.info("d", "raw").fingerprint
+    check(storage.fetch("d", "coded"), made)
+    check(storage.fetch("d", "coded", check=True), made)
+    storage.verify("d", "coded")
+    manifest = json.loads(Path(storage.location, "d/versions/coded.json").read_text())
+    names = [field.name for field in storage.info("d", "coded").spec.fields]
+    coded = {name for name, codec in zip(names, manifest["codec"], strict=True) if codec == "zstd"}
+    assert {"text", "image"} <= coded
+    assert not coded & {"label", "small"}
+    assert ("bytes" in coded) == (not isinstance(codec, dict))
+    assert ("noise" in coded) == (codec not in ("auto", CODECS[-1]))
+
+
+def test_a_raw_cache_has_the_files_that_it_always_had(storage):
+    storage.submit(records(0, 50), "d", "1", codec=None)
+    storage.submit(records(0, 50), "d", "2", codec={"text": None})
+    one, two = (json.loads(Path(storage.location, f"d/versions/{v}.json").read_text()) for v in "12")
+    assert one["table"] == two["table"]
+    assert set(one["codec"]) == {"raw"}
+    (table,) = Path(storage.location, "d/tables").glob("*.parts")
+    assert b"codec" not in table.read_bytes()
+
+
+@pytest.mark.parametrize("size", [255, 256])
+def test_rows_of_256_bytes_are_compressed_and_smaller_ones_are_not(storage, size):
+    rows = np.zeros((100, size), np.uint8)
+    storage.submit({"x": rows}, "d", "1", codec="zstd")
+    sizes = storage.field_sizes("d", "1")["x"]
+    assert sizes.codec == ("zstd" if size == 256 else "raw")
+    assert sizes.raw_bytes == rows.nbytes
+    assert (sizes.stored_bytes < rows.nbytes / 4) == (size == 256)
+    found = storage.fetch("d", "1").gather(range(100))["x"]
+    assert np.array_equal(found, rows)
+    assert found.flags.writeable
+    assert found.flags.c_contiguous
+
+
+def test_values_that_do_not_shrink_are_stored_as_they_are(storage):
+    values = [random.Random(n).randbytes(n) for n in range(200)] + [b"", b"x" * 1000]
+    storage.submit({"x": values}, "d", "1", codec=yogadl.Zstd(dictionary=False))
+    sizes = storage.field_sizes("d", "1")["x"]
+    assert sizes.raw_bytes == sum(map(len, values))
+    assert sizes.stored_bytes < sizes.raw_bytes - 900 + 16 * len(values)
+    assert storage.fetch("d", "1").gather(range(len(values)))["x"] == values
+
+
+def test_a_part_of_auto_is_compressed_if_its_first_values_are_worth_it(storage):
+    rng = random.Random(1)
+    values = [("noise" if n < 500 else "text", n) for n in range(1000)]
+    made = [rng.randbytes(1000) if kind == "noise" else text(n).encode() for kind, n in values]
+    storage.submit({"x": made}, "d", "1", codec="auto", part_bytes=100_000)
+    table = yogadl_table(storage, "1")
+    kinds = table.fields[0].codec.tolist()
+    assert set(kinds[:4]) == {0}
+    assert set(kinds[-4:]) == {1}
+    assert storage.fetch("d", "1").gather(range(1000))["x"] == made
+
+
+def yogadl_table(storage, version, dataset_id="d"):
+    return storage.fetch(dataset_id, version)._records.table
+
+
+# Versions that come from others.
+
+
+def test_versions_of_any_codecs_have_the_same_orders_and_cursors(storage):
+    made = records(0, 200)
+    for version, codec in [("raw", None), ("zstd", "zstd"), ("nine", yogadl.Zstd(9))]:
+        storage.submit(made, "d", version, codec=codec, part_bytes=50_000)
+    streams = [
+        storage.fetch("d", v).stream(shuffle=True, shuffle_seed=3).batch(8) for v in ("raw", "zstd", "nine")
+    ]
+    iterators = [iter(stream) for stream in streams]
+    for _ in range(5):
+        labels = [next(iterator)["label"].tolist() for iterator in iterators]
+        assert labels[0] == labels[1] == labels[2]
+    cursor = iterators[1].state_dict()
+    assert cursor == iterators[0].state_dict()
+    rest = storage.fetch("d", "nine").stream(shuffle=True, shuffle_seed=3, cursor=cursor).batch(8)
+    expected = [batch["label"].tolist() for batch in iterators[0]]
+    assert [batch["label"].tolist() for batch in rest] == expected
+
+
+def test_an_appended_version_goes_on_as_the_one_before_was_stored(storage):
+    made = records(0, 300)
+    storage.submit(made[:100], "d", "1", codec={"text": "zstd"})
+    storage.append(made[100:150], "d", "2", base_version="1")
+    storage.append(made[150:250], "d", "3", base_version="2", codec=None)
+    storage.append(made[250:], "d", "4", base_version="3", codec="zstd")
+    storage.submit(made, "d", "whole")
+    text_field = [field.name for field in storage.info("d", "1").spec.fields].index("text")
+    assert yogadl_table(storage, "4").fields[text_field].codec.tolist() == [1, 1, 0, 0, 1]
+    assert storage.info("d", "4").fingerprint == storage.info("d", "whole").fingerprint
+    check(storage.fetch("d", "4"), made)
+    check(storage.fetch("d", "4", check=True), made)
+    storage.verify("d", "4")
+    storage.compact("d", "5", base_version="4")
+    check(storage.fetch("d", "5"), made)
+    assert storage.field_sizes("d", "5")["text"].codec == "zstd"
+    assert storage.field_sizes("d", "5")["label"].codec == "raw"
+
+
+def test_recompressing_changes_no_record(storage):
+    made = records(0, 120)
+    storage.submit(made, "d", "1", metadata={"from": "here"})
+    for new, codec in [("2", "zstd"), ("3", {"bytes": yogadl.Zstd(19)}), ("4", None), ("1", "auto")]:
+        storage.recompress("d", "1" if new != "4" else "3", new, codec=codec)
+        check(storage.fetch("d", new), made)
+        assert storage.fetch("d", new).metadata == {"from": "here"}
+        assert storage.info("d", new).fingerprint == storage.info("d", "2").fingerprint
+    sizes = storage.field_sizes("d", "4")
+    assert {one.codec for one in sizes.values()} == {"raw"}
+    assert not yogadl_table(storage, "4").dictionaries
+
+
+def test_versions_of_other_codecs_are_joined(storage):
+    made = records(0, 100)
+    storage.submit(made[:50], "d", "1", codec="zstd")
+    storage.submit(made[50:], "e", "1")
+    joined = yogadl.concat([storage.fetch("d", "1"), storage.fetch("e", "1")])
+    check(joined, made)
+
+
+def test_a_shape_that_turns_out_to_vary_leaves_older_parts_readable(storage):
+    made = [{"x": np.full((20, 20) if n < 300 else (20, n % 25), n % 9, np.int16)} for n in range(600)]
+    storage.submit(made, "d", "1", codec="zstd", part_bytes=40_000)
+    storage.submit(made, "d", "raw", part_bytes=40_000)
+    assert storage.info("d", "1").fingerprint == storage.info("d", "raw").fingerprint
+    for found, expected in zip(storage.fetch("d", "1"), made, strict=True):
+        assert_same(found, expected)
+
+
+# Dictionaries.
+
+
+def alike(count):
+    """Make short values that are alike, for which a dictionary pays."""
+    return [{"text": " ".join(["some", *WORDS, str(n), text(n % 40, 5, 30)]), "n": n} for n in range(count)]
+
+
+def dictionaries(storage, dataset_id="d"):
+    return sorted(path.stem for path in Path(storage.location, dataset_id, "parts").glob("*.dict"))
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=str)
+def test_all_parts_and_workers_share_one_dictionary(storage, options):
+    made = alike(3000)
+    storage.submit(made, "d", "1", codec="zstd", part_bytes=60_000, **options)
+    (name,) = dictionaries(storage)
+    path = Path(storage.location, f"d/parts/{name}.dict")
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == name
+    table = yogadl_table(storage, "1")
+    assert len(table) > 3
+    assert table.dictionaries == (name,)
+    field = table.fields[0 if storage.info("d", "1").spec.fields[0].name == "text" else 1]
+    assert set(field.dictionary.tolist()) == {0}
+    storage.submit(made, "e", "1", codec=yogadl.Zstd(dictionary=False), part_bytes=60_000)
+    with_it, without = (storage.field_sizes(name, "1")["text"].stored_bytes for name in "de")
+    assert with_it < 0.8 * without
+    check_labels(storage.fetch("d", "1"), made)
+
+
+def check_labels(ref, made):
+    found = ref.gather(range(len(made)))
+    assert found["text"] == [record["text"] for record in made]
+    assert found["n"].tolist() == list(range(len(made)))
+
+
+def test_tasks_on_many_machines_share_one_dictionary(storage):
+    made = alike(2000)
+    build = storage.begin("d", "1", source=made, codec="zstd", partitions=4)
+    for partition in (2, 0, 3, 1):
+        again = storage.begin("d", "1", source=made, codec="zstd", partitions=4)
+        assert again.run == build.run
+        again.write(partition)
+    build.commit()
+    assert len(dictionaries(storage)) == 1
+    check_labels(storage.fetch("d", "1"), made)
+    assert storage.begin("d", "2", source=made, codec="zstd").run != storage.begin("d", "2", source=made).run
+
+
+def test_a_killed_build_goes_on_with_its_dictionary(storage):
+    made = alike(2000)
+
+    def stop(records, total, size_bytes):
+        if records >= 1500:
+            raise KeyboardInterrupt
+
+    for codec in ("zstd", yogadl.Zstd(9), None):
+        with pytest.raises(KeyboardInterrupt):
+            storage.submit(made, "d", "1", codec=codec, part_bytes=30_000, progress=stop)
+        first = dictionaries(storage)
+        storage.submit(made, "d", "1", codec=codec, part_bytes=30_000)
+        assert dictionaries(storage) == first
+        table = yogadl_table(storage, "1")
+        assert len(table.dictionaries) == (codec is not None)
+        assert {bool(field.codec.any()) for field in table.fields} == ({True, False} if codec else {False})
+        check_labels(storage.fetch("d", "1"), made)
+
+
+def test_prune_spares_the_dictionaries_that_are_needed(storage):
+    storage.submit(alike(1000), "d", "1", codec="zstd")
+    storage.submit(alike(1500)[::-1], "d", "2", codec="zstd")
+    assert len(dictionaries(storage)) == 2
+    storage.prune(grace_s=0)
+    assert len(dictionaries(storage)) == 2
+    storage.delete("d", "2")
+    storage.prune(grace_s=0)
+    assert set(dictionaries(storage)) == set(yogadl_table(storage, "1").dictionaries)
+    check_labels(storage.fetch("d", "1"), alike(1000))
+
+
+@pytest.mark.parametrize("damage", ["missing", "altered", "large"])
+def test_a_damaged_dictionary_is_one_error(storage, damage):
+    storage.submit(alike(1000), "d", "1", codec="zstd")
+    (name,) = dictionaries(storage)
+    path = Path(storage.location, f"d/parts/{name}.dict")
+    ref = storage.fetch("d", "1")
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1] + b"x" if damage == "altered" else b"x" * 2**21)
+    for read in (lambda: ref[0], lambda: storage.verify("d", "1")):
+        with pytest.raises(CacheFormatError, match=name):
+            read()
+    assert ref.fields("n")[3]["n"] == 3
+
+
+# Readers of every kind.
+
+
+def test_windows_of_compressed_documents(storage):
+    documents = [
+        np.random.default_rng(n).integers(0, 9, 1 + n * 37 % 500).astype(np.uint16) for n in range(200)
+    ]
+    storage.submit({"tokens": documents}, "d", "raw")
+    storage.submit({"tokens": documents}, "d", "1", codec="zstd", part_bytes=20_000)
+    raw, coded = (storage.fetch("d", v).chunks("tokens", 64) for v in ("raw", "1"))
+    assert len(raw) == len(coded)
+    order = np.random.default_rng(0).permutation(len(raw))
+    assert np.array_equal(raw.gather(order)["tokens"], coded.gather(order)["tokens"])
+    packed = [storage.fetch("d", v).packed(512, fields="tokens").at(1) for v in ("raw", "1")]
+    for one, other in zip(
+        packed[0].gather(range(9)).values(), packed[1].gather(range(9)).values(), strict=True
+    ):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("prefetch", [{"threads": 2}, {"workers": 2}], ids=str)
+def test_threads_and_workers_read_the_same(storage, prefetch):
+    made = records(0, 200)
+    storage.submit(made, "d", "1", codec="zstd", part_bytes=50_000)
+    stream = storage.fetch("d", "1").stream(shuffle=True, shuffle_seed=1)
+    batches = list(stream.batch(16).prefetch(3, **prefetch))
+    for batch, indices in zip(batches, np.split(stream.indices(), range(16, 200, 16)), strict=True):
+        for place, index in enumerate(indices.tolist()):
+            assert_same({name: column[place] for name, column in batch.items()}, made[index])
+
+
+def test_blocks_of_a_compressed_version(storage):
+    made = alike(500)
+    storage.submit(made, "d", "1", codec="zstd", part_bytes=20_000)
+    batches = storage.fetch("d", "1").stream(shuffle=yogadl.Blocks(16, window=4)).batch(32)
+    seen = {n: t for batch in batches for n, t in zip(batch["n"].tolist(), batch["text"], strict=True)}
+    assert seen == {record["n"]: record["text"] for record in made}
+
+
+def test_files_that_are_not_mapped_are_read(tmp_path):
+    made = records(0, 100)
+    storage = yogadl.open_storage(tmp_path / "caches", mapped=False)
+    storage.submit(made, "d", "1", codec="zstd", part_bytes=30_000)
+    check(storage.fetch("d", "1"), made)
+
+
+def test_pickles_are_compressed(storage):
+    made = [{"x": {1, 2, 3}, "y": text(n)} for n in range(60)]
+    storage.submit(made, "d", "1", codec="zstd", allow_pickle=True)
+    assert storage.fetch("d", "1", allow_pickle=True).gather([5])["x"] == [{1, 2, 3}]
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize("codec", ["gzip", 3, {"text": "lz4"}, {3: "zstd"}, True, ["zstd"], "same"], ids=str)
+def test_other_codecs_are_refused(storage, codec):
+    with pytest.raises(ConfigurationError, match="codec must be"):
+        storage.submit(records(0, 3), "d", "1", codec=codec)
+
+
+@pytest.mark.parametrize("level", [0, 23, True, 1.5, "3"])
+def test_other_levels_are_refused(level):
+    with pytest.raises(ConfigurationError, match="level of zstd"):
+        yogadl.Zstd(level)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=str)
+def test_a_codec_for_a_field_that_is_not_there_is_refused(storage, options):
+    with pytest.raises(ConfigurationError, match="'txt'"):
+        storage.submit(records(0, 3), "d", "1", codec={"txt": "zstd"}, **options)
+    with pytest.raises(ConfigurationError, match="'txt'"):
+        storage.begin("d", "1", source=records(0, 3), codec={"txt": "zstd"})
+
+
+def test_cacheable_compresses(storage):
+    @storage.cacheable("d", "1", codec="zstd")
+    def made():
+        yield from records(0, 40)
+
+    check(made(), records(0, 40))
+    assert storage.field_sizes("d", "1")["text"].codec == "zstd"
+
+
+def test_a_copy_has_the_dictionaries(storage, tmp_path):
+    storage.submit(alike(1000), "d", "1", codec="zstd")
+    other = yogadl.open_storage(tmp_path / "other")
+    assert yogadl.storage.copy(storage, other, "d", "1")
+    assert dictionaries(other) == dictionaries(storage)
+    check_labels(other.fetch("d", "1"), alike(1000))
+    Path(other.location, f"d/parts/{dictionaries(other)[0]}.dict").unlink()
+    assert yogadl.storage.copy(storage, other, "d", "1")
+    check_labels(other.fetch("d", "1"), alike(1000))
+    exported = yogadl.storage.export(storage.fetch("d", "1").fields("n"), tmp_path / "npy")
+    assert np.load(exported.folder / "n.npy").tolist() == list(range(1000))
+    shutil.rmtree(storage.location)
+    check_labels(other.fetch("d", "1"), alike(1000))
