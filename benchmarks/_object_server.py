@@ -1,6 +1,7 @@
 """Serve a folder's files as an S3 store would, as fast as the loopback carries them: reads only.
 
-``python _object_server.py FOLDER [PORT [SECONDS]]`` prints where it answers, so long after it was asked. What
+``python _object_server.py FOLDER [PORT [SECONDS [RATE]]]`` prints where it answers, so long after it was
+asked, and sends so many bytes a second to all together, or as many as it can. What
 the stores of the tests do for a get takes longer than the transfer that is measured, so this one sends files
 by sendfile, from a process of its own. What it has answered so far is at ``/-/counted``: requests, and bytes.
 """
@@ -18,6 +19,9 @@ from typing import Any, ClassVar
 from urllib.parse import unquote
 
 
+_PIECE_BYTES = 2**16  # sent at a time where the rate is limited
+
+
 class Handler(BaseHTTPRequestHandler):
     """Answer GET, of a whole object or of one range, and HEAD; and nothing else."""
 
@@ -25,6 +29,8 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     folder = Path()
     delay_s = 0.0
+    bytes_per_s = 0.0
+    free_at: ClassVar = [0.0]  # when what was sent so far is through
     counted: ClassVar = [0, 0]
     counting = threading.Lock()
 
@@ -77,7 +83,18 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self._count(0, stop - start)
             while start < stop:
-                start += os.sendfile(self.connection.fileno(), descriptor, start, stop - start)
+                end = min(stop, start + _PIECE_BYTES) if self.bytes_per_s else stop
+                self._wait_for(end - start)
+                while start < end:
+                    start += os.sendfile(self.connection.fileno(), descriptor, start, end - start)
+
+    def _wait_for(self, size_bytes: int) -> None:
+        """Wait until the link has carried what was sent before."""
+        if self.bytes_per_s:
+            with self.counting:
+                begin = max(time.monotonic(), self.free_at[0])
+                self.free_at[0] = begin + size_bytes / self.bytes_per_s
+            time.sleep(max(0.0, self.free_at[0] - time.monotonic()))
 
     def _count(self, requests: int, size_bytes: int) -> None:
         with self.counting:
@@ -90,8 +107,8 @@ class Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Serve until killed."""
-    folder, port, delay_s = (*sys.argv[1:], *("0", "0")[len(sys.argv) - 2 :])
-    Handler.folder, Handler.delay_s = Path(folder), float(delay_s)
+    folder, port, delay_s, bytes_per_s = (*sys.argv[1:], *("0", "0", "0")[len(sys.argv) - 2 :])
+    Handler.folder, Handler.delay_s, Handler.bytes_per_s = Path(folder), float(delay_s), float(bytes_per_s)
     server = ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)
     server.daemon_threads = True
     print(f"http://127.0.0.1:{server.server_port}", flush=True)

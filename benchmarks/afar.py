@@ -57,7 +57,7 @@ def make(folder: Path, shape: Any, records: int) -> None:
     yogadl.open_storage(folder).submit(source, "set", "1", part_bytes=256 * 2**20)
 
 
-def opened(url: str, bucket: str, **options: Any) -> Any:
+def opened(url: str, bucket: str, dataset: str = "set", version: str = "1", **options: Any) -> Any:
     """Return a reference to the dataset in a bucket of the server there."""
     storage = yogadl.open_storage(
         f"s3://{bucket}",
@@ -66,7 +66,7 @@ def opened(url: str, bucket: str, **options: Any) -> Any:
         client_options={"region_name": "us-east-1"},
         **options,
     )
-    return storage.fetch("set", "1")
+    return storage.fetch(dataset, version)
 
 
 def measure_first(settings: Settings, root: Path) -> None:
@@ -252,10 +252,10 @@ def measure_away(settings: Settings, root: Path) -> None:
 
 
 @contextmanager
-def serving(root: Path, delay_s: float = 0.0, port: int = 0) -> Iterator[str]:
+def serving(root: Path, delay_s: float = 0.0, port: int = 0, bytes_per_s: float = 0.0) -> Iterator[str]:
     """Run the server of a folder's files; give its URL."""
     script = str(Path(__file__).with_name("_object_server.py"))
-    command = [sys.executable, script, str(root), str(port), str(delay_s)]
+    command = [sys.executable, script, str(root), str(port), str(delay_s), str(bytes_per_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

@@ -3,6 +3,7 @@
 import collections
 import copy
 import hashlib
+import importlib.util
 import json
 import os
 import random
@@ -345,6 +346,17 @@ def _odd_record(i: int) -> dict[str, Any]:
     }
 
 
+def _coded_record(i: int) -> dict[str, Any]:
+    words = [f"word {i * k % 17}" for k in range(i % 90)]
+    return {
+        "text": " ".join(["of a record", *words]),
+        "tokens": np.arange(i * 3 % 80, dtype=np.int32),
+        "image": np.full((20, 20), i, np.uint8),
+        "few": np.int8(i),
+        "names": np.array(["none", *words[:5]], object),
+    }
+
+
 def _rows(count: int) -> dict[str, Any]:
     return {
         "label": np.arange(count),
@@ -362,6 +374,8 @@ KINDS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "pickled": lambda: (({"a": {1, i}, "b": i} for i in range(50)), {"allow_pickle": True}),
     "single": lambda: ([np.arange(i % 5) for i in range(100)], {}),
 }
+if importlib.util.find_spec("zstandard"):
+    KINDS["coded"] = lambda: (map(_coded_record, range(120)), {"part_bytes": 20_000, "codec": "zstd"})
 
 
 def build(root: Path, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""Read a cache by docs/explanation/format.md alone: json, slices, plain file reads; nothing of yogadl."""
+"""Read a cache by docs/explanation/format.md alone: json, slices, file reads, zstd; nothing of yogadl."""
 
 import json
 import struct
@@ -28,6 +28,15 @@ class PlainCache:
         assert self.manifest["format"] == 1
         assert self.manifest["table"]["container"] == "lmdb-1"
         self.table, _ = read_arrays(self.folder / "tables" / f"{self.manifest['table']['sha256']}.parts")
+
+    def decoded(self, frame, number):
+        import zstandard
+
+        dictionary = None
+        if number >= 0:
+            name = self.table["dictionary.sha256"][number].tobytes().hex()
+            dictionary = zstandard.ZstdCompressionDict((self.folder / "parts" / f"{name}.dict").read_bytes())
+        return zstandard.ZstdDecompressor(dict_data=dictionary).decompress(frame)
 
     def record(self, i):
         """Return one record; every leaf is (dtype, shape, bytes), or a list of those for arrays of text."""
@@ -59,11 +68,16 @@ class PlainCache:
         if not table["varying"][part]:
             rank = int(table["shape"][part][0])
             return dtype, tuple(table["shape"][part][1 : 1 + rank].tolist()), content
-        entry = struct.unpack(f"<{size // 4}I", content)
+        entry = list(struct.unpack(f"<{size // 4}I", content))
         heap = int(table["heap_first_block"][part]) + entry[0]
         file.seek(int(table["heap_position"][heap]) + entry[1])
         content = file.read(entry[2])
-        shape = entry[4 : 4 + entry[3]] if size > 12 else ()
+        if "codec" in table and table["codec"][part] == 1:
+            length = entry.pop(3)
+            if length != len(content):
+                content = self.decoded(content, int(table["dictionary"][part]))
+            assert len(content) == length
+        shape = tuple(entry[4 : 4 + entry[3]]) if len(entry) > 3 else ()
         if dtype not in ("bytes", "str") or not shape:
             return dtype, shape, content
         count, items = int(np.prod(shape)), []

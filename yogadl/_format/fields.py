@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from yogadl._core.columns import JOINED_BYTES, JoinedValues
 from yogadl._core.leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf, is_too_large
 from yogadl._core.protocols import Int64s, Memory
+from yogadl._format.codec import MOST_RATIO
 from yogadl._format.rows import Parts, StoredRows, Window, row_step
 from yogadl._format.table import FieldTable
 from yogadl.errors import CacheFormatError
@@ -361,9 +362,10 @@ class VaryingField:
             raise CacheFormatError(
                 "an entry points outside its heap block: run storage.verify, then build again"
             )
-        if is_coded and not (stored <= lengths).all():
+        if is_coded and not ((stored <= lengths) & (lengths <= stored * MOST_RATIO)).all():
             raise CacheFormatError(
-                "a compressed value is longer than it would be: run storage.verify, then build again"
+                "a compressed value can't have the length that its entry says: run storage.verify, then "
+                "build again"
             )
         if int(stored.sum()) > self._heap_bytes or int(lengths.sum()) > self._value_bytes:
             self._check_sharing(rows, stored, lengths)

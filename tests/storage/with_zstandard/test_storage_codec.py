@@ -13,7 +13,8 @@ from trees import assert_same
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError
 
-WORDS = ["the", "of", "a", "record", "field", "batch", "epoch", "shard", "order", "cursor", "mirror", "bucket", "part", "block", "heap", "row"]
+WORDS = "the of a record field batch epoch shard order cursor mirror bucket part block heap row"
+WORDS = WORDS.split()
 
 
 def text(number, least=0, most=400):
