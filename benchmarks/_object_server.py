@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
-
 _PIECE_BYTES = 2**16  # sent at a time where the rate is limited
 
 

@@ -1,7 +1,7 @@
 """Measure compressed fields: sizes, gathers, builds, a bucket that is far away; and what shrinks at all.
 
-Run ``python benchmarks/codec.py``; needs zstandard, and boto3 and obstore for the rows of a bucket. The text is the
-source files of 0.5 to 50 KB of this Python's library and packages, up to 6,000 of them.
+Run ``python benchmarks/codec.py``; needs zstandard, and boto3 and obstore for rows of a bucket. The text is
+the source files of 0.5 to 50 KB of this Python's library and packages, up to 6,000 of them.
 """
 
 import importlib.util
@@ -120,7 +120,7 @@ def measure_gathers(settings: Settings, storage: Any, files: list[bytes]) -> Non
     }
     times = interleave(works, settings.rounds)
     settings.row(
-        f"decoding gather of text, batch {BATCH}, against multi_decompress_to_buffer of the same frames in RAM",
+        f"gather of compressed text, batch {BATCH}, against multi_decompress_to_buffer of the frames in RAM",
         at_least(DECODING),
         ratios(times["bare"], times["gather"]),
         "; ".join(f"{name} {rate(len(files), spent)}" for name, spent in times.items()),
@@ -160,8 +160,8 @@ def measure_afar(settings: Settings, root: Path) -> None:
                 each[version].append(found)
         rates = {version: [one["per_s"] for one in found] for version, found in each.items()}
         details = "; ".join(
-            f"{version} {np.median(rates[version]):,.0f} /s, {np.median([one['bytes'] for one in found]):,.0f} bytes "
-            "sent a record"
+            f"{version} {np.median(rates[version]):,.0f} /s, "
+            f"{np.median([one['bytes'] for one in found]):,.0f} bytes sent a record"
             for version, found in each.items()
         )
         settings.row(

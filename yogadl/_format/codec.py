@@ -6,7 +6,7 @@ A value whose frame would not be shorter is stored as it is: its stored length i
 import hashlib
 import importlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -207,6 +207,27 @@ class Decoder:
             return list(map(decompressor.decompress, frames))
         except self._zstandard.ZstdError as error:
             raise CacheFormatError(f"{_DAMAGED} ({error})") from error
+
+
+class Decoders:
+    """What decodes the values of a cache, made at the first use, by the number of the dictionary; -1: none.
+
+    Args:
+        names: The names of the dictionaries.
+        read: Returns a dictionary by its name.
+    """
+
+    def __init__(self, names: Sequence[str], read: Callable[[str], bytes]) -> None:
+        self._names = names
+        self._read = read
+        self._made: dict[int, Decoder] = {}
+
+    def __getitem__(self, number: int) -> Decoder:
+        found = self._made.get(number)
+        if found is None:
+            dictionary = b"" if number < 0 else self._read(self._names[number])
+            found = self._made[number] = Decoder(dictionary)
+        return found
 
 
 _DAMAGED: Final = (

@@ -336,7 +336,7 @@ class VaryingField:
         for number in np.unique(dictionaries[is_frame]).tolist():
             chosen = np.flatnonzero(is_frame & (dictionaries == number))
             frames = [found[place] for place in chosen.tolist()]
-            values = rows.parts.decoder(number).decode(frames, entries.lengths[chosen])
+            values = rows.parts.decoders[number].decode(frames, entries.lengths[chosen])
             for place, value in zip(chosen.tolist(), values, strict=True):
                 found[place] = value
         return found

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from yogadl._core.memory import load_libc, map_memory
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
-from yogadl._format.codec import Decoder
+from yogadl._format.codec import Decoders
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, StorageError
 
@@ -382,15 +382,7 @@ class Parts:
         self._part_records = int(counts[0]) if is_even else 0
         self.remap_after_pages = _REMAP_AFTER_PAGES if table.total_bytes > _REMAP_CACHE_BYTES else 0
         self._touched_pages = 0
-        self._decoders: dict[int, Decoder] = {}
-
-    def decoder(self, number: int) -> Decoder:
-        """Return what decodes the values that were compressed with a dictionary; -1: with none."""
-        found = self._decoders.get(number)
-        if found is None:
-            dictionary = b"" if number < 0 else self._files.dictionary(self.table.dictionaries[number])
-            found = self._decoders[number] = Decoder(dictionary)
-        return found
+        self.decoders = Decoders(table.dictionaries, files.dictionary)
 
     def rows(self, indices: Int64s, *, is_announced: bool = True) -> "StoredRows":
         """Return the rows of one batch, which are read through the current window."""

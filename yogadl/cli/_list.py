@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from yogadl._core.key import DatasetKey
 from yogadl._core.printable import printable
 from yogadl._core.shown import names_of, row_of_field
+from yogadl._format.codec import RAW
 from yogadl._format.manifest import LEFT_OUT
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, open_existing, open_version
 from yogadl.cli._output import (
@@ -56,25 +57,22 @@ def run_info(arguments: argparse.Namespace) -> int:
     """
     storage = open_version(arguments)
     info = storage.info(arguments.id, arguments.version)
+    sizes = storage.field_sizes(arguments.id, info.version)
     if arguments.json:
-        sizes = storage.field_sizes(arguments.id, info.version)
         say_json(storage=storage.location, **info_to_json(info, sizes))
         return 0
     for name, text in _lines(info):
         say(f"{name:<12} {text}")
     say()
-    sizes = storage.field_sizes(arguments.id, info.version).values()
-    rows = [
-        [*row_of_field(name, field.leaf), *_row_of_sizes(found)]
-        for name, field, found in zip(names_of(info.spec), info.spec.fields, sizes, strict=True)
-    ]
-    lines = table(("field", "dtype", "shape", "stored", "of", "codec"), rows)
+    has_codec = any(found.codec != RAW for found in sizes.values())
+    head, rows = ["field", "dtype", "shape"], []
+    for name, field, found in zip(names_of(info.spec), info.spec.fields, sizes.values(), strict=True):
+        rows.append(row_of_field(name, field.leaf))
+        if has_codec:
+            rows[-1] += [found.codec, size(found.stored_bytes), size(found.raw_bytes)]
+    lines = table([*head, *(["codec", "stored", "of"] if has_codec else [])], rows)
     say_table([cut(line, width()) for line in lines])
     return 0
-
-
-def _row_of_sizes(found: FieldSizes) -> list[str]:
-    return [size(found.stored_bytes), size(found.raw_bytes), found.codec]
 
 
 def info_to_json(info: DatasetInfo, sizes: Mapping[str, FieldSizes] | None = None) -> dict[str, Any]:

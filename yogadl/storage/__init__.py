@@ -11,7 +11,8 @@ from yogadl._core.protocols import Earlier, Lineage
 from yogadl.errors import ConfigurationError
 from yogadl.storage._catalogue.backend import DEFAULT_TTL_S, LeasePolicy
 from yogadl.storage._local import local_backend, shared_backend
-from yogadl.storage._storage import CacheStorage, DatasetInfo, FieldSizes
+from yogadl.storage._reading import DatasetInfo, FieldSizes
+from yogadl.storage._storage import CacheStorage
 
 if TYPE_CHECKING:
     from yogadl._core.protocols import Prices

@@ -45,7 +45,7 @@ def frame_at(forgery: forge.Forgery, content: Any, entry: Any) -> slice:
 
 
 def refused(forgery: forge.Forgery, content: Any, *, has_sound_records: bool = False) -> set[str]:
-    """Write the part as it is now, with all hashes agreeing, and return what reading it in several ways says."""
+    """Write the part, with all hashes agreeing, and return what reading it in several ways says."""
     _, index = forgery.parts[0]
     changed = content.tobytes()
     forgery.parts[0] = changed, forge.with_checksums(index, changed)
