@@ -21,7 +21,7 @@ yogadl._core.arguments names_of
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declaration_text declare
 yogadl._workers.server Workers
-yogadl._format checks codec fingerprint=columns manifest rows writer
+yogadl._format checks fingerprint=columns manifest rows writer
 yogadl._format.table ArrayFile
 yogadl._format.checks CheckedReader Checksums
 yogadl._format.columns HeapValues stored_column
@@ -188,7 +188,9 @@ yogadl.storage._remote.ranged_cache RANGED_CACHE_MOST_IN_MEMORY_BYTES=MOST_IN_ME
 yogadl.storage._remote.download _FEW_RANGE_BYTES _LEAST_RANGE_BYTES _MOST_RANGE_BYTES _WRITE_BYTES
 yogadl.storage._remote.download _STALL_S
 yogadl.storage._files.folder _MOUNTINFO
-yogadl.storage._catalogue.parts LARGE_TABLE_BYTES
+yogadl.storage._catalogue.parts LARGE_TABLE_BYTES MAX_DICTIONARY_BYTES
+yogadl._format.codec _DICTIONARY_BYTES _TRAINED_BYTES _TRAINED_VALUES
+yogadl._format.writer AUTO_BYTES SAMPLE_BYTES SAMPLE_RECORDS
 yogadl.storage._remote.planning PLANNING_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
 yogadl.storage._remote.planning GAP_BYTES TOGETHER_BYTES

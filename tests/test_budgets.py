@@ -42,6 +42,7 @@ MORE_PARAMETERS = {
     "storage/__init__.py: open_storage": "folders and buckets are opened by one function, by keywords",
     "storage/_storage.py: CacheStorage.append": "those of submit, and what is appended to",
     "storage/_storage.py: CacheStorage.cacheable": "how a source is read is said beside it, by keywords",
+    "storage/_storage.py: CacheStorage.compact": "those of submit that change no record",
     "storage/_storage.py: CacheStorage.submit": "how a source is read is said beside it, by keywords",
     "storage/_classic.py: S3Configurations.__init__": "the arguments of yogadl 0.1.4 stay",
 }

@@ -14,12 +14,12 @@ from yogadl._format.manifest import Manifest
 from yogadl._format.table import ArrayFile, LateSha256Names, PartTable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
-from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import Folder
 from yogadl.storage._files.root import MAX_READ_BYTES, Root
 
 if TYPE_CHECKING:
     from yogadl._format.layout import PartIndex, SealedPart
+    from yogadl.storage._files.bucket_root import BucketRoot
 
 # The size from which a part table is compacted in memory; a smaller one would save too little for the time.
 LARGE_TABLE_BYTES: Final = 2**20
@@ -148,7 +148,7 @@ def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> 
     return SealedPart(sha256, index_sha256, index)
 
 
-def read_dictionary(root: Root | BucketRoot, dataset_id: str, sha256: str) -> bytes:
+def read_dictionary(root: "Root | BucketRoot", dataset_id: str, sha256: str) -> bytes:
     """Return the dictionary of that name.
 
     Raises:

@@ -1,0 +1,94 @@
+"""Sizes at which compression changes its way: on both sides of each, the records are the same."""
+
+import random
+from pathlib import Path
+
+import pytest
+from inside import set_constants
+
+import yogadl
+from yogadl.errors import CacheFormatError
+
+TEXT = [f"record {n} of the batch and of the epoch, in the order of the shard {n % 7}" for n in range(400)]
+
+
+def built(storage, version, values, **options):
+    """Build a version of one field and check its records; return its sizes."""
+    storage.submit({"x": values}, "d", version, **{"codec": "zstd", **options})
+    assert storage.fetch("d", version).gather(range(len(values)))["x"] == list(values)
+    storage.verify("d", version)
+    return storage.field_sizes("d", version)["x"]
+
+
+def dictionaries(storage):
+    return list(Path(storage.location, "d", "parts").glob("*.dict"))
+
+
+@pytest.mark.parametrize("records", [1, 63, 64, 65, 128, 200])
+def test_a_build_holds_its_first_records_until_they_are_enough(storage, monkeypatch, records):
+    set_constants(monkeypatch, SAMPLE_RECORDS=64)
+    calls = (n for n in range(1))
+
+    def source():
+        for value in TEXT[:records]:
+            yield {"x": value}
+        next(calls)
+
+    storage.submit(source, "d", "1", codec="zstd", part_bytes=3_000)
+    assert storage.fetch("d", "1").gather(range(records))["x"] == TEXT[:records]
+
+
+@pytest.mark.parametrize("size_bytes", [1, 5_000, 10**6])
+def test_a_build_holds_bytes_until_they_are_enough(storage, monkeypatch, size_bytes):
+    set_constants(monkeypatch, SAMPLE_BYTES=size_bytes)
+    built(storage, "1", TEXT, part_bytes=3_000)
+    assert bool(dictionaries(storage)) == (size_bytes > 1)
+
+
+def test_an_error_names_the_record_though_others_are_held(storage):
+    def source():
+        yield from ({"x": value} for value in TEXT[:300])
+        yield {"x": 3}
+
+    with pytest.raises(yogadl.errors.UnsupportedDataError, match="record 300"):
+        storage.submit(source, "d", "1", codec="zstd")
+
+
+@pytest.mark.parametrize("most", [300, 1_000, 112_640])
+def test_a_dictionary_is_no_larger_than_the_limit(storage, monkeypatch, most):
+    set_constants(monkeypatch, DICTIONARY_BYTES=most)
+    built(storage, "1", TEXT * 20)
+    (path,) = dictionaries(storage)
+    assert path.stat().st_size <= most
+
+
+@pytest.mark.parametrize("most", [16, 40, 2**17])
+def test_long_values_are_trained_on_by_their_beginnings(storage, monkeypatch, most):
+    set_constants(monkeypatch, TRAINED_BYTES=most)
+    built(storage, "1", TEXT * 5)
+
+
+@pytest.mark.parametrize("most", [31, 32, 4_000])
+def test_so_many_values_are_trained_on(storage, monkeypatch, most):
+    set_constants(monkeypatch, TRAINED_VALUES=most)
+    built(storage, "1", TEXT * 5)
+    assert bool(dictionaries(storage)) == (most == 4_000)
+
+
+@pytest.mark.parametrize(("most", "codec"), [(1_000, "raw"), (100_000, "zstd")])
+def test_auto_looks_at_so_many_bytes(storage, monkeypatch, most, codec):
+    set_constants(monkeypatch, AUTO_BYTES=most)
+    values = [random.Random(n).randbytes(100) for n in range(20)] + [b"x" * 1000] * 100
+    assert built(storage, "1", values, codec="auto").codec == codec
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_a_dictionary_over_the_limit_is_refused(storage, monkeypatch, more):
+    built(storage, "1", TEXT * 5)
+    (path,) = dictionaries(storage)
+    set_constants(monkeypatch, MAX_DICTIONARY_BYTES=path.stat().st_size + more)
+    if more < 0:
+        with pytest.raises(CacheFormatError, match="dict has"):
+            storage.fetch("d", "1")[0]
+    else:
+        assert storage.fetch("d", "1")[3]["x"] == TEXT[3]
