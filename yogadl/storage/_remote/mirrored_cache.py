@@ -116,12 +116,19 @@ class MirroredCache:
         Raises:
             CacheFormatError: if it is missing in the bucket or altered.
         """
+        dataset_id = self._manifest.key.id
+        name = _names.dictionary(dataset_id, sha256)
+        wanted = Download(name, sha256, None, self.folder.path(name), in_few=True)
+        if self.folder.size(name) is None:
+            fetch(self._bucket, [wanted])
         try:
-            return read_dictionary(self.folder, self._manifest.key.id, sha256)
+            return read_dictionary(self.folder, dataset_id, sha256)
         except CacheFormatError:
-            name = _names.dictionary(self._manifest.key.id, sha256)
-            fetch(self._bucket, [Download(name, sha256, None, self.folder.path(name), in_few=True)])
-            return read_dictionary(self.folder, self._manifest.key.id, sha256)
+            _warn_of_damage(wanted.path)
+            self.folder.remove(name)
+            fetch(self._bucket, [wanted])
+            self.mended.append(name)
+            return read_dictionary(self.folder, dataset_id, sha256)
 
     def index(self, number: int) -> PartIndex:
         """Return the index of a part, downloaded again if it was removed or damaged.
@@ -242,18 +249,7 @@ class MirroredCache:
         damaged = [number for number in indexes if self._drop_if_damaged(number)]
         self.complete_indexes(damaged)
         self.mended += [self._index_names(number)[0] for number in damaged]
-        others = 1  # the table
-        for sha256 in self.table.dictionaries:
-            name = _names.dictionary(self._manifest.key.id, sha256)
-            if self.folder.size(name) is not None:
-                others += 1
-                try:
-                    read_dictionary(self.folder, self._manifest.key.id, sha256)
-                except CacheFormatError:
-                    _warn_of_damage(self.folder.path(name))
-                    self.folder.remove(name)
-                    self.mended.append(name)
-            self.dictionary(sha256)
+        others = 1 + len(self.table.dictionaries)  # and the table
         return len(held) + len({self._index_names(number) for number in indexes}) + others
 
     def _register_reader(self) -> Callable[[], object]:
