@@ -22,13 +22,28 @@ class Table(Reader):
     """A table of LanceDB in a folder, read by a StreamingDataset in a DataLoader.
 
     The table has a column of large binaries and one of numbers. `StreamingDataset(table, num_splits=workers,
-    shuffle=True)`, read by `read_batch_size` of a batch or less, in a DataLoader with `num_workers`.
+    shuffle=True)`, read by `read_batch_size` of a batch or less, in a DataLoader with `num_workers` and
+    `persistent_workers=True`. So all epochs have one order: another one is a new dataset, for which the
+    workers would be spawned anew. A batch is a dict of tensors.
     """
 
     def __init__(self, data: Data, folder: Path, workers: int) -> None:
         super().__init__(data, folder, workers)
-        self._table = lancedb.connect(str(folder)).open_table("set")
-        self._epoch = 0
+        dataset = StreamingDataset(
+            lancedb.connect(str(folder)).open_table("set"),
+            num_splits=max(1, workers),
+            shuffle=True,
+            shuffle_seed=SEED,
+            read_batch_size=min(64, data.batch),
+        )
+        self._loader = DataLoader(
+            dataset,
+            data.batch,
+            num_workers=workers,
+            collate_fn=_stacked,
+            persistent_workers=workers > 0,
+            multiprocessing_context="spawn" if workers else None,  # its threads don't survive a fork
+        )
 
     @classmethod
     def build(cls, data: Data, folder: Path) -> None:
@@ -45,21 +60,4 @@ class Table(Reader):
         lancedb.connect(str(folder)).create_table("set", batches(), schema=schema)
 
     def epoch(self) -> Iterator[Any]:
-        self._epoch += 1
-        dataset = StreamingDataset(
-            self._table,
-            num_splits=max(1, self.workers),
-            shuffle=True,
-            shuffle_seed=SEED,
-            epoch=self._epoch,
-            read_batch_size=min(64, self.data.batch),
-        )
-        return iter(
-            DataLoader(
-                dataset,
-                self.data.batch,
-                num_workers=self.workers,
-                collate_fn=_stacked,
-                multiprocessing_context="spawn" if self.workers else None,  # its threads don't survive a fork
-            )
-        )
+        return iter(self._loader)
