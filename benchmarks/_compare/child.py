@@ -5,7 +5,6 @@
 
 import contextlib
 import importlib
-import itertools
 import json
 import math
 import os
@@ -150,7 +149,8 @@ def decode(reader: str, data: str, folder: str, workers: int, seconds: float) ->
 def feed(reader: str, data: str, folder: str, workers: int, rate: float, seconds: float) -> dict[str, Any]:
     """Find how many accelerators are fed, each of which takes records at a rate: it sleeps as it computes.
 
-    They are fed if they compute during nine tenths of the time. The search begins at what comes when none sleeps.
+    They are fed if they compute during nine tenths of the time. The search begins at what comes when none
+    sleeps.
     """
     opened = _open(reader, data, folder, workers)
     with contextlib.closing(_handed(_endless(opened))) as batches:
@@ -185,9 +185,10 @@ def feed(reader: str, data: str, folder: str, workers: int, rate: float, seconds
 
 
 def _handed(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield batches that a thread has taken two ahead, as a training's own thread does that pins them or sends them on.
+    """Yield batches that a thread has taken two ahead.
 
-    So it does not matter whether a reader's work is done while its caller waits.
+    A training has such a thread, which pins batches or sends them on. So it does not matter whether a reader
+    works while its caller waits.
     """
     ready: queue.Queue[Any] = queue.Queue(1)
     ended = threading.Event()
@@ -198,7 +199,7 @@ def _handed(batches: Iterator[Any]) -> Iterator[Any]:
                 ready.put(batch)
                 if ended.is_set():
                     return
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (the other thread raises it)
             ready.put(error)
 
     thread = threading.Thread(target=take)
@@ -218,7 +219,12 @@ def _handed(batches: Iterator[Any]) -> Iterator[Any]:
 
 def _endless(opened: Any) -> Iterator[Any]:
     while True:
-        yield from opened.epoch()
+        batches = opened.epoch()
+        first = next(batches, None)
+        if first is None:
+            raise ValueError("an epoch has no batch")
+        yield first
+        yield from batches
 
 
 def versions(packages: list[str]) -> dict[str, Any]:

@@ -180,7 +180,9 @@ _METRICS: Final = {
 }
 
 
-def run_task(settings: Settings, peer: Peer, task: str, **arguments: Any) -> Mapping[str, Any]:
+def run_task(
+    settings: Settings, peer: Peer, task: str, *, limit_s: float = _TASK_S, **arguments: Any
+) -> Mapping[str, Any]:
     """Run a task in a process of its own.
 
     Raises:
@@ -198,9 +200,9 @@ def run_task(settings: Settings, peer: Peer, task: str, **arguments: Any) -> Map
             stdout=output, stderr=output, start_new_session=True, cwd=settings.folder, env=_environment(),
         )  # fmt: skip
         try:
-            code = process.wait(_TASK_S)
+            code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            raise TaskError(f"more than {_TASK_S} s") from None
+            raise TaskError(f"more than {limit_s} s") from None
         finally:
             _end(process)
     if code or not answer.exists():

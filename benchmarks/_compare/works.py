@@ -20,6 +20,7 @@ _RESULTS: Final = "works.json"
 _WORKERS: Final = 2
 _SCALE: Final = 10  # an accelerator here takes this part of the records that a real one takes
 _DECODERS: Final = ("simplejpeg==1.9.0", "opencv-python-headless==5.0.0.93")
+_FEED_S: Final = 900  # a reader that is slow needs long for so many batches
 _BY_KEY: Final = {peer.key: peer for peer in PEERS}
 
 
@@ -104,7 +105,8 @@ def _measured(work: Work, settings: Settings) -> Found:
                 if work is DECODING:
                     answer = run_task(settings, peer, "decode", **turn)
                 else:
-                    answer = run_task(settings, peer, "feed", rate=work.rate / _SCALE, **turn)
+                    turn |= {"rate": work.rate / _SCALE, "limit_s": _FEED_S}
+                    answer = run_task(settings, peer, "feed", **turn)
                 of_peers.setdefault(peer.key, []).append(answer[metric])
             except (InstallError, TaskError) as error:
                 answer = of_peers[peer.key] = str(error)
@@ -159,8 +161,8 @@ def _table_of_feeders(found: Found) -> str:
         "they compute during 90 % of the time. An accelerator is a sleep. It takes a "
         f"{_SCALE}th of the records a second that the real one in the head takes, since this machine has "
         "2 cores; a record is an array of the true size, and files lie in memory (tmpfs). A thread takes the "
-        "batches two ahead, for every row, as a training's own does that pins them or sends them on. Medians of "
-        f"{of['rounds']} interleaved rounds and their range, {of['date']}: {of['machine']}."
+        "batches two ahead, for every row, as a training's own does that pins them or sends them on. "
+        f"Medians of {of['rounds']} interleaved rounds and their range, {of['date']}: {of['machine']}."
     )
     rows = []
     for peer in FEEDERS:

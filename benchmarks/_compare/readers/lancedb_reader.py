@@ -21,29 +21,16 @@ def _stacked(records: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 class Table(Reader):
     """A table of LanceDB in a folder, read by a StreamingDataset in a DataLoader.
 
-    The table has a column of large binaries and one of numbers. `StreamingDataset(table, num_splits=workers,
-    shuffle=True)`, read by `read_batch_size` of a batch or less, in a DataLoader with `num_workers` and
-    `persistent_workers=True`. So all epochs have one order: another one is a new dataset, for which the
-    workers would be spawned anew. A batch is a dict of tensors.
+    The table has a column of large binaries and one of numbers. Each epoch is a new `StreamingDataset(table,
+    shuffle=True, epoch=...)`, read by `read_batch_size` of a batch or less, in a DataLoader without workers:
+    the dataset reads ahead by threads of its own, and worker processes would be started anew
+    for each epoch. A batch is a dict of tensors.
     """
 
     def __init__(self, data: Data, folder: Path, workers: int) -> None:
         super().__init__(data, folder, workers)
-        dataset = StreamingDataset(
-            lancedb.connect(str(folder)).open_table("set"),
-            num_splits=max(1, workers),
-            shuffle=True,
-            shuffle_seed=SEED,
-            read_batch_size=min(64, data.batch),
-        )
-        self._loader = DataLoader(
-            dataset,
-            data.batch,
-            num_workers=workers,
-            collate_fn=_stacked,
-            persistent_workers=workers > 0,
-            multiprocessing_context="spawn" if workers else None,  # its threads don't survive a fork
-        )
+        self._table = lancedb.connect(str(folder)).open_table("set")
+        self._epoch = 0
 
     @classmethod
     def build(cls, data: Data, folder: Path) -> None:
@@ -53,11 +40,22 @@ class Table(Reader):
         def batches() -> Iterator[pa.RecordBatch]:
             for first in range(0, data.records, rows):
                 records = [data.record(index) for index in range(first, min(first + rows, data.records))]
-                columns = [[each["data"].tobytes() for each in records], [int(each["id"]) for each in records]]
+                columns = [
+                    [each["data"].tobytes() for each in records],
+                    [int(each["id"]) for each in records],
+                ]
                 arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
         lancedb.connect(str(folder)).create_table("set", batches(), schema=schema)
 
     def epoch(self) -> Iterator[Any]:
-        return iter(self._loader)
+        self._epoch += 1
+        dataset = StreamingDataset(
+            self._table,
+            shuffle=True,
+            shuffle_seed=SEED,
+            epoch=self._epoch,
+            read_batch_size=min(64, self.data.batch),
+        )
+        return iter(DataLoader(dataset, self.data.batch, collate_fn=_stacked))
