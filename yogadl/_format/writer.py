@@ -56,7 +56,7 @@ _MUCH_SMALLER: Final = 1 / 8
 _LEAST_BLOCK_BYTES: Final = 2**16
 
 # A build that compresses holds its first records, up to so many or so many bytes of them, to decide how.
-SAMPLE_BYTES: Final = 12 * 2**20
+SAMPLE_BYTES: Final = 16 * 2**20
 SAMPLE_RECORDS: Final = 2**16
 
 OnSealed = Callable[[Path, SealedPart, Spec], None]

@@ -20,7 +20,7 @@ from yogadl._core.key import DatasetKey, library_version
 from yogadl._core.leaf import Leaf
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
-from yogadl._format.codec import MAX_DICTIONARY_BYTES, SAME, Codec, described, name_of
+from yogadl._format.codec import SAME, Codec, described
 from yogadl._format.columns import RunHash
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.manifest import digest_of
@@ -28,7 +28,7 @@ from yogadl._sources.sources import Source
 from yogadl.errors import CacheFormatError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._builds.publish import Content
-from yogadl.storage._builds.receipts import DICTIONARY, STATE, Receipt, Receipts, samples_of
+from yogadl.storage._builds.receipts import STATE, Receipt, Receipts, samples_of
 from yogadl.storage._catalogue.backend import BuildExclusion
 from yogadl.storage._catalogue.parts import read_dictionary
 from yogadl.storage._files.root import Root, trashed_names
@@ -97,11 +97,16 @@ class Build:
             receipts.append(receipt)
 
         from yogadl._format.writer import CacheWriter  # imports lmdb, which reading does not need
+        from yogadl.storage._builds.dictionaries import Dictionaries
+
+        dictionaries = Dictionaries(self.root, self.key, self.shared)
+        if first != source.length:
+            dictionaries.train_ahead(source, self.codec)
 
         with self.root.workplace(folder) as work:
             writer = CacheWriter(
                 work, spec, part_bytes=self.part_bytes, on_sealed=on_sealed, first_record=first,
-                codec=self.codec, dictionaries=self._dictionary,
+                codec=self.codec, dictionaries=dictionaries.find,
             )  # fmt: skip
             sizes = _SizeReporter(self, source.length, work)
             has_mirror = not self.root.promises.renames
@@ -127,18 +132,6 @@ class Build:
         # The writer's spec fits all records: it is widened whenever a shape turns out to vary.
         receipts[-1] = replace(receipts[-1], spec=writer.spec)
         return receipts
-
-    def _dictionary(self, number: int, train: Callable[[], bytes]) -> bytes:
-        """Return the dictionary of a field, which the first writer of this build to need it has trained."""
-        note = f"{self.shared}/{number:04d}{DICTIONARY}"
-        found = self.root.read(note, MAX_DICTIONARY_BYTES)
-        if found is None:
-            self.root.write_if_absent(note, train())
-            found = self.root.read(note, MAX_DICTIONARY_BYTES) or b""
-        if found:
-            # Each writer writes it: a prune spares files for a time after their last write.
-            self.root.write(_names.dictionary(self.key.id, name_of(found)), found)
-        return found
 
     def _make_room(self, written_bytes: int, columns: Columns) -> None:
         """Make room in the mirror for a chunk, and for the part that earlier chunks have begun.
