@@ -33,7 +33,7 @@ import yogadl
 RECORDS, BATCH, LEAST, MOST = 6_000, 256, 500, 50_000
 GROUP = 256
 SIZE, DECODING, FAR, BUILD = 1.15, 0.8, 2.5, 120
-BUILT_TIMES, TIMES = 12, 8  # so often all files are built, and read from afar
+BUILT_TIMES, TIMES = 12, 16  # so often all files are built, and read from afar
 DELAY_S, BYTES_PER_S = 0.02, 100e6
 
 
@@ -181,9 +181,9 @@ def read_afar(url: str, version: str, shuffle: str, seed: int) -> dict[str, floa
     import time
 
     ref = opened(url, "set", mirror=None, dataset="many", version=version)
-    how: Any = yogadl.Blocks(64, window=8) if shuffle == "blocks" else True
+    how: Any = yogadl.Blocks(256, window=8, lanes=1) if shuffle == "blocks" else True
     before, began, count = sent_bytes(url), time.perf_counter(), 0
-    for batch in ref.stream(shuffle=how, shuffle_seed=seed).batch(64).prefetch(4, threads=1):
+    for batch in ref.stream(shuffle=how, shuffle_seed=seed).batch(BATCH).prefetch(4, threads=1):
         count += len(batch["text"])
         if time.perf_counter() - began > 6:
             break

@@ -41,8 +41,28 @@ def test_a_build_holds_its_first_records_until_they_are_enough(storage, monkeypa
 @pytest.mark.parametrize("size_bytes", [1, 5_000, 10**6])
 def test_a_build_holds_bytes_until_they_are_enough(storage, monkeypatch, size_bytes):
     set_constants(monkeypatch, SAMPLE_BYTES=size_bytes)
-    built(storage, "1", TEXT, part_bytes=3_000)
+    storage.submit(lambda: ({"x": value} for value in TEXT), "d", "1", codec="zstd", part_bytes=3_000)
+    assert storage.fetch("d", "1").gather(range(len(TEXT)))["x"] == TEXT
     assert bool(dictionaries(storage)) == (size_bytes > 1)
+
+
+@pytest.mark.parametrize(
+    ("records", "workers"),
+    [*((records, 0) for records in (1, 31, 32, 33, 63, 64, 1023, 1024, 1025)), (32, 2), (1024, 2)],
+)
+def test_a_source_of_any_length_is_sampled(storage, records, workers):
+    built(storage, "1", (TEXT * 3)[:records], workers=workers)
+
+
+def test_a_dictionary_knows_records_from_everywhere(storage):
+    words = {name: [f"{name}{n} is a word of {name}" for n in range(40)] for name in ("first", "last")}
+    values = [
+        " ".join(words["first" if n < 2000 else "last"][k * n % 40] for k in range(5)) for n in range(4000)
+    ]
+    built(storage, "1", values)
+    (path,) = dictionaries(storage)
+    assert b"is a word of first" in path.read_bytes()
+    assert b"is a word of last" in path.read_bytes()
 
 
 def test_an_error_names_the_record_though_others_are_held(storage):

@@ -399,3 +399,25 @@ def test_a_copy_has_the_dictionaries(storage, tmp_path):
     assert np.load(exported.folder / "n.npy").tolist() == list(range(1000))
     shutil.rmtree(storage.location)
     check_labels(other.fetch("d", "1"), alike(1000))
+
+
+# What the page says.
+
+
+def test_the_table_of_the_page_is_that_of_the_benchmarks():
+    root = Path(__file__).parents[3]
+    measured = {}
+    for line in (root / "benchmarks/README.md").read_text().splitlines():
+        if ": raw bytes against zstd's" in line:
+            name, _, ratio, _, _, details = (cell.strip() for cell in line.strip("|").split("|"))
+            rates = [one.split()[1:] for one in details.split("; ")]
+            measured[name.partition(":")[0]] = [ratio, *(" ".join(rate).removesuffix("/s") for rate in rates)]
+    page = (root / "docs/howto/compression.md").read_text().splitlines()
+    found = {}
+    for line in page[page.index("| field | raw bytes over stored | records/s, raw | zstd |") + 2 :]:
+        if not line.startswith("| "):
+            break
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        found[name] = cells
+    assert len(found) >= 9
+    assert found == measured
