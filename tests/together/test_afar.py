@@ -16,6 +16,7 @@ MIRRORS = {
     "cold mirror": lambda folder: {"mirror": str(folder)},
     "no mirror": lambda folder: {"mirror": None},
     "mirror too small": lambda folder: {"mirror": str(folder), "mirror_limit": LIMIT_BYTES},
+    "no mirror, compressed": lambda folder: {"mirror": None},
 }
 
 
@@ -32,6 +33,8 @@ def bucket():
         storage = yogadl.open_storage(place.url, **place.options, mirror=None)
         storage.submit(records_of(RECORDS, WIDTH), "together", "afar", part_bytes=PART_BYTES)
         assert storage.info("together", "afar").parts == PARTS
+        storage.recompress("together", "afar", "coded", codec="zstd")
+        assert storage.field_sizes("together", "coded")["x"].codec == "zstd"
         yield place, proxy
 
 
@@ -52,6 +55,7 @@ def test_two_epochs_out_of_a_bucket_with_a_kill_between_are_those_out_of_a_folde
     proxy.requests.clear()
     options = {**place.options, **MIRRORS[mirror](tmp_path / "mirror")}
     leg = {"storage": place.url, "options": options, "batch_size": BATCH, "workers": 2, "ranks": 1}
+    leg["version"] = "coded" if "compressed" in mirror else "afar"
     run = Run(trainers, near)
     run.go_on(framework, {**leg, "epochs": 2}, Stop(6, "kill"))
     assert run.cursor["position"] == 6 * BATCH
