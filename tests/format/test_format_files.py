@@ -1,6 +1,7 @@
 """What lies on the disk: readable by a stranger in plain Python, and by LMDB itself."""
 
 import hashlib
+import importlib.util
 import json
 from pathlib import Path
 
@@ -68,10 +69,14 @@ def is_leaf(found):
     return all(isinstance(item, bytes) for item in found)
 
 
+NEEDS_ZSTD = pytest.mark.skipif(importlib.util.find_spec("zstandard") is None, reason="needs zstandard")
+
+
+@pytest.mark.parametrize("codec", [None, pytest.param("zstd", marks=NEEDS_ZSTD)])
 @pytest.mark.parametrize("part_bytes", [None, 20_000, 1])
-def test_a_reader_of_sixty_plain_lines_reads_every_record(storage, part_bytes):
+def test_a_reader_of_a_few_plain_lines_reads_every_record(storage, part_bytes, codec):
     records = mixed_records(60)
-    storage.submit(records, "team/mixed", "v/1", part_bytes=part_bytes)
+    storage.submit(records, "team/mixed", "v/1", part_bytes=part_bytes, codec=codec)
     cache = PlainCache(Path(storage.location), "team/mixed", "v/1")
     assert cache.manifest["records"] == 60
     for i, record in enumerate(records):

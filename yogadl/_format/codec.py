@@ -48,6 +48,7 @@ class Zstd:
             to some 50 KB that are alike much smaller.
 
     Example:
+        >>> import yogadl
         >>> yogadl.Zstd(level=9)
         Zstd(level=9, dictionary=True)
     """

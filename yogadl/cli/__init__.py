@@ -47,7 +47,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Build and convert": {
         "build": "Build a version from a function in a Python file.",
         "append": "Build a version from an earlier version and new records.",
-        "recompress": "Build a version with the same records as another, compressed or not.",
+        "recompress": "Build a version with the records of another, compressed or not.",
         "export": "Write a version to files that other programs read.",
         "import-014": "Turn a cache of yogadl 0.1.4 into a new one.",
         "demo": "Show in a few seconds what a cache does.",

@@ -142,6 +142,7 @@ def build_from_function(
         build: Called with storage, key, function, its arguments, a description of that call and `arguments`;
             returns whether this call built the version, or what a task has written.
     """
+    codec_of(arguments)  # refuses a wrong combination before anything is loaded
     target: Target = arguments.target
     values = dict(arguments.arg) | ({"location": target.folder} if target.folder else {})
     started = time.perf_counter()
@@ -349,7 +350,7 @@ def add_recompress_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_recompress(arguments: argparse.Namespace) -> int:
-    """Build a version with the same records as another, compressed or not.
+    """Build a version with the records of another, compressed or not.
 
     The fingerprint is the same, so cursors stay valid. If NEW is VERSION, the version is replaced.
 
