@@ -181,13 +181,14 @@ _METRICS: Final = {
 
 
 def run_task(
-    settings: Settings, peer: Peer, task: str, *, limit_s: float = _TASK_S, **arguments: Any
+    settings: Settings, peer: Peer, task: str, *, limit_s: float | None = None, **arguments: Any
 ) -> Mapping[str, Any]:
     """Run a task in a process of its own.
 
     Raises:
         TaskError: if it failed, or takes too long.
     """
+    limit_s = limit_s or _TASK_S
     python = settings.venvs.python(peer)
     request, answer, log = (settings.folder / f"{peer.key}.{kind}" for kind in ("request", "answer", "log"))
     answer.unlink(missing_ok=True)
