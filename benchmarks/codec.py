@@ -112,11 +112,10 @@ def measure_gathers(settings: Settings, storage: Any, files: list[bytes]) -> Non
             )
 
     stream = ref.stream(shuffle=True, shuffle_seed=0).batch(BATCH)
-    raw = storage.fetch("text", "raw")
     works: dict[str, Callable[[], object]] = {
         "bare": bare,
-        "gather": lambda: [ref.gather(chosen) for chosen in batches],
-        "raw": lambda: [raw.gather(chosen) for chosen in batches],
+        "gather": partial(gather_all, ref, batches),
+        "raw": partial(gather_all, storage.fetch("text", "raw"), batches),
         "stream": lambda: drain(iter(stream)),
         "threads=2": lambda: drain(iter(stream.prefetch(4, threads=2))),
         "workers=2": lambda: drain(iter(stream.prefetch(4, workers=2))),

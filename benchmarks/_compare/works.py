@@ -146,7 +146,7 @@ def _table_of_decoders(found: Found) -> str:
         "JPEGs of 375 x 500 and 71 KB, to uint8 of 224 x 224 x 3: decode, RandomResizedCrop, flip. Images a "
         f"second, the median of {of['rounds']} interleaved rounds and their range, {of['date']}: "
         f"{of['machine']}. The first four rows decode by simplejpeg and crop by OpenCV, the others by what "
-        "each brings. FFCV 1.0.2 has no wheel for this Python and does not compile here, so it is no row."
+        "each brings. FFCV 1.0.2 has no wheel for this Python and does not compile here, so it has no row."
     )
     return "\n".join([text, "", "| | images/s |", "|---|---|", *rows])
 

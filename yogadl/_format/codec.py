@@ -44,8 +44,8 @@ class Zstd:
 
     Args:
         level: From 1, the fastest, to 22, the smallest; decoding is about as fast for all.
-        dictionary: Whether a dictionary is trained on the first records, if that pays: it makes values of up
-            to some 50 KB that are alike much smaller.
+        dictionary: Whether a dictionary is trained on some of the records, if that pays: it makes values of
+            up to some 50 KB that are alike much smaller.
 
     Example:
         >>> import yogadl
@@ -98,6 +98,11 @@ def codecs_of(codec: Codec, names: Sequence[str]) -> list[FieldCodec]:
     if unknown:
         raise ConfigurationError(f"codec names the fields {unknown}, and the records have {list(names)}")
     return [codec.get(name) for name in names]
+
+
+def zstd_of(codec: str | Zstd) -> Zstd:
+    """Return how a field is compressed, if it is."""
+    return codec if isinstance(codec, Zstd) else Zstd()
 
 
 def described(codec: Codec) -> Any:

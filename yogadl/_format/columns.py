@@ -239,6 +239,11 @@ class FixedRows:
         """Return the bytes of each value."""
         return int(self.rows.shape[1])
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all values."""
+        return self.rows.size
+
     def hashes(self) -> Hashes:
         """Return the hash of each value."""
         return hash_rows(self.rows, self.shape)
@@ -277,6 +282,11 @@ class HeapValues:
     def sizes(self) -> NDArray[np.int64]:
         """Return the bytes of each value."""
         return self.lengths
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all values."""
+        return int(self.lengths.sum())
 
     def hashes(self) -> Hashes:
         """Return the hash of each value."""

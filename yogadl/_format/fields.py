@@ -309,12 +309,17 @@ class VaryingField:
     def _from_rows(self, rows: StoredRows, part: int) -> list[Any]:
         rank = int(self._table.shape[part, 0])
         shape = self._table.shape[part, 1 : 1 + rank].tolist()
+        found = self._stored_rows(rows, part).view(self._dtype)
+        return [row.copy() for row in found.reshape(len(found), *shape)]
+
+    def _stored_rows(self, rows: StoredRows, part: int) -> NDArray[np.uint8]:
+        """Return the rows of parts where values do not vary, as bytes."""
         row_bytes = int(self._table.row_bytes[part])
         if not row_bytes:
-            return [np.empty(shape, self._dtype) for _ in range(len(rows.indices))]
+            return np.empty((len(rows.indices), 0), np.uint8)
         positions = _row_positions(self._table, rows, row_bytes)
         found = rows.gather(positions, row_bytes, keeps_pages=self._keeps_pages)
-        return [row.copy() for row in found.view(self._dtype).reshape(len(found), *shape)]
+        return found.view(np.uint8).reshape(len(found), row_bytes)
 
     def _from_heap(self, rows: StoredRows, part: int, memory: Memory | None = None) -> Any:
         entries = self._entries(rows, part)
@@ -413,11 +418,7 @@ class VaryingField:
             if self._table.varying[part]:
                 values: Any = self._content(subset, part, self._entries(subset, part))
             else:
-                row_bytes = int(self._table.row_bytes[part])
-                values = [b""] * len(chosen)
-                if row_bytes:
-                    gathered = subset.gather(_row_positions(self._table, subset, row_bytes), row_bytes)
-                    values = gathered.view(np.uint8).reshape(len(chosen), row_bytes)
+                values = self._stored_rows(subset, part)
             for number, value in zip(chosen.tolist(), values, strict=True):
                 found[number] = value
         return found

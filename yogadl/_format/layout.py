@@ -18,6 +18,7 @@ from yogadl._format.table import (
     MAX_RECORDS,
     MAX_ROW,
     MOST_EMPTY_RECORDS,
+    OF_CODECS,
     ArrayFile,
     FieldTable,
     PartTable,
@@ -33,7 +34,6 @@ PAGE_HEADER_BYTES: Final = 16
 HEAP_BLOCK_BYTES: Final = 2**20 - PAGE_HEADER_BYTES
 _ROW_BLOCK_BYTES: Final = 2**20
 _NUMBERS: Final = ("row_bytes", "rows_per_block", "elements")  # the numbers of a `FieldIndex`
-_OF_CODECS: Final = ("codec", "dictionary", "raw_bytes")  # of one with a codec
 
 
 BlockKind = Literal["rows", "heap"]
@@ -163,7 +163,7 @@ class PartIndex:
             arrays[f"{number}.heap.first_element"] = field.heap_first_element
             facts = {name: getattr(field, name) for name in _NUMBERS}
             if field.codec != RAW:
-                facts |= {name: getattr(field, name) for name in _OF_CODECS}
+                facts |= {name: getattr(field, name) for name in OF_CODECS}
             fields.append({"stored": field.stored, "shape": list(field.shape), **facts})
         document = {
             "index": 1,
@@ -197,7 +197,7 @@ class PartIndex:
                     heap=_read_block_ranges(file, f"{number}.heap"),
                     heap_first_record=file.arrays[f"{number}.heap.first_record"],
                     heap_first_element=file.arrays[f"{number}.heap.first_element"],
-                    **{name: entry[name] for name in _OF_CODECS if name in entry},
+                    **{name: entry[name] for name in OF_CODECS if name in entry},
                 )
                 for number, entry in enumerate(document["fields"])
             )

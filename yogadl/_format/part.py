@@ -335,7 +335,7 @@ class _FieldWriter:
         values = as_heap(column)
         entries = self._write_values(values, first_record)
         self._write_rows(entries.view(np.uint8).reshape(len(values), self.row_bytes))
-        return entries.nbytes + int(values.sizes().sum())
+        return entries.nbytes + values.size_bytes
 
     def _write_rows(self, rows: NDArray[np.uint8]) -> None:
         if self.row_bytes == 0:

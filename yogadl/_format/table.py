@@ -238,7 +238,7 @@ class PartTable:
             arrays["dictionary.sha256"] = _names_to_array(self.dictionaries)
         for number, field in enumerate(self.fields):
             for name, array in vars(field).items():
-                if is_coded or name not in _OF_CODECS:
+                if is_coded or name not in OF_CODECS:
                     arrays[f"{number}.{name}"] = array.view(np.uint8) if array.dtype == bool else array
         form = _CODED if is_coded else _PLAIN
         return ArrayFile(arrays, {"parts": form, "container": CONTAINER, "fields": len(self.fields)})
@@ -380,8 +380,8 @@ class PartTable:
         )
 
 
-# The arrays of a field that a table without codecs does not have.
-_OF_CODECS: Final = ("codec", "dictionary", "raw_bytes")
+# What only a field with a codec has: arrays of a table that has any, facts of an index.
+OF_CODECS: Final = ("codec", "dictionary", "raw_bytes")
 
 
 def _without_codec(parts: int) -> dict[str, Int64s]:

@@ -17,9 +17,9 @@ from yogadl._format.codec import (
     LEAST_ROW_BYTES,
     Codec,
     Encoder,
-    Zstd,
     codecs_of,
     trained,
+    zstd_of,
 )
 from yogadl._format.columns import (
     FixedRows,
@@ -110,7 +110,7 @@ class CacheWriter:
         self._encoders: dict[int, Encoder] = {}
         # The first records are held until there are enough to decide on codecs and dictionaries.
         self._held: list[list[StoredColumn]] | None = [] if any(self._codecs) else None
-        self._held_records = 0
+        self._held_records = self._held_bytes = 0
         self._part_bytes = part_bytes
         self._on_sealed = on_sealed
         self._part: PartWriter | None = None
@@ -161,8 +161,8 @@ class CacheWriter:
             return
         self._held.append([column.copy() for column in stored])
         self._held_records += len(stored[0]) if stored else 0
-        size_bytes = sum(_mean_bytes(column) * len(column) for held in self._held for column in held)
-        if size_bytes >= SAMPLE_BYTES or self._held_records >= SAMPLE_RECORDS:
+        self._held_bytes += sum(column.size_bytes for column in stored)
+        if self._held_bytes >= SAMPLE_BYTES or self._held_records >= SAMPLE_RECORDS:
             self._release()
 
     def _release(self) -> None:
@@ -226,10 +226,7 @@ class CacheWriter:
 
         This happens if the first records of a source were by far the largest.
         """
-        size_bytes = sum(
-            column.sizes() * count if isinstance(column, FixedRows) else int(column.sizes().sum())
-            for column in columns
-        )
+        size_bytes = sum(column.size_bytes for column in columns)
         if self._part is not None:
             size_bytes += self._part.size_bytes
             count += self._part.records
@@ -249,7 +246,7 @@ class CacheWriter:
             for leaf, column, encoder in zip(leaves, columns, encoders, strict=True)
         ]
         if not self._block_records or self._are_blocks_too_short(columns, count):
-            self._record_bytes = max(1, sum(map(_mean_bytes, columns)))
+            self._record_bytes = max(1, sum(int(np.mean(column.sizes())) for column in columns))
             self._block_records = _block_records(self._part_limit, self._record_bytes)
         path = self._folder / f"part-{self._opened:06d}.mdb"
         self._opened += 1
@@ -263,7 +260,7 @@ class CacheWriter:
             return None
         values = as_heap(column)
         if number not in self._encoders:
-            how = codec if isinstance(codec, Zstd) else Zstd()
+            how = zstd_of(codec)
             dictionary = b""
             if how.dictionary:
                 dictionary = self._dictionaries(number, lambda: trained(how, values.data, values.lengths))
@@ -332,11 +329,6 @@ class CacheWriter:
         self._writer.shutdown()
         self._hasher.shutdown()
         self._sealer.shutdown()
-
-
-def _mean_bytes(column: StoredColumn) -> int:
-    """Return the bytes of a value, on the average."""
-    return int(np.mean(column.sizes()))
 
 
 def _block_records(part_bytes: int, record_bytes: int) -> int:

@@ -42,10 +42,7 @@ class SourceRecords:
         stored = [
             stored_column(field.leaf, column) for field, column in zip(self.spec.fields, columns, strict=True)
         ]
-        sample_bytes = sum(
-            int(np.sum(column.sizes())) * (len(sample) if np.ndim(column.sizes()) == 0 else 1)
-            for column in stored
-        )
+        sample_bytes = sum(column.size_bytes for column in stored)
         self.record_bytes = max(1, sample_bytes // len(sample))
         run = hash_run([column.hashes() for column in stored], len(sample))
         weak_name = "weak-" + hash_of("sample", len(self), run.value, self.spec.to_json())

@@ -167,8 +167,7 @@ def _bytes_of(column: Any) -> int:
     """Return about how many bytes a column of a source takes; the column may be in its stored form."""
     if isinstance(column, np.ndarray | list):
         return size_of(column)
-    sizes = column.sizes()
-    return sizes * len(column) if isinstance(sizes, int) else int(sizes.sum())
+    return int(column.size_bytes)
 
 
 def _clear_unfinished(work: Path) -> None:

@@ -386,9 +386,8 @@ def _partitions(
             origin = ""
     count = 0 if shares is None else shares.count  # a source that writes itself tells it at the end
     folder = _names.parallel(key, run)
-    skips_errors = options.is_skipping
     build = Partitions(
-        backend, key, count, run, folder, shares, origin, is_skipping=skips_errors, codec=codec
+        backend, key, count, run, folder, shares, origin, is_skipping=options.is_skipping, codec=codec
     )
     build.put_others_aside()
     return build

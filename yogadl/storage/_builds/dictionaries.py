@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.leaf import BadValueError
-from yogadl._format.codec import MAX_DICTIONARY_BYTES, Codec, Zstd, codecs_of, name_of, trained
+from yogadl._format.codec import MAX_DICTIONARY_BYTES, Codec, codecs_of, name_of, trained, zstd_of
 from yogadl._format.columns import StoredColumn, as_heap, joined, stored_column
 from yogadl._format.writer import SAMPLE_BYTES
 from yogadl._sources.partitioned import PartitionedSource
@@ -53,7 +53,7 @@ class Dictionaries:
         fields = source.spec.fields
         how = dict(enumerate(codecs_of(codec, [field.name for field in fields])))
         wanted = {
-            number: one if isinstance(one, Zstd) else Zstd()
+            number: zstd_of(one)
             for number, one in how.items()
             if one is not None and not fields[number].leaf.is_fixed
         }
@@ -67,10 +67,6 @@ class Dictionaries:
 
     def _is_new(self, number: int) -> bool:
         return self.root.size(self._note(number)) is None
-
-
-def _bytes_of(column: StoredColumn) -> int:
-    return len(as_heap(column).data)
 
 
 def _can_be_sampled(source: Any) -> bool:
@@ -100,6 +96,6 @@ def _sample(source: Source, fields: Mapping[int, Any]) -> dict[int, StoredColumn
             if taken >= count:
                 break
         if not start:  # how many there may be at each place
-            size_bytes = sum(_bytes_of(column) for columns in found.values() for column in columns)
+            size_bytes = sum(column.size_bytes for columns in found.values() for column in columns)
             count = max(1, min(step, SAMPLE_BYTES // _PLACES * count // max(1, size_bytes)))
     return {number: joined(columns) for number, columns in found.items() if columns}
