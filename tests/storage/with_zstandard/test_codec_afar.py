@@ -136,3 +136,16 @@ def test_windows_by_range(tmp_path):
     ]
     for one, other in zip(*(stream.batch(16) for stream in streams), strict=True):
         assert np.array_equal(one["tokens"], other["tokens"])
+
+
+def test_rows_of_parts_without_a_codec_are_read_as_they_were_announced(tmp_path):
+    rows = np.random.default_rng(0).integers(0, 256, (1500, 512), np.uint8)
+    rows[750:] = 1
+    storage = yogadl.open_storage(f"file://{tmp_path / 'bucket'}", mirror=None)
+    storage.submit({"x": rows}, "d", "1", codec="auto", part_bytes=200_000)
+    ref = storage.fetch("d", "1")
+    assert set(ref._records.table.fields[0].codec.tolist()) == {0, 1}
+    stream = ref.stream(shuffle=True, shuffle_seed=1)
+    for batch, indices in zip(stream.batch(100), np.split(stream.indices(), 15), strict=True):
+        assert np.array_equal(batch["x"], rows[indices])
+    assert ref.locality().range_bytes < 1.2 * ref.locality().bytes  # no page, and then its rows again
