@@ -1,8 +1,10 @@
 """Make the data that the bars of `benchmarks/README.md` speak of: always the same, with numpy alone."""
 
+import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -58,6 +60,23 @@ def jpegs(records: int) -> Columns:
     from _compare.jpegs import pictures
 
     return {"data": pictures(records), "id": np.arange(records)}
+
+
+def sources(most: int) -> list[bytes]:
+    """Return source files of 0.5 to 50 KB of this Python's library and packages, in the order of their paths.
+
+    Every n-th, if there are too many.
+    """
+    folders = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib")}
+    paths = sorted({path for folder in folders for path in Path(folder).rglob("*.py") if path.is_file()})
+    found = [content for path in paths if 500 <= len(content := path.read_bytes()) <= 50_000]
+    return found[:: max(1, len(found) // most)][:most]
+
+
+def text(records: int) -> Columns:
+    """Make {bytes: a source file, int64}, of `records` files at most."""
+    files = sources(records)
+    return {"data": files, "id": np.arange(len(files))}
 
 
 def _blobs(size: int, records: int) -> Columns:

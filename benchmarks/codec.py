@@ -5,13 +5,13 @@ the source files of 0.5 to 50 KB of this Python's library and packages, up to 6,
 """
 
 import importlib.util
-import sysconfig
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _data import sources
 from _measure import (
     Settings,
     at_least,
@@ -30,24 +30,16 @@ from afar import opened, sent_bytes, serving
 
 import yogadl
 
-RECORDS, BATCH, LEAST, MOST = 6_000, 256, 500, 50_000
+RECORDS, BATCH = 6_000, 256
 GROUP = 256
 SIZE, DECODING, FAR, BUILD = 1.15, 0.8, 2.5, 120
 BUILT_TIMES, TIMES = 12, 16  # so often all files are built, and read from afar
 DELAY_S, BYTES_PER_S = 0.02, 100e6
 
 
-def texts(most: int) -> list[bytes]:
-    """Return source files, in the order of their paths; every n-th, if there are too many."""
-    folders = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib")}
-    paths = sorted({path for folder in folders for path in Path(folder).rglob("*.py") if path.is_file()})
-    found = [content for path in paths if LEAST <= len(content := path.read_bytes()) <= MOST]
-    return found[:: max(1, len(found) // most)][:most]
-
-
 def measure(settings: Settings) -> None:
     """Measure text, then what else shrinks."""
-    files = texts(settings.scaled(RECORDS))
+    files = sources(settings.scaled(RECORDS))
     size_bytes = sum(map(len, files))
     say(f"{len(files):,} source files of {size_bytes / 1e6:.1f} MB")
     root = settings.path("store")
@@ -218,7 +210,7 @@ def gather_all(ref: Any, batches: list[np.ndarray]) -> None:
 def kinds(settings: Settings) -> dict[str, Any]:
     """Return values of each kind of field, of which users ask whether it shrinks."""
     rng, count = np.random.default_rng(0), settings.scaled(4_000)
-    files = texts(count)
+    files = sources(count)
     tokens = [np.frombuffer(file, np.uint8).astype(np.uint16) for file in files]
     words = np.array(sorted({word for file in files for word in file.split()}), object)
     ids = {word: number for number, word in enumerate(words.tolist())}

@@ -81,7 +81,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--works",
-        type=_some(work.maker for work in (works.DECODING, *works.FEEDING)),
+        type=_some(work.maker for work in works.ALL),
         default=[],
         help="measure pictures that are decoded (jpegs), accelerators that are fed (resnet50,unet3d,...): "
         "some of these beside --sets",

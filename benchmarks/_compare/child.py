@@ -31,7 +31,7 @@ def make(name: str, records: int, batch: int, maker: str, folder: str) -> dict[s
     """Make a data set."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     columns = getattr(importlib.import_module("_data"), maker)(records)
-    write(name, records, batch, columns, Path(folder))
+    write(name, len(next(iter(columns.values()))), batch, columns, Path(folder))
     return {}
 
 

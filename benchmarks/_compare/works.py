@@ -1,4 +1,4 @@
-"""Measure what a training waits for: pictures that are decoded, and accelerators that are fed."""
+"""Measure what a training waits for: pictures that are decoded, accelerators that are fed, text."""
 
 import datetime
 import json
@@ -51,6 +51,8 @@ FEEDING: Final = (
     Work("retinanet, B200: 505/s of 323 KB", "retinanet", 3_000, 16, 505),
     Work("flux, B200: 36/s of 2.2 MB", "flux", 500, 8, 36),
 )
+TEXT: Final = Work("text", "text", 6_000, 256)
+ALL: Final = (DECODING, *FEEDING, TEXT)
 _OURS: Final = (".", *_DECODERS)
 DECODERS: Final = (
     Peer("yogadl, 2 threads", "jpeg_threads", "jpeg_yogadl:Threads", _OURS),
@@ -71,12 +73,22 @@ FEEDERS: Final = (
     *(_BY_KEY[key] for key in ("torch_files", "mosaicml", "litdata")),
     Peer("LanceDB", "lancedb", "lancedb_reader:Table", (TORCH, "lancedb==0.40.0")),
 )
+_ZSTD: Final = (".", "zstandard==0.25.0")
+TEXTS: Final = (
+    Peer("yogadl, zstd", "text_zstd", "yogadl_core:Zstd", _ZSTD),
+    Peer("yogadl, zstd, level 9", "text_zstd9", "yogadl_core:Zstd9", _ZSTD),
+    Peer("yogadl, raw", "text_raw", "yogadl_core:Core", _ZSTD),
+    Peer("MosaicML Streaming, zstd", "text_mosaicml", "mosaicml:Compressed", _BY_KEY["mosaicml"].needs),
+    Peer("LitData, zstd", "text_litdata", "litdata_reader:Compressed", (*_BY_KEY["litdata"].needs, "zstd")),
+    Peer("HF datasets, Parquet with zstd", "text_hf", "hf_datasets:Parquet", _BY_KEY["hf"].needs),
+    Peer("Grain, ArrayRecord", "text_grain", "grain_arrayrecord:Compressed", _BY_KEY["grain"].needs),
+)
 
 
 def measure(names: Sequence[str], settings: Settings) -> Found:
     """Return what was found of these works, by maker, as JSON can hold it."""
     found: Found = {}
-    for work in (DECODING, *FEEDING):
+    for work in ALL:
         if work.maker in names:
             found[work.maker] = _measured(work, settings)
     return found
@@ -86,28 +98,22 @@ def _measured(work: Work, settings: Settings) -> Found:
     """Let peers take turns at one work."""
     data = settings.folder / work.maker
     records = max(2 * work.batch, work.records // settings.part)
-    maker = DECODERS[0] if work is DECODING else FEEDERS[0]
+    peers = DECODERS if work is DECODING else TEXTS if work is TEXT else FEEDERS
     sizes = {"name": work.name, "records": records, "batch": work.batch}
-    run_task(settings, maker, "make", maker=work.maker, folder=str(data), **sizes)
+    run_task(settings, peers[0], "make", maker=work.maker, folder=str(data), **sizes)
     of_peers: dict[str, Any] = {}
-    metric = "images_per_s" if work is DECODING else "accelerators"
     for number in range(settings.count):
-        for peer in DECODERS if work is DECODING else FEEDERS:
+        for peer in peers:
             if isinstance(of_peers.get(peer.key), str):
                 continue
             made = settings.folder / f"{work.maker}-{peer.key}"
             places = {"reader": peer.reader, "data": str(data), "folder": str(made)}
-            seconds = settings.seconds if work is DECODING else settings.seconds / 2  # of a trial
-            turn = {**places, "workers": _WORKERS, "seconds": seconds}
             try:
                 if not number:
-                    run_task(settings, peer, "build", **places)
-                if work is DECODING:
-                    answer = run_task(settings, peer, "decode", **turn)
-                else:
-                    turn |= {"rate": work.rate / _SCALE, "limit_s": _FEED_S}
-                    answer = run_task(settings, peer, "feed", **turn)
-                of_peers.setdefault(peer.key, []).append(answer[metric])
+                    built = run_task(settings, peer, "build", **places)
+                    of_peers[peer.key] = {"bytes": [built["bytes"]]} if work is TEXT else []
+                answer = _turn(work, peer, settings, places)
+                _keep(of_peers[peer.key], answer)
             except (InstallError, TaskError) as error:
                 answer = of_peers[peer.key] = str(error)
             print(f"  {work.maker}: {peer.key}, {answer}", file=sys.stderr, flush=True)
@@ -118,10 +124,34 @@ def _measured(work: Work, settings: Settings) -> Found:
     return said | {"machine": f"{machine()}, Python {platform.python_version()}", "peers": of_peers}
 
 
+def _turn(work: Work, peer: Peer, settings: Settings, places: dict[str, str]) -> Any:
+    """Let a peer do its work once; return the number that counts, or several by name."""
+    seconds = settings.seconds
+    if work is DECODING:
+        return run_task(settings, peer, "decode", **places, workers=_WORKERS, seconds=seconds)["images_per_s"]
+    if work is not TEXT:
+        turn = {"workers": _WORKERS, "rate": work.rate / _SCALE, "seconds": seconds / 2}  # of each trial
+        return run_task(settings, peer, "feed", **places, **turn, limit_s=_FEED_S)["accelerators"]
+    return {
+        f"workers={count}": run_task(
+            settings, peer, "read", **places, workers=count, begun=True, seconds=seconds
+        )["records_per_s"]
+        for count in (0, _WORKERS)
+    }
+
+
+def _keep(found: Any, answer: Any) -> None:
+    if isinstance(found, list):
+        found.append(answer)
+        return
+    for name, number in answer.items():
+        found.setdefault(name, []).append(number)
+
+
 def save(found: Found, folder: Path) -> None:
     """Keep what was found, beside what is known of other works."""
     known = load(folder) | found
-    known = {work.maker: known[work.maker] for work in (DECODING, *FEEDING) if work.maker in known}
+    known = {work.maker: known[work.maker] for work in ALL if work.maker in known}
     (folder / _RESULTS).write_text(json.dumps(known, indent=1) + "\n")
 
 
@@ -134,7 +164,8 @@ def load(folder: Path) -> Found:
 
 def tables(found: Found) -> str:
     """Return the tables of both kinds of work, of those that were measured."""
-    return "\n\n".join(filter(None, [_table_of_decoders(found), _table_of_feeders(found)]))
+    made = [_table_of_decoders(found), _table_of_feeders(found), _table_of_text(found)]
+    return "\n\n".join(filter(None, made))
 
 
 def _table_of_decoders(found: Found) -> str:
@@ -170,6 +201,27 @@ def _table_of_feeders(found: Found) -> str:
         rows.append(f"| {peer.name} | {' | '.join(shown)} |")
     head = f"| | {' | '.join(work.name for work in fed)} |"
     return "\n".join([text, "", head, f"|---|{'---|' * len(fed)}", *rows])
+
+
+def _table_of_text(found: Found) -> str:
+    if TEXT.maker not in found:
+        return ""
+    of = found[TEXT.maker]
+    text = (
+        "Compressed text: source files of Python's library, 0.5 to 50 KB each, shuffled, in batches of 256, "
+        "each loader with its own compression. MB on disk as built, and records a second, the median of "
+        f"{of['rounds']} interleaved rounds and their range, {of['date']}: {of['machine']}."
+    )
+    rows = []
+    for peer in TEXTS:
+        got = of["peers"].get(peer.key)
+        shown = [_shown(got)] * 3
+        if isinstance(got, dict):
+            size = f"{got['bytes'][0] / 1e6:.3g}"
+            shown = [size, *(_shown(got[f"workers={count}"]) for count in (0, _WORKERS))]
+        rows.append(f"| {peer.name} | {' | '.join(shown)} |")
+    head = ["| | MB on disk | records/s, no workers | 2 workers |", "|---|---|---|---|"]
+    return "\n".join([text, "", *head, *rows])
 
 
 def _shown(values: Any) -> str:

@@ -86,6 +86,8 @@ class MapDataset(Reader):
     `get_state`. Batches are dicts of numpy arrays, and of a list of bytes.
     """
 
+    _options = "group_size:1,uncompressed"
+
     def __init__(self, data: Data, folder: Path, workers: int) -> None:
         super().__init__(data, folder, workers)
         source = grain.sources.ArrayRecordDataSource(sorted(map(str, folder.glob("*.array_record"))))
@@ -103,7 +105,7 @@ class MapDataset(Reader):
     def build(cls, data: Data, folder: Path) -> None:
         encode = Decode(data).encode
         for first in range(0, data.records, FILE_RECORDS):
-            writer = ArrayRecordWriter(str(folder / f"{first:08d}.array_record"), "group_size:1,uncompressed")
+            writer = ArrayRecordWriter(str(folder / f"{first:08d}.array_record"), cls._options)
             for index in range(first, min(first + FILE_RECORDS, data.records)):
                 writer.write(encode(data.record(index)))
             writer.close()
@@ -120,3 +122,9 @@ class MapDataset(Reader):
 
     def close(self) -> None:
         self._iterator.close()
+
+
+class Compressed(MapDataset):
+    """The same with ArrayRecord's default options, which compress groups of records by zstd."""
+
+    _options = ""

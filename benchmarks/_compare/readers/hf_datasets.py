@@ -47,7 +47,7 @@ class MapStyle(Reader):
         kept: dict[str, Any] = (
             {"columns": list(data.fixed), "output_all_columns": True} if data.varying else {}
         )
-        self._dataset = datasets.load_from_disk(str(folder)).with_format("torch", dtype=None, **kept)
+        self._dataset = self._load(folder).with_format("torch", dtype=None, **kept)
         self._shapes = {
             name: (-1, *column.shape[1:]) for name, column in data.fixed.items() if column.ndim > 2
         }
@@ -78,8 +78,15 @@ class MapStyle(Reader):
                 size = column[0].size
                 columns[name] = pa.FixedSizeListArray.from_arrays(column.reshape(-1), size)
                 features[name] = datasets.List(datasets.Value(str(column.dtype)), length=size)
-        made = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+        cls._write(datasets.Dataset.from_dict(columns, features=datasets.Features(features)), folder)
+
+    @staticmethod
+    def _write(made: Any, folder: Path) -> None:
         made.save_to_disk(str(folder))
+
+    @staticmethod
+    def _load(folder: Path) -> Any:
+        return datasets.load_from_disk(str(folder))
 
     def epoch(self) -> Iterator[Any]:
         self._epoch += 1
@@ -113,3 +120,18 @@ class MapStyle(Reader):
 
     def close(self) -> None:
         self._loader = None
+
+
+class Parquet(MapStyle):
+    """The same out of a Parquet file, by `to_parquet(compression="zstd")` and `Dataset.from_parquet`.
+
+    When it is loaded, the file is decompressed to Arrow files beside it, which are mapped.
+    """
+
+    @staticmethod
+    def _write(made: Any, folder: Path) -> None:
+        made.to_parquet(folder / "set.parquet", compression="zstd")
+
+    @staticmethod
+    def _load(folder: Path) -> Any:
+        return datasets.Dataset.from_parquet(str(folder / "set.parquet"), cache_dir=str(folder / "arrow"))

@@ -28,6 +28,8 @@ class Chunks(Stateful):
     list of bytes; of tokens, a tensor.
     """
 
+    _compression: str | None = None
+
     def __init__(self, data: Data, folder: Path, workers: int) -> None:
         super().__init__(data, folder, workers)
         width = _token_width(data)
@@ -52,6 +54,7 @@ class Chunks(Stateful):
             inputs=list(range(data.records)),
             output_dir=str(folder),
             chunk_bytes="64MB",
+            compression=cls._compression,
             num_workers=os.cpu_count(),
             item_loader=TokensLoader() if _token_width(data) else None,
             verbose=False,
@@ -64,6 +67,12 @@ class Chunks(Stateful):
     @staticmethod
     def size(batch: Any) -> int:
         return Reader.size(batch) if isinstance(batch, dict) else len(batch)
+
+
+class Compressed(Chunks):
+    """The same with `compression="zstd"`: each chunk as a whole, decompressed when it is first read."""
+
+    _compression = "zstd"
 
 
 class _Source:

@@ -23,6 +23,8 @@ class Streaming(Stateful):
     tensors, and a list of bytes.
     """
 
+    _compression: str | None = None
+
     def __init__(self, data: Data, folder: Path, workers: int) -> None:
         super().__init__(data, folder, workers)
         clean_stale_shared_memory()  # of a process that was killed, as its documentation says
@@ -36,7 +38,7 @@ class Streaming(Stateful):
         columns = {name: _encoding(column) for name, column in data.fixed.items()}
         if data.varying is not None:
             columns[data.varying] = "bytes"
-        with MDSWriter(out=str(folder), columns=columns) as writer:
+        with MDSWriter(out=str(folder), columns=columns, compression=cls._compression) as writer:
             for record in data:
                 writer.write(record)
 
@@ -44,6 +46,12 @@ class Streaming(Stateful):
         super().close()
         gc.collect()
         clean_stale_shared_memory()
+
+
+class Compressed(Streaming):
+    """The same with `compression="zstd"`: each shard as a whole, decompressed into the folder once."""
+
+    _compression = "zstd"
 
 
 def _encoding(column: np.ndarray) -> str:

@@ -19,6 +19,7 @@ class Core(Reader):
     """
 
     _kind = "workers"
+    _codec: Any = None
 
     def __init__(self, data: Data, folder: Path, workers: int) -> None:
         super().__init__(data, folder, workers)
@@ -33,7 +34,7 @@ class Core(Reader):
     @classmethod
     def build(cls, data: Data, folder: Path) -> None:
         source = list(data) if data.varying else data.columns
-        yogadl.open_storage(folder).submit(source, "set", "1")
+        yogadl.open_storage(folder).submit(source, "set", "1", codec=cls._codec)
 
     def epoch(self) -> Iterator[Any]:
         self._iterator = iter(self._loader)
@@ -51,3 +52,15 @@ class Threads(Core):
     """The same with threads that read ahead: `.prefetch(4, threads=2)`."""
 
     _kind = "threads"
+
+
+class Zstd(Core):
+    """The same with `codec="zstd"`: each record by itself."""
+
+    _codec = "zstd"
+
+
+class Zstd9(Core):
+    """The same with `codec=yogadl.Zstd(level=9)`."""
+
+    _codec = yogadl.Zstd(level=9)
