@@ -262,6 +262,7 @@ def feeding(
     works = rooms.works
     work = works.Work("blobs", "resnet50", 40, 8, rate)
     peers = [rooms.peers.Peer(reader, reader, reader, ("numpy",)) for reader in readers]
+    monkeypatch.setattr(works, "ALL", (work,))
     monkeypatch.setattr(works, "FEEDING", (work,))
     monkeypatch.setattr(works, "FEEDERS", tuple(peers))
     return works.measure(["resnet50"], settings)
@@ -281,9 +282,28 @@ def test_accelerators_are_fed_as_many_as_the_records_allow(
     assert found["resnet50"]["peers"]["yogadl_core:Threads"] == [0] * settings.count
 
 
+def test_text_is_read_out_of_what_each_reader_made_of_it(
+    rooms: SimpleNamespace, settings: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = rooms.works
+    work = works.Work("text", "text", 300, 32)
+    readers = ("yogadl_core:Core", "yogadl_core:Nothing")
+    monkeypatch.setattr(works, "TEXT", work)
+    monkeypatch.setattr(works, "ALL", (work,))
+    peers = [rooms.peers.Peer(reader, reader, reader, ("numpy",)) for reader in readers]
+    monkeypatch.setattr(works, "TEXTS", tuple(peers))
+    found = works.measure(["text"], settings)
+    of = found["text"]["peers"]
+    assert of["yogadl_core:Core"]["bytes"][0] > 30 * 500
+    assert all(len(of["yogadl_core:Core"][f"workers={count}"]) == settings.count for count in (0, 2))
+    table = works.tables(found)
+    assert "| yogadl_core:Nothing | failed: AttributeError" in table
+    assert "| yogadl_core:Core | " in table
+
+
 def test_the_page_has_what_was_found_of_works(rooms: SimpleNamespace) -> None:
     found = rooms.works.load(BENCHMARKS / "_compare")
-    makers = [work.maker for work in (rooms.works.DECODING, *rooms.works.FEEDING)]
+    makers = [work.maker for work in rooms.works.ALL]
     assert list(found) == makers
     assert all(each["rounds"] >= 3 for each in found.values())
     page = (CHECKOUT / "docs/comparison.md").read_text()
