@@ -28,11 +28,16 @@ _COUNTED: Final = 32
 
 
 def make(name: str, records: int, batch: int, maker: str, folder: str) -> dict[str, Any]:
-    """Make a data set."""
+    """Make a data set: how many records it has, which may be fewer than asked for, and their bytes."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     columns = getattr(importlib.import_module("_data"), maker)(records)
-    write(name, len(next(iter(columns.values()))), batch, columns, Path(folder))
-    return {}
+    made = len(next(iter(columns.values())))
+    write(name, made, batch, columns, Path(folder))
+    sizes = (
+        column.nbytes if isinstance(column, np.ndarray) else sum(map(len, column))
+        for column in columns.values()
+    )
+    return {"records": made, "bytes": sum(sizes)}
 
 
 def build(reader: str, data: str, folder: str) -> dict[str, Any]:

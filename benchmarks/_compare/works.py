@@ -73,7 +73,7 @@ FEEDERS: Final = (
     *(_BY_KEY[key] for key in ("torch_files", "mosaicml", "litdata")),
     Peer("LanceDB", "lancedb", "lancedb_reader:Table", (TORCH, "lancedb==0.40.0")),
 )
-_ZSTD: Final = (".", "zstandard==0.25.0")
+_ZSTD: Final = (".[zstd]",)
 TEXTS: Final = (
     Peer("yogadl, zstd", "text_zstd", "yogadl_core:Zstd", _ZSTD),
     Peer("yogadl, zstd, level 9", "text_zstd9", "yogadl_core:Zstd9", _ZSTD),
@@ -100,7 +100,7 @@ def _measured(work: Work, settings: Settings) -> Found:
     records = max(2 * work.batch, work.records // settings.part)
     peers = DECODERS if work is DECODING else TEXTS if work is TEXT else FEEDERS
     sizes = {"name": work.name, "records": records, "batch": work.batch}
-    run_task(settings, peers[0], "make", maker=work.maker, folder=str(data), **sizes)
+    of_set = run_task(settings, peers[0], "make", maker=work.maker, folder=str(data), **sizes)
     of_peers: dict[str, Any] = {}
     for number in range(settings.count):
         for peer in peers:
@@ -121,6 +121,8 @@ def _measured(work: Work, settings: Settings) -> Found:
     for path in settings.folder.glob(f"{work.maker}-*"):
         shutil.rmtree(path)
     said = {"date": datetime.date.today().isoformat(), "rounds": settings.count}
+    if work is TEXT:
+        said |= of_set
     return said | {"machine": f"{machine()}, Python {platform.python_version()}", "peers": of_peers}
 
 
@@ -132,12 +134,14 @@ def _turn(work: Work, peer: Peer, settings: Settings, places: dict[str, str]) ->
     if work is not TEXT:
         turn = {"workers": _WORKERS, "rate": work.rate / _SCALE, "seconds": seconds / 2}  # of each trial
         return run_task(settings, peer, "feed", **places, **turn, limit_s=_FEED_S)["accelerators"]
-    return {
+    found = {
         f"workers={count}": run_task(
             settings, peer, "read", **places, workers=count, begun=True, seconds=seconds
         )["records_per_s"]
         for count in (0, _WORKERS)
     }
+    files = [path for path in Path(places["folder"]).rglob("*") if path.is_file()]
+    return found | {"bytes_after": sum(path.stat().st_size for path in files)}
 
 
 def _keep(found: Any, answer: Any) -> None:
@@ -163,7 +167,7 @@ def load(folder: Path) -> Found:
 
 
 def tables(found: Found) -> str:
-    """Return the tables of both kinds of work, of those that were measured."""
+    """Return the tables of all kinds of work, of those that were measured."""
     made = [_table_of_decoders(found), _table_of_feeders(found), _table_of_text(found)]
     return "\n\n".join(filter(None, made))
 
@@ -208,19 +212,24 @@ def _table_of_text(found: Found) -> str:
         return ""
     of = found[TEXT.maker]
     text = (
-        "Compressed text: source files of Python's library, 0.5 to 50 KB each, shuffled, in batches of 256, "
-        "each loader with its own compression. MB on disk as built, and records a second, the median of "
-        f"{of['rounds']} interleaved rounds and their range, {of['date']}: {of['machine']}."
+        f"Compressed text: {of['records']:,} source files of Python's library and packages, 0.5 to 50 KB "
+        f"each, {of['bytes'] / 1e6:.3g} MB, shuffled, in batches of {TEXT.batch}, each loader with its own "
+        "compression. MB on disk as built, and after they were read, since some keep decompressed files; "
+        f"records a second, the median of {of['rounds']} interleaved rounds and their range, {of['date']}: "
+        f"{of['machine']}."
     )
     rows = []
     for peer in TEXTS:
         got = of["peers"].get(peer.key)
-        shown = [_shown(got)] * 3
+        shown = [_shown(got)] * 4
         if isinstance(got, dict):
-            size = f"{got['bytes'][0] / 1e6:.3g}"
-            shown = [size, *(_shown(got[f"workers={count}"]) for count in (0, _WORKERS))]
+            sizes = (f"{max(got[name]) / 1e6:.3g}" for name in ("bytes", "bytes_after"))
+            shown = [*sizes, *(_shown(got[f"workers={count}"]) for count in (0, _WORKERS))]
         rows.append(f"| {peer.name} | {' | '.join(shown)} |")
-    head = ["| | MB on disk | records/s, no workers | 2 workers |", "|---|---|---|---|"]
+    head = [
+        f"| | MB on disk | after reading | records/s, no workers | {_WORKERS} workers |",
+        "|---|---|---|---|---|",
+    ]
     return "\n".join([text, "", *head, *rows])
 
 
