@@ -83,8 +83,8 @@ def _options() -> argparse.Namespace:
         "--works",
         type=_some(work.maker for work in works.ALL),
         default=[],
-        help="measure pictures that are decoded (jpegs), accelerators that are fed (resnet50,unet3d,...): "
-        "some of these beside --sets",
+        help="measure pictures that are decoded (jpegs), accelerators that are fed (resnet50,unet3d,...), "
+        "compressed text (text): some of these beside --sets",
     )
     parser.add_argument(
         "--torch", default=TORCH, help="what to ask pip for as PyTorch, e.g. a build for processors"

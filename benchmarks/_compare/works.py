@@ -76,10 +76,16 @@ FEEDERS: Final = (
 _ZSTD: Final = (".[zstd]",)
 TEXTS: Final = (
     Peer("yogadl, zstd", "text_zstd", "yogadl_core:Zstd", _ZSTD),
+    Peer("yogadl, zstd, threads for workers", "text_threads", "yogadl_core:ZstdThreads", _ZSTD),
     Peer("yogadl, zstd, level 9", "text_zstd9", "yogadl_core:Zstd9", _ZSTD),
     Peer("yogadl, raw", "text_raw", "yogadl_core:Core", _ZSTD),
     Peer("MosaicML Streaming, zstd", "text_mosaicml", "mosaicml:Compressed", _BY_KEY["mosaicml"].needs),
-    Peer("LitData, zstd", "text_litdata", "litdata_reader:Compressed", (*_BY_KEY["litdata"].needs, "zstd")),
+    Peer(
+        "LitData, zstd",
+        "text_litdata",
+        "litdata_reader:Compressed",
+        (*_BY_KEY["litdata"].needs, "zstd==1.5.7.2"),
+    ),
     Peer("HF datasets, Parquet with zstd", "text_hf", "hf_datasets:Parquet", _BY_KEY["hf"].needs),
     Peer("Grain, ArrayRecord", "text_grain", "grain_arrayrecord:Compressed", _BY_KEY["grain"].needs),
 )

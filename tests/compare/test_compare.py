@@ -285,20 +285,28 @@ def test_accelerators_are_fed_as_many_as_the_records_allow(
 def test_text_is_read_out_of_what_each_reader_made_of_it(
     rooms: SimpleNamespace, settings: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("zstandard")
     works = rooms.works
     work = works.Work("text", "text", 300, 32)
-    readers = ("yogadl_core:Core", "yogadl_core:Nothing")
+    readers = ("yogadl_core:Core", "yogadl_core:Zstd", "yogadl_core:Nothing")
     monkeypatch.setattr(works, "TEXT", work)
     monkeypatch.setattr(works, "ALL", (work,))
     peers = [rooms.peers.Peer(reader, reader, reader, ("numpy",)) for reader in readers]
     monkeypatch.setattr(works, "TEXTS", tuple(peers))
     found = works.measure(["text"], settings)
-    of = found["text"]["peers"]
-    assert of["yogadl_core:Core"]["bytes"][0] > 30 * 500
-    assert all(len(of["yogadl_core:Core"][f"workers={count}"]) == settings.count for count in (0, 2))
+    of_set, of = found["text"], found["text"]["peers"]
+    assert of_set["records"] == 300
+    assert of_set["bytes"] > 300 * 500
+    raw, packed = (of[f"yogadl_core:{name}"] for name in ("Core", "Zstd"))
+    assert raw["bytes"][0] > of_set["bytes"] > 2 * packed["bytes"][0]
+    assert packed["bytes_after"] == packed["bytes"] * settings.count  # reading leaves no file
+    for each in (raw, packed):
+        assert all(len(each[f"workers={count}"]) == settings.count for count in (0, 2))
     table = works.tables(found)
     assert "| yogadl_core:Nothing | failed: AttributeError" in table
-    assert "| yogadl_core:Core | " in table
+    size = f"{of_set['bytes'] / 1e6:.3g} MB"
+    assert f"300 source files of Python's library and packages, 0.5 to 50 KB each, {size}" in table
+    assert f"| yogadl_core:Zstd | {packed['bytes'][0] / 1e6:.3g} |" in table
 
 
 def test_the_page_has_what_was_found_of_works(rooms: SimpleNamespace) -> None:

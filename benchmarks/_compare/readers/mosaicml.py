@@ -49,7 +49,11 @@ class Streaming(Stateful):
 
 
 class Compressed(Streaming):
-    """The same with `compression="zstd"`: each shard as a whole, decompressed into the folder once."""
+    """The same with `compression="zstd"`, level 3, each shard as a whole.
+
+    When a shard is first read, it is decompressed into `local`, which is the folder itself, beside the
+    compressed file; batches come out of the decompressed one. What was built is the compressed files.
+    """
 
     _compression = "zstd"
 

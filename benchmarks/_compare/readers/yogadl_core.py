@@ -64,3 +64,9 @@ class Zstd9(Core):
     """The same with `codec=yogadl.Zstd(level=9)`."""
 
     _codec = yogadl.Zstd(level=9)
+
+
+class ZstdThreads(Threads):
+    """The same with `codec="zstd"`, and threads that read ahead."""
+
+    _codec = "zstd"
