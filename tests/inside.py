@@ -34,7 +34,7 @@ yogadl._format.reader Reader
 yogadl._format.rows Parts
 yogadl._format.joined Selection most_selection_bytes read_selection
 yogadl._format.table MOST_EMPTY_RECORDS PartTable
-yogadl._format.rows Window
+yogadl._format.window Window
 yogadl._format.writer CacheWriter
 yogadl._core.frozen frozen
 yogadl._core.protocols announce

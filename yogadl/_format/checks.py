@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from yogadl._format.rows import PartFiles, StoredRows
 from yogadl._format.table import PartTable, running_sums
 from yogadl.errors import CacheFormatError
 
+# The checksum of a block of a foreign file that was adopted without reading it.
+UNREAD: Final = 0
+REFRESH: Final = "restore the file, or make a version of the files as they are: storage.refresh"
 _KINDS: tuple[BlockKind, BlockKind] = ("rows", "heap")
 
 
@@ -38,7 +41,8 @@ class Checksums:
         first: The number of the first block of each group, which is a field's rows or its heap: the first
             field's rows, its heap, the next field's rows, and so on; then the number of all blocks.
         part: The part of each block.
-        position: The position of each block in its part.
+        file: The number of the file that it lies in: its part, or a foreign file, which are numbered after.
+        position: The position of each block in that file.
         length: The length of each block in bytes.
     """
 
@@ -72,6 +76,11 @@ class Checksums:
             np.repeat(part_numbers, np.diff(first_blocks)) for first_blocks in self._first_blocks
         ]
         self.part = np.concatenate([part_numbers[:0], *parts_of_blocks])
+        self.file = self.part.astype(np.int64)
+        for number, field in enumerate(table.fields):
+            of_heap = self.file[self.blocks_of(number, "heap")]
+            is_foreign = field.heap_file >= 0
+            of_heap[is_foreign] = len(table) + field.heap_file[is_foreign]
         self._checksum = np.zeros(len(self.part), np.uint64)
         self._is_loaded = np.zeros(len(table), bool)
 
@@ -119,7 +128,7 @@ class Checksums:
         Raises:
             CacheFormatError: if the two differ; the error names dataset, field, records and part.
         """
-        if xxh3_64_intdigest(content) == self._checksum[block]:
+        if self._checksum[block] in (xxh3_64_intdigest(content), UNREAD):
             return
         group, part = self.group_of(block), int(self.part[block])
         number, kind = group // 2, _KINDS[group % 2]
@@ -127,7 +136,15 @@ class Checksums:
         block_in_part = block - int(self.first[group]) - int(self._first_blocks[group][part])
         records_in_part = self._index_of(part).fields[number].records_of(kind, block_in_part, end - first)
         records = range(first + records_in_part.start, first + records_in_part.stop)
-        raise damage_error(self._what, self._names[number], records, self.table.sha256[part], self._remedy)
+        own, file = len(self.table), int(self.file[block])
+        if file >= own:
+            raise damage_error(
+                self._what, self._names[number], records, self.table.foreign[file - own].address
+            )
+        raise damage_error(self._what, self._names[number], records, self._part_name(part), self._remedy)
+
+    def _part_name(self, part: int) -> str:
+        return f"part {self.table.sha256[part]}.mdb"
 
     def _load_if_equal(self, group: int, part: int, blocks: BlockRanges) -> bool:
         """Load the checksums of a group's blocks in a part, if the part table has the same blocks.
@@ -248,15 +265,17 @@ class CheckedReader(Reader):
         for part in sums.missing(new):
             sums.load(part)
         for block in new.tolist():
-            part, position, length = (int(each[block]) for each in (sums.part, sums.position, sums.length))
-            sums.compare(block, rows.block(part, position, length))
+            file, position, length = (int(each[block]) for each in (sums.file, sums.position, sums.length))
+            sums.compare(block, rows.block(file, position, length))
             self._is_sound[block] = True
         return int(sums.length[new].sum())
 
 
-def damage_error(what: str, field: str, records: range, sha256: str, remedy: str) -> CacheFormatError:
-    """Return an error that names the damaged records."""
+def damage_error(
+    what: str, field: str, records: range, where: str, remedy: str = REFRESH
+) -> CacheFormatError:
+    """Return an error that names the damaged records, and where their bytes lie."""
     return CacheFormatError(
-        f"{what}: field {field!r}, records {records.start} to {records.stop - 1}: the bytes in part "
-        f"{sha256}.mdb were changed since they were written; {remedy}"
+        f"{what}: field {field!r}, records {records.start} to {records.stop - 1}: the bytes in {where} were "
+        f"changed since they were written; {remedy}"
     )

@@ -13,7 +13,8 @@ from yogadl._core.columns import Pickled, check_size, shape_of, widen
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import OBJECT, BadValueError, Leaf
 from yogadl._core.spec import Spec
-from yogadl._format.fields import ENTRY_DTYPE, MAX_UNKNOWN_RANK
+from yogadl._format.fields import ENTRY_DTYPE, ENTRY_WORDS, MAX_UNKNOWN_RANK
+from yogadl._format.foreign import ForeignFile
 
 # Hash records so that the hashes of runs of records can be joined without reading the data again.
 #
@@ -53,9 +54,14 @@ class RunHash:
         return RunHash(self.records + other.records, value)
 
 
-def fingerprint_of(spec: Spec, run: RunHash) -> str:
-    """Return the fingerprint of a dataset: same records, order and spec give the same one."""
+def fingerprint_of(spec: Spec, run: RunHash, *, is_weak: bool = False) -> str:
+    """Return the fingerprint of a dataset: same records, order and spec give the same one.
+
+    A weak one is made of the places of foreign values, which were not read.
+    """
     document = {"version": 1, "records": run.records, "value": run.value, "spec": spec.to_json()}
+    if is_weak:
+        document["weak"] = True
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -104,13 +110,25 @@ def hash_rows(rows: NDArray[np.uint8], shape: tuple[int, ...]) -> Hashes:
     return state
 
 
-def hash_values(data: NDArray[np.uint8], lengths: NDArray[np.int64], shapes: NDArray[np.int64]) -> Hashes:
-    """Hash values of varying length that lie back to back; `shapes` has the rank and sizes of each value."""
+def hash_values(
+    data: NDArray[np.uint8],
+    lengths: NDArray[np.int64],
+    shapes: NDArray[np.int64],
+    starts: NDArray[np.int64] | None = None,
+) -> Hashes:
+    """Hash values of varying length; `shapes` has the rank and sizes of each value.
+
+    Args:
+        data: The bytes.
+        lengths: The bytes of each value.
+        shapes: Rank and sizes of each value, a row each.
+        starts: Where each value begins in `data`; None if they lie back to back.
+    """
     from xxhash import xxh3_64_intdigest
 
     count = len(lengths)
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
+    starts = np.cumsum(lengths) - lengths if starts is None else starts
+    ends = starts + lengths
     state = _shape_states(shapes)
     scratch = np.empty(count, _U)
     _step(state, lengths.astype(_U), scratch)
@@ -150,6 +168,11 @@ def _mix_short_values(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], state: Hashes
 ) -> Hashes:
     """Mix in the words of values that are ordered by decreasing length."""
+    size_bytes = int(lengths.sum())
+    if size_bytes < len(data) // 8:  # few bytes of many, as between the values of a foreign file
+        before = np.cumsum(lengths) - lengths
+        data = data[np.repeat(starts - before, lengths) + np.arange(size_bytes)]
+        starts = before
     if len(data) < 8 or int((starts + lengths).max()) + 8 > len(data):
         data = np.concatenate([data, np.zeros(8, np.uint8)])  # the last word may reach past the end
     # In this view, the item at any byte position is the word that begins there.
@@ -294,13 +317,81 @@ class HeapValues:
 
     def elements(self) -> NDArray[np.int64]:
         """Return each value's elements along its first axis: 1 for a scalar, the length for bytes or str."""
-        scalars = self.lengths if self.is_text else np.ones_like(self.lengths)
-        if self.shapes.shape[1] == 1:
-            return scalars
-        return np.where(self.shapes[:, 0] > 0, self.shapes[:, 1], scalars)
+        return _elements(self)
 
 
-StoredColumn = FixedRows | HeapValues
+@frozen
+class ForeignValues:
+    """A column of values that lie in one block of a foreign file.
+
+    Args:
+        file: The file.
+        position: Where the block begins in the file.
+        length: The bytes of the block.
+        checksum: The checksum of the block; 0 if it was not read.
+        data: The bytes of the block; none if it was not read.
+        starts: Where each value begins in the block.
+        lengths: The bytes of each value.
+        shapes: As of `HeapValues`.
+        is_text: Whether the values are bytes or str.
+    """
+
+    file: ForeignFile
+    position: int
+    length: int
+    checksum: int
+    data: NDArray[np.uint8] | None
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    shapes: NDArray[np.int64]
+    is_text: bool
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, records: slice) -> "ForeignValues":
+        chosen = {name: getattr(self, name)[records] for name in ("starts", "lengths", "shapes")}
+        return ForeignValues(**(vars(self) | chosen))
+
+    def copy(self) -> "ForeignValues":
+        """Return the column, whose memory nobody changes."""
+        return self
+
+    def sizes(self) -> int:
+        """Return the bytes that each value takes in the part."""
+        return ENTRY_DTYPE.itemsize * (
+            ENTRY_WORDS + (self.shapes.shape[1] if self.shapes.shape[1] > 1 else 0)
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes that all values take in the part."""
+        return self.sizes() * len(self)
+
+    def hashes(self) -> Hashes:
+        """Return the hash of each value, or of its place if it was not read."""
+        if self.data is not None:
+            return hash_values(self.data, self.lengths, self.shapes, self.starts)
+        state = np.full(len(self), SEED, _U)
+        scratch = np.empty(len(self), _U)
+        words = np.frombuffer(bytes.fromhex(self.file.sha256), "<u8")
+        for word in (*words, (self.starts + self.position).astype(_U), self.lengths.astype(_U)):
+            _step(state, word, scratch)
+        return state
+
+    def elements(self) -> NDArray[np.int64]:
+        """Return each value's elements along its first axis, as `HeapValues` does."""
+        return _elements(self)
+
+
+def _elements(column: "HeapValues | ForeignValues") -> NDArray[np.int64]:
+    scalars = column.lengths if column.is_text else np.ones_like(column.lengths)
+    if column.shapes.shape[1] == 1:
+        return scalars
+    return np.where(column.shapes[:, 0] > 0, column.shapes[:, 1], scalars)
+
+
+StoredColumn = FixedRows | HeapValues | ForeignValues
 
 
 def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any] | StoredColumn) -> StoredColumn:
@@ -309,7 +400,7 @@ def stored_column(leaf: Leaf, column: NDArray[Any] | list[Any] | StoredColumn) -
     Raises:
         BadValueError: if a value is too large.
     """
-    if isinstance(column, FixedRows | HeapValues):
+    if isinstance(column, FixedRows | HeapValues | ForeignValues):
         return column
     if isinstance(column, np.ndarray):
         count, shape = len(column), column.shape[1:]
@@ -384,6 +475,7 @@ def as_heap(column: StoredColumn) -> HeapValues:
     """Return a column of fixed rows as values of a heap."""
     if isinstance(column, HeapValues):
         return column
+    assert isinstance(column, FixedRows), "foreign values have no codec"
     count, size = column.rows.shape
     shapes = np.tile(np.array([len(column.shape), *column.shape], np.int64), (count, 1))
     return HeapValues(column.rows.reshape(-1), np.full(count, size, np.int64), shapes, is_text=False)

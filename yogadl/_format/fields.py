@@ -14,8 +14,9 @@ from yogadl._core.columns import JOINED_BYTES, JoinedValues
 from yogadl._core.leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf, is_too_large
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._format.codec import MOST_RATIO
-from yogadl._format.rows import Parts, StoredRows, Window, row_step
+from yogadl._format.rows import Parts, StoredRows
 from yogadl._format.table import FieldTable
+from yogadl._format.window import Window, row_step
 from yogadl.errors import CacheFormatError
 
 # An entry consists of 32-bit words: the heap block, the start in it, the length there; if the field has a
@@ -49,15 +50,15 @@ def decode_value(leaf: Leaf, data: Any, shape: tuple[int, ...]) -> Any:  # data:
 def _are_readable(leaf: Leaf, layouts: NDArray[np.int64]) -> bool:
     """Return whether parts may store values of this leaf in all of these layouts.
 
-    A layout is a row of an array: the codec, whether the values vary in size, the bytes of a row, the rank,
-    the sizes.
+    A layout is a row of an array: the codec, whether the values are foreign, whether they vary in size, the
+    bytes of a row, the rank, the sizes.
     """
-    for codec, is_varying, row_bytes, rank, *sizes in layouts.tolist():
+    for codec, is_foreign, is_varying, row_bytes, rank, *sizes in layouts.tolist():
         if is_varying:
             # An entry without a rank belongs to a scalar, and numeric scalars are stored as fixed rows.
             words = range(ENTRY_WORDS + leaf.is_numeric, ENTRY_WORDS + 2 + MAX_DIMENSIONS)
             is_readable = row_bytes % 4 == 0 and row_bytes // 4 - (codec > 0) in words
-            is_readable = is_readable and (codec > 0 or not leaf.is_fixed)
+            is_readable = is_readable and (codec > 0 or is_foreign or not leaf.is_fixed)
         else:
             is_shape = 0 <= rank <= len(sizes) and min(sizes[:rank], default=0) >= 0
             is_shape = is_shape and not is_too_large(tuple(sizes[:rank]))
@@ -134,7 +135,7 @@ class FixedField:
             and parts.are_all_mappable
             and len(field.rows_position) <= _MAX_FLAT_BLOCKS
         ):
-            offsets = np.repeat(window.offset[:-1], np.diff(field.rows_first_block))
+            offsets = np.repeat(window.offset[: len(table)], np.diff(field.rows_first_block))
             self._positions = (field.rows_position + offsets) // row_step(self._row_bytes)
 
     def empty(self) -> NDArray[Any]:
@@ -231,13 +232,15 @@ class Entries(NamedTuple):
 
     Args:
         blocks: The heap block of each value, counted in its part.
-        positions: Its position in its part's file.
+        files: The number of the file that it lies in: its part, or a foreign file.
+        positions: Its position in that file.
         stored: The bytes that it takes there.
         lengths: Its own bytes: as many, unless it is compressed.
         shapes: Its rank and sizes; no columns if all values are scalars.
     """
 
     blocks: Int64s
+    files: Int64s
     positions: Int64s
     stored: Int64s
     lengths: Int64s
@@ -256,7 +259,9 @@ class VaryingField:
             self._table = field = table.fields[number]
             # Parts differ in layout if the build had written some of them before it found that the field's
             # shape or rank varies, or if they differ in their codec.
-            of_parts = np.column_stack([field.codec, field.varying, field.row_bytes, field.shape])
+            of_parts = np.column_stack(
+                [field.codec, field.are_foreign, field.varying, field.row_bytes, field.shape]
+            )
             if (of_parts == of_parts[:1]).all():
                 layouts, first = of_parts[:1], np.zeros(1, np.int64)
                 numbers = np.broadcast_to(0, len(of_parts))
@@ -269,6 +274,8 @@ class VaryingField:
             self._part_of_layout, self._layout_of_part = first, numbers.reshape(-1)
             self._is_uniform = len(layouts) == 1 and bool(field.varying[0])
             self._has_codec = bool(field.codec.any())
+            # A foreign file is numbered after the parts.
+            self._first_foreign = len(table) if field.are_foreign.any() else None
             self._heap_bytes = int(field.heap_length.sum())
             self._value_bytes = int(field.value_bytes().sum())
 
@@ -301,7 +308,7 @@ class VaryingField:
             row_bytes, is_varying = int(self._table.row_bytes[part]), bool(self._table.varying[part])
             if is_varying and not entries:
                 found = self._entries(subset, part)
-                subset.announce(found.positions, found.stored)
+                subset.announce(found.positions, found.stored, files=found.files)
             elif row_bytes and is_varying == entries:
                 positions = _row_positions(self._table, subset, row_bytes)
                 subset.announce(positions, np.full(len(positions), row_bytes), keeps_pages=self._keeps_pages)
@@ -333,7 +340,7 @@ class VaryingField:
 
     def _content(self, rows: StoredRows, part: int, entries: Entries) -> Iterable[Any]:
         """Return the bytes of values, a buffer each; of mapped parts only as long as the window."""
-        stored = rows.content(entries.positions, entries.stored)
+        stored = rows.content(entries.files, entries.positions, entries.stored)
         if not self._table.codec[part]:
             return stored
         found, is_frame = list(stored), entries.stored != entries.lengths
@@ -374,12 +381,16 @@ class VaryingField:
             )
         if int(stored.sum()) > self._heap_bytes or int(lengths.sum()) > self._value_bytes:
             self._check_sharing(rows, stored, lengths)
+        files = parts
+        if self._first_foreign is not None:
+            foreign = table.heap_file[numbers]
+            files = np.where(foreign < 0, parts, foreign + self._first_foreign)
         positions = starts + table.heap_position[numbers]
-        return Entries(blocks, positions, stored, lengths, entries[:, ENTRY_WORDS + is_coded :])
+        return Entries(blocks, files, positions, stored, lengths, entries[:, ENTRY_WORDS + is_coded :])
 
     def lengths(self, rows: StoredRows) -> Int64s:
         """Return the length of each value along its first axis, the only one that varies; reads no value."""
-        return self._locate_values(rows)[1] // self.item_bytes
+        return self._locate_values(rows)[2] // self.item_bytes
 
     def stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> NDArray[Any]:
         """Return the items from `starts` to `stops` of each value's first axis, back to back.
@@ -387,7 +398,7 @@ class VaryingField:
         No other axis varies. Values that lie back to back, as those of consecutive records mostly do, are
         copied in one piece. Of a field with a codec, whole values are read, each once.
         """
-        positions, lengths = self._locate_stretches(rows, starts, stops)
+        parts, positions, lengths = self._locate_stretches(rows, starts, stops)
         if self._has_codec:
             _, firsts, numbers = np.unique(rows.indices, return_index=True, return_inverse=True)
             values = self._whole(rows.subset(firsts))
@@ -396,7 +407,6 @@ class VaryingField:
             pieces = [memoryview(values[number])[begin : begin + size] for number, begin, size in found]
             data = bytearray().join(pieces)
         else:
-            parts = rows.located()[0]
             # Ranges are read one by one, as they were announced.
             is_here = rows.parts.are_away(parts) is None
             follows = (parts[1:] == parts[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1]) & is_here
@@ -409,7 +419,8 @@ class VaryingField:
         if self._has_codec:
             self.announce(rows)
         else:
-            rows.announce(*self._locate_stretches(rows, starts, stops))
+            files, positions, lengths = self._locate_stretches(rows, starts, stops)
+            rows.announce(positions, lengths, files=files)
 
     def _whole(self, rows: StoredRows) -> list[Any]:
         """Return the bytes of values, a buffer each."""
@@ -423,15 +434,17 @@ class VaryingField:
                 found[number] = value
         return found
 
-    def _locate_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> tuple[Int64s, Int64s]:
-        positions, value_bytes = self._locate_values(rows)
+    def _locate_stretches(
+        self, rows: StoredRows, starts: Int64s, stops: Int64s
+    ) -> tuple[Int64s, Int64s, Int64s]:
+        files, positions, value_bytes = self._locate_values(rows)
         lengths = (stops - starts) * self.item_bytes
         has_room = (stops * self.item_bytes <= value_bytes).all()
         if not len(starts) or starts.min() < 0 or lengths.min() < 0 or not has_room:
             raise CacheFormatError(
                 "the lengths of values changed since they were read: run storage.verify, then build again"
             )
-        return positions + starts * self.item_bytes, lengths
+        return files, positions + starts * self.item_bytes, lengths
 
     @property
     def _item_shape(self) -> tuple[int, ...]:
@@ -444,17 +457,20 @@ class VaryingField:
         """The bytes of one item along the first axis of a value."""
         return self._dtype.itemsize * math.prod(self._item_shape)
 
-    def _locate_values(self, rows: StoredRows) -> tuple[Int64s, Int64s]:
-        """Return each value's position in its part's file, and its length; only its first size varies.
+    def _locate_values(self, rows: StoredRows) -> tuple[Int64s, Int64s, Int64s]:
+        """Return the number of each value's file, its position there, and its length.
+
+        Only its first size varies.
 
         The position is that of its frame, if it is compressed.
         """
         if self._is_uniform:
             return self._locate_in_heap(rows, 0)
-        positions, lengths = np.zeros((2, len(rows.indices)), np.int64)
+        files, positions, lengths = np.zeros((3, len(rows.indices)), np.int64)
+        files[:] = rows.located()[0]
         for part, chosen, subset in self._split_by_layout(rows):
             if self._table.varying[part]:
-                positions[chosen], lengths[chosen] = self._locate_in_heap(subset, part)
+                files[chosen], positions[chosen], lengths[chosen] = self._locate_in_heap(subset, part)
                 continue
             row_bytes = int(self._table.row_bytes[part])
             shape = self._table.shape[part, 1 : 1 + int(self._table.shape[part, 0])]
@@ -464,9 +480,9 @@ class VaryingField:
             if row_bytes:
                 positions[chosen] = _row_positions(self._table, subset, row_bytes)
                 lengths[chosen] = row_bytes
-        return positions, lengths
+        return files, positions, lengths
 
-    def _locate_in_heap(self, rows: StoredRows, part: int) -> tuple[Int64s, Int64s]:
+    def _locate_in_heap(self, rows: StoredRows, part: int) -> tuple[Int64s, Int64s, Int64s]:
         entries = self._entries(rows, part)
         rank = 1 + len(self._item_shape)
         sizes = entries.shapes[:, 1 : 1 + rank].astype(np.int64)
@@ -476,7 +492,7 @@ class VaryingField:
             and bool((sizes[:, 1:] == self._item_shape).all())
             and bool((sizes[:, 0] * self.item_bytes == entries.lengths).all())
         )
-        return entries.positions, entries.lengths
+        return entries.files, entries.positions, entries.lengths
 
     @staticmethod
     def _require_shape(is_sound: bool) -> None:
@@ -513,7 +529,7 @@ class VaryingField:
             return None  # rare: the parts differ in layout
         entries = self._entries(rows, 0)
         large = np.flatnonzero(entries.stored >= least_bytes)
-        return (entries.positions + rows.window.offset[rows.located()[0]])[large], entries.stored[large]
+        return (entries.positions + rows.window.offset[entries.files])[large], entries.stored[large]
 
     def _decode(self, data: Iterable[Any], shapes: NDArray[np.uint32]) -> list[Any]:
         """Return values from their bytes, a buffer each."""
@@ -538,7 +554,7 @@ class VaryingField:
 
 
 class StackedField(VaryingField):
-    """A field whose values all have the same size, and have a codec in some parts: its column is an array."""
+    """A field whose values all have one size, and have a codec or are foreign: its column is an array."""
 
     def empty(self) -> Any:
         """Return the column of no rows."""

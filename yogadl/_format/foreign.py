@@ -2,9 +2,22 @@
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
+from yogadl._core.protocols import Int64s
+from yogadl.errors import CacheFormatError
+
+# The container of a version that has foreign files.
+FOREIGN: Final = "foreign-1"
+# The most bytes of an address and of a tag.
+_MOST_TEXT_BYTES: Final = 4096
+MAX_FOREIGN_BYTES: Final = 2**46  # of all foreign files of a version, as of all its parts
 
 
 @frozen
@@ -21,8 +34,100 @@ class ForeignFile:
     size_bytes: int
     tag: str
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file, not an object of a bucket."""
+        return self.address.startswith("/")
+
     @cached_property
     def sha256(self) -> str:
         """The name of this state of the file."""
         text = json.dumps([self.address, self.size_bytes, self.tag], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @staticmethod
+    def from_json(document: Any, what: str) -> "ForeignFile":
+        """Return the file that a list of address, size and tag describes.
+
+        Raises:
+            CacheFormatError: if it describes none; the error names `what`.
+        """
+        is_sound = isinstance(document, list) and list(map(type, document)) == [str, int, str]
+        if is_sound:
+            found = ForeignFile(*document)
+            if 0 <= found.size_bytes < MAX_FOREIGN_BYTES and _are_sound(found.address, found.tag):
+                return found
+        raise CacheFormatError(f"{what} is damaged: {document!r:.100} is no foreign file; adopt it again")
+
+
+def _are_sound(address: str, tag: str) -> bool:
+    """Return whether an address and a tag can be those of a file."""
+    if not (address.startswith("/") or "://" in address) or not address.isprintable() or "\0" in tag:
+        return False
+    # What leaves a folder could also leave the prefix that a storage's options permit.
+    return not {".", ".."} & set(address.split("/")) and max(len(address), len(tag)) <= _MOST_TEXT_BYTES
+
+
+class ForeignFiles:
+    """The foreign files of a part table, by number; the text of each is parsed when it is used.
+
+    Args:
+        size_bytes: The size of each.
+        text: Addresses and tags in UTF-8: of each file the address, a zero byte, and the tag.
+        ends: Where the text of each ends.
+
+    Raises:
+        ValueError: if the arrays contradict each other.
+    """
+
+    def __init__(self, size_bytes: Int64s, text: NDArray[np.uint8], ends: Int64s) -> None:
+        count = len(size_bytes) if size_bytes.ndim else -1
+        is_sound = (
+            size_bytes.dtype == ends.dtype == np.int64
+            and ends.shape == (count,)
+            and text.dtype == np.uint8
+            and text.ndim == 1
+            and bool((size_bytes >= 0).all())
+            and float(size_bytes.sum(dtype=np.float64)) < MAX_FOREIGN_BYTES
+            and bool((np.diff(ends, prepend=0) > 0).all())
+            and (ends[-1] if count else 0) == len(text)
+        )
+        if not is_sound:
+            raise ValueError("the list of foreign files contradicts itself")
+        self.size_bytes = size_bytes
+        self.text = text
+        self.ends = ends
+
+    @staticmethod
+    def of(files: Iterable[ForeignFile]) -> "ForeignFiles":
+        """Return the list of these files."""
+        every = list(files)
+        texts = [f"{file.address}\0{file.tag}".encode() for file in every]
+        return ForeignFiles(
+            np.array([file.size_bytes for file in every], np.int64),
+            np.frombuffer(b"".join(texts), np.uint8),
+            np.cumsum(np.array(list(map(len, texts)), np.int64), dtype=np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.size_bytes)
+
+    def __iter__(self) -> Iterator[ForeignFile]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, number: int) -> ForeignFile:
+        start, end = int(self.ends[number - 1]) if number else 0, int(self.ends[number])
+        try:
+            address, _, tag = self.text[start:end].tobytes().decode().partition("\0")
+        except UnicodeDecodeError as error:
+            raise CacheFormatError(
+                f"the address of a foreign file is no text: {error}; adopt again"
+            ) from error
+        return ForeignFile.from_json([address, int(self.size_bytes[number]), tag], "a part table")
+
+    def copy(self) -> "ForeignFiles":
+        """Return the list with memory of its own."""
+        return ForeignFiles(self.size_bytes.copy(), self.text.copy(), self.ends.copy())
+
+
+NO_FOREIGN: Final = ForeignFiles.of(())

@@ -12,9 +12,11 @@ from yogadl._core.leaf import MAX_DIMENSIONS
 from yogadl._core.protocols import Int64s
 from yogadl._format.codec import CODECS, RAW
 from yogadl._format.columns import PRIME, RunHash
+from yogadl._format.foreign import FOREIGN, ForeignFile, ForeignFiles
 from yogadl._format.table import (
     CONTAINER,
     MAX_CACHE_BYTES,
+    MAX_FOREIGN_BLOCK_BYTES,
     MAX_RECORDS,
     MAX_ROW,
     MOST_EMPTY_RECORDS,
@@ -57,15 +59,15 @@ class BlockRanges:
     length: Int64s
     checksum: NDArray[np.uint64]
 
-    def is_sound(self, size_bytes: int) -> bool:
-        """Return whether all arrays have the right type, and every block lies in a file of this size."""
+    def is_sound(self, size_bytes: int | Int64s) -> bool:
+        """Return whether all arrays have the right type, and every block lies in a file of its size."""
         count = len(self.position) if self.position.ndim else 0
         return (
             _is_flat(self.position, np.int64, count)
             and _is_flat(self.length, np.int64, count)
             and _is_flat(self.checksum, np.uint64, count)
-            and are_in_range(self.position, 0, size_bytes + 1)
-            and are_in_range(self.length, 0, size_bytes + 1)
+            and bool(((self.position >= 0) & (self.length >= 0)).all())
+            and bool((self.length <= size_bytes).all())
             and bool((self.position <= size_bytes - self.length).all())
         )
 
@@ -86,7 +88,8 @@ class FieldIndex:
         heap_first_element: The number of elements of this part before each heap block.
         codec: How the values in the heap are stored.
         dictionary: The name of the dictionary that they need, if any.
-        raw_bytes: The bytes of all of these values, if they have a codec.
+        raw_bytes: The bytes of all of these values, if they have a codec or are foreign.
+        heap_file: The number of the foreign file that each heap block lies in; none if they lie in the part.
     """
 
     stored: Literal["fixed", "varying"]
@@ -101,6 +104,17 @@ class FieldIndex:
     codec: str = RAW
     dictionary: str = ""
     raw_bytes: int = 0
+    heap_file: Int64s | None = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the heap lies in foreign files."""
+        return self.heap_file is not None and len(self.heap_file) > 0
+
+    @property
+    def own_heap_lengths(self) -> Int64s:
+        """The lengths of the heap blocks that lie in the part."""
+        return self.heap.length[:0] if self.is_foreign else self.heap.length
 
     def records_of(self, kind: BlockKind, block: int, records: int) -> range:
         """Return the records that have data in a block, given the number of records of the part."""
@@ -110,7 +124,7 @@ class FieldIndex:
         starts = [*self.heap_first_record.tolist(), records]
         return range(starts[block], max(starts[block] + 1, starts[block + 1]))
 
-    def is_sound(self, size_bytes: int, records: int) -> bool:
+    def is_sound(self, size_bytes: int, records: int, foreign: Sequence[ForeignFile]) -> bool:
         """Return whether all types are right, and all values fit a part of this size and record count."""
         numbers = (
             (self.row_bytes, MAX_ROW),
@@ -130,10 +144,17 @@ class FieldIndex:
         of_heap = (self.heap_first_record, self.heap_first_element)
         if not all(_is_flat(array, np.int64, len(self.heap.position)) for array in of_heap):
             return False
+        heap_bytes: int | Int64s = size_bytes
+        if self.heap_file is not None:
+            is_numbered = _is_flat(self.heap_file, np.int64, len(self.heap.position))
+            if not is_numbered or not are_in_range(self.heap_file, 0, len(foreign)):
+                return False
+            heap_bytes = np.array([file.size_bytes for file in foreign], np.int64)[self.heap_file]
+            heap_bytes = np.minimum(heap_bytes, MAX_FOREIGN_BLOCK_BYTES - 1)
         blocks = -(-records // self.rows_per_block) if self.row_bytes else 0
         return (
             self.rows.is_sound(size_bytes)
-            and self.heap.is_sound(size_bytes)
+            and self.heap.is_sound(heap_bytes)
             and len(self.rows.position) == blocks
         )
 
@@ -145,6 +166,8 @@ class PartIndex:
     size_bytes: int
     run: RunHash
     fields: tuple[FieldIndex, ...]
+    foreign: tuple[ForeignFile, ...] = ()  # the foreign files that its fields number
+    is_weak: bool = False  # whether the hash is of places, as the bytes of foreign files were not read
 
     @property
     def records(self) -> int:
@@ -161,18 +184,23 @@ class PartIndex:
                     arrays[f"{number}.{kind}.{name}"] = array
             arrays[f"{number}.heap.first_record"] = field.heap_first_record
             arrays[f"{number}.heap.first_element"] = field.heap_first_element
+            if field.heap_file is not None:
+                arrays[f"{number}.heap.file"] = field.heap_file
             facts = {name: getattr(field, name) for name in _NUMBERS}
-            if field.codec != RAW:
+            if field.codec != RAW or field.heap_file is not None:
                 facts |= {name: getattr(field, name) for name in OF_CODECS}
             fields.append({"stored": field.stored, "shape": list(field.shape), **facts})
-        document = {
+        document: dict[str, Any] = {
             "index": 1,
-            "container": CONTAINER,
+            "container": FOREIGN if self.foreign else CONTAINER,
             "bytes": self.size_bytes,
             "records": self.run.records,
             "hash": self.run.value,
             "fields": fields,
         }
+        if self.foreign:
+            document["foreign"] = [[file.address, file.size_bytes, file.tag] for file in self.foreign]
+            document["weak"] = self.is_weak
         return ArrayFile(arrays, document)
 
     @staticmethod
@@ -198,10 +226,13 @@ class PartIndex:
                     heap_first_record=file.arrays[f"{number}.heap.first_record"],
                     heap_first_element=file.arrays[f"{number}.heap.first_element"],
                     **{name: entry[name] for name in OF_CODECS if name in entry},
+                    heap_file=file.arrays.get(f"{number}.heap.file"),
                 )
                 for number, entry in enumerate(document["fields"])
             )
-            index = PartIndex(document["bytes"], RunHash(document["records"], document["hash"]), fields)
+            run = RunHash(document["records"], document["hash"])
+            foreign = tuple(ForeignFile.from_json(entry, what) for entry in document.get("foreign", ()))
+            index = PartIndex(document["bytes"], run, fields, foreign, document.get("weak", False))
         except (KeyError, TypeError) as error:
             raise CacheFormatError(
                 f"{what} is damaged: {error!r:.200}; build the dataset again, or restore the file"
@@ -222,11 +253,14 @@ class PartIndex:
         )
         if not all(_is_number(number, end) for number, end in numbers):
             return False
-        if not all(field.is_sound(self.size_bytes, self.run.records) for field in self.fields):
+        if not all(field.is_sound(self.size_bytes, self.run.records, self.foreign) for field in self.fields):
+            return False
+        is_weak: object = self.is_weak
+        if type(is_weak) is not bool:
             return False
         if self.run.records > MOST_EMPTY_RECORDS and not any(field.row_bytes for field in self.fields):
             return False
-        lengths = [blocks.length for field in self.fields for blocks in (field.rows, field.heap)]
+        lengths = [each for field in self.fields for each in (field.rows.length, field.own_heap_lengths)]
         return have_room(lengths, self.size_bytes, sum(map(len, lengths)))
 
 
@@ -258,21 +292,35 @@ def join_parts(parts: Sequence[SealedPart]) -> PartTable:
     names = dict.fromkeys(field.dictionary for index in indexes for field in index.fields)
     dictionaries = [name for name in names if name]
     numbers = {name: number for number, name in enumerate(dictionaries)} | {"": -1}
+    files = {file: 0 for index in indexes for file in index.foreign}
+    for number, file in enumerate(files):
+        files[file] = number
+    numbered = [np.array([files[file] for file in index.foreign], np.int64) for index in indexes]
     return PartTable(
         sha256=tuple(part.sha256 for part in parts),
         index_sha256=tuple(part.index_sha256 for part in parts),
         size_bytes=np.array([index.size_bytes for index in indexes], np.int64),
         first_record=running_sums([index.records for index in indexes]),
         fields=tuple(
-            _join_field([index.fields[number] for index in indexes], numbers) for number in range(field_count)
+            _join_field([index.fields[number] for index in indexes], numbers, numbered)
+            for number in range(field_count)
         ),
         dictionaries=tuple(dictionaries),
+        foreign=ForeignFiles.of(files),
     )
 
 
-def _join_field(fields: Sequence[FieldIndex], dictionaries: Mapping[str, int]) -> FieldTable:
+def _join_field(
+    fields: Sequence[FieldIndex], dictionaries: Mapping[str, int], files: Sequence[Int64s]
+) -> FieldTable:
     rank = max(len(field.shape) for field in fields)
     shapes = [[len(field.shape), *field.shape] + [0] * (rank - len(field.shape)) for field in fields]
+    heap_files = [
+        np.full(len(field.heap.position), -1, np.int64)
+        if field.heap_file is None
+        else of_part[field.heap_file]
+        for field, of_part in zip(fields, files, strict=True)
+    ]
     return FieldTable(
         varying=np.array([field.stored == "varying" for field in fields], bool),
         shape=np.array(shapes, np.int64),
@@ -289,4 +337,5 @@ def _join_field(fields: Sequence[FieldIndex], dictionaries: Mapping[str, int]) -
         codec=np.array([CODECS.index(field.codec) for field in fields], np.int64),
         dictionary=np.array([dictionaries[field.dictionary] for field in fields], np.int64),
         raw_bytes=np.array([field.raw_bytes for field in fields], np.int64),
+        heap_file=np.concatenate(heap_files),
     )

@@ -11,8 +11,10 @@ from yogadl._core.leaf import OBJECT
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
 from yogadl._format.codec import CODECS, RAW
+from yogadl._format.foreign import FOREIGN
 from yogadl._format.table import (
     CONTAINER,
+    CONTAINERS,
     LEAST_PAGE_BYTES,
     MAX_CACHE_BYTES,
     MAX_RECORDS,
@@ -56,6 +58,7 @@ class Manifest:
         earlier: The versions that this one begins with, the oldest first.
         metadata: What the user keeps with the version, plain JSON.
         codecs: The codec of each field; none: all fields are raw.
+        container: The form in which the values lie.
     """
 
     key: DatasetKey
@@ -72,6 +75,7 @@ class Manifest:
     earlier: tuple[Earlier, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
     codecs: tuple[str, ...] = ()
+    container: str = CONTAINER
 
     @property
     def needs(self) -> list[str]:
@@ -89,7 +93,7 @@ class Manifest:
             "fingerprint": self.fingerprint,
             "spec": self.spec.to_json(),
             "codec": list(self.codecs) or [RAW] * len(self.spec.fields),
-            "table": {"container": CONTAINER, "sha256": self.table_sha256, "bytes": self.table_bytes},
+            "table": {"container": self.container, "sha256": self.table_sha256, "bytes": self.table_bytes},
             "bytes": self.size_bytes,
             "parts": self.parts,
             "created": self.created,
@@ -226,7 +230,7 @@ def _unknown_features(document: dict[str, Any], where: str) -> list[str]:
         )
     unknown = set(map(str, needs)) - KNOWN_NEEDS
     unknown |= set(map(str, codecs)) - set(CODECS)
-    unknown |= {str(table.get("container"))} - {CONTAINER}
+    unknown |= {str(table.get("container"))} - set(CONTAINERS)
     return sorted(unknown)
 
 
@@ -248,6 +252,7 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
             earlier=tuple(_parse_earlier(entry) for entry in document.get("continues", ())),
             metadata=document.get("metadata", {}),
             codecs=tuple(document["codec"]),
+            container=table["container"],
         )
     except (KeyError, TypeError, CacheFormatError) as error:
         problem = f"{error}" if isinstance(error, CacheFormatError) else f"{error!r:.200}"
@@ -308,5 +313,10 @@ def _has_possible_sizes(manifest: Manifest) -> bool:
         and manifest.size_bytes < MAX_CACHE_BYTES
         and manifest.parts <= min(manifest.records, manifest.size_bytes // LEAST_PAGE_BYTES)
         and manifest.table_bytes
-        <= most_table_bytes(len(manifest.spec.fields), manifest.parts, manifest.size_bytes)
+        <= most_table_bytes(
+            len(manifest.spec.fields),
+            manifest.parts,
+            manifest.size_bytes,
+            is_foreign=manifest.container == FOREIGN,
+        )
     )

@@ -20,8 +20,9 @@ from xxhash import xxh3_64_intdigest
 
 from yogadl._core.leaf import Leaf
 from yogadl._format.codec import RAW, ZSTD, Encoder
-from yogadl._format.columns import FixedRows, HeapValues, RunHash, StoredColumn, as_heap
+from yogadl._format.columns import FixedRows, ForeignValues, HeapValues, RunHash, StoredColumn, as_heap
 from yogadl._format.fields import ENTRY_DTYPE, ENTRY_WORDS, entry_words
+from yogadl._format.foreign import ForeignFile
 from yogadl._format.layout import (
     HEAP_BLOCK_BYTES,
     PAGE_HEADER_BYTES,
@@ -225,13 +226,15 @@ class PartWriter:
         self.records = 0
         self.size_bytes = 0
         self._run = RunHash()
+        self._is_weak = False
+        self._foreign: dict[ForeignFile, int] = {}  # the foreign files so far, each with its number
         has_large_rows = any(
             shape is None or _row_bytes(leaf, shape) >= _LARGE_ROW_BYTES
             for leaf, shape in zip(leaves, shapes, strict=True)
         )
         self._database = Database(path, LARGE_COMMIT_BYTES if has_large_rows else SMALL_COMMIT_BYTES)
         self._fields = [
-            _FieldWriter(self._database, number, leaf, shape, block_records, encoder)
+            _FieldWriter(self._database, self._foreign, number, leaf, shape, block_records, encoder)
             for number, (leaf, shape, encoder) in enumerate(zip(leaves, shapes, encoders, strict=True))
         ]
 
@@ -240,6 +243,7 @@ class PartWriter:
         size = 0
         for field, column in zip(self._fields, columns, strict=True):
             size += field.write(column, self.records)
+            self._is_weak |= isinstance(column, ForeignValues) and column.data is None
         self.size_bytes += size
         self.records += count
         self._run = self._run.then(hashed.result())
@@ -269,7 +273,7 @@ class PartWriter:
                 synced = pool.submit(os.fsync, part.fileno())
                 file = inspect_file(self.path, lengths)
                 fields = tuple(field.index(file.blocks) for field in self._fields)
-                index = PartIndex(file.size_bytes, self._run, fields)
+                index = PartIndex(file.size_bytes, self._run, fields, tuple(self._foreign), self._is_weak)
                 content = index.to_file().to_bytes()
                 write_synced(self.path.with_suffix(".idx"), content)
                 synced.result()
@@ -293,12 +297,28 @@ class _BlockList:
         self.checksums: list[int] = []
 
 
+class _ForeignBlocks:
+    """The blocks of foreign files that have the values of one field."""
+
+    def __init__(self) -> None:
+        self.places: list[tuple[int, int, int]] = []  # the number of the file, position, length
+        self.checksums: list[int] = []
+        self.bytes = 0  # of the values
+
+    def index(self) -> dict[str, Any]:
+        """Return what the index of the field says of them."""
+        files, positions, lengths = np.array(self.places, np.int64).reshape(-1, 3).T.copy()
+        ranges = BlockRanges(positions, lengths, np.array(self.checksums, np.uint64))
+        return {"heap": ranges, "heap_file": files, "raw_bytes": self.bytes}
+
+
 class _FieldWriter:
     """Cuts one field's values into blocks."""
 
     def __init__(
         self,
         database: Database,
+        foreign: dict[ForeignFile, int],
         number: int,
         leaf: Leaf,
         shape: tuple[int, ...] | None,
@@ -323,6 +343,8 @@ class _FieldWriter:
         self._heap_first_record: list[int] = []
         self._heap_first_element: list[int] = []
         self._blocks: dict[BlockKind, _BlockList] = {"rows": _BlockList(), "heap": _BlockList()}
+        self._files = foreign
+        self._foreign = _ForeignBlocks()
 
     def write(self, column: StoredColumn, first_record: int) -> int:
         """Append a column; return its size in bytes."""
@@ -332,10 +354,31 @@ class _FieldWriter:
             self._elements += first * len(column)
             self._write_rows(column.rows)
             return column.rows.size
-        values = as_heap(column)
-        entries = self._write_values(values, first_record)
-        self._write_rows(entries.view(np.uint8).reshape(len(values), self.row_bytes))
-        return entries.nbytes + values.size_bytes
+        if isinstance(column, ForeignValues):
+            size_bytes, entries = 0, self._note_places(column, first_record)
+        else:
+            values = as_heap(column)
+            size_bytes, entries = values.size_bytes, self._write_values(values, first_record)
+        self._write_rows(entries.view(np.uint8).reshape(len(column), self.row_bytes))
+        return entries.nbytes + size_bytes
+
+    def _note_places(self, column: ForeignValues, first_record: int) -> NDArray[np.uint32]:
+        """Return the entries of values in a foreign file."""
+        blocks, file = self._foreign, self._files.setdefault(column.file, len(self._files))
+        place = file, column.position, column.length
+        if not blocks.places or blocks.places[-1] != place:
+            blocks.places.append(place)
+            blocks.checksums.append(column.checksum)
+            self._heap_first_record.append(first_record)
+            self._heap_first_element.append(self._elements)
+        blocks.bytes += int(column.lengths.sum())
+        self._elements += int(column.elements().sum())
+        entries = np.zeros((len(column), self.row_bytes // 4), ENTRY_DTYPE)
+        entries[:, 0] = len(blocks.places) - 1
+        entries[:, 1], entries[:, 2] = column.starts, column.lengths
+        if entries.shape[1] > ENTRY_WORDS:
+            entries[:, ENTRY_WORDS : ENTRY_WORDS + column.shapes.shape[1]] = column.shapes
+        return entries
 
     def _write_rows(self, rows: NDArray[np.uint8]) -> None:
         if self.row_bytes == 0:
@@ -427,6 +470,16 @@ class _FieldWriter:
         Raises:
             StorageError: if the file does not hold the blocks that were put.
         """
+        heap: dict[str, Any] = {
+            "heap": self._block_ranges("heap", blocks_in_file),
+            "raw_bytes": self._raw_bytes,
+        }
+        if self._foreign.places:
+            if self._blocks["heap"].keys:
+                raise StorageError(
+                    f"field {self._number} has foreign values and own; this is a bug, please report it"
+                )
+            heap = self._foreign.index()
         return FieldIndex(
             stored="varying" if self._shape is None else "fixed",
             shape=self._shape or (),
@@ -434,12 +487,11 @@ class _FieldWriter:
             rows_per_block=self._rows_per_block,
             elements=self._elements,
             rows=self._block_ranges("rows", blocks_in_file),
-            heap=self._block_ranges("heap", blocks_in_file),
+            **heap,
             heap_first_record=np.array(self._heap_first_record, np.int64),
             heap_first_element=np.array(self._heap_first_element, np.int64),
             codec=RAW if self._encoder is None else ZSTD,
             dictionary="" if self._encoder is None else self._encoder.dictionary_sha256,
-            raw_bytes=self._raw_bytes,
         )
 
     def _block_ranges(self, kind: BlockKind, blocks_in_file: dict[bytes, tuple[int, int]]) -> BlockRanges:

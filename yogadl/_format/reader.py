@@ -13,8 +13,9 @@ from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
 from yogadl._format.fields import BlockPositions, FixedField, StackedField, VaryingField
-from yogadl._format.rows import PAGE_BYTES, HeldRows, PartFiles, PartRemovedError, Parts, StoredRows, Window
+from yogadl._format.rows import PAGE_BYTES, HeldRows, PartFiles, PartRemovedError, Parts, StoredRows
 from yogadl._format.table import PartTable
+from yogadl._format.window import Window
 from yogadl.errors import CacheFormatError, StorageError
 
 # Announce to the kernel the rows that will be read soon, unless they are in memory already.
@@ -86,7 +87,9 @@ def _kind(leaf: Leaf, table: PartTable, number: int) -> type[FixedField | Varyin
     """Return which class reads a field."""
     if not leaf.is_fixed:
         return VaryingField
-    return StackedField if len(table) and table.fields[number].codec.any() else FixedField
+    stored = table.fields[number] if len(table) else None
+    is_heap = stored is not None and (stored.codec.any() or stored.are_foreign.any())
+    return StackedField if is_heap else FixedField
 
 
 class Reader:
@@ -181,7 +184,7 @@ class Reader:
         if not len(indices):
             return 0
         if self.parts.away is not None and self.parts.away.are_away.any():
-            away = self.parts.are_away(self.parts.locate(indices)[0])
+            away = self.parts.are_records_away(self.parts.locate(indices)[0])
             if away is not None:
                 with contextlib.suppress(CacheFormatError, StorageError):  # reading the records raises it
                     self._announce(self.parts.rows(indices[away], is_announced=False), fields)
@@ -198,7 +201,7 @@ class Reader:
         Two calls are needed: the first, with `entries`, reads the entries, which have the positions of the
         values that the second reads.
         """
-        away = self.parts.are_away(self.parts.locate(indices)[0])
+        away = self.parts.are_records_away(self.parts.locate(indices)[0])
         if away is None:
             return
         rows = self.parts.rows(indices[away])
@@ -210,7 +213,7 @@ class Reader:
         """Announce a call of `stretches`; return whether some of the stretches are not on this machine."""
         if self.parts.away is None or not len(indices):
             return False
-        away = self.parts.are_away(self.parts.locate(indices)[0])
+        away = self.parts.are_records_away(self.parts.locate(indices)[0])
         if away is None:
             return False
         rows = self.parts.rows(indices[away], is_announced=False)

@@ -1,271 +1,20 @@
 """Find and read the rows of a batch: from mapped parts, by pread, or from a store by range."""
 
-import ctypes
-import errno
 import itertools
-import mmap
 import os
-import stat
-import sys
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.memory import load_libc, map_memory
-from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
 from yogadl._format.codec import Decoders
 from yogadl._format.table import PartTable
+from yogadl._format.window import Window, open_foreign, open_part, read_at, unreadable
 from yogadl.errors import CacheFormatError, StorageError
-
-# Map all parts of a cache into one range of memory, so that one numpy gather reads from any of them.
-#
-# Each part has a slot in a reserved range of addresses and is mapped there at its first use. libc's mmap is
-# called through ctypes, because Python's mmap can't place a mapping, and holds a descriptor for each. With
-# 5,000 parts neither is acceptable.
-
-
-_PROT_NONE: Final = 0
-_MAP_FIXED: Final = 0x10
-_MAP_NORESERVE: Final = 0x40 if sys.platform == "darwin" else 0x4000
-# Typed views need aligned slots, and 64 KiB is the largest page of any supported system. The page cache keeps
-# large files in pages of 2 MiB if it can, and maps them as such only at multiples of 2 MiB; this saves a
-# tenth of the time of gathering 3 KB rows.
-_SLOT_ALIGNMENT: Final = 1 << 16
-_HUGE_PAGE_BYTES: Final = 1 << 21
-# Up to this many parts are all mapped at the first read, which takes a millisecond or two.
-_FEW_PARTS: Final = 256
-# numpy holds the GIL while it gathers fewer than 500 items. Rows at least this large are gathered as rows of
-# bytes, for which numpy releases the GIL: two threads gather twice as fast, and a thread does not wait while
-# another one reads from the disk.
-_GIL_FREE_ROW_BYTES: Final = 4096
-_VIEWED_BYTES: Final = 2**62  # numpy refuses larger views; overlapping rows count separately
-# The largest window. If a sum of sizes wrapped, parts would be mapped outside of the window, over other
-# memory of the process.
-_MOST_BYTES: Final = 2**47
-
-
-class Window:
-    """Reserves one range of addresses and maps parts into it.
-
-    Threads may gather from mapped parts while others are mapped. Nothing is unmapped before the window itself
-    is freed, so code that gathers must hold a reference to the window. Survives fork; never pickled.
-
-    Args:
-        sizes: The size of each part.
-        path_of: Returns the path of the file of a part.
-        are_away: For each part, whether it has no file here yet; such a part must not be mapped. None if all
-            have files.
-
-    Raises:
-        CacheFormatError: if the sizes are negative, or larger together than any address space.
-        StorageError: if the addresses can't be reserved (``ulimit -v``).
-    """
-
-    def __init__(
-        self,
-        sizes: NDArray[np.int64],
-        path_of: Callable[[int], str],
-        are_away: NDArray[np.bool_] | None = None,
-    ) -> None:
-        self._sizes = sizes
-        self._path_of = path_of
-        self._are_away = are_away
-        self._lock = ProcessLock()
-        # Small parts are packed: a slot of 2 MiB would cost each of them a page of page table.
-        is_large = len(sizes) > 0 and int(sizes.mean()) >= _HUGE_PAGE_BYTES
-        alignment = _HUGE_PAGE_BYTES if is_large else _SLOT_ALIGNMENT
-        slots = -(-sizes // alignment) * alignment
-        # The sum is a float, which can't wrap, and is exact for all possible sizes.
-        is_possible = sizes.min(initial=0) >= 0 and float(slots.sum(dtype=np.float64)) < _MOST_BYTES
-        if not is_possible or slots.min(initial=0) < 0:
-            raise CacheFormatError("the parts of a cache can't have these sizes; build the dataset again")
-        self.offset: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(slots)])
-        self.is_mapped: NDArray[np.bool_] = np.zeros(len(sizes), bool)
-        self.all_mapped = len(sizes) == 0
-        self._length = max(int(self.offset[-1]), _SLOT_ALIGNMENT)
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANON | _MAP_NORESERVE
-        reserved = _mmap(None, self._length + alignment, _PROT_NONE, flags, -1)
-        self._base = -(-reserved // alignment) * alignment
-        # Not at exit: a daemon thread may still be gathering then, and the process is about to end anyway.
-        weakref.finalize(self, load_libc().munmap, reserved, self._length + alignment).atexit = False
-        # Any: numpy accepts every buffer, but its types don't.
-        memory: Any = (ctypes.c_ubyte * self._length).from_address(self._base)
-        self._memory = memory
-        self.address = self._base  # the address of position 0
-        self.bytes: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
-        self.bytes.flags.writeable = False
-        self._views: dict[int, tuple[Any, int]] = {}
-
-    def rows(self, row_bytes: int) -> tuple[Any, int]:
-        """Return a view of rows and its step: an index times the step is a position in the window."""
-        found = self._views.get(row_bytes)
-        if found is None:
-            found = self._views[row_bytes] = view_rows(self._memory, row_bytes)
-        return found
-
-    def pieces(self, step: int, phase: int) -> NDArray[Any]:
-        """Return the window as a contiguous array of items of `step` bytes, the first at `phase`."""
-        count = (self._length - phase) // step
-        view: NDArray[Any] = np.ndarray((count,), f"V{step}", self._memory, phase)
-        view.flags.writeable = False
-        return view
-
-    def map_few(self) -> bool:
-        """Map all parts if they are few and all on this machine; return whether all are mapped now."""
-        is_all_here = self._are_away is None or not self._are_away.any()
-        if len(self.is_mapped) <= _FEW_PARTS and is_all_here:
-            self.map(np.arange(len(self.is_mapped)))
-        return self.all_mapped
-
-    def will_need(self, starts: Int64s, ends: Int64s) -> None:
-        """Have the kernel read these stretches of the window, given in order, in the background."""
-        starts = starts // mmap.PAGESIZE * mmap.PAGESIZE
-        advise, base = load_libc().madvise, self._base
-        start, end = int(starts[0]), int(ends[0])
-        for next_start, next_end in zip(starts[1:].tolist(), ends[1:].tolist(), strict=True):
-            if next_start > end:
-                advise(base + start, end - start, mmap.MADV_WILLNEED)
-                start = next_start
-            end = next_end
-        advise(base + start, end - start, mmap.MADV_WILLNEED)
-
-    def map(self, parts: NDArray[np.int64]) -> None:
-        """Map the parts that are not mapped yet.
-
-        Raises:
-            CacheFormatError: if a file is missing or has another size.
-        """
-        for part in sorted(set(parts[~self.is_mapped[parts]].tolist())):
-            with self._lock:
-                if not self.is_mapped[part]:
-                    self._map(part)
-                    self.is_mapped[part] = True
-        with self._lock:
-            self.all_mapped = bool(self.is_mapped.all())
-
-    def _map(self, part: int) -> None:
-        start, size_bytes = int(self.offset[part]), int(self._sizes[part])
-        if not 0 <= start < start + size_bytes <= int(self.offset[part + 1]) <= self._length:
-            raise CacheFormatError(f"part {part} lies outside of its slot; build the dataset again")
-        descriptor = open_part(self._path_of(part), size_bytes)
-        try:
-            flags = mmap.MAP_SHARED | _MAP_FIXED
-            _mmap(self._base + start, size_bytes, mmap.PROT_READ, flags, descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def view_rows(memory: Any, row_bytes: int) -> tuple[Any, int]:
-    """Return a view of ctypes' bytes and its step: an index times the step is the start of a row."""
-    step, size_bytes = row_step(row_bytes), len(memory)
-    if step > 1 or row_bytes == 1:
-        view: Any = np.ndarray((size_bytes // step,), f"<u{step}", memory)
-    elif row_bytes * size_bytes > _VIEWED_BYTES:
-        return _RowCopier(np.frombuffer(memory, np.uint8), row_bytes), 1
-    else:
-        count = max(size_bytes - row_bytes + 1, 0)
-        if row_bytes < _GIL_FREE_ROW_BYTES:
-            view = np.ndarray((count,), f"V{row_bytes}", memory, strides=(1,))
-        else:
-            view = np.ndarray((count, row_bytes), np.uint8, memory, strides=(1, 1))
-    view.flags.writeable = False
-    return view, step
-
-
-def row_step(row_bytes: int) -> int:
-    """Return the number of bytes that one step of the index stands for, in the view of such rows.
-
-    Rows of 1, 2, 4 and 8 bytes are aligned, and a typed view gathers them twice as fast as bytes. Views of
-    other rows have a stride of one byte, so that the index is the position (benchmarks/gather.py).
-    """
-    return row_bytes if row_bytes in (1, 2, 4, 8) else 1
-
-
-class _RowCopier:
-    """Gathers rows of many megabytes from terabytes, for which numpy can't make a view."""
-
-    def __init__(self, memory: NDArray[np.uint8], row_bytes: int) -> None:
-        self._memory = memory
-        self._row_bytes = row_bytes
-
-    def __getitem__(self, where: Int64s) -> NDArray[np.uint8]:
-        rows = np.empty((len(where), self._row_bytes), np.uint8)
-        for row, start in zip(rows, where.tolist(), strict=True):
-            row[:] = self._memory[start : start + self._row_bytes]
-        return rows
-
-
-def open_part(path: str, size_bytes: int) -> int:
-    """Open a part's file for reading, after a check that it is a file of the right size.
-
-    A page touched past the end of a mapped file kills the process, so the size must be checked here. A link
-    is refused, since it may lead to any user's file, and opening a pipe does not wait.
-
-    Raises:
-        CacheFormatError: if the file is missing, not a regular file, or of another size.
-        StorageError: if the file can't be opened.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
-    except FileNotFoundError as error:
-        raise CacheFormatError(
-            f"part {path} is missing; build the dataset again, or restore the file"
-        ) from error
-    except OSError as error:
-        if error.errno in NOT_A_FILE:
-            raise CacheFormatError(
-                f"part {path} is a link, or no file at all; put the file itself in its place (cp -L)"
-            ) from error
-        raise StorageError(error.errno, f"can't open a part: {error.strerror}", path) from error
-    status = os.fstat(descriptor)
-    if status.st_size != size_bytes or not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise CacheFormatError(
-            f"part {path} has {status.st_size} bytes, not {size_bytes}: it was truncated or overwritten; "
-            "build the dataset again, or restore the file"
-        )
-    return descriptor
-
-
-def read_at(descriptor: int, position: int, length: int) -> bytes:
-    """Return this many bytes of a file from a position on; fewer only if the file ends before."""
-    content = os.pread(descriptor, length, position)
-    while len(content) < length:  # one call reads at most 2 GiB
-        more = os.pread(descriptor, length - len(content), position + len(content))
-        if not more:
-            break
-        content += more
-    return content
-
-
-def unreadable(error: OSError, path: str) -> StorageError:
-    """Return the error for a part that the disk can't read."""
-    return StorageError(error.errno, f"can't read a part: {error.strerror}", path)
-
-
-# The error codes of opening something that is not a regular file: a link that is not followed, a socket, a
-# device that does not exist.
-NOT_A_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV)
-_MAPPING_REMEDY: Final = (
-    "; raise the limit on virtual memory (ulimit -v unlimited), or, if the open caches have very many parts, "
-    "the limit on mappings (sysctl vm.max_map_count); or read without mapping: open_storage(..., "
-    "mapped=False)"
-)
-
-
-def _mmap(address: int | None, length: int, protection: int, flags: int, descriptor: int) -> int:
-    try:
-        return map_memory(address, length, protection, flags, descriptor)
-    except OSError as error:
-        hint = _MAPPING_REMEDY if error.errno == errno.ENOMEM else ""
-        raise StorageError(
-            error.errno, f"can't map {length} bytes of cache: {error.strerror}{hint}"
-        ) from error
-
 
 # Each mapping counts against a limit of the kernel, 65,530 by default; parts beyond this are read by pread.
 MAX_MAPPED_PARTS: Final = 32_768
@@ -280,6 +29,8 @@ _REMAP_CACHE_BYTES: Final = 16 * 2**30
 # the cache together take no more than KEPT_BYTES: otherwise each record would cost a request for its label.
 KEPT_ROW_BYTES: Final = 1024
 KEPT_BYTES: Final = 64 * 2**20
+# A foreign file that is mapped is looked at again after this time: anybody may write to it.
+_FOREIGN_CHECK_S: Final = 1.0
 
 
 class PartRemovedError(StorageError):
@@ -287,10 +38,10 @@ class PartRemovedError(StorageError):
 
 
 class PartFiles(Protocol):
-    """The places of the parts' files."""
+    """The places of the parts' files. Foreign files are numbered after the parts."""
 
     def path(self, part: int) -> str:
-        """Return the path of the file of a part, by its number."""
+        """Return the path of the file of a part, or of a foreign file or its copy, by its number."""
 
     def dictionary(self, sha256: str) -> bytes:
         """Return the dictionary of that name, which compressed values need."""
@@ -305,8 +56,8 @@ class AwayParts(Protocol):
     """Reads parts that are not on this machine, by ranges of their bytes.
 
     Attributes:
-        are_away: Whether each part is away. A part may arrive at any time; a part that was removed may become
-            away.
+        are_away: Whether each part, and each foreign file, is away. A part may arrive at any time; a part
+            that was removed may become away.
     """
 
     are_away: NDArray[np.bool_]
@@ -370,9 +121,11 @@ class Parts:
 
     def __init__(self, table: PartTable, files: PartFiles, *, maps: bool) -> None:
         self.table = table
-        self.mapped = min(len(table), MAX_MAPPED_PARTS) if maps else 0
-        self.are_all_mappable = self.mapped == len(table)
+        self.sizes = table.file_bytes()
+        self.mapped = min(len(self.sizes), MAX_MAPPED_PARTS) if maps else 0
+        self.are_all_mappable = self.mapped == len(self.sizes)
         self._files = files
+        self._checked_s = np.zeros(len(table.foreign))  # when each foreign file was last seen unchanged
         self.away = files.away
         self.fields_with_kept_pages = frozenset[int]() if self.away is None else _kept_fields(table)
         self.window = self._new_window()
@@ -380,7 +133,7 @@ class Parts:
         # If all parts but the last have one size, the part of a record is found by a division.
         is_even = len(counts) > 0 and bool((counts[:-1] == counts[0]).all() and counts[-1] <= counts[0])
         self._part_records = int(counts[0]) if is_even else 0
-        self.remap_after_pages = _REMAP_AFTER_PAGES if table.total_bytes > _REMAP_CACHE_BYTES else 0
+        self.remap_after_pages = _REMAP_AFTER_PAGES if int(self.sizes.sum()) > _REMAP_CACHE_BYTES else 0
         self._touched_pages = 0
         self.decoders = Decoders(table.dictionaries, files.dictionary)
 
@@ -430,14 +183,14 @@ class Parts:
         found = [b""] * len(parts)
         by_part = np.argsort(parts, kind="stable").tolist()
         for part, numbers in itertools.groupby(by_part, lambda number: int(parts[number])):
-            name, descriptor = self.table.sha256[part], self.open(part)
+            name, descriptor = self.name(part), self.open(part)
             try:
                 for number in numbers:
                     length = int(lengths[number])
                     found[number] = read_at(descriptor, int(positions[number]), length)
                     if len(found[number]) != length:
                         raise CacheFormatError(
-                            f"part {name} ended early: it was truncated; build the dataset again, or restore "
+                            f"{name} ended early: it was truncated; build the dataset again, or restore "
                             "the file"
                         )
             except OSError as error:
@@ -456,7 +209,30 @@ class Parts:
 
     def open(self, part: int) -> int:
         """Open a part's file; the caller closes the descriptor."""
-        return open_part(self._files.path(part), int(self.table.size_bytes[part]))
+        return _open_file(self.table, self._files, part)
+
+    def name(self, part: int) -> str:
+        """Return a name of a part or of a foreign file for messages."""
+        own = len(self.table)
+        return f"part {self.table.sha256[part]}" if part < own else self.table.foreign[part - own].address
+
+    def are_records_away(self, parts: Int64s) -> NDArray[np.bool_] | None:
+        """Return whether records of these parts may need bytes that are away; ``None`` if none does."""
+        if self.away is not None and len(self.table.foreign) and self.away.are_away[len(self.table) :].any():
+            return np.ones(len(parts), bool)
+        return self.are_away(parts)
+
+    def check_foreign(self, files: Int64s) -> None:
+        """Check from time to time that mapped foreign files, given by number, are as they were.
+
+        Raises:
+            CacheFormatError: if one was changed.
+        """
+        now = time.monotonic()
+        numbers = files - len(self.table)
+        for number in np.unique(numbers[now - self._checked_s[numbers] > _FOREIGN_CHECK_S]).tolist():
+            os.close(self.open(number + len(self.table)))
+            self._checked_s[number] = now
 
     def count_read_bytes(self, size_bytes: int) -> None:
         """Count bytes that are read from mapped parts; after many of a large cache, replace the window."""
@@ -467,7 +243,17 @@ class Parts:
 
     def _new_window(self) -> Window:
         are_away = None if self.away is None else self.away.are_away
-        return Window(self.table.size_bytes[: self.mapped], self._files.path, are_away)
+        if are_away is not None:
+            are_away = are_away[: self.mapped]
+        return Window(self.sizes[: self.mapped], partial(_open_file, self.table, self._files), are_away)
+
+
+def _open_file(table: PartTable, files: PartFiles, number: int) -> int:
+    """Open the file of a part, or a foreign file."""
+    own = len(table)
+    if number < own:
+        return open_part(files.path(number), int(table.size_bytes[number]))
+    return open_foreign(files.path(number), table.foreign[number - own])
 
 
 def _kept_fields(table: PartTable) -> frozenset[int]:
@@ -522,12 +308,15 @@ class StoredRows:
         """Return the part of each row and its number there, after mapping these parts if possible."""
         if self._located is None:
             self._located = self.parts.locate(self.indices)
-            if not self.window.all_mapped:
-                parts = self._located[0]
-                parts = parts[parts < self.parts.mapped]
-                away = self.parts.are_away(parts)
-                self.window.map(parts if away is None else parts[~away])
+            self._map(self._located[0])
         return self._located
+
+    def _map(self, files: Int64s) -> None:
+        """Map those of these files that can be mapped."""
+        if not self.window.all_mapped:
+            files = files[files < self.parts.mapped]
+            away = self.parts.are_away(files)
+            self.window.map(files if away is None else files[~away])
 
     def subset(self, chosen: NDArray[np.intp]) -> "StoredRows":
         """Return some of these rows."""
@@ -553,10 +342,12 @@ class StoredRows:
         out[away] = np.frombuffer(b"".join(content), out.dtype)
         return out
 
-    def announce(self, positions: Int64s, lengths: Int64s, *, keeps_pages: bool = False) -> None:
-        """Begin to read these ranges of the rows' parts, as far as they are not on this machine."""
+    def announce(
+        self, positions: Int64s, lengths: Int64s, *, keeps_pages: bool = False, files: Int64s | None = None
+    ) -> None:
+        """Begin to read these ranges of the rows' parts, or of `files`, if they are not on this machine."""
         keeps_pages = keeps_pages and int(lengths.max(initial=0)) <= KEPT_ROW_BYTES
-        parts = self.parts.locate(self.indices)[0]
+        parts = self.parts.locate(self.indices)[0] if files is None else files
         away = None if self.held is None or keeps_pages else self.parts.are_away(parts)
         if self.held is None or away is None:
             self.parts.announce(parts, positions, lengths, keeps_pages=keeps_pages)
@@ -564,27 +355,27 @@ class StoredRows:
             self.held.add(parts[away], positions[away], lengths[away])
 
     def block(self, part: int, position: int, length: int) -> bytes | memoryview:
-        """Return bytes of a part that some of these rows lie in; without a copy if the part is mapped."""
-        self.located()
+        """Return bytes of a part's or a foreign file; without a copy if it is mapped."""
         one = np.array([part])
+        self._map(one)
         if self._are_mapped(one)[0]:
             start = int(self.window.offset[part]) + position
             return self.window.bytes[start : start + length].data
         return self.parts.read(one, np.array([position]), np.array([length]))[0]
 
     def joined(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> bytearray:
-        """Return the bytes at these positions of parts that some of these rows lie in, back to back."""
-        return bytearray().join(self._content(parts, positions, lengths))
+        """Return the bytes at these positions of parts' or foreign files, back to back."""
+        return bytearray().join(self.content(parts, positions, lengths))
 
-    def content(self, positions: Int64s, lengths: Int64s) -> Iterable[Any]:
-        """Return the bytes at these positions of their parts' files, a buffer each.
+    def content(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Iterable[Any]:
+        """Return the bytes at these positions of parts' or foreign files, a buffer each.
 
-        Those of mapped parts are valid only as long as the window.
+        Those of mapped files are valid only as long as the window.
         """
-        return self._content(self.located()[0], positions, lengths)
-
-    def _content(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Iterable[Any]:
-        self.located()
+        self._map(parts)
+        if len(self.parts.table.foreign):
+            own = len(self.parts.table)
+            self.parts.check_foreign(parts[(parts >= own) & self._are_mapped(parts)])
         if not self._are_mapped(parts).all():
             return self.parts.read(parts, positions, lengths)
         starts = positions + self.window.offset[parts]

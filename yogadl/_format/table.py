@@ -11,6 +11,7 @@ from yogadl._core.frozen import frozen, parse_json
 from yogadl._core.leaf import MAX_DIMENSIONS
 from yogadl._core.protocols import Int64s
 from yogadl._format.codec import CODECS, MOST_RATIO
+from yogadl._format.foreign import FOREIGN, NO_FOREIGN, ForeignFiles
 from yogadl.errors import CacheFormatError
 
 # Store named arrays in one small file: part indexes and part tables.
@@ -86,7 +87,8 @@ def _array(entry: dict[str, Any], body: memoryview) -> NDArray[Any]:
 
 
 CONTAINER: Final = "lmdb-1"
-# The form of a part table, and of one in which a field of a part has a codec.
+CONTAINERS: Final = (CONTAINER, FOREIGN)
+# The form of a part table, and of one in which a field of a part has a codec, or foreign values.
 _PLAIN: Final = 1
 _CODED: Final = 2
 # Limits on a part table or an index, whose numbers are trusted once checked. No machine has more addresses
@@ -97,11 +99,18 @@ MAX_RECORDS: Final = 2**62
 MAX_ROW: Final = 2**31
 MOST_EMPTY_RECORDS: Final = 2**20  # of a part whose records have no bytes
 LEAST_PAGE_BYTES: Final = 4096
+MAX_FOREIGN_BLOCK_BYTES: Final = 2**32  # an entry has 32 bits for the place in a block
 _SUMS_AT_ONCE: Final = 1024
 
 
-def most_table_bytes(fields: int, parts: int, size_bytes: int) -> int:
+# A table of foreign files may be larger than the parts permit: it has a line for each file, and its blocks.
+MOST_FOREIGN_TABLE_BYTES: Final = 2**32
+
+
+def most_table_bytes(fields: int, parts: int, size_bytes: int, *, is_foreign: bool = False) -> int:
     """Return the largest size of the table of this many parts, which have this many bytes together."""
+    if is_foreign:
+        return MOST_FOREIGN_TABLE_BYTES
     header_bytes = 4096 * (1 + fields)
     return header_bytes + (parts + 1) * (128 + 512 * fields) + 40 * (size_bytes // LEAST_PAGE_BYTES)
 
@@ -124,20 +133,33 @@ class FieldTable:
     heap_first_element: Int64s
     codec: Int64s  # the number of the codec, as in `CODECS`
     dictionary: Int64s  # the number of the dictionary; -1: none
-    raw_bytes: Int64s  # the bytes of all values, if they have a codec
+    raw_bytes: Int64s  # the bytes of all values, if they have a codec or are foreign
+    heap_file: Int64s  # one for each heap block: the number of the foreign file that it lies in; -1: the part
 
     def heap_bytes(self) -> Int64s:
         """Return the size of each part's heap."""
         found: Int64s = np.diff(running_sums(self.heap_length)[self.heap_first_block])
         return found
 
+    @property
+    def are_foreign(self) -> NDArray[np.bool_]:
+        """Whether the heap of each part lies in foreign files."""
+        if not len(self.heap_file) or self.heap_file.max() < 0:
+            return np.broadcast_to(np.zeros(1, bool), self.varying.shape)
+        return self.foreign_blocks() > 0
+
+    def foreign_blocks(self) -> Int64s:
+        """Return the number of each part's heap blocks that lie in foreign files."""
+        found: Int64s = np.diff(running_sums((self.heap_file >= 0).astype(np.int64))[self.heap_first_block])
+        return found
+
     def value_bytes(self) -> Int64s:
         """Return the size of the values of each part's heap, as they are read."""
-        return np.where(self.codec > 0, self.raw_bytes, self.heap_bytes())
+        return np.where((self.codec > 0) | self.are_foreign, self.raw_bytes, self.heap_bytes())
 
     def sizes(self, records: Int64s) -> tuple[int, int]:
         """Return the bytes that the field takes, and those of its values, given each part's records."""
-        stored = int(self.rows_length(records).sum()) + int(self.heap_length.sum())
+        stored = int(self.rows_length(records).sum()) + int(self.heap_length[self.heap_file < 0].sum())
         raw = np.where(self.varying, self.value_bytes(), records * self.row_bytes)
         return stored, int(raw.sum())
 
@@ -169,6 +191,7 @@ class PartTable:
     first_record: Int64s  # parts + 1
     fields: tuple[FieldTable, ...]
     dictionaries: tuple[str, ...] = ()  # the names of the dictionaries that the fields refer to
+    foreign: ForeignFiles = NO_FOREIGN
 
     def __len__(self) -> int:
         return len(self.sha256)
@@ -184,6 +207,17 @@ class PartTable:
         if float(self.size_bytes.sum(dtype=np.float64)) < MAX_CACHE_BYTES:
             return int(self.size_bytes.sum())
         return sum(self.size_bytes.tolist())
+
+    def file_bytes(self) -> Int64s:
+        """Return the size of each file: of the parts, then of the foreign files."""
+        if not len(self.foreign):
+            return self.size_bytes
+        return np.concatenate([self.size_bytes, self.foreign.size_bytes])
+
+    @property
+    def container(self) -> str:
+        """The name of the form in which the values lie."""
+        return FOREIGN if len(self.foreign) else CONTAINER
 
     def index_names(self) -> Sequence[str]:
         """Return `index_sha256` with memory of its own."""
@@ -218,6 +252,7 @@ class PartTable:
                 for field in self.fields
             ),
             dictionaries=self.dictionaries,
+            foreign=self.foreign.copy(),
         )
 
     @property
@@ -233,15 +268,19 @@ class PartTable:
             "part.bytes": self.size_bytes,
             "part.first_record": self.first_record,
         }
-        is_coded = any(field.codec.any() for field in self.fields)
+        is_foreign = len(self.foreign) > 0
+        is_coded = is_foreign or any(field.codec.any() for field in self.fields)
         if is_coded:
             arrays["dictionary.sha256"] = _names_to_array(self.dictionaries)
+        if is_foreign:
+            arrays |= {f"foreign.{name}": getattr(self.foreign, name) for name in ("text", "ends")}
+            arrays["foreign.bytes"] = self.foreign.size_bytes
         for number, field in enumerate(self.fields):
             for name, array in vars(field).items():
-                if is_coded or name not in OF_CODECS:
+                if (is_coded or name not in OF_CODECS) and (is_foreign or name != _HEAP_FILE):
                     arrays[f"{number}.{name}"] = array.view(np.uint8) if array.dtype == bool else array
         form = _CODED if is_coded else _PLAIN
-        return ArrayFile(arrays, {"parts": form, "container": CONTAINER, "fields": len(self.fields)})
+        return ArrayFile(arrays, {"parts": form, "container": self.container, "fields": len(self.fields)})
 
     @staticmethod
     def from_file(file: ArrayFile, what: str) -> "PartTable":
@@ -253,15 +292,20 @@ class PartTable:
         try:
             document, arrays = file.document, file.arrays
             form = document["parts"]
-            if document["container"] != CONTAINER:
-                raise CacheFormatError(f"{what} needs {document['container']!r:.40}: upgrade yogadl")
-            if form not in (_PLAIN, _CODED):
+            container = document["container"]
+            if container not in CONTAINERS:
+                raise CacheFormatError(f"{what} needs {container!r:.40}: upgrade yogadl")
+            if form not in (_PLAIN, _CODED) or (container == FOREIGN and form == _PLAIN):
                 raise CacheFormatError(f"{what} has the form {form!r:.40}: upgrade yogadl")
-            fields = []
+            fields, foreign = [], NO_FOREIGN
+            if container == FOREIGN:
+                foreign = ForeignFiles(*(arrays[f"foreign.{name}"] for name in ("bytes", "text", "ends")))
             without = _without_codec(len(arrays["part.bytes"])) if form == _PLAIN else {}
-            stored = [name for name in FieldTable.__dataclass_fields__ if name not in without]
+            stored = [name for name in FieldTable.__dataclass_fields__ if name not in (*without, _HEAP_FILE)]
             for number in range(document["fields"]):
                 columns = without | {name: arrays[f"{number}.{name}"] for name in stored}
+                own = np.broadcast_to(np.full(1, -1, np.int64), columns["heap_position"].shape)
+                columns[_HEAP_FILE] = arrays[f"{number}.{_HEAP_FILE}"] if container == FOREIGN else own
                 if columns["varying"].max(initial=0) > 1:
                     raise ValueError(f"{number}.varying has a value that is neither 0 nor 1")
                 columns["varying"] = columns["varying"].view(bool)
@@ -273,6 +317,7 @@ class PartTable:
                 first_record=arrays["part.first_record"],
                 fields=tuple(fields),
                 dictionaries=tuple(_Sha256Names(arrays["dictionary.sha256"])) if form == _CODED else (),
+                foreign=foreign,
             )
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, CacheFormatError):
@@ -318,8 +363,9 @@ class PartTable:
         """Return whether the parts have room for all blocks, if no two blocks share bytes."""
         records = np.diff(self.first_record).astype(np.float64)
         lengths: list[NDArray[Any]] = [records * field.row_bytes for field in self.fields]
-        lengths += [field.heap_length for field in self.fields]
-        blocks = sum(len(field.rows_position) + len(field.heap_position) for field in self.fields)
+        own = [field.heap_length[field.heap_file < 0] for field in self.fields]
+        lengths += own
+        blocks = sum(len(field.rows_position) for field in self.fields) + sum(map(len, own))
         empty = ~np.any([field.row_bytes > 0 for field in self.fields], axis=0)
         if records[empty].max(initial=0) > MOST_EMPTY_RECORDS:
             return False
@@ -333,7 +379,7 @@ class PartTable:
         of_parts: tuple[NDArray[Any], ...] = (field.varying, field.row_bytes, field.rows_per_block)
         of_parts += (field.shape, field.codec, field.dictionary, field.raw_bytes)
         bounds = (field.rows_first_block, field.heap_first_block, field.elements_before)
-        of_heap = (field.heap_length, field.heap_first_record, field.heap_first_element)
+        of_heap = (field.heap_length, field.heap_first_record, field.heap_first_element, field.heap_file)
         if any(len(array) != parts for array in of_parts) or any(len(array) != parts + 1 for array in bounds):
             return False
         if any(len(array) != heap for array in of_heap):
@@ -351,10 +397,12 @@ class PartTable:
         blocks = np.where(field.row_bytes > 0, -(-records // field.rows_per_block), 0)
         if not np.array_equal(np.diff(field.rows_first_block), blocks):
             return False
-        if not self._is_coded_soundly(field):
+        if not self._is_foreign_soundly(field) or not self._is_coded_soundly(field):
             return False
         row_ends = np.repeat(self.size_bytes, blocks)
         heap_ends = np.repeat(self.size_bytes, np.diff(field.heap_first_block))
+        is_foreign = field.heap_file >= 0
+        heap_ends[is_foreign] = self.foreign.size_bytes[field.heap_file[is_foreign]]
         return bool(
             (field.rows_position >= 0).all()
             and (field.rows_position <= row_ends - field.rows_length(records)).all()
@@ -365,23 +413,42 @@ class PartTable:
             and (field.heap_position <= heap_ends - field.heap_length).all()
         )
 
+    def _is_foreign_soundly(self, field: FieldTable) -> bool:
+        """Return whether each part's heap lies in the part, or in foreign files without sharing bytes."""
+        if not are_in_range(field.heap_file, -1, len(self.foreign)):
+            return False
+        is_foreign = field.heap_file >= 0
+        if not is_foreign.any():
+            return True
+        counts = field.foreign_blocks()
+        are_foreign = counts > 0
+        files, lengths = field.heap_file[is_foreign], field.heap_length[is_foreign]
+        used_bytes = np.bincount(files, lengths, len(self.foreign))
+        return bool(
+            (counts[are_foreign] == np.diff(field.heap_first_block)[are_foreign]).all()
+            and field.varying[are_foreign].all()
+            and (field.codec[are_foreign] == 0).all()
+            and (lengths < MAX_FOREIGN_BLOCK_BYTES).all()
+            # A version may name a file in several parts: a version may have a part twice.
+            and (used_bytes <= self.foreign.size_bytes.astype(float) * max(1, len(self))).all()
+        )
+
     def _is_coded_soundly(self, field: FieldTable) -> bool:
         """Return whether each part's codec is known, and its values no larger than its heap can hold."""
-        if not field.codec.any():
-            return not field.raw_bytes.any() and bool((field.dictionary == -1).all())
-        heap_bytes = np.where(field.codec > 0, field.heap_bytes(), 0)
+        ratio = np.where(field.codec > 0, MOST_RATIO, field.are_foreign.astype(np.int64))
         return bool(
             are_in_range(field.codec, 0, len(CODECS))
             and are_in_range(field.dictionary, -1, len(self.dictionaries))
             and are_in_range(field.raw_bytes, 0, MAX_CACHE_BYTES)
             and field.varying[field.codec > 0].all()
             and (field.dictionary[field.codec == 0] == -1).all()
-            and (-(-field.raw_bytes // MOST_RATIO) <= heap_bytes).all()
+            and (field.raw_bytes <= field.heap_bytes() * ratio).all()
         )
 
 
 # What only a field with a codec has: arrays of a table that has any, facts of an index.
 OF_CODECS: Final = ("codec", "dictionary", "raw_bytes")
+_HEAP_FILE: Final = "heap_file"  # what only a table with foreign files has
 
 
 def _without_codec(parts: int) -> dict[str, Int64s]:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from yogadl._format.fields import BlockPositions
     from yogadl._format.joined import Selection
     from yogadl._format.layout import PartIndex
-    from yogadl._format.rows import HeldRows, PartFiles, Parts, Window
+    from yogadl._format.rows import HeldRows, PartFiles, Parts
     from yogadl._format.table import PartTable
+    from yogadl._format.window import Window
 
 # The advice about damage if there is no second copy.
 REMEDY: Final = "build the dataset again, or restore the file"

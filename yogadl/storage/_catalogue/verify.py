@@ -12,8 +12,8 @@ from yogadl._format.checks import damage_error
 from yogadl._format.columns import RunHash, fingerprint_of
 from yogadl._format.layout import BlockKind, BlockRanges, FieldIndex, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
-from yogadl._format.rows import open_part, read_at, unreadable
 from yogadl._format.table import PartTable
+from yogadl._format.window import open_part, read_at, unreadable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.cached import REMEDY
@@ -104,7 +104,7 @@ def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) ->
                 damaged = _damaged_records(file.fileno(), field_index, index.records)
                 if damaged is not None:
                     records = range(first + damaged.start, first + damaged.stop)
-                    raise damage_error(str(manifest.key), field.name, records, sha256, REMEDY)
+                    raise damage_error(str(manifest.key), field.name, records, f"part {sha256}.mdb", REMEDY)
             found = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise unreadable(error, str(path)) from error
