@@ -127,6 +127,10 @@ class Format(Protocol):
 
     suffixes: ClassVar[tuple[str, ...]]
 
+    def matches(self, name: str) -> bool:
+        """Return whether a file of this name is of the format."""
+        return name.endswith(self.suffixes)
+
     @property
     def spec(self) -> Spec: ...
 

@@ -59,6 +59,7 @@ class Manifest:
         metadata: What the user keeps with the version, plain JSON.
         codecs: The codec of each field; none: all fields are raw.
         container: The form in which the values lie.
+        aliases: Other fingerprints of the same records, which cursors may have.
     """
 
     key: DatasetKey
@@ -76,6 +77,7 @@ class Manifest:
     metadata: dict[str, Any] = field(default_factory=dict)
     codecs: tuple[str, ...] = ()
     container: str = CONTAINER
+    aliases: tuple[str, ...] = ()
 
     @property
     def needs(self) -> list[str]:
@@ -104,6 +106,8 @@ class Manifest:
             document["continues"] = [dict(vars(version)) for version in self.earlier]
         if self.metadata:
             document["metadata"] = self.metadata
+        if self.aliases:
+            document["aliases"] = list(self.aliases)
         return json.dumps(document, indent=1).encode()
 
 
@@ -253,6 +257,7 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
             metadata=document.get("metadata", {}),
             codecs=tuple(document["codec"]),
             container=table["container"],
+            aliases=tuple(document.get("aliases", ())),
         )
     except (KeyError, TypeError, CacheFormatError) as error:
         problem = f"{error}" if isinstance(error, CacheFormatError) else f"{error!r:.200}"
@@ -289,6 +294,7 @@ def _has_valid_types(manifest: Manifest, document: dict[str, Any]) -> bool:
     fingerprint: object = manifest.fingerprint
     builder: object = manifest.builder
     metadata: object = manifest.metadata
+    aliases: tuple[object, ...] = manifest.aliases
     created: object = manifest.created
     return bool(
         isinstance(table_name, str)
@@ -297,6 +303,7 @@ def _has_valid_types(manifest: Manifest, document: dict[str, Any]) -> bool:
         and is_hash(fingerprint, 32)
         and isinstance(builder, dict)
         and isinstance(metadata, dict)
+        and all(isinstance(alias, str) and is_hash(alias, 32) for alias in aliases)
         and isinstance(document["token"], str)
         and (type(created) is float or (type(created) is int and abs(created) < 2**63))
         and len(document["codec"]) == len(manifest.spec.fields) > 0

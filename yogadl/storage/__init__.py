@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -112,6 +113,7 @@ def open_storage(
     exclusive: bool = True,
     mapped: bool = True,
     offline: bool = False,
+    foreign: Mapping[str, Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> CacheStorage:
     """Open the storage at a location; warn of a folder on a network file system that is not `shared`.
@@ -149,6 +151,9 @@ def open_storage(
             truncated, or its disk fails, the process is killed; without mapping, either is an error.
         offline: Whether never to contact the bucket's store: only versions that are complete in this
             machine's mirror can be read, and everything else is an error at once.
+        foreign: Where files may lie that versions of this storage read without a copy (`CacheStorage.adopt`),
+            beside this bucket itself, or beside the files of this machine: prefixes of URLs, each with the
+            options of its bucket, such as ``{"s3://raw/shards": {"profile": "raw"}}``.
         options: Options of the bucket: ``endpoint_url``, ``profile``, ``anonymous`` ...; see `S3Bucket`,
             `GCSBucket`.
 
@@ -186,7 +191,13 @@ def open_storage(
         copies = open_mirror(bucket, mirror, mirror_limit, mirror_fill)
         prices = usual_prices(text) if prices is None else prices
         spending = Spending(max_requests, max_requests_per_s, max_price, prices)
-        backend_of = partial(remote_backend, bucket, copies, policy, spending=spending, verify=verify)
+        own = f"{'/'.join(text.split('/')[:3])}" if not text.startswith("file:") else None
+        places = _foreign_buckets(foreign, patience_s, offline=offline)
+        if own is not None and all(prefix != own for prefix, _ in places):
+            places = (*places, (own, _bucket_at(own, options, patience_s, offline=offline)))
+        backend_of = partial(
+            remote_backend, bucket, copies, policy, spending=spending, verify=verify, buckets=places
+        )
         return CacheStorage(backend_of(exclusive=exclusive, mapped=mapped, fill=mirror_fill))
     bucket_only = {"mirror_limit": mirror_limit, "patience_s": patience_s, **options}
     bucket_only |= {"max_requests": max_requests, "max_requests_per_s": max_requests_per_s}
@@ -201,8 +212,30 @@ def open_storage(
     if refused:
         takes = f"shared, mapped{', ' if shared else '; with shared=True: '}lease_ttl_s, wait_s"
         raise ConfigurationError(f"{', '.join(refused)}: no option of the folder {text}; it takes {takes}")
-    path = Path(text)
-    return CacheStorage(shared_backend(path, policy, mapped) if shared else local_backend(path, mapped))
+    path, places = Path(text), _foreign_buckets(foreign, None, offline=False)
+    if shared:
+        return CacheStorage(shared_backend(path, policy, mapped, places))
+    return CacheStorage(local_backend(path, mapped, places))
+
+
+def _foreign_buckets(
+    foreign: Mapping[str, Mapping[str, Any]] | None, patience_s: float | None, *, offline: bool
+) -> "tuple[tuple[str, Bucket], ...]":
+    """Return the buckets of foreign files, the longest prefix first."""
+    if foreign is None:
+        return ()
+    if not isinstance(foreign, Mapping) or not all(
+        isinstance(url, str) and "://" in url and isinstance(each, Mapping) for url, each in foreign.items()
+    ):
+        raise ConfigurationError(
+            "foreign must be a dict of URLs, each with a dict of the options of its bucket, such as "
+            f'{{"s3://raw/shards": {{}}}}, not {foreign!r:.200}'
+        )
+    found = [
+        (url.rstrip("/"), _bucket_at(url, dict(options), patience_s, offline=offline))
+        for url, options in foreign.items()
+    ]
+    return tuple(sorted(found, key=lambda each: -len(each[0])))
 
 
 def _refuse_mistyped_url(location: str) -> None:

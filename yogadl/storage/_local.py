@@ -20,8 +20,11 @@ from yogadl.storage._files.folder import Folder, network_file_system, storage_er
 from yogadl.storage._files.root import Root
 
 if TYPE_CHECKING:
-    from yogadl._format.rows import Parts
+    from yogadl._format.rows import PartFiles, Parts
+    from yogadl._format.table import PartTable
     from yogadl.storage._files.bucket_root import SharedRoot
+    from yogadl.storage._files.foreign_stores import ForeignStores
+    from yogadl.storage._objects.bucket import Bucket
     from yogadl.storage._remote.planning import Planner
 
 
@@ -33,17 +36,34 @@ class FolderOpener(Opener):
         root: Reads and writes the folder's small files.
         folder: The folder.
         mapped: Whether files may be mapped.
+        buckets: See `ForeignStores`.
     """
 
     root: Root
     folder: Folder
     mapped: bool
+    buckets: tuple[tuple[str, "Bucket"], ...] = ()
+
+    @property
+    def foreign(self) -> "ForeignStores":
+        from yogadl.storage._files.foreign_stores import (
+            ForeignStores,  # only versions of foreign files need it
+        )
+
+        return ForeignStores(True, self.buckets)
 
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         return self.root.read(_names.manifest(key))
 
     def reader(self, published: Published, *, check: bool = False) -> Reader:
-        return open_reader(self.folder, published.manifest, check=check, mapped=self.mapped)
+        manifest = published.manifest
+
+        def with_foreign(table: "PartTable", own: "PartFiles") -> "PartFiles":
+            from yogadl.storage._remote.opener import files_with_foreign
+
+            return files_with_foreign(manifest, table, own, self.foreign)
+
+        return open_reader(self.folder, manifest, check=check, mapped=self.mapped, with_foreign=with_foreign)
 
     def planner(self, parts: "Parts") -> "Planner":
         from yogadl.storage._remote.planning import Planner  # only `plan` needs it
@@ -68,11 +88,13 @@ class FolderOpener(Opener):
         """Do nothing."""
 
 
-def local_backend(path: Path, mapped: bool = True) -> Backend:
+def local_backend(path: Path, mapped: bool = True, buckets: "tuple[tuple[str, Bucket], ...]" = ()) -> Backend:
     """Return the backend of a storage in a folder of this machine; warn about a network file system."""
     folder = _folder_at(path)
     _warn_of_network(folder.root)
-    return Backend(Catalogue(folder, FolderOpener(folder, folder, mapped)), partial(_file_locks, folder))
+    return Backend(
+        Catalogue(folder, FolderOpener(folder, folder, mapped, buckets)), partial(_file_locks, folder)
+    )
 
 
 def _file_locks(folder: Folder) -> BuildCoordinator:
@@ -81,7 +103,9 @@ def _file_locks(folder: Folder) -> BuildCoordinator:
     return FileLocks(folder)
 
 
-def shared_backend(path: Path, policy: LeasePolicy, mapped: bool = True) -> Backend:
+def shared_backend(
+    path: Path, policy: LeasePolicy, mapped: bool = True, buckets: "tuple[tuple[str, Bucket], ...]" = ()
+) -> Backend:
     """Return the backend of a storage in a folder that several machines share; leases exclude builders.
 
     The file locks of a network file system may not hold between machines. Files lie as in a local folder, and
@@ -91,7 +115,7 @@ def shared_backend(path: Path, policy: LeasePolicy, mapped: bool = True) -> Back
 
     folder = _folder_at(path)
     root = SharedRoot(folder)
-    opener = FolderOpener(root, folder, mapped)
+    opener = FolderOpener(root, folder, mapped, buckets)
     return Backend(Catalogue(root, opener), partial(_leases, root, policy))
 
 

@@ -4,7 +4,7 @@ The modules that build and remove are imported at the first call that needs them
 does not load them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
 
 from yogadl._core.arguments import explains_names
@@ -355,6 +355,103 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             progress=progress,
             codec=codec,
         )
+
+    @explains_names()
+    def adopt(
+        self,
+        paths: Any,
+        dataset_id: str,
+        dataset_version: str,
+        *,
+        format: str,
+        read: bool = True,
+        base_version: str | None = None,
+        fields: Sequence[str] | None = None,
+        features: dict[str, Any] | None = None,
+        missing: Literal["error", "empty"] | None = None,
+        workers: int = 0,
+        engine: "Executor | str | None" = None,
+        progress: "bool | Progress | None" = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        """Build a version whose values stay in the files of other libraries, with random access to them.
+
+        Only an index of where each value lies is written, and small values such as keys and numbers. The
+        version is like any other: see docs/howto/adopt.md. Each file is pinned by its size and ETag or time
+        of change: a file that was changed since is an error before any record of it is read.
+
+        Args:
+            paths: A file, a folder, a URL, a pattern such as ``s3://bucket/raw/*.tar`` or
+                ``shards-{000..099}.tar``, or a list of them: the records are in this order.
+            dataset_id: The dataset's id.
+            dataset_version: The version to build.
+            format: ``"webdataset"``, ``"tfrecord"``, ``"megatron"``, ``"mds"``, ``"npy"``, ``"jsonl"`` or
+                ``"arrow"``.
+            read: Whether all files are read through, for checksums and the fingerprint that a cache of the
+                same records has. If not, the files' own indexes and headers are trusted, and the fingerprint
+                is made of their sizes and tags.
+            base_version: A version whose records come first, adopted or not.
+            fields: Of ``"webdataset"``, ``"mds"`` and ``"arrow"``: the fields of a record; those of the first
+                file if not given.
+            features: Of ``"tfrecord"``: the features of a `tf.train.Example`, each with its dtype, or with
+                dtype and shape; if not given, a record is the bytes.
+            missing: Of ``"webdataset"``: ``"empty"`` lets a field be empty that a sample lacks.
+            workers: How many processes read the files; with 0 or 1, this process does.
+            engine: As for `submit`.
+            progress: As for `submit`.
+            metadata: As for `submit`.
+
+        Raises:
+            UnsupportedDataError: if a file is damaged, or can be read only from its front; the error names
+                file and place.
+            ConfigurationError: if there is no such file, or this storage may not read there: see the
+                argument `foreign` of `open_storage`.
+        """
+        from yogadl.storage._builds.adopted import adopt
+        from yogadl.storage._builds.options import BuildOptions
+
+        key = DatasetKey(dataset_id, dataset_version)
+        base = None if base_version is None else DatasetKey(dataset_id, base_version)
+        options = BuildOptions(workers, None, False, progress, True, engine, metadata)
+        terms = {"fields": fields, "features": features, "missing": missing}
+        adopt(self._backend, key, paths, format, options, is_read=read, base=base, **terms)
+
+    @explains_names()
+    def refresh(
+        self,
+        dataset_id: str,
+        dataset_version: str,
+        new_version: str,
+        *,
+        workers: int = 0,
+        engine: "Executor | str | None" = None,
+        progress: "bool | Progress | None" = None,
+    ) -> bool:
+        """Build a version of the foreign files of another version as they are now.
+
+        The paths and patterns of the other version are looked up again. Only files that are new or were
+        changed are read, with those that share a part with them.
+
+        Args:
+            dataset_id: The dataset's id.
+            dataset_version: The version that was adopted, or a tag.
+            new_version: The version to build.
+            workers: As for `adopt`.
+            engine: As for `adopt`.
+            progress: As for `adopt`.
+
+        Returns:
+            Whether anything has changed; if not, no version is built.
+
+        Raises:
+            ConfigurationError: if the version was not adopted.
+        """
+        from yogadl.storage._builds.adopted import refresh
+        from yogadl.storage._builds.options import BuildOptions
+
+        key, base = DatasetKey(dataset_id, new_version), DatasetKey(dataset_id, dataset_version)
+        options = BuildOptions(workers, None, False, progress, True, engine)
+        return refresh(self._backend, key, base, options)
 
     def begin(
         self,

@@ -246,7 +246,8 @@ def content_of(receipts: Iterable[Receipt]) -> Content:
     run = RunHash()
     for receipt in parts_in_order:
         run = run.then(receipt.part.index.run)
-    return Content(spec, join_parts([receipt.part for receipt in parts_in_order]), run)
+    is_weak = any(receipt.part.index.is_weak for receipt in parts_in_order)
+    return Content(spec, join_parts([receipt.part for receipt in parts_in_order]), run, is_weak=is_weak)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def compact(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
 
 
 def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callable[[], Any]) -> PlannedBuild:
-    manifest = _newest(backend.catalogue, base).manifest
+    manifest = newest(backend.catalogue, base).manifest
     if _contains(manifest, key, _existing_manifest(backend.catalogue.root, key)):
         which = f"{manifest.key.version!r}" + (f" (the tag {base.version!r})" if base != manifest.key else "")
         what = "is the same version" if manifest.key == key else "has all its records"
@@ -100,7 +100,7 @@ def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callabl
             "twice. If this call is a repetition, there is nothing left to do. To build the version again, "
             "append to an older version"
         )
-    before = _receipts(backend, manifest)
+    before = receipts_of(backend, manifest)
 
     def content(receipts: list[Receipt]) -> Content:
         new = [replace(r, first_record=r.first_record + manifest.records) for r in receipts]
@@ -153,7 +153,7 @@ def warn_if_other_base(catalogue: Catalogue, built: Manifest, base: DatasetKey) 
     last = built.earlier[-1] if built.earlier else None
     base_name = base.version
     try:
-        found = _newest(catalogue, base).manifest
+        found = newest(catalogue, base).manifest
     except DatasetNotFoundError:  # it may have been deleted since
         is_same = last is not None and last.version == base_name
     else:
@@ -171,7 +171,7 @@ def warn_if_other_base(catalogue: Catalogue, built: Manifest, base: DatasetKey) 
     )
 
 
-def _newest(catalogue: Catalogue, key: DatasetKey) -> Published:
+def newest(catalogue: Catalogue, key: DatasetKey) -> Published:
     """Return a version, or the one that a tag names, as the storage has it now, ignoring the mirror.
 
     Raises:
@@ -195,7 +195,7 @@ def _existing_manifest(root: Root, key: DatasetKey) -> Manifest | None:
     return None
 
 
-def _receipts(backend: Backend, manifest: Manifest) -> list[Receipt]:
+def receipts_of(backend: Backend, manifest: Manifest) -> list[Receipt]:
     """Return the receipt of each part of a version.
 
     Raises:
@@ -274,7 +274,7 @@ def _warn_of_varying_shapes(base: Manifest, spec: Spec) -> None:
 
 
 def _compacted(catalogue: Catalogue, base: DatasetKey) -> PlannedBuild:
-    published = _newest(catalogue, base)
+    published = newest(catalogue, base)
     manifest = published.manifest
 
     def content(receipts: list[Receipt]) -> Content:

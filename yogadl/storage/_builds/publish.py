@@ -39,6 +39,8 @@ class Content:
         run: The hash of all records.
         earlier: The versions that it begins with, the oldest first.
         metadata: What the user keeps with the version.
+        is_weak: Whether the hash is of places of foreign values that were not read.
+        aliases: Other fingerprints of the same records.
     """
 
     spec: Spec
@@ -46,6 +48,8 @@ class Content:
     run: RunHash
     earlier: tuple[Earlier, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
+    is_weak: bool = False
+    aliases: tuple[str, ...] = ()
 
 
 def publish(
@@ -85,7 +89,7 @@ def publish(
         key=key,
         spec=content.spec,
         records=content.run.records,
-        fingerprint=fingerprint_of(content.spec, content.run),
+        fingerprint=fingerprint_of(content.spec, content.run, is_weak=content.is_weak),
         table_sha256=table_sha256,
         table_bytes=len(table),
         size_bytes=int(content.table.size_bytes.sum()),
@@ -96,6 +100,8 @@ def publish(
         earlier=content.earlier,
         metadata=content.metadata,
         codecs=tuple(content.table.codecs),
+        container=content.table.container,
+        aliases=content.aliases,
     )
     manifest = shorten_to_limit(made)
     if replaces:

@@ -1,8 +1,10 @@
 """Open a published cache and read its records."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from yogadl._format.rows import HeldRows, PartFiles, Parts
     from yogadl._format.table import PartTable
     from yogadl._format.window import Window
+    from yogadl.storage._files.foreign_stores import ForeignStores
 
 # The advice about damage if there is no second copy.
 REMEDY: Final = "build the dataset again, or restore the file"
@@ -44,6 +47,10 @@ class Published:
 
 class Opener(Protocol):
     """Open caches: in place, or after a download. Picklable."""
+
+    @property
+    def foreign(self) -> "ForeignStores":
+        """The places where foreign files may lie."""
 
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         """Return the manifest of a version as it is now, or ``None`` if there is none.
@@ -312,7 +319,7 @@ class CachedRecords:
     def locality(self) -> Locality:
         """The numbers of parts and bytes in all and on this machine."""
         parts = self.open()[1].parts
-        sizes = parts.table.size_bytes
+        sizes = parts.sizes
         here = sizes if parts.away is None else sizes[parts.away.are_here]
         return Locality(len(sizes), len(here), int(sizes.sum()), int(here.sum()), *self.received)
 
@@ -357,7 +364,14 @@ class CachedRecords:
         return write_plan(self._storage.opener, self.open()[0], name, content)
 
 
-def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool) -> Reader:
+def open_reader(
+    folder: Folder,
+    manifest: Manifest,
+    *,
+    check: bool,
+    mapped: bool,
+    with_foreign: "Callable[[PartTable, PartFiles], PartFiles]",
+) -> Reader:
     """Return a reader of a cache, after a check that all its parts exist and have their sizes.
 
     Args:
@@ -365,6 +379,7 @@ def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool
         manifest: The cache.
         check: Whether each block is compared with its checksum before the first read from it.
         mapped: Whether files may be mapped.
+        with_foreign: Returns the files of the parts together with the foreign files, if there are any.
 
     Raises:
         CacheFormatError: if a file is missing or truncated.
@@ -381,7 +396,10 @@ def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool
                 f"{manifest.key}: part {name.rpartition('/')[2]} {problem}; build the dataset again, or "
                 "restore the file"
             )
-    files = PartPaths(folder, manifest.key.id, table)
+    files: PartFiles = PartPaths(folder, manifest.key.id, table)
+    if len(table.foreign):
+        files = with_foreign(table, files)
+        mapped = mapped and all(map(_can_map_foreign, _folders_of(table)))
     sums = (
         checksums(manifest, table, partial(read_index, folder, manifest.key, table), REMEDY)
         if check
@@ -409,6 +427,15 @@ def new_reader(
     from yogadl._format.checks import CheckedReader
 
     return CheckedReader(sums, manifest.spec, files, maps=maps)
+
+
+def _folders_of(table: "PartTable") -> set[str]:
+    """Return the folders of the foreign files of this machine."""
+    return {os.path.dirname(file.address) for file in table.foreign if file.is_local}
+
+
+def _can_map_foreign(folder: str) -> bool:
+    return network_file_system(Path(folder)) is None
 
 
 def can_map(folder: Folder) -> bool:

@@ -36,7 +36,10 @@ class PartPaths:
         self._table = table
 
     def path(self, part: int) -> str:
-        """Return the path of the part of that number."""
+        """Return the path of the part of that number, or of a foreign file."""
+        own = len(self._table)
+        if part >= own:
+            return self._table.foreign[part - own].address
         return str(self._folder.path(_names.part(self._id, self._table.sha256[part])))
 
     def dictionary(self, sha256: str) -> bytes:

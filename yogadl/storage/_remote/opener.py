@@ -5,6 +5,7 @@ A cache is opened from the mirror, after a download to the mirror, or by range.
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -34,7 +35,8 @@ from yogadl.storage._remote.requests import Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
-    from yogadl._format.rows import Parts
+    from yogadl._format.rows import PartFiles, Parts
+    from yogadl.storage._files.foreign_stores import ForeignStores
     from yogadl.storage._remote.planning import Planner
 
 import inspect
@@ -131,6 +133,7 @@ class MirrorOpener:
         fill: Whether to fill the mirror with versions that are read.
         spending: Counts requests for ranges.
         verify: Whether ranges are compared with their checksums.
+        buckets: See `ForeignStores`.
     """
 
     def __init__(
@@ -141,7 +144,9 @@ class MirrorOpener:
         fill: Fill = "auto",
         spending: Spending | None = None,
         verify: Verify = None,
+        buckets: tuple[tuple[str, Bucket], ...] = (),
     ) -> None:
+        self._buckets = buckets
         self.mirror = mirror
         self._bucket = bucket
         self._root, self._hurried = BucketRoot(bucket), BucketRoot(bucket.hurried())
@@ -152,8 +157,17 @@ class MirrorOpener:
         self._has_warned_of_store = False
 
     def __reduce__(self) -> Any:
-        options = self._is_mapped, self._fill, self._spending, self._verify
+        options = self._is_mapped, self._fill, self._spending, self._verify, self._buckets
         return MirrorOpener, (self._bucket, self.mirror, *options)
+
+    @property
+    def foreign(self) -> "ForeignStores":
+        """The places where foreign files may lie."""
+        from yogadl.storage._files.foreign_stores import (
+            ForeignStores,  # only versions of foreign files need it
+        )
+
+        return ForeignStores(False, self._buckets)
 
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         """Return the manifest of a version as it is now, or ``None`` if there is none.
@@ -225,13 +239,14 @@ class MirrorOpener:
             cache.close()
             raise
         maps = self._is_mapped and can_map(cache.folder)
-        if not missing_bytes and has_indexes == check:
+        if not missing_bytes and has_indexes == check and not len(cache.table.foreign):
             whole = checksums(manifest, cache.table, cache.index, _REMEDY) if check else None
             return new_reader(manifest, cache.table, cache, whole, maps=maps)
         sums, policy = self._sums(manifest, cache.table, check=check), FillPolicy(self._fill, self._warn_full)
         files = RangedCache(
-            self._bucket, manifest, cache.table, self._spending, sums, (cache, are_here), policy
-        )
+            self._bucket, manifest, cache.table, self._spending, sums, (cache, are_here), policy,
+            self._foreign_of(cache.table),
+        )  # fmt: skip
         return new_reader(manifest, cache.table, files, sums if check else None, maps=maps)
 
     def _hold(self, manifest: Manifest) -> MirroredCache:
@@ -249,8 +264,12 @@ class MirrorOpener:
         root = MirroredRoot(self._bucket, self.mirror)
         table = table_to_read(root, manifest)
         sums = self._sums(manifest, table, check=check)
-        files = RangedCache(self._bucket, manifest, table, self._spending, sums)
+        foreign = self._foreign_of(table)
+        files = RangedCache(self._bucket, manifest, table, self._spending, sums, foreign=foreign)
         return new_reader(manifest, table, files, sums if check else None, maps=False)
+
+    def _foreign_of(self, table: PartTable) -> "ForeignStores | None":
+        return self.foreign if len(table.foreign) else None
 
     def _warn_full(self, what: str, error: StorageError) -> None:
         """Log that the mirror has no room, once in this process."""
@@ -346,6 +365,7 @@ def remote_backend(
     fill: Fill = "auto",
     spending: Spending | None = None,
     verify: Verify = None,
+    buckets: tuple[tuple[str, Bucket], ...] = (),
 ) -> Backend:
     """Return the backend of a storage in a bucket, shared by any number of machines without a server.
 
@@ -359,6 +379,7 @@ def remote_backend(
         fill: Whether to fill the mirror with versions that are read.
         spending: Counts requests for ranges.
         verify: Whether ranges are compared with their checksums.
+        buckets: See `ForeignStores`.
 
     Raises:
         ConfigurationError: if `verify` has another value.
@@ -366,7 +387,7 @@ def remote_backend(
     if verify not in (None, "block"):
         raise ConfigurationError(f"verify must be None or 'block', not {verify!r}")
     root = MirroredRoot(bucket, mirror)
-    opener = MirrorOpener(bucket, mirror, mapped, fill, spending, verify)
+    opener = MirrorOpener(bucket, mirror, mapped, fill, spending, verify, buckets)
     make_coordinator = partial(_leases, root, bucket, mirror, policy, exclusive)
     return Backend(Catalogue(root, opener), make_coordinator, PART_BYTES)
 
@@ -381,6 +402,16 @@ def _leases(
     return LeaseCoordinator(
         root, leases, probe=partial(check_conditions, bucket) if exclusive else None, changed=changed
     )
+
+
+def files_with_foreign(
+    manifest: Manifest, table: PartTable, own: "PartFiles", foreign: "ForeignStores"
+) -> "PartFiles":
+    """Return the files of a version in a folder together with its foreign files."""
+    if all(file.is_local for file in table.foreign):
+        return own
+    nowhere = LocalBucket(Path(os.devnull))  # of the parts, which are all here
+    return RangedCache(nowhere, manifest, table, Spending(), foreign=foreign, own=own)
 
 
 # The bucket class of each scheme, called with the bucket's name, a prefix and options.

@@ -134,8 +134,8 @@ class BlockPlaces:
 
     def __init__(self, sums: "Checksums") -> None:
         self._sums = sums
-        self._first = running_sums(sums.table.size_bytes)  # the start of each part if all parts were joined
-        keys = self._first[sums.part] + sums.position
+        self._first = running_sums(sums.table.file_bytes())  # the start of each file if all were joined
+        keys = self._first[sums.file] + sums.position
         full = np.flatnonzero(sums.length)
         self._blocks = full[np.argsort(keys[full])]
         self._keys = keys[self._blocks]
@@ -148,7 +148,7 @@ class BlockPlaces:
         """
         sums, blocks = self._sums, self.blocks_at(parts, positions)
         ends = sums.position[blocks] + sums.length[blocks]
-        is_inside = (sums.part[blocks] == parts) & (sums.position[blocks] <= positions)
+        is_inside = (sums.file[blocks] == parts) & (sums.position[blocks] <= positions)
         if not (is_inside & (positions + lengths <= ends)).all():
             raise CacheFormatError("a range is not within one block; build the dataset again")
         return blocks
@@ -161,7 +161,7 @@ class BlockPlaces:
     def where(self, blocks: Sequence[int] | Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """Return the part, the position and the length of each of these blocks."""
         numbers, sums = np.asarray(blocks, np.int64), self._sums
-        return sums.part[numbers], sums.position[numbers], sums.length[numbers]
+        return sums.file[numbers], sums.position[numbers], sums.length[numbers]
 
 
 def new_blocks(
@@ -210,7 +210,7 @@ class _RangeCounter:
         self.rows = self.pages = np.zeros(2, np.int64)
         self.gap_bytes: int | None = None
         self._table = table
-        self._pages = Pages(table.size_bytes)
+        self._pages = Pages(table.file_bytes())
         self._kept: set[int] = set()
 
     @property
@@ -332,7 +332,7 @@ class Planner:
         numbers = range(len(self._table.fields)) if fields is None else fields
         self._fields.update(numbers)
         parts, rows = self._parts.locate(indices)
-        away = self._parts.are_away(parts)
+        away = self._parts.are_records_away(parts)
         if away is None:
             return
         indices, parts, rows = indices[away], parts[away], rows[away]
@@ -347,22 +347,29 @@ class Planner:
                 keeps_pages = number in self._parts.fields_with_kept_pages and size <= KEPT_ROW_BYTES
                 positions = field.rows_position[blocks[chosen]] + within[chosen] * size
                 lengths = np.full(len(chosen), size)
-                self._counter.announce(parts[chosen], positions, lengths, keeps_pages=keeps_pages)
+                self._announce(parts[chosen], positions, lengths, keeps_pages=keeps_pages)
             varying = np.flatnonzero(field.varying[parts])
             if len(varying):
-                positions, lengths = self._values(number, indices[varying])
-                self._counter.announce(parts[varying], positions, lengths, keeps_pages=False)
+                values = self._values(number, parts[varying], indices[varying])
+                self._announce(*values, keeps_pages=False)
 
-    def _values(self, number: int, indices: Int64s) -> tuple[Int64s, Int64s]:
-        """Return estimates of the positions of these values in their parts, and of their lengths."""
+    def _announce(self, files: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
+        away = self._parts.are_away(files)
+        if away is not None:
+            self._counter.announce(files[away], positions[away], lengths[away], keeps_pages=keeps_pages)
+
+    def _values(self, number: int, parts: Int64s, indices: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """Return the files of these values, and estimates of their positions there and of their lengths."""
         field, (firsts, counts) = self._table.fields[number], self._heap(number)
         if not len(firsts):
-            return np.zeros_like(indices), np.zeros_like(indices)
+            return parts, np.zeros_like(indices), np.zeros_like(indices)
         block = np.maximum(np.searchsorted(firsts, indices, side="right") - 1, 0)
         each = field.heap_length[block] / counts[block]
         before = np.clip(indices - firsts[block], 0, counts[block])
         starts = (before * each).astype(np.int64)
-        return field.heap_position[block] + starts, ((before + 1) * each).astype(np.int64) - starts
+        files = field.heap_file[block]
+        files = np.where(files < 0, parts, files + len(self._table))
+        return files, field.heap_position[block] + starts, ((before + 1) * each).astype(np.int64) - starts
 
     def _heap(self, number: int) -> tuple[Int64s, Int64s]:
         """Return the first record of each heap block of a field, and its number of records with values."""
@@ -403,7 +410,7 @@ class Planner:
 
     def by_mirror(self) -> tuple[int, int, int]:
         """Return requests and bytes to download the parts that are not here, and the size of all parts."""
-        sizes = self._table.size_bytes
+        sizes = self._parts.sizes
         if self._parts.away is None:
             return 0, 0, 0
         away = sizes[self._parts.away.are_away]

@@ -4,6 +4,7 @@ import logging
 import os
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import in_words
 from yogadl._core.protocols import Int64s
+from yogadl._format.foreign import ForeignFile
 from yogadl._format.manifest import Manifest
-from yogadl._format.rows import PartRemovedError
+from yogadl._format.rows import PartFiles, PartRemovedError
 from yogadl._format.table import PartTable
 from yogadl.errors import StorageError
 from yogadl.storage import _names
@@ -27,8 +29,39 @@ from yogadl.storage._remote.requests import Pins, Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
+    from yogadl.storage._files.foreign_stores import ForeignStores
 
 _log = logging.getLogger("yogadl")
+
+
+def _foreign_places(table: PartTable, foreign: "ForeignStores | None") -> list[tuple[Bucket, str] | None]:
+    """Return bucket and name of each foreign file; ``None`` for a file of this machine.
+
+    Raises:
+        ConfigurationError: if the storage may not read there.
+    """
+    if not len(table.foreign):
+        return []
+    assert foreign is not None
+    return [foreign.place(file.address) for file in table.foreign]
+
+
+def _place_of(
+    bucket: Bucket,
+    dataset_id: str,
+    sha256: Sequence[str],
+    places: Sequence[tuple[Bucket, str] | None],
+    part: int,
+) -> tuple[Bucket, str]:
+    if part < len(sha256):
+        return bucket, _names.part(dataset_id, sha256[part])
+    place = places[part - len(sha256)]
+    assert place is not None  # a file of this machine is never away
+    return place
+
+
+def _foreign_file(table: PartTable, number: int) -> ForeignFile | None:
+    return None if number < len(table) else table.foreign[number - len(table)]
 
 
 class RangedCache:
@@ -44,9 +77,12 @@ class RangedCache:
         sums: The checksums of the blocks, or ``None`` if ranges are not compared.
         mirrored: The mirror's files of the cache, and whether each part is there, or ``None``.
         policy: Whether to fill the mirror while a stream reads.
+        foreign: Where its foreign files lie, if it has any.
+        own: The files of its parts, if all are on this machine without a mirror.
 
     Attributes:
-        are_away: Whether each part is away, not on this machine. Parts may arrive at any time.
+        are_away: Whether each part, and each foreign file, is away, not on this machine. Parts may arrive at
+            any time.
         sums: The checksums of the blocks, or ``None`` if ranges are not compared.
     """
 
@@ -59,21 +95,28 @@ class RangedCache:
         sums: "Checksums | None" = None,
         mirrored: tuple[MirroredCache, NDArray[np.bool_]] | None = None,
         policy: FillPolicy | None = None,
+        foreign: "ForeignStores | None" = None,
+        own: PartFiles | None = None,
     ) -> None:
         self.table = table
+        self._own = own
         self.sums = sums
         self._mirrored = None if mirrored is None else mirrored[0]
         self._policy = policy or FillPolicy("never")
-        self.are_away: NDArray[np.bool_] = np.ones(len(table), bool) if mirrored is None else ~mirrored[1]
-        sha256, dataset_id = table.sha256, manifest.key.id
+        dataset_id = manifest.key.id
         self._bucket, self._id = bucket, dataset_id
+        places = _foreign_places(table, foreign)
+        are_here = np.full(len(table), own is not None) if mirrored is None else mirrored[1]
+        self.are_away: NDArray[np.bool_] = ~np.concatenate(
+            [are_here, np.array([place is None for place in places], bool)]
+        )
         self._ranges = Ranges(
-            bucket,
-            lambda part: _names.part(dataset_id, sha256[part]),
-            table.size_bytes,
+            partial(_place_of, bucket, dataset_id, table.sha256, places),
+            table.file_bytes(),
             spending,
             # If blocks are compared with their checksums, objects need no check of their pins.
-            Pins(bucket, dataset_id, table, manifest.table_sha256) if sums is None else None,
+            Pins(bucket, dataset_id, table, manifest.table_sha256) if sums is None and own is None else None,
+            partial(_foreign_file, table),
         )
         self._reading = self._ranges if sums is None else CheckedRanges(self._ranges, sums)
         self._window_reader = WindowReader(self._ranges)
@@ -97,7 +140,10 @@ class RangedCache:
     @property
     def are_here(self) -> NDArray[np.bool_]:
         """Whether each part is on this machine by now, whichever process has downloaded it."""
-        return ~self.are_away if self._mirrored is None else ~self.are_away | self._mirrored.are_here()
+        found: NDArray[np.bool_] = ~self.are_away
+        if self._mirrored is not None:
+            found[: len(self.table)] |= self._mirrored.are_here()
+        return found
 
     def path(self, part: int) -> str:
         """Return the path of the file of a part that is here; a file that was removed is downloaded again.
@@ -105,6 +151,11 @@ class RangedCache:
         Raises:
             PartRemovedError: if the mirror has no room for it now; the part is then read by range.
         """
+        foreign = _foreign_file(self.table, part)
+        if foreign is not None:
+            return foreign.address
+        if self._own is not None:
+            return self._own.path(part)
         assert self._mirrored is not None
         try:
             return self._mirrored.path(part)
@@ -120,8 +171,9 @@ class RangedCache:
         Raises:
             CacheFormatError: if it is missing or altered.
         """
-        if self._mirrored is not None:
-            return self._mirrored.dictionary(sha256)
+        files = self._own or self._mirrored
+        if files is not None:
+            return files.dictionary(sha256)
         return read_dictionary(BucketRoot(self._bucket), self._id, sha256)
 
     def will_read(self, records: int, *, held_bytes: int | None) -> None:

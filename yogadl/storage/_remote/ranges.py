@@ -16,8 +16,10 @@ import numpy as np
 
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
+from yogadl._format.foreign import ForeignFile
 from yogadl._format.table import running_sums
 from yogadl.errors import CacheFormatError, StorageError
+from yogadl.storage._files.foreign_stores import read_far
 from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
 from yogadl.storage._remote.planning import (
     AHEAD_BYTES,
@@ -54,11 +56,11 @@ class Ranges:
     """Read ranges of a cache's parts. Safe to use from several threads, and after a fork; not picklable.
 
     Args:
-        bucket: The bucket of the parts.
-        name_of: Returns the name of a part's object.
-        sizes: The size of each part.
+        place_of: Returns the bucket and the name of the object of a part, or of a foreign file.
+        sizes: The size of each of them.
         spending: Counts requests and bytes, and enforces limits.
         pins: The pins of the published objects, or ``None`` to skip the check.
+        foreign_file: Returns the foreign file of a number, or ``None`` if it is that of a part.
 
     Attributes:
         requests: The number of requests that this process has made.
@@ -67,14 +69,14 @@ class Ranges:
 
     def __init__(
         self,
-        bucket: Bucket,
-        name_of: Callable[[int], str],
+        place_of: Callable[[int], tuple[Bucket, str]],
         sizes: Int64s,
         spending: Spending,
         pins: Pins | None = None,
+        foreign_file: Callable[[int], ForeignFile | None] = lambda part: None,
     ) -> None:
-        self._bucket = bucket
-        self._name_of = name_of
+        self._place_of = place_of
+        self._foreign_file = foreign_file
         self._sizes = sizes
         self._spending = spending
         self._pins = pins
@@ -271,35 +273,40 @@ class Ranges:
     def _content(self, wanted: Extent) -> bytes | memoryview:
         """Request a range."""
         part, size_bytes = wanted.part, int(self._sizes[wanted.part])
-        name = self._name_of(part)
+        bucket, name = self._place_of(part)
+        foreign = self._foreign_file(part)
         self._spending.take_request()
+        if foreign is not None:
+            content = read_far(foreign, bucket, name, wanted.start, wanted.size_bytes)
+            self._count(len(content))
+            return content
         tag = self._tags.get(part)
-        piece = self._bucket.fetch_range(name, wanted.start, wanted.stop, tag=tag)
+        piece = bucket.fetch_range(name, wanted.start, wanted.stop, tag=tag)
         if piece is None:
             raise CacheFormatError(
-                f"{name} is missing in {self._bucket!r}, though a manifest names it: the version was removed "
+                f"{name} is missing in {bucket!r}, though a manifest names it: the version was removed "
                 "and pruned, or the object was; fetch it again, or build the dataset again"
             )
         if piece.object.size_bytes != size_bytes:
             raise CacheFormatError(
-                f"{name} in {self._bucket!r} has {piece.object.size_bytes} bytes, not {size_bytes}: it was "
+                f"{name} in {bucket!r} has {piece.object.size_bytes} bytes, not {size_bytes}: it was "
                 "truncated or altered there; build the dataset again, or restore the object"
             )
         if len(piece.content) != wanted.size_bytes:
             raise StorageError(
                 errno.EIO,
-                f"{self._bucket!r} gave {len(piece.content)} bytes of the {wanted.size_bytes} of {name} from "
+                f"{bucket!r} gave {len(piece.content)} bytes of the {wanted.size_bytes} of {name} from "
                 f"{wanted.start} on: try again; if it happens again, the store loses bytes",
             )
         if tag is None:
-            self._check_published(part, name, piece.object.tag)
+            self._check_published(part, bucket, name, piece.object.tag)
         # Requests that were made before the first answer have no tag, so their answers are compared here.
         if self._tags.setdefault(part, piece.object.tag) != piece.object.tag:
-            raise replaced(self._bucket.url, name)
+            raise replaced(bucket.url, name)
         self._count(len(piece.content))
         return piece.content
 
-    def _check_published(self, part: int, name: str, tag: str) -> None:
+    def _check_published(self, part: int, bucket: Bucket, name: str, tag: str) -> None:
         """Raise `ReplacedError` unless the part's object with this tag has the bytes of the part."""
         if self._pins is None or self._pins.is_published(part, tag):
             return
@@ -312,7 +319,7 @@ class Ranges:
         if not is_right:
             raise ReplacedError(
                 errno.ESTALE,
-                f"{name} in {self._bucket!r} is not the object that was published, and has other bytes than "
+                f"{name} in {bucket!r} is not the object that was published, and has other bytes than "
                 "its name says: it was replaced there; restore the object, or build the dataset again",
             )
 

@@ -1,0 +1,388 @@
+"""Adopt foreign files: a source whose records stay where they lie, and versions of what has changed."""
+
+import hashlib
+import importlib
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from yogadl._core.key import DatasetKey
+from yogadl._core.spec import Spec
+from yogadl._foreign.blocks import Columns, columns_of
+from yogadl._foreign.file_reader import Format
+from yogadl._format.foreign import ForeignFile
+from yogadl._format.manifest import Manifest
+from yogadl._sources.partitioned import Partition, PartitionedSource
+from yogadl._sources.sources import NO_RECORDS, Source
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+from yogadl.storage._builds.build import PlannedBuild, content_of
+from yogadl.storage._builds.building import build_version
+from yogadl.storage._builds.growth import append, earlier_of, newest, receipts_of
+from yogadl.storage._builds.options import BuildOptions
+from yogadl.storage._builds.publish import Content
+from yogadl.storage._builds.receipts import Receipt
+from yogadl.storage._catalogue.backend import Backend
+from yogadl.storage._files.foreign_stores import ForeignStores
+
+# The class of each format, and the options that it takes.
+FORMATS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
+    "arrow": ("arrow", "Arrow", ("fields",)),
+    "jsonl": ("lines", "Lines", ()),
+    "mds": ("mds", "MDS", ("fields",)),
+    "megatron": ("megatron", "Megatron", ()),
+    "npy": ("npy", "Npy", ()),
+    "tfrecord": ("tfrecord", "TFRecord", ("features",)),
+    "webdataset": ("webdataset", "WebDataset", ("fields", "missing")),
+}
+# Files are adopted in groups, each by one task: of about this many groups, and of groups of such sizes.
+_GROUPS: Final = 48
+_LEAST_GROUP_BYTES: Final = 64 * 2**20
+_MOST_GROUP_BYTES: Final = 2**30
+_LEAST_UNREAD_FILES: Final = 64  # of a group whose files are not read
+_ADOPTED: Final = "adopted"  # the entry in the manifest's description of the builder
+
+
+class AdoptedSource(PartitionedSource):
+    """The records of foreign files, whose values are not copied. Picklable.
+
+    Args:
+        stores: Reads the files.
+        format: The format, with its fields.
+        groups: The files, in the groups that tasks adopt.
+        is_read: Whether all bytes are read, and hashed.
+        provenance: What the manifest says of the files.
+    """
+
+    def __init__(
+        self,
+        stores: ForeignStores,
+        format: Format,
+        groups: Sequence[Sequence[ForeignFile]],
+        *,
+        is_read: bool,
+        provenance: Mapping[str, Any],
+    ) -> None:
+        self._stores = stores
+        self._format = format
+        self._groups = groups
+        self._is_read = is_read
+        self.provenance = dict(provenance)
+        files = [[file.address, file.size_bytes, file.tag] for group in groups for file in group]
+        text = json.dumps([files, repr(format), is_read])
+        self.origin: Any = hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def partitions(self) -> int:
+        """The number of groups."""
+        return len(self._groups)
+
+    @property
+    def spec(self) -> Spec:  # type: ignore[override]
+        """The structure of a record."""
+        return self._format.spec
+
+    def partition(self, number: int) -> Partition:
+        """Return one group."""
+        return _Group(self._stores, self._format, self._groups[number], self._is_read)
+
+    def chunks(self, start: int = 0) -> Iterator[Any]:
+        """Refuse to be read as one: the build writes groups."""
+        raise AssertionError("foreign files are adopted in groups")
+
+
+class _Group(Partition):
+    """Some foreign files, which one task adopts."""
+
+    def __init__(
+        self, stores: ForeignStores, format: Format, files: Sequence[ForeignFile], is_read: bool
+    ) -> None:
+        self._stores = stores
+        self._format = format
+        self._files = files
+        self._is_read = is_read
+        self.spec = format.spec
+
+    def __str__(self) -> str:
+        first, others = self._files[0].address, len(self._files) - 1
+        return f"{first} and {others} more" if others else first
+
+    @property
+    def stamp(self) -> str:
+        """A text that differs if a file differs."""
+        return hashlib.sha256("".join(file.sha256 for file in self._files).encode()).hexdigest()
+
+    def source(self) -> Source | None:
+        """Open the files; ``None`` if they have no records."""
+        columns = self._columns()
+        first = next(columns, None)
+        return None if first is None else _Located(self.spec, itertools.chain([first], columns))
+
+    def _columns(self) -> Iterator[Columns]:
+        for file in self._files:
+            reader = self._stores.reader(file, is_read=self._is_read)
+            for batch in self._format.batches(reader):
+                yield from columns_of(batch, self.spec, reader, is_read=self._is_read)
+
+
+class _Located:
+    """Records that are given once, as a source."""
+
+    length = None
+    can_start_anywhere = False
+
+    def __init__(self, spec: Spec, columns: Iterator[Any]) -> None:
+        self.spec = spec
+        self._columns = columns
+
+    def chunks(self, start: int = 0) -> Iterator[Any]:
+        """Yield the records."""
+        return self._columns
+
+
+def format_named(name: str, *, is_read: bool, **options: Any) -> Format:
+    """Return a format with the options that are given, those that are not None.
+
+    Raises:
+        ConfigurationError: if there is no such format, or it does not take an option.
+    """
+    if name not in FORMATS:
+        raise ConfigurationError(f"there is no format {name!r:.100}: give one of {', '.join(FORMATS)}")
+    module, kind, takes = FORMATS[name]
+    given = {option: value for option, value in options.items() if value is not None}
+    unknown = sorted(given.keys() - set(takes))
+    if unknown:
+        raise ConfigurationError(f"{', '.join(unknown)}: no option of the format {name!r}")
+    if isinstance(given.get("fields"), Iterable) and not isinstance(given["fields"], str):
+        given["fields"] = tuple(given["fields"])
+    if name == "tfrecord":
+        given["checks_data"] = is_read
+    made: Format = getattr(importlib.import_module(f"yogadl._foreign.{module}"), kind)(**given)
+    return made
+
+
+def adopt(
+    backend: Backend,
+    key: DatasetKey,
+    paths: Any,
+    format: str,
+    options: BuildOptions,
+    *,
+    is_read: bool,
+    base: DatasetKey | None = None,
+    **terms: Any,
+) -> None:
+    """Build a version of foreign files: see `CacheStorage.adopt`."""
+    if base is None:
+        build_version(backend, key, lambda: source_of(backend, paths, format, is_read, **terms), options)
+        return
+    append(backend, key, lambda: _added(backend, base, paths, format, is_read, **terms), base, options)
+
+
+def source_of(backend: Backend, paths: Any, format: str, is_read: bool, **terms: Any) -> AdoptedSource:
+    """Return the source of foreign files.
+
+    Raises:
+        ConfigurationError: if there are none, or this storage may not read there.
+    """
+    stores: ForeignStores = backend.catalogue.opener.foreign
+    patterns = checked_paths(paths)
+    made = format_named(format, is_read=is_read, **terms)
+    files = _listed(stores, patterns, made)
+    said = {name: value for name, value in terms.items() if value is not None}
+    provenance = {_ADOPTED: {"paths": patterns, "format": format, "read": is_read, "options": _plain(said)}}
+    return _source(stores, made, files, is_read, provenance)
+
+
+def _plain(options: dict[str, Any]) -> Any:
+    """Return options as JSON can hold them."""
+    return json.loads(json.dumps(options, default=lambda leaf: leaf.to_json()))
+
+
+def checked_paths(paths: Any) -> list[str]:
+    """Return paths as texts; those of local files absolute.
+
+    Raises:
+        ConfigurationError: if they are none.
+    """
+    one = isinstance(paths, str | os.PathLike)
+    if not one and (isinstance(paths, bytes) or not isinstance(paths, Iterable)):
+        raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
+    found = [os.fspath(path) for path in ([paths] if one else paths)]
+    if not found or not all(isinstance(path, str) and path for path in found):
+        raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
+    return [path if "://" in path else _absolute(path) for path in found]
+
+
+def _absolute(path: str) -> str:
+    absolute = os.path.abspath(os.path.expanduser(path))
+    return f"{absolute}/" if path.endswith("/") else absolute
+
+
+def _listed(stores: ForeignStores, patterns: Sequence[str], format: Format) -> list[ForeignFile]:
+    """Return the files of all patterns, in order."""
+    found: dict[str, ForeignFile] = {}
+    for pattern in patterns:
+        for file in _of_index(stores, pattern, format) or stores.listed(pattern, format.matches):
+            if file.address in found:
+                raise ConfigurationError(f"{file.address} is named twice: give each file once")
+            found[file.address] = file
+    return list(found.values())
+
+
+def _of_index(stores: ForeignStores, pattern: str, format: Format) -> list[ForeignFile]:
+    """Return the files that the list in a folder names, if the format has such a list; else none."""
+    name: str | None = getattr(format, "index_name", None)
+    if name is None or "*" in pattern:
+        return []
+    index = pattern if pattern.endswith(f"/{name}") else f"{pattern.rstrip('/')}/{name}"
+    found = stores.look_up(index)
+    if found is None:
+        return []
+    listed: Any = format
+    content = bytes(stores.reader(found, is_read=True).read(0, found.size_bytes))
+    folder = index.rpartition("/")[0]
+    known = {file.address: file for file in stores.listed(f"{folder}/", format.matches)}
+    files = []
+    for shard, size_bytes in listed.shards_of(content):
+        file = known.get(f"{folder}/{shard}")
+        if file is None or file.size_bytes != size_bytes:
+            state = "is missing" if file is None else f"has {file.size_bytes} bytes, not {size_bytes}"
+            raise UnsupportedDataError(f"{folder}/{shard}, which {name} names, {state}")
+        files.append(file)
+    return files
+
+
+def _source(
+    stores: ForeignStores,
+    format: Format,
+    files: Sequence[ForeignFile],
+    is_read: bool,
+    provenance: Mapping[str, Any],
+) -> AdoptedSource:
+    if not files:
+        raise UnsupportedDataError(NO_RECORDS)
+    found = format.of_first_file(stores.reader(files[0], is_read=is_read))
+    return AdoptedSource(stores, found, _grouped(files, is_read), is_read=is_read, provenance=provenance)
+
+
+def _grouped(files: Sequence[ForeignFile], is_read: bool) -> list[list[ForeignFile]]:
+    """Return the files in groups that follow each other."""
+    total_bytes = sum(file.size_bytes for file in files)
+    size_bytes = min(max(total_bytes // _GROUPS, _LEAST_GROUP_BYTES), _MOST_GROUP_BYTES)
+    count = 1 if is_read else max(_LEAST_UNREAD_FILES, len(files) // _GROUPS)
+    groups: list[list[ForeignFile]] = []
+    group_bytes = 0
+    for file in files:
+        is_full = group_bytes >= size_bytes if is_read else len(groups[-1:]) and len(groups[-1]) >= count
+        if not groups or is_full:
+            groups.append([])
+            group_bytes = 0
+        groups[-1].append(file)
+        group_bytes += file.size_bytes
+    return groups
+
+
+def _adopted_entry(manifest: Manifest) -> dict[str, Any]:
+    """Return what a manifest says of the files that its version was adopted from.
+
+    Raises:
+        ConfigurationError: if it was not adopted.
+    """
+    entry = manifest.builder.get(_ADOPTED)
+    if not isinstance(entry, dict):
+        raise ConfigurationError(
+            f"{manifest.key} was not adopted from foreign files, so there is nothing to refresh it from"
+        )
+    return entry
+
+
+def _added(
+    backend: Backend, base: DatasetKey, paths: Any, format: str, is_read: bool, **terms: Any
+) -> AdoptedSource:
+    """Return the source of files that are appended to a version."""
+    source = source_of(backend, paths, format, is_read, **terms)
+    entry = newest(backend.catalogue, base).manifest.builder.get(_ADOPTED)
+    if isinstance(entry, dict):
+        own = source.provenance[_ADOPTED]
+        if {**entry, "paths": 0} != {**own, "paths": 0}:
+            raise ConfigurationError(
+                f"{base} was adopted with {_described(entry)}, these files are with {_described(own)}: give "
+                "the same, or adopt all files together"
+            )
+        source.provenance[_ADOPTED] = {**own, "paths": [*entry["paths"], *own["paths"]]}
+    return source
+
+
+def _described(entry: Mapping[str, Any]) -> str:
+    return (
+        f"format={entry.get('format')!r:.40}, read={entry.get('read')!r:.40}, {entry.get('options')!r:.200}"
+    )
+
+
+def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildOptions) -> bool:
+    """Build a version of a version's files as they are now: see `CacheStorage.refresh`."""
+    manifest = newest(backend.catalogue, base).manifest
+    entry = _adopted_entry(manifest)
+    stores: ForeignStores = backend.catalogue.opener.foreign
+    is_read = bool(entry["read"])
+    made = format_named(entry["format"], is_read=is_read, **_options_of(entry))
+    files = _listed(stores, checked_paths(entry["paths"]), made)
+    receipts = receipts_of(backend, manifest)
+    kept = _unchanged(receipts, files)
+    new = [file for file in files if file not in {each for run in kept for each in files_of(run)}]
+    was_whole = [receipt for run in kept for receipt in run] == receipts
+    if not new and was_whole:
+        return False
+    if not new and kept:  # files were removed; a build has records of its own
+        new = files_of(kept.pop(min(range(len(kept)), key=lambda number: len(kept[number]))))
+    places = {file: number for number, file in enumerate(files)}
+    continues = was_whole and all(places[file] >= len(files) - len(new) for file in new)
+
+    def content(built: list[Receipt]) -> Content:
+        every = [receipt for run in kept for receipt in run] + built
+        every.sort(key=lambda receipt: places[receipt.part.index.foreign[0]])
+        found = content_of(every)
+        earlier = earlier_of(manifest) if continues else ()
+        return replace(found, earlier=earlier, metadata=manifest.metadata)
+
+    def data() -> PlannedBuild:
+        source = _source(stores, made, new, is_read, {_ADOPTED: entry})
+        return PlannedBuild(source, content=content)
+
+    build_version(backend, key, data, options)
+    return True
+
+
+def _options_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in entry["options"].items()
+    }
+
+
+def files_of(receipts: Iterable[Receipt]) -> list[ForeignFile]:
+    """Return the foreign files of parts, in order."""
+    return list(dict.fromkeys(file for receipt in receipts for file in receipt.part.index.foreign))
+
+
+def _unchanged(receipts: Sequence[Receipt], files: Sequence[ForeignFile]) -> list[list[Receipt]]:
+    """Return the runs of parts whose files are all as they were, and follow each other as they did.
+
+    A run has no file that a part outside of it has, too.
+    """
+    places = {file: number for number, file in enumerate(files)}
+    runs: list[list[Receipt]] = []
+    for receipt in receipts:
+        own = set(receipt.part.index.foreign)
+        if runs and own & set(runs[-1][-1].part.index.foreign):
+            runs[-1].append(receipt)
+        else:
+            runs.append([receipt])
+    kept = []
+    for run in runs:
+        numbers = [places.get(file, -1) for file in files_of(run)]
+        if numbers and numbers[0] >= 0 and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+            kept.append(run)
+    return kept

@@ -1,0 +1,232 @@
+"""Find, list and read foreign files: local files, and objects of the buckets that a storage permits."""
+
+import glob
+import os
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from yogadl._core.frozen import frozen
+from yogadl._core.printable import without_secrets
+from yogadl._foreign.file_reader import FileReader
+from yogadl._format.foreign import ForeignFile
+from yogadl._format.window import changed_foreign, open_foreign, read_at
+from yogadl.errors import ConfigurationError, StorageError
+from yogadl.storage._objects.bucket import Bucket, ReplacedError
+
+# The bytes that are fetched at once, of files that are read whole and of others: from a disk, from a bucket.
+_WINDOW_BYTES: Final = 4 * 2**20
+_LOCAL_HEADER_BYTES: Final = 16 * 2**10
+_FAR_HEADER_BYTES: Final = 2**20
+_WILD: Final = re.compile(r"[*?\[]")
+_BRACES: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_MOST_EXPANDED: Final = 10**6
+
+
+@frozen
+class ForeignStores:
+    """The places where the foreign files of a storage may lie. Picklable.
+
+    Args:
+        has_local: Whether they may be files of this machine.
+        buckets: The prefixes of permitted URLs, each with a bucket whose objects they name.
+    """
+
+    has_local: bool
+    buckets: tuple[tuple[str, Bucket], ...] = ()
+
+    def place(self, address: str) -> tuple[Bucket, str] | None:
+        """Return bucket and name of an object; ``None`` for a file of this machine.
+
+        Raises:
+            ConfigurationError: if this storage may not read there.
+        """
+        if "://" not in address:
+            if self.has_local:
+                return None
+            raise ConfigurationError(
+                f"{address} is a file of a machine, which a version in a bucket may not name: use a storage "
+                "in a folder, or give the URL of an object"
+            )
+        for prefix, bucket in self.buckets:
+            if address.startswith(f"{prefix}/"):
+                return bucket, address[len(prefix) + 1 :]
+        raise ConfigurationError(
+            f"{without_secrets(address)} lies outside of what this storage may read: open it with "
+            f"open_storage(..., foreign={{{address.rpartition('/')[0]!r}: {{}}}}), with the options of that "
+            "bucket in the inner dict"
+        )
+
+    def reader(self, file: ForeignFile, *, is_read: bool) -> FileReader:
+        """Return a reader of a file, which raises an error if the file is not the one that is meant.
+
+        Args:
+            file: The file.
+            is_read: Whether most of its bytes are going to be read.
+        """
+        place = self.place(file.address)
+        header_bytes = _LOCAL_HEADER_BYTES if place is None else _FAR_HEADER_BYTES
+        fetch = partial(_read_local, file) if place is None else partial(read_far, file, *place)
+        window_bytes = _WINDOW_BYTES if is_read else header_bytes
+        return FileReader(file, fetch, window_bytes=window_bytes, sibling=partial(self._sibling, file))
+
+    def _sibling(self, file: ForeignFile, name: str) -> FileReader | None:
+        found = self.look_up(f"{file.address.rpartition('/')[0]}/{name}")
+        return None if found is None else self.reader(found, is_read=True)
+
+    def look_up(self, address: str) -> ForeignFile | None:
+        """Return a file as it is now, or ``None`` if there is none."""
+        place = self.place(address)
+        if place is None:
+            return _local_file(address)
+        bucket, name = place
+        found = bucket.head(name)
+        return None if found is None else ForeignFile(address, found.size_bytes, found.tag)
+
+    def check(self, file: ForeignFile) -> None:
+        """Make sure that a file is as it was.
+
+        Raises:
+            CacheFormatError: if it was changed or removed.
+        """
+        now = self.look_up(file.address)
+        if now != file:
+            raise changed_foreign(file, "it is missing" if now is None else "it was changed since")
+
+    def listed(self, pattern: str, matches: Callable[[str], bool]) -> list[ForeignFile]:
+        """Return the files that a path, a folder or a pattern names, in the order of their addresses.
+
+        Args:
+            pattern: A path or URL; a folder stands for its files of the format; ``*``, ``?`` and ``[...]``
+                match in one segment, ``**`` any number of them, and ``{000..099}`` counts.
+            matches: Whether a file of this name is of the format.
+
+        Raises:
+            ConfigurationError: if there is no such file.
+        """
+        found: list[ForeignFile] = []
+        for one in _expanded(pattern):
+            some = list(self._listed(one, matches))
+            if not some:
+                raise ConfigurationError(f"there is no file {without_secrets(one)}: check the path")
+            found += some
+        return found
+
+    def _listed(self, pattern: str, matches: Callable[[str], bool]) -> Iterator[ForeignFile]:
+        is_wild = _WILD.search(pattern) is not None
+        if not is_wild and not pattern.endswith("/") and (whole := self._whole(pattern)) is not None:
+            yield whole
+            return
+        if "://" not in pattern:
+            yield from _listed_locally(pattern, matches, is_wild=is_wild)
+            return
+        start = _WILD.split(pattern, maxsplit=1)[0]
+        above = start.rpartition("/")[0] if is_wild else pattern.rstrip("/")
+        place = self.place(f"{above}/")
+        assert place is not None
+        bucket, below = place[0], place[1].rstrip("/")
+        prefix = above[: len(above) - len(below)] if below else f"{above}/"
+        expected = _regex(pattern) if is_wild else None
+        differs: bool | None = None
+        for found in bucket.list(f"{below}/" if below else ""):
+            address = f"{prefix}{found.name}"
+            if expected.fullmatch(address) is None if expected else not matches(address):
+                continue
+            if differs is None:  # some stores list other tags than they send
+                first = bucket.head(found.name)
+                differs = first is None or first.tag != found.tag
+            tag = found.tag
+            if differs and (again := bucket.head(found.name)) is not None:
+                tag = again.tag
+            yield ForeignFile(address, found.size_bytes, tag)
+
+    def _whole(self, address: str) -> ForeignFile | None:
+        """Return the file of that name, if it is one."""
+        return self.look_up(address if "://" in address else os.path.realpath(os.path.expanduser(address)))
+
+
+def _listed_locally(pattern: str, matches: Callable[[str], bool], *, is_wild: bool) -> Iterator[ForeignFile]:
+    expanded = os.path.abspath(os.path.expanduser(pattern))
+    if is_wild:
+        paths = glob.glob(expanded, recursive=True)
+    else:
+        paths = [os.path.join(folder, name) for folder, _, names in os.walk(expanded) for name in names]
+        paths = [path for path in paths if matches(path)]
+    for path in sorted(paths):
+        found = _local_file(os.path.realpath(path))
+        if found is not None:
+            yield found
+
+
+def _local_file(path: str) -> ForeignFile | None:
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageError(error.errno, f"can't read a foreign file: {error.strerror}", path) from error
+    if not os.path.isfile(path):
+        return None
+    return ForeignFile(path, status.st_size, str(status.st_mtime_ns))
+
+
+def _read_local(file: ForeignFile, position: int, length: int) -> bytes:
+    descriptor = open_foreign(file.address, file)
+    try:
+        content = read_at(descriptor, position, length)
+    except OSError as error:
+        raise StorageError(
+            error.errno, f"can't read a foreign file: {error.strerror}", file.address
+        ) from error
+    finally:
+        os.close(descriptor)
+    if len(content) != length:
+        raise changed_foreign(file, "it was cut")
+    return content
+
+
+def read_far(file: ForeignFile, bucket: Bucket, name: str, position: int, length: int) -> bytes | memoryview:
+    """Return bytes of an object, if it is as it was when it was adopted.
+
+    Raises:
+        CacheFormatError: if it was replaced or removed.
+    """
+    try:
+        piece = bucket.fetch_range(name, position, position + length, tag=file.tag)
+    except ReplacedError as error:
+        raise changed_foreign(file, "it was replaced") from error
+    if piece is None:
+        raise changed_foreign(file, "it is missing")
+    if (piece.object.tag, piece.object.size_bytes, len(piece.content)) != (file.tag, file.size_bytes, length):
+        raise changed_foreign(file, "it was replaced")
+    return piece.content
+
+
+def _expanded(pattern: str) -> list[str]:
+    """Return the patterns that one with ``{000..099}`` stands for."""
+    match = _BRACES.search(pattern)
+    if match is None:
+        return [pattern]
+    first, last, width = int(match[1]), int(match[2]), len(match[1])
+    if not first <= last < first + _MOST_EXPANDED:
+        raise ConfigurationError(f"{match[0]} in {pattern!r:.200} counts no files")
+    before, after = pattern[: match.start()], pattern[match.end() :]
+    rests = _expanded(after)
+    return [f"{before}{n:0{width}d}{rest}" for n in range(first, last + 1) for rest in rests]
+
+
+def _regex(pattern: str) -> "re.Pattern[str]":
+    """Return the expression of a pattern in which ``*`` and ``?`` do not match a slash."""
+    text = re.sub(r"\[[!^]?\]?[^]/]*\]|\*\*/|[*?]|[^*?[]+|\[", _part_of_regex, pattern)
+    return re.compile(text, re.DOTALL)
+
+
+def _part_of_regex(match: "re.Match[str]") -> str:
+    text = match[0]
+    if text in ("**/", "*", "?"):
+        return {"**/": "(?:[^/]+/)*", "*": "[^/]*", "?": "[^/]"}[text]
+    if text.startswith("[") and len(text) > 1:
+        inner = text[1:-1].replace("\\", "\\\\")
+        return f"(?!/)[{'^' + inner[1:] if inner[0] in '!^' else inner}]"
+    return re.escape(text)
