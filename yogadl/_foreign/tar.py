@@ -72,7 +72,7 @@ def members(reader: FileReader) -> Iterator[tuple[str, int, int, int]]:
             yield name.rstrip("/") if b"path" in given else name, start, content, size
         start = position
         given = {}
-    if given:
+    if start != position:
         reader.refuse(position, "the archive ends after the extended header of a member, before its own")
 
 
@@ -86,11 +86,11 @@ def _end(reader: FileReader, position: int, size: int) -> int:
 
 def _check_sum(reader: FileReader, position: int, header: bytes) -> None:
     stored = _number(reader, position, header[148:156])
-    if stored == sum(header) - sum(header[148:156]) + 8 * 32:
+    summed = header[:148] + b" " * 8 + header[156:]
+    if stored == sum(summed):
         return
     # Some old programs add signed characters.
-    negative = sum(byte > 127 for byte in header[:148] + header[156:])
-    if stored != sum(header) - sum(header[148:156]) + 8 * 32 - 256 * negative:
+    if stored != sum(summed) - 256 * sum(byte > 127 for byte in summed):
         reader.refuse(position, "this is no header of a tar archive: its checksum differs")
 
 
@@ -103,7 +103,7 @@ def _number(reader: FileReader, position: int, digits: bytes) -> int:
         return 0
     # int() accepts signs and underscores, too.
     if not text.isdigit() or b"8" in text or b"9" in text:
-        reader.refuse(position, f"this is no header of a tar archive: {digits!r} is not a size")
+        reader.refuse(position, f"this is no header of a tar archive: {digits!r} is not a number")
     return int(text, 8)
 
 
@@ -114,8 +114,8 @@ def _decimal(reader: FileReader, position: int, digits: bytes) -> int:
 
 
 def _name(reader: FileReader, position: int, header: bytes, given: dict[bytes, bytes]) -> str:
-    name = given.get(b"path")
-    if name is None:
+    name = given.get(b"path", b"")
+    if not name:
         name = header[:100].split(b"\0", 1)[0]
         if header[345] and header.startswith(b"ustar", 257) and not header.startswith(_GNU_MAGIC, 257):
             name = header[345:500].split(b"\0", 1)[0] + b"/" + name
