@@ -102,7 +102,9 @@ def _sum_group(values: Sequence[bytes | memoryview], crc: int) -> UInt32s:
     for power in range(int(following.max()).bit_length()):
         shifted = np.flatnonzero(following >> power & 1)
         parts = sums[shifted].view(np.uint8).reshape(-1, 4)
-        first, second, third, fourth = (table.take(parts[:, k], mode="clip") for k, table in enumerate(_shift(power)))
+        first, second, third, fourth = (
+            table.take(parts[:, k], mode="clip") for k, table in enumerate(_shift(power))
+        )
         sums[shifted] = first ^ second ^ third ^ fourth
     return ~np.bitwise_xor.reduceat(sums, ends - counts)
 

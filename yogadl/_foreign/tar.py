@@ -28,7 +28,9 @@ _GNU_MAGIC: Final = b"ustar  \0"
 # The most of a path on Linux. Splitting a hostile name takes time that grows with the square of its length.
 _MAX_NAME_BYTES: Final = 4096
 _MAX_PAX_BYTES: Final = 2**20
-_WAY_OUT: Final = "pack the archive anew, without links and sparse files (tar --dereference --hard-dereference)"
+_WAY_OUT: Final = (
+    "pack the archive anew, without links and sparse files (tar --dereference --hard-dereference)"
+)
 
 
 def members(reader: FileReader) -> Iterator[tuple[str, int, int, int]]:

@@ -127,7 +127,7 @@ class WebDataset(Format):
             if name not in places and self.missing == "error":
                 reader.refuse(
                     start,
-                    f"sample {key!r} has no {name!r}: {_WAY_OUT} without it, or missing=\"empty\" "
+                    f'sample {key!r} has no {name!r}: {_WAY_OUT} without it, or missing="empty" '
                     "to make it empty",
                 )
         return {name: places.get(name, (start, 0)) for name in self.fields}
