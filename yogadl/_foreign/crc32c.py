@@ -92,7 +92,7 @@ def _sum_group(values: Sequence[bytes | memoryview], crc: int) -> UInt32s:
     counts = np.array([-(-(len(value) + 4) // _ROW_BYTES) for value in values])
     ends = counts.cumsum()
     rows = np.zeros((int(ends[-1]), _ROW_BYTES), np.uint8)
-    flat = memoryview(rows.reshape(-1))
+    flat = rows.reshape(-1).data
     for value, end in zip(values, (ends * _ROW_BYTES).tolist(), strict=True):
         begin = end - len(value)
         flat[begin - 4 : begin] = seed

@@ -10,9 +10,8 @@ from yogadl._foreign.file_reader import FileReader
 _BLOCK: Final = 512
 _ZEROS: Final = bytes(_BLOCK)
 _REGULAR: Final = b"0\x007"
-_LONG_NAME, _LONG_LINK_NAME = b"L", b"K"
-_PAX: Final = b"xX"
-_GLOBAL_PAX: Final = b"g"
+_LONG_NAME, _LONG_LINK_NAME, _GLOBAL_PAX = b"L", b"K", b"g"
+_EXTENDED: Final = b"LKgxX"
 _DIRECTORY: Final = b"5"
 _REFUSED: Final = {
     b"1": "a hard link",
@@ -54,7 +53,7 @@ def members(reader: FileReader) -> Iterator[tuple[str, int, int, int]]:
         kind = header[156:157]
         size = _number(reader, position, header[124:136])
         content = position + _BLOCK
-        if kind in _PAX or kind == _LONG_NAME or kind == _LONG_LINK_NAME or kind == _GLOBAL_PAX:
+        if kind in _EXTENDED:
             _add_extended(reader, position, kind, size, given)
             position = _end(reader, position, size)
             continue
@@ -149,7 +148,7 @@ def _add_extended(
 
 
 def _pax_records(reader: FileReader, position: int, content: bytes) -> dict[bytes, bytes]:
-    """Return the keywords of a pax header: records such as ``b"12 size=345\\n"``, led by their length."""
+    """Return the keywords of a pax header: records such as "12 size=345" with a line feed, which counts."""
     found: dict[bytes, bytes] = {}
     begin = 0
     while begin < len(content) and content[begin]:

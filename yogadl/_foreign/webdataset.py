@@ -9,7 +9,6 @@ import numpy as np
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import BYTES, STR, Leaf
 from yogadl._core.spec import MAX_FIELDS, DictNode, Spec
-from yogadl._foreign.compressed import refuse_compressed
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl._foreign.tar import members
 from yogadl.errors import ConfigurationError
@@ -58,7 +57,7 @@ class WebDataset(Format):
         for name in fields:
             if not isinstance(name, str) or not name or name != name.lower() or "/" in name or name in _TAKEN:
                 raise ConfigurationError(
-                    f'a field is an extension in lower case without its first dot, such as "jpg", not {name!r}'
+                    f'a field is an extension in lower case without its dot, such as "jpg", not {name!r}'
                 )
         if len(set(fields)) < len(fields):
             raise ConfigurationError(f"a field is named twice: {fields!r}")
