@@ -48,14 +48,8 @@ class TFRecord(Format):
     suffixes: ClassVar[tuple[str, ...]] = (".tfrecord", ".tfrecords", ".tfrec")
 
     def __post_init__(self) -> None:
-        if self.features is None:
-            return
-        if not isinstance(self.features, Mapping) or not self.features:
-            raise ConfigurationError(
-                f'features are a dict such as {{"image": "bytes"}}, not {self.features!r}'
-            )
-        leaves = {name: leaf_of_feature(name, feature) for name, feature in self.features.items()}
-        object.__setattr__(self, "features", leaves)
+        if self.features is not None:
+            object.__setattr__(self, "features", _leaves_of(self.features))
 
     def matches(self, name: str) -> bool:
         """Return whether a name has one of the suffixes, with or without the number of its shard."""
@@ -89,6 +83,13 @@ class TFRecord(Format):
             else:
                 yield examples.batch(positions, lengths, number)
             number += len(positions)
+
+
+def _leaves_of(features: Any) -> dict[str, Leaf]:
+    """Return the leaf of each feature that a caller has described."""
+    if not isinstance(features, Mapping) or not features:
+        raise ConfigurationError(f'features are a dict such as {{"image": "bytes"}}, not {features!r}')
+    return {name: leaf_of_feature(name, feature) for name, feature in features.items()}
 
 
 def _records_of_window(reader: FileReader, position: int) -> tuple[Int64s, Int64s, int]:
