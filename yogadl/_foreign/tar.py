@@ -67,9 +67,10 @@ def members(reader: FileReader) -> Iterator[tuple[str, int, int, int]]:
         if kind == _DIRECTORY or (kind == b"\0" and name.endswith("/")):
             position = content
         else:
+            end = _end(reader, position, size)
             if size > MAX_LEAF_BYTES:
                 reader.refuse(position, f"{name!r} has {size} bytes, more than {MAX_LEAF_BYTES}")
-            position = _end(reader, position, size)
+            position = end
             yield name.rstrip("/") if b"path" in given else name, start, content, size
         start = position
         given = {}
