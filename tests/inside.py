@@ -18,6 +18,12 @@ yogadl.storage._remote eviction location=eviction mirrored_cache partial_file re
 yogadl.storage._remote transfer=download
 yogadl._views _chain=functions _stages=stages _filter=chosen
 yogadl._core.arguments names_of
+yogadl._foreign crc32c
+yogadl._foreign.file_reader FileReader Places
+yogadl._foreign.lines Lines
+yogadl._foreign.tfrecord TFRecord
+yogadl._foreign.webdataset WebDataset
+yogadl._format.foreign ForeignFile
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declaration_text declare
 yogadl._workers.server Workers

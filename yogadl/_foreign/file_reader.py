@@ -134,6 +134,10 @@ class Format(Protocol):
     @property
     def spec(self) -> Spec: ...
 
+    def matches(self, name: str) -> bool:
+        """Return whether a file of this name is one of the format's, when a folder is searched for them."""
+        return name.endswith(self.suffixes)
+
     def of_first_file(self, reader: FileReader) -> "Format":
         """Return the format with the fields of all files, which the first one decides if the user did not."""
 

@@ -1,0 +1,267 @@
+"""The samples of tar archives, written by hand and by Python's tarfile."""
+
+import io
+import pickle
+import tarfile
+
+import pytest
+from foreign_files import (
+    WINDOWS,
+    damaged,
+    outcome_of,
+    pax_record,
+    reader_of,
+    records_of,
+    tar_header,
+    tar_member,
+)
+from inside import WebDataset
+
+import yogadl._foreign.tar as tar_module
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+END = bytes(1024)
+
+
+def archive(*members, end=END):
+    return b"".join(members) + end
+
+
+def by_tarfile(members, form):
+    """Return the archive that Python's tarfile makes of (name, content) pairs."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=form) as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
+def refusal(content, form=None):
+    with pytest.raises(UnsupportedDataError) as caught:
+        records_of(form or WebDataset(), content)
+    return str(caught.value)
+
+
+SIZES = [0, 1, 511, 512, 513, 1024, 3001, 17]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_samples_with_names_of_all_lengths(form, window):
+    members, expected = [], []
+    for k, size in enumerate(SIZES):
+        key = "/".join(["d" * 30] * k) + f"/n{k}" if k < 7 else "ü" * 40 + "/" + "x" * 80
+        values = {"JPG": bytes([65 + k]) * size, "seg.png": b"%d" % k}
+        members += [(f"{key}.{extension}", content) for extension, content in values.items()]
+        expected.append({"__key__": key, "jpg": values["JPG"], "seg.png": values["seg.png"]})
+    assert records_of(WebDataset(), by_tarfile(members, form), window) == expected
+
+
+def test_a_batch_has_the_samples_that_begin_in_one_window():
+    content = archive(*[tar_member(b"%d.x" % k, bytes(k * 37)) for k in range(100)])
+    form = WebDataset(("x",))
+    counts = []
+    for keys, places in form.batches(reader_of(content, 4096)):
+        assert (places.positions[0] - 512) // 4096 == (places.positions[-1] - 512) // 4096
+        counts.append(len(keys))
+    assert sum(counts) == 100
+    assert len(counts) > 20
+
+
+def test_numbers_are_octal_or_binary_and_checksums_of_either_sign():
+    content = archive(
+        tar_header(b"a.x", 5, size_field=b"\x80" + bytes(10) + b"\5") + b"12345" + bytes(507),
+        tar_header(b"b.x", 5, size_field=b"          5\0") + b"12345" + bytes(507),
+        tar_header(b"c.x", 5, size_field=b"5 " + bytes(10)) + b"12345" + bytes(507),
+        tar_header(b"d.x", 5, size_field=b"000000000005") + b"12345" + bytes(507),
+        tar_member("ü.x".encode(), b"12345", negative=True),
+        tar_header(b"f.x", 0, size_field=bytes(12)),
+    )
+    records = records_of(WebDataset(), content)
+    assert [record["__key__"] for record in records] == ["a", "b", "c", "d", "ü", "f"]
+    assert [record["x"] for record in records] == [b"12345"] * 5 + [b""]
+
+
+@pytest.mark.parametrize("kind", [b"0", b"\0", b"7"])
+def test_regular_files_of_all_kinds_and_what_lies_between_them(kind):
+    content = archive(
+        tar_member(b"", pax_record(b"comment", b"of git archive"), b"g"),
+        tar_header(b"d/", 0, b"5"),
+        tar_header(b"d.x/", 0, b"\0"),  # a directory before POSIX
+        tar_header(b"d.y", 99, b"5"),  # a directory's size means nothing
+        tar_member(b"d/a.x", b"1", kind),
+        tar_member(b"README", b"no dot"),
+        tar_member(b"__meta__", b"of webdataset"),
+        tar_member(b"__meta__/b.x", b"of webdataset"),
+        tar_member(b"d/a.y", b"2", kind),
+        tar_member(b"d/.hidden", b"3"),
+        tar_member(b"a.b/c", b"no dot after the slash"),
+    )
+    form = WebDataset(("x", "y"), missing="empty")
+    assert records_of(form, content) == [
+        {"__key__": "d/a", "x": b"1", "y": b"2"},
+        {"__key__": "d/", "x": b"", "y": b""},
+    ]
+
+
+def test_long_names_and_sizes_of_extended_headers():
+    long = b"k" * 300
+    content = archive(
+        tar_member(b"././@LongLink", long + b"1.x\0", b"L"),
+        tar_member(b"truncated.z", b"1"),
+        tar_member(b"", pax_record(b"mtime", b"1.5") + pax_record(b"path", long + b"2.x"), b"x"),
+        tar_member(b"", pax_record(b"path", b"the first header counts.x"), b"x"),
+        tar_member(b"truncated.z", b"2"),
+        tar_member(b"", pax_record(b"size", b"3"), b"x"),
+        tar_header(b"3.x", 0) + b"333" + bytes(509),
+        tar_member(b"", pax_record(b"path", b""), b"X"),
+        tar_member(b"4.x", b"4", prefix=b"p"),
+        tar_member(b"5.x", b"5", prefix=b"14735", magic=b"ustar  \0"),  # a time of GNU tar
+    )
+    for window in WINDOWS:
+        assert [tuple(record.values()) for record in records_of(WebDataset(), content, window)] == [
+            ((long + b"1").decode(), b"1"),
+            ((long + b"2").decode(), b"2"),
+            ("3", b"333"),
+            ("p/4", b"4"),
+            ("5", b"5"),
+        ]
+
+
+@pytest.mark.parametrize("end", [b"", bytes(512), END, bytes(10240), END + b"what lies behind the end"])
+def test_archives_end_in_many_ways(end):
+    content = archive(tar_member(b"a.x", b"1"), end=end)
+    assert records_of(WebDataset(), content) == [{"__key__": "a", "x": b"1"}]
+
+
+def test_only_consecutive_members_are_a_sample():
+    content = archive(*[tar_member(name, name) for name in (b"a.x", b"b.x", b"a.y")])
+    assert [r["__key__"] for r in records_of(WebDataset(missing="empty"), content)] == ["a", "b", "a"]
+    assert "sample 'a' has no 'y'" in refusal(content)
+
+
+def test_fields_that_are_given_are_taken_alone():
+    content = archive(*[tar_member(name, name) for name in (b"a.x", b"a.y", b"a.Y", b"b.z", b"b.y.x", b"b.x")])
+    assert records_of(WebDataset(("x",)), content) == [
+        {"__key__": "a", "x": b"a.x"},
+        {"__key__": "b", "x": b"b.x"},
+    ]
+    assert "sample 'a' has two members 'y'" in refusal(content)
+    said = refusal(content, WebDataset(["x", "z"]))
+    assert "byte 0: sample 'a' has no 'z'" in said
+    assert 'missing="empty"' in said
+    assert "fields=(" in said
+
+
+def test_the_first_file_decides_the_fields_in_the_order_they_come():
+    first = archive(*[tar_member(name, name) for name in (b"a.z", b"b.x", b"b.z")])
+    form = WebDataset(missing="empty").of_first_file(reader_of(first))
+    assert form.fields == ("z", "x")
+    assert form.are_of_first_file
+    assert form.of_first_file(reader_of(b"")) is form
+    assert pickle.loads(pickle.dumps(form)) == form
+    second = archive(tar_member(b"dir/c.z", b""), tar_member(b"dir/c.new", b""))
+    said = refusal(second, form)
+    assert "folder/file, byte 1024: sample 'dir/c' has 'new'" in said
+    assert "fields=(" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (END, "there is no sample"),
+        (archive(tar_member(b"README", b"")), "there is no sample"),
+        (b"\x1f\x8b\x08\0", "gunzip"),
+        (b"BZh91AY&SY", "bunzip2"),
+        (b"\xfd7zXZ\0", "unxz"),
+        (b"\x28\xb5\x2f\xfd", "unzstd"),
+        (archive(tar_header(b"a.x", 0, b"1")), "'a.x' is a hard link: .*--hard-dereference"),
+        (archive(tar_header(b"a.x", 0, b"2")), "a symbolic link"),
+        (archive(tar_header(b"a.x", 0, b"3")), "a device"),
+        (archive(tar_header(b"a.x", 0, b"4")), "a device"),
+        (archive(tar_header(b"a.x", 0, b"6")), "a pipe"),
+        (archive(tar_header(b"a.x", 0, b"S")), "a sparse file"),
+        (archive(tar_header(b"a.x", 0, b"M")), "begins in another archive"),
+        (archive(tar_header(b"a.x", 0, b"?")), "the unknown kind"),
+        (archive(tar_member(b"", pax_record(b"GNU.sparse.major", b"1"), b"x")), "a sparse file"),
+        (archive(tar_member(b"", pax_record(b"path", b"a.x"), b"g")), "for all members"),
+        (archive(tar_member(b"", pax_record(b"size", b"1"), b"g")), "for all members"),
+        (archive(tar_member(b"", b"nonsense", b"x")), "no record of a pax header"),
+        (archive(tar_member(b"", b"0 a=b\n", b"x")), "no record of a pax header"),
+        (archive(tar_member(b"", b"99 a=b\n", b"x")), "no record of a pax header"),
+        (archive(tar_member(b"", b"5 a=b\n", b"x")), "no record of a pax header"),
+        (archive(tar_member(b"", b"99999999999 a=b\n", b"x")), "no record of a pax header"),
+        (archive(tar_member(b"", pax_record(b"size", b"-1"), b"x"), tar_member(b"a.x", b"")), "size of a member"),
+        (archive(tar_member(b"", pax_record(b"size", b"9" * 30), b"x"), tar_member(b"a.x", b"")), "size of a"),
+        (archive(tar_member(b"", pax_record(b"mtime", b"1"), b"x")), "ends after the extended header"),
+        (archive(tar_member(b"", b"a.x", b"L"), end=b""), "ends after the extended header"),
+        (archive(tar_header(b"", 2**20 + 1, b"x") + bytes(2**21)), "an extended header has 1048577 bytes"),
+        (archive(tar_member(b"", b"k" * 4097, b"L"), tar_member(b"a.x", b"")), "a name has 4097 bytes"),
+        (archive(tar_member(b"\xff.x", b"")), "not UTF-8"),
+        (archive(tar_member(b"a.", b"")), "no extension after its dot"),
+        (archive(tar_member(b"a.__key__", b"")), "two members '__key__'"),
+        (archive(tar_member(b"a.x", b""), b"?" * 512), "this is no header .* not a number"),
+        (archive(tar_member(b"a.x", b"")[:-1] + b"!"), "its checksum differs"),
+        (archive(tar_header(b"a.x", 0, size_field=b"00000000009\0")), "not a number"),
+        (archive(tar_header(b"a.x", 0, size_field=b"-0000000001\0")), "not a number"),
+        (archive(tar_header(b"a.x", 0, size_field=b"\xff" * 12)), "not a number"),
+        (archive(tar_header(b"a.x", 2000)), "the file is cut: a member ends at 2560, the file at 1536"),
+        (archive(tar_header(b"a.x", 0, size_field=b"\x80" + b"\xff" * 11)), "the file is cut"),
+        (archive(tar_member(b"a.x", b"1")[:-1], end=b""), "the file is cut"),
+        (archive(tar_member(b"a.x", b"1"), end=b"\0"), "the file ends at 1025"),
+    ],
+)
+def test_what_is_refused(content, said):
+    with pytest.raises(UnsupportedDataError, match=f"folder/file, byte [0-9]+: .*{said}"):
+        records_of(WebDataset(), content)
+
+
+def test_values_that_are_too_long_are_refused(monkeypatch):
+    monkeypatch.setattr(tar_module, "MAX_LEAF_BYTES", 10)
+    assert records_of(WebDataset(), archive(tar_member(b"a.x", bytes(10))))
+    assert "'a.x' has 11 bytes" in refusal(archive(tar_member(b"a.x", bytes(11))))
+
+
+def test_a_hostile_name_takes_no_long_time():
+    content = archive(tar_member(b"", b"/" * 4096, b"L"), tar_member(b"a.x", b""), tar_member(b"a.x", b""))
+    assert records_of(WebDataset(), content) == [{"__key__": "a", "x": b""}]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"missing": "none"},
+        {"fields": "jpg"},
+        {"fields": ()},
+        {"fields": ("JPG",)},
+        {"fields": ("",)},
+        {"fields": (1,)},
+        {"fields": ("a/b",)},
+        {"fields": ("__key__",)},
+        {"fields": ("x", "x")},
+    ],
+)
+def test_arguments_are_checked(arguments):
+    with pytest.raises(ConfigurationError):
+        WebDataset(**arguments)
+
+
+def test_damaged_archives_are_refused_or_read_within_the_file():
+    members = [(f"{'d' * 120 * (k % 2)}/{k}.{e}", bytes([k]) * k * 9) for k in range(9) for e in ("a", "b")]
+    outcomes = []
+    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        for changed in damaged(by_tarfile(members, form).rstrip(b"\0") + bytes(2048), 300):
+            outcomes.append(outcome_of(WebDataset(), changed))
+            outcomes.append(outcome_of(WebDataset(("a",), missing="empty"), changed))
+    assert outcomes.count(None) > 100
+    assert len(outcomes) - outcomes.count(None) > 100
+
+
+def test_any_name_is_split_as_the_regular_expression_of_webdataset_splits_it():
+    names = [b"a.b.c", b"a/b.c/d.e", b"a/.b", b"x.y/.b", b"..x", b".x", b"a/b/.c.d", b"a\nb/c.x", b"a.x/"]
+    kept = [tar_member(name, b"") for name in names]
+    keys = [record["__key__"] for record in records_of(WebDataset(("x",), missing="empty"), archive(*kept))]
+    assert keys == ["a", "a/b.c/d", "a/", "a/b/", "a\nb/c"]
