@@ -54,7 +54,9 @@ class FileReader:
             UnsupportedDataError: if the file ends before.
         """
         if not 0 <= position <= position + length <= self.size_bytes:
-            self.refuse(position, f"{length} bytes are expected there, but the file ends at {self.size_bytes}")
+            self.refuse(
+                position, f"{length} bytes are expected there, but the file ends at {self.size_bytes}"
+            )
         first, last = position // self.window_bytes, (position + max(length, 1) - 1) // self.window_bytes
         if first == last:
             start = position - first * self.window_bytes
