@@ -43,7 +43,9 @@ def _values(content, column, leaf):
         return column
     assert column.positions.dtype == column.lengths.dtype == np.int64
     values = []
-    for k, (position, length) in enumerate(zip(column.positions.tolist(), column.lengths.tolist(), strict=True)):
+    for k, (position, length) in enumerate(
+        zip(column.positions.tolist(), column.lengths.tolist(), strict=True)
+    ):
         assert 0 <= position <= position + length <= len(content)
         value = content[position : position + length]
         if leaf.is_numeric:
@@ -82,7 +84,9 @@ def damaged(content, count, seed=1):
             elif way == 2:
                 del changed[begin:]
             elif begin < len(changed):
-                changed[begin] = changed[begin] ^ 1 << int(rng.integers(8)) if way == 3 else int(rng.integers(256))
+                changed[begin] = (
+                    changed[begin] ^ 1 << int(rng.integers(8)) if way == 3 else int(rng.integers(256))
+                )
         yield bytes(changed)
 
 
@@ -174,5 +178,3 @@ def int64_feature(values, *, is_packed=True):
     if is_packed:
         return field(3, field(1, b"".join(map(varint, values))))
     return field(3, b"".join(b"\x08" + varint(value) for value in values))
-
-

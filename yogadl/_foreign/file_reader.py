@@ -127,10 +127,6 @@ class Format(Protocol):
 
     suffixes: ClassVar[tuple[str, ...]]
 
-    def matches(self, name: str) -> bool:
-        """Return whether a file of this name is of the format."""
-        return name.endswith(self.suffixes)
-
     @property
     def spec(self) -> Spec: ...
 

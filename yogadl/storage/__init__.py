@@ -224,8 +224,9 @@ def _foreign_buckets(
     """Return the buckets of foreign files, the longest prefix first."""
     if foreign is None:
         return ()
-    if not isinstance(foreign, Mapping) or not all(
-        isinstance(url, str) and "://" in url and isinstance(each, Mapping) for url, each in foreign.items()
+    given: Any = foreign  # as the caller passed it
+    if not isinstance(given, Mapping) or not all(
+        isinstance(url, str) and "://" in url and isinstance(each, Mapping) for url, each in given.items()
     ):
         raise ConfigurationError(
             "foreign must be a dict of URLs, each with a dict of the options of its bucket, such as "

@@ -171,7 +171,8 @@ class ReadingStorage:
             if progress is not None and done < total:
                 progress(done, total)
 
-        verified = verify(catalogue.root, published.manifest, report_all_but_last)
+        manifest = published.manifest
+        verified = verify(catalogue.root, manifest, lambda: catalogue.opener.foreign, report_all_but_last)
         mirrored, mended = catalogue.opener.mend(published)
         if progress is not None and verified.parts:
             progress(verified.parts, verified.parts)

@@ -77,6 +77,11 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
                 f"{what} has {counted} {noun}, but the manifest says {stated}: one of them was changed; "
                 "build the dataset again, or restore the files"
             )
+    if table.container != manifest.container:
+        raise CacheFormatError(
+            f"{what} has the container {table.container}, but the manifest says {manifest.container}: one of "
+            "them was changed; build the dataset again, or restore the files"
+        )
     if len(table) and tuple(table.codecs) != manifest.codecs:
         raise CacheFormatError(
             f"{what} has fields of the codecs {table.codecs}, but the manifest says {list(manifest.codecs)}: "

@@ -5,12 +5,14 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from xxhash import xxh3_64_intdigest
 
-from yogadl._format.checks import damage_error
+from yogadl._foreign.file_reader import FileReader
+from yogadl._format.checks import UNREAD, damage_error
 from yogadl._format.columns import RunHash, fingerprint_of
-from yogadl._format.layout import BlockKind, BlockRanges, FieldIndex, SealedPart, join_parts
+from yogadl._format.layout import BlockKind, BlockRanges, FieldIndex, PartIndex, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
 from yogadl._format.table import PartTable
 from yogadl._format.window import open_part, read_at, unreadable
@@ -19,6 +21,9 @@ from yogadl.storage import _names
 from yogadl.storage._catalogue.cached import REMEDY
 from yogadl.storage._catalogue.parts import open_table, read_dictionary, read_sealed
 from yogadl.storage._files.root import Root
+
+if TYPE_CHECKING:
+    from yogadl.storage._files.foreign_stores import ForeignStores
 
 
 @dataclass(frozen=True)
@@ -40,12 +45,20 @@ class Verified:
     mended: tuple[str, ...] = ()
 
 
-def verify(root: Root, manifest: Manifest, progress: Callable[[int, int], None] | None = None) -> Verified:
-    """Read every part of a cache and compare it with its checksums.
+def verify(
+    root: Root,
+    manifest: Manifest,
+    foreign: "Callable[[], ForeignStores]",
+    progress: Callable[[int, int], None] | None = None,
+) -> Verified:
+    """Read every part of a cache and compare it with its checksums; so with its foreign files.
+
+    Of foreign files that were adopted without reading them, only size and tag are compared.
 
     Args:
         root: The storage's root.
         manifest: The cache to check.
+        foreign: Returns the places where foreign files may lie.
         progress: Called with parts checked and parts in all.
 
     Raises:
@@ -57,6 +70,8 @@ def verify(root: Root, manifest: Manifest, progress: Callable[[int, int], None] 
     sealed = []
     for part in range(len(table)):
         sealed.append(_verify_part(root, manifest, table, part))
+        if sealed[-1].index.foreign:
+            _verify_foreign(manifest, foreign(), sealed[-1].index, int(table.first_record[part]))
         if progress is not None:
             progress(part + 1, len(table))
     _verify_manifest(manifest, sealed)
@@ -69,9 +84,10 @@ def _verify_manifest(manifest: Manifest, parts: Sequence[SealedPart]) -> None:
     for part in parts:
         run = run.then(part.index.run)
     table = join_parts(parts).to_file().to_bytes()
+    is_weak = any(part.index.is_weak for part in parts)
     if (
         hashlib.sha256(table).hexdigest() != manifest.table_sha256
-        or fingerprint_of(manifest.spec, run) != manifest.fingerprint
+        or fingerprint_of(manifest.spec, run, is_weak=is_weak) != manifest.fingerprint
         or manifest.size_bytes != sum(part.index.size_bytes for part in parts)
         or manifest.parts != len(parts)
     ):
@@ -115,6 +131,30 @@ def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) ->
     return sealed
 
 
+def _verify_foreign(manifest: Manifest, stores: "ForeignStores", index: PartIndex, first: int) -> None:
+    """Compare the blocks of foreign files with their checksums, each once, though several fields have it."""
+    for file in index.foreign:
+        stores.check(file)
+    blocks: dict[tuple[int, int, int], tuple[int, int]] = {}  # each with a field and its number there
+    for number, field in enumerate(index.fields):
+        if field.heap_file is not None:
+            places = zip(field.heap_file.tolist(), field.heap.position.tolist(), strict=True)
+            for block, (file_number, position) in enumerate(places):
+                blocks.setdefault((file_number, position, int(field.heap.length[block])), (number, block))
+    reader: FileReader | None = None
+    for (file_number, position, length), (number, block) in sorted(blocks.items()):
+        field, file = index.fields[number], index.foreign[file_number]
+        checksum = int(field.heap.checksum[block])
+        if checksum == UNREAD:
+            continue
+        if reader is None or reader.file != file:
+            reader = stores.reader(file, is_read=True)
+        if xxh3_64_intdigest(reader.read(position, length)) != checksum:
+            damaged = field.records_of("heap", block, index.records)
+            records = range(first + damaged.start, first + damaged.stop)
+            raise damage_error(str(manifest.key), manifest.spec.fields[number].name, records, file.address)
+
+
 def _damaged_records(descriptor: int, field: FieldIndex, records: int) -> range | None:
     """Return the records whose bytes differ from their checksums, if any.
 
@@ -123,6 +163,8 @@ def _damaged_records(descriptor: int, field: FieldIndex, records: int) -> range 
     size_bytes = os.fstat(descriptor).st_size
     kinds: tuple[tuple[BlockKind, BlockRanges], ...] = ("rows", field.rows), ("heap", field.heap)
     for kind, blocks in kinds:
+        if kind == "heap" and field.is_foreign:
+            continue
         ranges = zip(blocks.position.tolist(), blocks.length.tolist(), blocks.checksum.tolist(), strict=True)
         for number, (position, length, checksum) in enumerate(ranges):
             lies_within = 0 <= position <= position + length <= size_bytes
