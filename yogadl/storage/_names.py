@@ -29,6 +29,7 @@ MAX_TERM_OR_MOVE: Final = 10**10 - 1  # the names of leases and of a tag's moves
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
 DICTIONARY_SUFFIX: Final = ".dict"
+FOREIGN_SUFFIX: Final = ".foreign"
 SELECTION_SUFFIX: Final = ".selection"
 PLAN_SUFFIX: Final = ".plan"
 TAG_SUFFIX: Final = ".tag"
@@ -85,6 +86,11 @@ def indexes(dataset_id: str, sha256: str, index_sha256: str) -> tuple[str, str]:
 def dictionary(dataset_id: str, sha256: str) -> str:
     """Return the name of a dictionary that compressed values of parts need."""
     return f"{parts(dataset_id)}/{_checked_hash(sha256)}{DICTIONARY_SUFFIX}"
+
+
+def foreign(dataset_id: str, sha256: str) -> str:
+    """Return the name of a mirror's copy of a foreign file."""
+    return f"{parts(dataset_id)}/{_checked_hash(sha256)}{FOREIGN_SUFFIX}"
 
 
 def table(dataset_id: str, sha256: str) -> str:

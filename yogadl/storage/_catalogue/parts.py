@@ -115,6 +115,12 @@ def part_sizes(dataset_id: str, table: PartTable) -> Iterator[tuple[str, int]]:
         yield _names.part(dataset_id, sha256), int(size_bytes)
 
 
+def foreign_sizes(dataset_id: str, table: PartTable) -> Iterator[tuple[str, int]]:
+    """Yield name and size of the copy that a mirror may have of each foreign file."""
+    for file in table.foreign:
+        yield _names.foreign(dataset_id, file.sha256), file.size_bytes
+
+
 def are_whole(folder: Folder, dataset_id: str, table: PartTable) -> NDArray[np.bool_]:
     """Return for each part of a table whether a folder has it with its full size."""
     files = map(_names.part_file, table.sha256)

@@ -8,11 +8,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from yogadl._format.foreign import ForeignFile
+from yogadl._format.window import changed_foreign
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._files.folder import storage_error, sync_folder
 from yogadl.storage._files.locks import Claim
@@ -56,9 +58,18 @@ class Receiver:
     is_stopped: Callable[[], bool]
 
     def receive(
-        self, name: str, size_bytes: int | None, partial: PartialFile, report: Report, *, in_few: bool = False
+        self,
+        name: str,
+        size_bytes: int | None,
+        partial: PartialFile,
+        report: Report,
+        *,
+        in_few: bool = False,
+        tags: set[str],
     ) -> str:
         """Fill a file with the missing ranges of an object, and return the sha256 of the whole file.
+
+        The tag of the object is added to `tags`.
 
         Raises:
             CacheFormatError: if the object does not exist, or has another size.
@@ -83,7 +94,7 @@ class Receiver:
                     stop = None if in_few and len(spans) == 1 else span[1]
                     fill = functools.partial(self._fill, name, size_bytes, span, partial, report)
                     received.append(self.ranges.submit(fill, stop))
-            sha256, tags = hashlib.sha256(), set()
+            sha256 = hashlib.sha256()
             buffer = memoryview(bytearray(_HASH_BYTES))
             for (start, stop), future in zip(spans, received, strict=True):
                 tags.add(future.result())
@@ -214,6 +225,8 @@ class Download:
         size_bytes: Its size, or ``None`` if unknown.
         path: The file that it becomes; any other of that name is replaced.
         in_few: Whether it is requested in few ranges: that takes fewer requests, and more time.
+        foreign: The foreign file that it is a copy of, if any; then its tag is compared, not its hash.
+        place: The bucket and the name of that file.
     """
 
     name: str
@@ -221,6 +234,8 @@ class Download:
     size_bytes: int | None
     path: Path
     in_few: bool = False
+    foreign: ForeignFile | None = None
+    place: tuple[Bucket, str] | None = None
 
 
 # Returns whether a file is complete already, so that no download is needed.
@@ -417,9 +432,17 @@ class _Downloader:
 
     def _try(self, wanted: Download, report: Callable[[int], None]) -> bool:
         """Download an object; return whether its bytes have the right sha256."""
+        receiver, name = self.receiver, wanted.name
+        if wanted.place is not None:
+            bucket, name = wanted.place
+            receiver = replace(receiver, bucket=bucket)
         with open_partial(wanted.path, is_noted=has_ranges(wanted.size_bytes, wanted.in_few)) as file:
-            found = self.receiver.receive(wanted.name, wanted.size_bytes, file, report, in_few=wanted.in_few)
-            if found != wanted.sha256:
+            tags: set[str] = set()
+            found = receiver.receive(name, wanted.size_bytes, file, report, in_few=wanted.in_few, tags=tags)
+            if wanted.foreign is not None:
+                if tags - {wanted.foreign.tag}:
+                    raise changed_foreign(wanted.foreign, "it was replaced")
+            elif found != wanted.sha256:
                 if file.found:  # a resumed file may be damaged: begin again
                     raise replaced(self.receiver.bucket.url, wanted.name)
                 return False

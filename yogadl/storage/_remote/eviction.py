@@ -25,7 +25,7 @@ from yogadl._core.frozen import parse_json
 from yogadl._format.table import ArrayFile, PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.parts import part_files, part_sizes
+from yogadl.storage._catalogue.parts import foreign_sizes, part_files, part_sizes
 from yogadl.storage._files.folder import Folder, file_system, network_file_system, storage_error
 from yogadl.storage._files.locks import is_free, locked
 from yogadl.storage._remote.partial_file import names_of, remove_abandoned
@@ -263,7 +263,8 @@ _ABANDONED_S: Final = 600.0
 _STAT_BLOCK_BYTES: Final = 512
 # Files with these suffixes count as contents of the mirror, and may be evicted.
 _MIRRORED_SUFFIXES: Final = (
-    ".mdb", ".idx", ".parts", _names.DICTIONARY_SUFFIX, _names.SELECTION_SUFFIX, _names.PLAN_SUFFIX,
+    ".mdb", ".idx", ".parts", _names.DICTIONARY_SUFFIX, _names.FOREIGN_SUFFIX, _names.SELECTION_SUFFIX,
+    _names.PLAN_SUFFIX,
 )  # fmt: skip
 
 
@@ -449,11 +450,13 @@ def _add_table(
     if table is not None and (filled or is_whole):
         contents.reserved.update(
             (part, size_bytes)
-            for part, size_bytes in part_sizes(dataset_id, table)
+            for part, size_bytes in (*part_sizes(dataset_id, table), *foreign_sizes(dataset_id, table))
             if part not in present and (is_whole or part in filled)
         )
     # Only files that exist are added: these may be few of the many that the table names.
     named = itertools.chain([name], () if table is None else part_files(dataset_id, table))
+    if table is not None:
+        named = itertools.chain(named, (copy for copy, _ in foreign_sizes(dataset_id, table)))
     if not is_free(lock):
         contents.in_use.update(file for file in named if file in present)
         return

@@ -24,7 +24,7 @@ from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.cached import Published, can_map
-from yogadl.storage._catalogue.parts import are_whole, open_table
+from yogadl.storage._catalogue.parts import are_whole, foreign_sizes, open_table
 from yogadl.storage._files.folder import Folder, made_folder
 from yogadl.storage._files.locks import sweep
 from yogadl.storage._objects.bucket import Bucket
@@ -37,7 +37,7 @@ from yogadl.storage._remote.eviction import (
     evict_for,
     evict_to_free,
 )
-from yogadl.storage._remote.mirrored_cache import MirroredCache
+from yogadl.storage._remote.mirrored_cache import MirroredCache, Places
 
 _log = logging.getLogger("yogadl")
 
@@ -164,7 +164,7 @@ class Mirror:
         if location is not None:
             sweep(location.builds)
 
-    def hold(self, manifest: Manifest) -> MirroredCache:
+    def hold(self, manifest: Manifest, places: Places) -> MirroredCache:
         """Hold the mirror's files of a cache; only its part table is downloaded.
 
         As long as the returned object lives, none of these files is evicted.
@@ -173,13 +173,14 @@ class Mirror:
             CacheFormatError: if the part table is missing in the bucket or altered.
             StorageError: if the network or the disk fails, or there is no room.
         """
-        return MirroredCache(self._bucket, self.location, manifest)
+        return MirroredCache(self._bucket, self.location, manifest, places)
 
-    def fill(self, manifest: Manifest, *, progress: Received | None = None) -> list[str]:
+    def fill(self, manifest: Manifest, places: Places, *, progress: Received | None = None) -> list[str]:
         """Download a cache with its indexes, and compare files that were here before with their checksums.
 
         Args:
             manifest: The cache.
+            places: See `MirroredCache`.
             progress: Called with bytes that are here and checked, and bytes of the whole cache.
 
         Returns:
@@ -189,7 +190,7 @@ class Mirror:
             CacheFormatError: if a part is missing in the bucket or altered; the error names the part.
             StorageError: if the network or the disk fails, or there is no room.
         """
-        whole = manifest.size_bytes
+        whole = 0
 
         def compared(done: int, _: int) -> None:
             if progress is not None:
@@ -199,13 +200,14 @@ class Mirror:
             if progress is not None:
                 progress(whole - missing + done, whole)
 
-        with contextlib.closing(MirroredCache(self._bucket, self.location, manifest)) as cache:
+        with contextlib.closing(MirroredCache(self._bucket, self.location, manifest, places)) as cache:
+            whole = int(cache.sizes.sum())
             cache.mend(compared)
-            cache.complete(range(len(cache.table)), downloaded)
+            cache.complete(range(len(cache.sizes)), downloaded)
             cache.complete_indexes(range(len(cache.table)))
             return cache.mended
 
-    def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
+    def mend(self, manifest: Manifest, places: Places) -> tuple[int, list[str]]:
         """Compare the files of a cache that are here with their checksums; download damaged ones again.
 
         Returns:
@@ -218,7 +220,7 @@ class Mirror:
         location = self.location_if_made()
         if location is None or not location.caches.names(manifest.key.id):
             return 0, []  # without making or downloading anything
-        with contextlib.closing(MirroredCache(self._bucket, self.location, manifest)) as cache:
+        with contextlib.closing(MirroredCache(self._bucket, self.location, manifest, places)) as cache:
             return cache.mend(), cache.mended
 
     def published_if_whole(self, key: DatasetKey, digest: str | None = None) -> Published | None:
@@ -388,7 +390,12 @@ def _is_whole(folder: Folder, manifest: Manifest) -> bool:
     except CacheFormatError:
         return False
     dictionaries = (folder.size(_names.dictionary(manifest.key.id, name)) for name in table.dictionaries)
-    return bool(are_whole(folder, manifest.key.id, table).all()) and None not in dictionaries
+    copies = foreign_sizes(manifest.key.id, table)
+    return (
+        bool(are_whole(folder, manifest.key.id, table).all())
+        and None not in dictionaries
+        and all(folder.size(name) == size_bytes for name, size_bytes in copies)
+    )
 
 
 @contextlib.contextmanager
@@ -432,15 +439,15 @@ class NoMirror(Mirror):
     def __reduce__(self) -> Any:
         return NoMirror, (self._bucket,)
 
-    def hold(self, manifest: Manifest) -> NoReturn:
+    def hold(self, manifest: Manifest, places: Places) -> NoReturn:
         """Raise a `ConfigurationError`, since there is no mirror."""
         raise self._refusal(f"hold {manifest.key}")
 
-    def fill(self, manifest: Manifest, *, progress: Received | None = None) -> NoReturn:
+    def fill(self, manifest: Manifest, places: Places, *, progress: Received | None = None) -> NoReturn:
         """Raise a `ConfigurationError`, since there is no mirror."""
         raise self._refusal(f"download {manifest.key}")
 
-    def mend(self, manifest: Manifest) -> tuple[int, list[str]]:
+    def mend(self, manifest: Manifest, places: Places) -> tuple[int, list[str]]:
         """Return that no files are here."""
         return 0, []
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import logging
 import os
 import time
@@ -54,6 +55,10 @@ _HASHED_AT_ONCE: Final = 4
 _HASH_BYTES: Final = 2**20
 
 
+# Returns the bucket and the name of each foreign file of a table.
+Places = Callable[[PartTable], Sequence[tuple[Bucket, str] | None]]
+
+
 class MirroredCache:
     """The files of one cache in a mirror, for a `Reader`; the files stay there as long as this object lives.
 
@@ -64,6 +69,7 @@ class MirroredCache:
         bucket: The bucket of the cache.
         location: The mirror.
         manifest: The cache. Its part table is downloaded now, its parts by `complete`.
+        places: Returns bucket and name of each of its foreign files, which are numbered after the parts.
 
     Attributes:
         mended: The names of the files that were damaged and downloaded again.
@@ -71,7 +77,9 @@ class MirroredCache:
 
     away = None  # a missing part is downloaded when its path is requested
 
-    def __init__(self, bucket: Bucket, location: MirrorLocation, manifest: Manifest) -> None:
+    def __init__(
+        self, bucket: Bucket, location: MirrorLocation, manifest: Manifest, places: "Places"
+    ) -> None:
         self.folder = location.caches
         self.mended: list[str] = []
         self._bucket = bucket
@@ -85,6 +93,8 @@ class MirroredCache:
         self._release = self._register_reader()
         try:
             self.table = self._open_table()
+            self.sizes = self.table.file_bytes()
+            self._places = places(self.table)
             for sha256 in self.table.dictionaries:  # with them, the parts that are here can be read offline
                 self.dictionary(sha256)
         except BaseException:
@@ -108,7 +118,7 @@ class MirroredCache:
                 self._release = self._register_reader()  # the lock's file may have been removed as well
                 self._open_table()
                 self.complete([part])
-        return str(self.folder.path(_names.part(self._manifest.key.id, self.table.sha256[part])))
+        return str(self.folder.path(self._name(part)))
 
     def dictionary(self, sha256: str) -> bytes:
         """Return a dictionary of the parts, downloaded again if it was removed or damaged.
@@ -213,9 +223,12 @@ class MirroredCache:
         return self._location.limit_bytes()
 
     def are_here(self) -> NDArray[np.bool_]:
-        """Return whether each part exists here; opening a part checks that it is whole."""
-        below, files = _names.parts(self._manifest.key.id), map(_names.part_file, self.table.sha256)
-        return np.fromiter(self.folder.exist(below, files), bool, len(self.table))
+        """Return whether each part and foreign file exists here; opening it checks that it is whole."""
+        dataset_id = self._manifest.key.id
+        below, files = _names.parts(dataset_id), map(_names.part_file, self.table.sha256)
+        copies = (_names.foreign("", file.sha256).rpartition("/")[2] for file in self.table.foreign)
+        found = self.folder.exist(below, itertools.chain(files, copies))
+        return np.fromiter(found, bool, len(self.sizes))
 
     def complete_indexes(self, numbers: Sequence[int]) -> None:
         """Download those of these parts' indexes that are missing; checked reads need them."""
@@ -241,7 +254,7 @@ class MirroredCache:
         Returns:
             The number of files that were here. `mended` has the names of the damaged ones.
         """
-        numbers = range(len(self.table))
+        numbers = range(len(self.table))  # no checksum of a whole foreign file is known
         parts = {part: self.folder.size(part.name) for part in map(self._part, numbers)}
         held = {part: size_bytes for part, size_bytes in parts.items() if size_bytes is not None}
         self.mended += _repair(self._bucket, held, progress)
@@ -291,18 +304,28 @@ class MirroredCache:
 
     def is_here(self, number: int) -> bool:
         """Return whether a part is here."""
-        name = _names.part(self._manifest.key.id, self.table.sha256[number])
-        return self.folder.size(name) == int(self.table.size_bytes[number])
+        return self.folder.size(self._name(number)) == int(self.sizes[number])
+
+    def _name(self, number: int) -> str:
+        """Return the name of the file of a part, or of the copy of a foreign file."""
+        own, dataset_id = len(self.table), self._manifest.key.id
+        if number < own:
+            return _names.part(dataset_id, self.table.sha256[number])
+        return _names.foreign(dataset_id, self.table.foreign[number - own].sha256)
 
     def _missing(self, numbers: Sequence[int]) -> list[Download]:
         """Return the downloads of missing parts; equal parts have one file, so they get one download."""
-        missing = {self.table.sha256[number]: number for number in numbers if not self.is_here(number)}
+        missing = {self._name(number): number for number in numbers if not self.is_here(number)}
         return [self._part(number) for number in missing.values()]
 
     def _part(self, number: int) -> Download:
-        sha256 = self.table.sha256[number]
-        name = _names.part(self._manifest.key.id, sha256)
-        return Download(name, sha256, int(self.table.size_bytes[number]), self.folder.path(name))
+        own, name = len(self.table), self._name(number)
+        size_bytes, path = int(self.sizes[number]), self.folder.path(name)
+        if number < own:
+            return Download(name, self.table.sha256[number], size_bytes, path)
+        foreign = self.table.foreign[number - own]
+        place = self._places[number - own]
+        return Download(name, foreign.sha256, size_bytes, path, foreign=foreign, place=place)
 
     def _index_names(self, number: int) -> tuple[str, ...]:
         """Return the names that a part's index may have in the bucket; here it has the first."""

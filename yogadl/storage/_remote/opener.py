@@ -222,54 +222,55 @@ class MirrorOpener:
             return self._ranged_reader(manifest, check=check)
         try:
             are_here = cache.are_here()
-            missing_bytes = int(cache.table.size_bytes[~are_here].sum())
+            missing_bytes = int(cache.sizes[~are_here].sum())
             limit_bytes = cache.limit_bytes
-            has_room = limit_bytes is None or cache.table.total_bytes <= limit_bytes
+            has_room = limit_bytes is None or int(cache.sizes.sum()) <= limit_bytes
             if missing_bytes and self._fill != "never" and missing_bytes <= AT_ONCE_BYTES and has_room:
-                if self._complete_if_room("files that are not here are", cache.complete, cache):
+                if self._complete_if_room("files that are not here are", cache.complete, len(cache.sizes)):
                     missing_bytes = 0
                 are_here = cache.are_here()
             has_indexes = (
                 check
                 and not missing_bytes
-                and self._complete_if_room("indexes are", cache.complete_indexes, cache)
+                and self._complete_if_room("indexes are", cache.complete_indexes, len(cache.table))
             )
             self.mirror.keep(published)
         except BaseException:
             cache.close()
             raise
         maps = self._is_mapped and can_map(cache.folder)
-        if not missing_bytes and has_indexes == check and not len(cache.table.foreign):
+        if not missing_bytes and has_indexes == check:
             whole = checksums(manifest, cache.table, cache.index, _REMEDY) if check else None
             return new_reader(manifest, cache.table, cache, whole, maps=maps)
         sums, policy = self._sums(manifest, cache.table, check=check), FillPolicy(self._fill, self._warn_full)
         files = RangedCache(
             self._bucket, manifest, cache.table, self._spending, sums, (cache, are_here), policy,
-            self._foreign_of(cache.table),
+            self._places(cache.table),
         )  # fmt: skip
         return new_reader(manifest, cache.table, files, sums if check else None, maps=maps)
 
     def _hold(self, manifest: Manifest) -> MirroredCache:
         """Hold the mirror's files of a cache; on a full disk, first evict files that no process reads."""
         try:
-            return self.mirror.hold(manifest)
+            return self.mirror.hold(manifest, self._places)
         except StorageError as error:
             if error.errno not in FULL:
                 raise
         self.mirror.make_room(manifest.table_bytes)
-        return self.mirror.hold(manifest)
+        return self.mirror.hold(manifest, self._places)
 
     def _ranged_reader(self, manifest: Manifest, *, check: bool) -> Reader:
         """Return a reader by range of a cache that has no files on this machine, without a mirror."""
         root = MirroredRoot(self._bucket, self.mirror)
         table = table_to_read(root, manifest)
         sums = self._sums(manifest, table, check=check)
-        foreign = self._foreign_of(table)
-        files = RangedCache(self._bucket, manifest, table, self._spending, sums, foreign=foreign)
+        places = self._places(table)
+        files = RangedCache(self._bucket, manifest, table, self._spending, sums, places=places)
         return new_reader(manifest, table, files, sums if check else None, maps=False)
 
-    def _foreign_of(self, table: PartTable) -> "ForeignStores | None":
-        return self.foreign if len(table.foreign) else None
+    def _places(self, table: PartTable) -> list[tuple[Bucket, str] | None]:
+        """Return bucket and name of each foreign file."""
+        return [self.foreign.place(file.address) for file in table.foreign] if len(table.foreign) else []
 
     def _warn_full(self, what: str, error: StorageError) -> None:
         """Log that the mirror has no room, once in this process."""
@@ -286,10 +287,10 @@ class MirrorOpener:
         # `REMEDY` advises to build again, since blocks that are read by range have no second copy.
         return checksums(manifest, table, index_of, REMEDY)
 
-    def _complete_if_room(self, what: str, complete: Callable[[range], None], cache: MirroredCache) -> bool:
+    def _complete_if_room(self, what: str, complete: Callable[[range], None], count: int) -> bool:
         """Download all files of a kind to the mirror; return whether there was room."""
         try:
-            complete(range(len(cache.table)))
+            complete(range(count))
         except StorageError as error:
             if error.errno not in FULL:
                 raise
@@ -343,7 +344,9 @@ class MirrorOpener:
         """
         from yogadl.storage._catalogue.selections import missing_selections  # most readers do not need it
 
-        damaged = self.mirror.fill(published.manifest, progress=progress) + self.mirror.keep(published)
+        damaged = self.mirror.fill(published.manifest, self._places, progress=progress) + self.mirror.keep(
+            published
+        )
         self.mirror.keep_newest(published)
         root = MirroredRoot(self._bucket, self.mirror)
         for name, content in missing_selections(root, self.mirror.folder, published.manifest):
@@ -351,7 +354,7 @@ class MirrorOpener:
         return damaged
 
     def mend(self, published: Published) -> tuple[int, list[str]]:
-        count, damaged = self.mirror.mend(published.manifest)
+        count, damaged = self.mirror.mend(published.manifest, self._places)
         return count, damaged + (self.mirror.keep(published) if count else [])
 
 
@@ -411,7 +414,8 @@ def files_with_foreign(
     if all(file.is_local for file in table.foreign):
         return own
     nowhere = LocalBucket(Path(os.devnull))  # of the parts, which are all here
-    return RangedCache(nowhere, manifest, table, Spending(), foreign=foreign, own=own)
+    places = [foreign.place(file.address) for file in table.foreign]
+    return RangedCache(nowhere, manifest, table, Spending(), places=places, own=own)
 
 
 # The bucket class of each scheme, called with the bucket's name, a prefix and options.

@@ -29,21 +29,8 @@ from yogadl.storage._remote.requests import Pins, Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
-    from yogadl.storage._files.foreign_stores import ForeignStores
 
 _log = logging.getLogger("yogadl")
-
-
-def _foreign_places(table: PartTable, foreign: "ForeignStores | None") -> list[tuple[Bucket, str] | None]:
-    """Return bucket and name of each foreign file; ``None`` for a file of this machine.
-
-    Raises:
-        ConfigurationError: if the storage may not read there.
-    """
-    if not len(table.foreign):
-        return []
-    assert foreign is not None
-    return [foreign.place(file.address) for file in table.foreign]
 
 
 def _place_of(
@@ -77,7 +64,7 @@ class RangedCache:
         sums: The checksums of the blocks, or ``None`` if ranges are not compared.
         mirrored: The mirror's files of the cache, and whether each part is there, or ``None``.
         policy: Whether to fill the mirror while a stream reads.
-        foreign: Where its foreign files lie, if it has any.
+        places: Bucket and name of each foreign file; ``None`` for a file of this machine.
         own: The files of its parts, if all are on this machine without a mirror.
 
     Attributes:
@@ -95,7 +82,7 @@ class RangedCache:
         sums: "Checksums | None" = None,
         mirrored: tuple[MirroredCache, NDArray[np.bool_]] | None = None,
         policy: FillPolicy | None = None,
-        foreign: "ForeignStores | None" = None,
+        places: Sequence[tuple[Bucket, str] | None] = (),
         own: PartFiles | None = None,
     ) -> None:
         self.table = table
@@ -105,11 +92,13 @@ class RangedCache:
         self._policy = policy or FillPolicy("never")
         dataset_id = manifest.key.id
         self._bucket, self._id = bucket, dataset_id
-        places = _foreign_places(table, foreign)
-        are_here = np.full(len(table), own is not None) if mirrored is None else mirrored[1]
-        self.are_away: NDArray[np.bool_] = ~np.concatenate(
-            [are_here, np.array([place is None for place in places], bool)]
-        )
+        are_here: NDArray[np.bool_]
+        if mirrored is not None:
+            are_here = mirrored[1]
+        else:
+            are_foreign_here = np.array([place is None for place in places], bool)
+            are_here = np.concatenate([np.full(len(table), own is not None), are_foreign_here])
+        self.are_away: NDArray[np.bool_] = ~are_here
         self._ranges = Ranges(
             partial(_place_of, bucket, dataset_id, table.sha256, places),
             table.file_bytes(),
@@ -140,10 +129,7 @@ class RangedCache:
     @property
     def are_here(self) -> NDArray[np.bool_]:
         """Whether each part is on this machine by now, whichever process has downloaded it."""
-        found: NDArray[np.bool_] = ~self.are_away
-        if self._mirrored is not None:
-            found[: len(self.table)] |= self._mirrored.are_here()
-        return found
+        return ~self.are_away if self._mirrored is None else ~self.are_away | self._mirrored.are_here()
 
     def path(self, part: int) -> str:
         """Return the path of the file of a part that is here; a file that was removed is downloaded again.
@@ -151,9 +137,6 @@ class RangedCache:
         Raises:
             PartRemovedError: if the mirror has no room for it now; the part is then read by range.
         """
-        foreign = _foreign_file(self.table, part)
-        if foreign is not None:
-            return foreign.address
         if self._own is not None:
             return self._own.path(part)
         assert self._mirrored is not None
@@ -197,7 +180,7 @@ class RangedCache:
         if self._mirrored is None:
             return otherwise, "mirror=None"
         is_filled = self._policy.fills(share)
-        if is_filled and limit_bytes is not None and limit_bytes < self.table.total_bytes:
+        if is_filled and limit_bytes is not None and limit_bytes < int(self.table.file_bytes().sum()):
             room = in_words(limit_bytes)
             return otherwise, f"the mirror's limit is {room}: only the parts that are there are read from it"
         return "mirror" if is_filled else otherwise, self._policy.reason(share)
