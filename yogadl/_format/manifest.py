@@ -60,6 +60,7 @@ class Manifest:
         codecs: The codec of each field; none: all fields are raw.
         container: The form in which the values lie.
         aliases: Other fingerprints of the same records, which cursors may have.
+        is_weak: Whether the fingerprint is of places in foreign files, which were not read.
     """
 
     key: DatasetKey
@@ -78,6 +79,7 @@ class Manifest:
     codecs: tuple[str, ...] = ()
     container: str = CONTAINER
     aliases: tuple[str, ...] = ()
+    is_weak: bool = False
 
     @property
     def needs(self) -> list[str]:
@@ -106,6 +108,8 @@ class Manifest:
             document["continues"] = [dict(vars(version)) for version in self.earlier]
         if self.metadata:
             document["metadata"] = self.metadata
+        if self.is_weak:
+            document["weak"] = True
         if self.aliases:
             document["aliases"] = list(self.aliases)
         return json.dumps(document, indent=1).encode()
@@ -258,6 +262,7 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
             codecs=tuple(document["codec"]),
             container=table["container"],
             aliases=tuple(document.get("aliases", ())),
+            is_weak=document.get("weak", False),
         )
     except (KeyError, TypeError, CacheFormatError) as error:
         problem = f"{error}" if isinstance(error, CacheFormatError) else f"{error!r:.200}"
@@ -295,6 +300,7 @@ def _has_valid_types(manifest: Manifest, document: dict[str, Any]) -> bool:
     builder: object = manifest.builder
     metadata: object = manifest.metadata
     aliases: tuple[object, ...] = manifest.aliases
+    is_weak: object = manifest.is_weak
     created: object = manifest.created
     return bool(
         isinstance(table_name, str)
@@ -304,6 +310,7 @@ def _has_valid_types(manifest: Manifest, document: dict[str, Any]) -> bool:
         and isinstance(builder, dict)
         and isinstance(metadata, dict)
         and all(isinstance(alias, str) and is_hash(alias, 32) for alias in aliases)
+        and type(is_weak) is bool
         and isinstance(document["token"], str)
         and (type(created) is float or (type(created) is int and abs(created) < 2**63))
         and len(document["codec"]) == len(manifest.spec.fields) > 0

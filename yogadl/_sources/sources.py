@@ -494,6 +494,8 @@ class RecordsSource:
         self._records = records
         lineage = getattr(records, "lineage", None)
         self.provenance = {} if lineage is None else {"from": lineage.to_json()}
+        # A copy goes on with cursors of the original, though its own fingerprint may be another one.
+        self.fingerprints = {records.fingerprint, *getattr(records, "aliases", ())}
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
 

@@ -266,6 +266,13 @@ def _check_earlier(identity: Identity, state: Mapping[str, Any]) -> None:
             )
 
 
+def _is_alias(identity: Identity, fingerprint: str) -> bool:
+    """Return whether the version's records have this fingerprint, too, as a copy of foreign files may."""
+    from yogadl._views.views import aliases_of  # only cursors with another fingerprint need it
+
+    return identity.source is not None and fingerprint in aliases_of(identity.source)
+
+
 def _versions_hint(identity: Identity, state: Mapping[str, Any]) -> str:
     """Return what to write if the cursor is of the same data in another version; empty if none is found."""
     source, theirs = identity.source, state["fingerprint"]
@@ -302,7 +309,8 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
     if their_order != order and their_order.get("name") == order.get("name") == "mix":
         # The number of records follows from the order.
         raise refuse("another order,", their_order, order, mend + _versions_hint(identity, state))
-    if state["fingerprint"] != identity.fingerprint:
+    is_other = state["fingerprint"] != identity.fingerprint and not _is_alias(identity, state["fingerprint"])
+    if is_other:
         _check_earlier(identity, state)
     reopen = f"{_OPEN_SAVED_VERSION}, {state[_VERSION]!r}" if _VERSION in state else _OPEN_SAVED_VERSION
     if "draw" in order or "draw" in their_order:
@@ -310,7 +318,7 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
     if state["records"] != identity.records:
         reopen += _versions_hint(identity, state)
         raise refuse("other data, its number of records is", state["records"], identity.records, reopen)
-    if state["fingerprint"] != identity.fingerprint and not rebind:
+    if is_other and not rebind:
         reopen += f", or accept other data of equal length by rebind=True{_versions_hint(identity, state)}"
         raise refuse("other data, its fingerprint is", state["fingerprint"], identity.fingerprint, reopen)
     if their_order != order:

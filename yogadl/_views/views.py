@@ -194,6 +194,28 @@ def earlier_views(records: Any, share: float) -> Iterator[tuple[Lineage, Earlier
             yield lineage, earlier, _over(records, base, SlicedRecords(base, range(earlier.records)))
 
 
+class _RenamedRecords:
+    """Records under another of their fingerprints."""
+
+    def __init__(self, records: Any, fingerprint: str) -> None:
+        self._records = records
+        self.fingerprint = fingerprint
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._records, name)
+
+
+def aliases_of(records: Any) -> Iterator[str]:
+    """Yield the fingerprints that these records or views have under other fingerprints of a version."""
+    for base in each_once(records):
+        for alias in getattr(base, "aliases", ()):
+            renamed: Any = _RenamedRecords(base, alias)
+            yield _over(records, base, renamed).fingerprint
+
+
 def _over(records: Any, base: Any, replacement: RandomAccess) -> Any:
     """Return the same view of other records in place of `base`."""
     if records is base or not hasattr(records, "over"):

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from yogadl._core.key import DatasetKey
+from yogadl._format.foreign import FOREIGN
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._builds.publish import clear_attempt, pin_parts
+from yogadl.storage._builds.publish import clear_attempt, pin_parts, read_published
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
 from yogadl.storage._catalogue.parts import open_table, part_files
 from yogadl.storage._catalogue.selections import missing_selections
@@ -51,9 +52,12 @@ def copy(
     dataset_version: str,
     *,
     replaces: bool = False,
+    materialize: bool = False,
     progress: Received | None = None,
 ) -> bool:
     """Copy a version to another storage.
+
+    Of a version that was adopted from foreign files, the index is copied, and the files stay where they are.
 
     Args:
         source: The storage that has the version.
@@ -61,6 +65,7 @@ def copy(
         dataset_id: The dataset's id.
         dataset_version: The version's name, or a tag of it; the version is copied, not the tag.
         replaces: Whether to replace another version of that name, which is moved to the trash.
+        materialize: Whether the values in foreign files are copied, too: the copy then needs no such files.
         progress: Called with bytes copied and bytes to copy.
 
     Returns:
@@ -68,15 +73,19 @@ def copy(
 
     Raises:
         DatasetNotFoundError: if the version does not exist.
-        ConfigurationError: if the target has another version of that name, and `replaces` is not given.
+        ConfigurationError: if the target has another version of that name, and `replaces` is not given; or
+            may not read where foreign files lie.
         CacheFormatError: if a file of the version is damaged: only sound files are copied.
     """
     root, backend = source._backend.root, target._backend
     key, content = _manifest_of(source._backend, DatasetKey(dataset_id, dataset_version))
-    is_new = _is_new(backend.root, key, content, replaces)  # before waiting for another builder
     manifest = read_manifest(content, key, root.where(_names.manifest(key)))
+    if materialize and manifest.container == FOREIGN:
+        return _materialize(source, target, manifest, replaces=replaces)
+    is_new = _is_new(backend.root, key, content, replaces)  # before waiting for another builder
     name = _names.table(key.id, manifest.table_sha256)
     files = _CopiedFiles(root, backend.root, key, open_table(root, manifest))
+    _require_places(files.table, backend)
     is_there = not is_new and backend.root.size(name) == manifest.table_bytes
     if is_there and not files.missing(None):
         return _copy_selections(root, backend.root, manifest)
@@ -95,6 +104,34 @@ def copy(
         clear_attempt(backend.root, key, f"{_names.builds(key)}/copy")
     clear_unresumable(backend, key.id, published=key)
     _copy_selections(root, backend.root, manifest)
+    return True
+
+
+def _require_places(table: PartTable, target: Backend) -> None:
+    """Refuse to copy an index to a storage that may not read where its files lie."""
+    if not len(table.foreign):
+        return
+    stores = target.catalogue.opener.foreign
+    for file in table.foreign:
+        try:
+            stores.place(file.address)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"{error}. Or copy the values, too: materialize=True, --materialize"
+            ) from error
+
+
+def _materialize(source: CacheStorage, target: CacheStorage, manifest: Manifest, *, replaces: bool) -> bool:
+    """Copy a version together with its values in foreign files, unless the target has it."""
+    key = manifest.key
+    found = read_published(target._backend.root, key)
+    if found is not None:
+        if manifest.fingerprint in (found.manifest.fingerprint, *found.manifest.aliases):
+            return False
+        if not replaces:
+            raise _has_other(target._backend.root, key, found.digest, digest_of(manifest.to_bytes()))
+    ref = source.fetch(key.id, key.version)
+    target.submit(ref, key.id, key.version, metadata=manifest.metadata or None)
     return True
 
 
@@ -159,11 +196,15 @@ def _is_new(root: Root, key: DatasetKey, content: bytes, replaces: bool) -> bool
     if found == content:
         return False
     if found is not None and not replaces:
-        raise ConfigurationError(
-            f"{root.location} has another {key} (digest {digest_of(found)[:12]}, not "
-            f"{digest_of(content)[:12]}); replace it (replaces=True, --replace), or copy to another storage"
-        )
+        raise _has_other(root, key, digest_of(found), digest_of(content))
     return True
+
+
+def _has_other(root: Root, key: DatasetKey, theirs: str, ours: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{root.location} has another {key} (digest {theirs[:12]}, not {ours[:12]}); replace it "
+        "(replaces=True, --replace), or copy to another storage"
+    )
 
 
 @dataclass(frozen=True)

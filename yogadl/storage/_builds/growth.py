@@ -22,7 +22,7 @@ from yogadl._core.leaf import BYTES, OBJECT, Leaf
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import DictNode, Spec
 from yogadl._format.codec import RAW, Codec
-from yogadl._format.columns import fingerprint_of, stored_column
+from yogadl._format.columns import stored_column
 from yogadl._format.layout import SealedPart
 from yogadl._format.manifest import MOST_EARLIER, Manifest
 from yogadl._format.reader import Reader
@@ -279,12 +279,13 @@ def _compacted(catalogue: Catalogue, base: DatasetKey) -> PlannedBuild:
 
     def content(receipts: list[Receipt]) -> Content:
         found = content_of(receipts)
-        if fingerprint_of(found.spec, found.run) != manifest.fingerprint:
+        if not manifest.is_weak and found.fingerprint != manifest.fingerprint:
             raise CacheFormatError(
                 f"the records of {base} do not have the fingerprint of its manifest: build the dataset "
                 "again, or restore the files"
             )
-        return replace(found, earlier=manifest.earlier, metadata=manifest.metadata)
+        found = replace(found, earlier=manifest.earlier, metadata=manifest.metadata)
+        return found.with_aliases([manifest.fingerprint, *manifest.aliases])
 
     return PlannedBuild(_Stored(catalogue, published), content=content, codec=_codec_of(manifest))
 

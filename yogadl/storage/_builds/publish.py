@@ -6,11 +6,12 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from typing import Any
 
-from yogadl._core.key import DatasetKey
+from yogadl._core.key import DatasetKey, is_hash
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
 from yogadl._format.columns import RunHash, fingerprint_of
@@ -51,6 +52,16 @@ class Content:
     is_weak: bool = False
     aliases: tuple[str, ...] = ()
 
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the records."""
+        return fingerprint_of(self.spec, self.run, is_weak=self.is_weak)
+
+    def with_aliases(self, fingerprints: Iterable[str]) -> "Content":
+        """Return the content with other fingerprints of the same records."""
+        others = {*fingerprints, *self.aliases} - {self.fingerprint}
+        return replace_fields(self, aliases=tuple(sorted(name for name in others if is_hash(name, 32))))
+
 
 def publish(
     root: Root,
@@ -89,7 +100,7 @@ def publish(
         key=key,
         spec=content.spec,
         records=content.run.records,
-        fingerprint=fingerprint_of(content.spec, content.run, is_weak=content.is_weak),
+        fingerprint=content.fingerprint,
         table_sha256=table_sha256,
         table_bytes=len(table),
         size_bytes=int(content.table.size_bytes.sum()),
@@ -102,6 +113,7 @@ def publish(
         codecs=tuple(content.table.codecs),
         container=content.table.container,
         aliases=content.aliases,
+        is_weak=content.is_weak,
     )
     manifest = shorten_to_limit(made)
     if replaces:

@@ -216,6 +216,11 @@ class CachedRecords:
         return self.open()[0].fingerprint
 
     @property
+    def aliases(self) -> tuple[str, ...]:
+        """Other fingerprints of the same records."""
+        return self.open()[0].aliases
+
+    @property
     def lineage(self) -> Lineage:
         """The name of the version, and the versions that it begins with."""
         return Lineage(self._key.id, self._key.version, self._tag, self.open()[0].earlier)
