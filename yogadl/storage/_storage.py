@@ -377,7 +377,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         """Build a version whose values stay in the files of other libraries, with random access to them.
 
         Only an index of where each value lies is written, and small values such as keys and numbers. The
-        version is like any other: see docs/howto/adopt.md. Each file is pinned by its size and ETag or time
+        version is like any other: see docs/howto/shards.md. Each file is pinned by its size and ETag or time
         of change: a file that was changed since is an error before any record of it is read.
 
         Args:
