@@ -60,7 +60,7 @@ class Store:
         return FetchedRange(memoryview(content), Object(name, len(self.parts[part]), self.tag, 0.0))
 
     def ranges(self, spending=None):
-        return Ranges(self, str, self.sizes, spending or Spending())
+        return Ranges(lambda part: (self, str(part)), self.sizes, spending or Spending())
 
 
 def arrays(spans):

@@ -41,7 +41,7 @@ FORMATS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
 _GROUPS: Final = 48
 _LEAST_GROUP_BYTES: Final = 64 * 2**20
 _MOST_GROUP_BYTES: Final = 2**30
-_LEAST_UNREAD_FILES: Final = 64  # of a group whose files are not read
+_LEAST_UNREAD_FILES: Final = 256  # of a group whose files are not read
 _ADOPTED: Final = "adopted"  # the entry in the manifest's description of the builder
 
 

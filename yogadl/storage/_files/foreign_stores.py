@@ -3,6 +3,7 @@
 import glob
 import os
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
@@ -67,7 +68,8 @@ class ForeignStores:
         """
         place = self.place(file.address)
         header_bytes = _LOCAL_HEADER_BYTES if place is None else _FAR_HEADER_BYTES
-        fetch = partial(_read_local, file) if place is None else partial(read_far, file, *place)
+        fetch: Callable[[int, int], bytes | memoryview]
+        fetch = _LocalFile(file) if place is None else partial(read_far, file, *place)
         window_bytes = _WINDOW_BYTES if is_read else header_bytes
         return FileReader(file, fetch, window_bytes=window_bytes, sibling=partial(self._sibling, file))
 
@@ -171,19 +173,32 @@ def _local_file(path: str) -> ForeignFile | None:
     return ForeignFile(path, status.st_size, str(status.st_mtime_ns))
 
 
-def _read_local(file: ForeignFile, position: int, length: int) -> bytes:
-    descriptor = open_foreign(file.address, file)
-    try:
-        content = read_at(descriptor, position, length)
-    except OSError as error:
-        raise StorageError(
-            error.errno, f"can't read a foreign file: {error.strerror}", file.address
-        ) from error
-    finally:
-        os.close(descriptor)
-    if len(content) != length:
-        raise changed_foreign(file, "it was cut")
-    return content
+class _LocalFile:
+    """Reads a local file, which is opened at the first read, and stays open as long as this object lives."""
+
+    def __init__(self, file: ForeignFile) -> None:
+        self._file = file
+        self._descriptor: int | None = None
+
+    def __call__(self, position: int, length: int) -> bytes:
+        """Return bytes of the file.
+
+        Raises:
+            CacheFormatError: if the file was changed since.
+        """
+        file = self._file
+        if self._descriptor is None:
+            self._descriptor = open_foreign(file.address, file)
+            weakref.finalize(self, os.close, self._descriptor)
+        try:
+            content = read_at(self._descriptor, position, length)
+            status = os.fstat(self._descriptor)  # after the read, so that no change goes unnoticed
+        except OSError as error:
+            problem = f"can't read a foreign file: {error.strerror}"
+            raise StorageError(error.errno, problem, file.address) from error
+        if (status.st_size, str(status.st_mtime_ns)) != (file.size_bytes, file.tag) or len(content) != length:
+            raise changed_foreign(file, "it was written since")
+        return content
 
 
 def read_far(file: ForeignFile, bucket: Bucket, name: str, position: int, length: int) -> bytes | memoryview:

@@ -37,7 +37,7 @@ from yogadl.storage._remote.eviction import (
     evict_for,
     evict_to_free,
 )
-from yogadl.storage._remote.mirrored_cache import MirroredCache, Places
+from yogadl.storage._remote.mirrored_cache import MirroredCache, Places, no_places
 
 _log = logging.getLogger("yogadl")
 
@@ -164,7 +164,7 @@ class Mirror:
         if location is not None:
             sweep(location.builds)
 
-    def hold(self, manifest: Manifest, places: Places) -> MirroredCache:
+    def hold(self, manifest: Manifest, places: Places = no_places) -> MirroredCache:
         """Hold the mirror's files of a cache; only its part table is downloaded.
 
         As long as the returned object lives, none of these files is evicted.
@@ -175,7 +175,9 @@ class Mirror:
         """
         return MirroredCache(self._bucket, self.location, manifest, places)
 
-    def fill(self, manifest: Manifest, places: Places, *, progress: Received | None = None) -> list[str]:
+    def fill(
+        self, manifest: Manifest, places: Places = no_places, *, progress: Received | None = None
+    ) -> list[str]:
         """Download a cache with its indexes, and compare files that were here before with their checksums.
 
         Args:
@@ -207,7 +209,7 @@ class Mirror:
             cache.complete_indexes(range(len(cache.table)))
             return cache.mended
 
-    def mend(self, manifest: Manifest, places: Places) -> tuple[int, list[str]]:
+    def mend(self, manifest: Manifest, places: Places = no_places) -> tuple[int, list[str]]:
         """Compare the files of a cache that are here with their checksums; download damaged ones again.
 
         Returns:
@@ -439,15 +441,17 @@ class NoMirror(Mirror):
     def __reduce__(self) -> Any:
         return NoMirror, (self._bucket,)
 
-    def hold(self, manifest: Manifest, places: Places) -> NoReturn:
+    def hold(self, manifest: Manifest, places: Places = no_places) -> NoReturn:
         """Raise a `ConfigurationError`, since there is no mirror."""
         raise self._refusal(f"hold {manifest.key}")
 
-    def fill(self, manifest: Manifest, places: Places, *, progress: Received | None = None) -> NoReturn:
+    def fill(
+        self, manifest: Manifest, places: Places = no_places, *, progress: Received | None = None
+    ) -> NoReturn:
         """Raise a `ConfigurationError`, since there is no mirror."""
         raise self._refusal(f"download {manifest.key}")
 
-    def mend(self, manifest: Manifest, places: Places) -> tuple[int, list[str]]:
+    def mend(self, manifest: Manifest, places: Places = no_places) -> tuple[int, list[str]]:
         """Return that no files are here."""
         return 0, []
 

@@ -59,6 +59,11 @@ _HASH_BYTES: Final = 2**20
 Places = Callable[[PartTable], Sequence[tuple[Bucket, str] | None]]
 
 
+def no_places(table: PartTable) -> Sequence[tuple[Bucket, str] | None]:
+    """Return the places of a cache without foreign files."""
+    return ()
+
+
 class MirroredCache:
     """The files of one cache in a mirror, for a `Reader`; the files stay there as long as this object lives.
 
@@ -78,7 +83,7 @@ class MirroredCache:
     away = None  # a missing part is downloaded when its path is requested
 
     def __init__(
-        self, bucket: Bucket, location: MirrorLocation, manifest: Manifest, places: "Places"
+        self, bucket: Bucket, location: MirrorLocation, manifest: Manifest, places: "Places" = no_places
     ) -> None:
         self.folder = location.caches
         self.mended: list[str] = []
