@@ -23,7 +23,9 @@ def test_known_values():
     assert crc32c.crc32c_of_each(list(KNOWN)).tolist() == list(KNOWN.values())
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 7, ROW - 5, ROW - 4, ROW - 3, ROW, 3 * ROW - 4, 7 * ROW + 1])
+@pytest.mark.parametrize(
+    "size", [0, 1, 2, 3, 4, 5, 7, ROW - 5, ROW - 4, ROW - 3, ROW, 3 * ROW - 4, 7 * ROW + 1]
+)
 def test_any_size_and_any_beginning(size):
     value = RNG.bytes(size)
     assert crc32c.crc32c_by_numpy([value])[0] == crc32c_slowly(value)

@@ -49,7 +49,8 @@ def test_lines_are_those_of_python(content, window):
 def test_any_line_ends_anywhere(seed):
     rng = random.Random(seed)
     content = b"".join(
-        rng.choice([b"\n", b"\r\n", b"\r", b"a" * rng.randrange(9), b"b" * rng.randrange(200)]) for _ in range(200)
+        rng.choice([b"\n", b"\r\n", b"\r", b"a" * rng.randrange(9), b"b" * rng.randrange(200)])
+        for _ in range(200)
     )
     for window in (1, 2, 7, 64, 512):
         assert records_of(Lines(), content, window) == by_python(content)

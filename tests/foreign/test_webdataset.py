@@ -143,7 +143,9 @@ def test_only_consecutive_members_are_a_sample():
 
 
 def test_fields_that_are_given_are_taken_alone():
-    content = archive(*[tar_member(name, name) for name in (b"a.x", b"a.y", b"a.Y", b"b.z", b"b.y.x", b"b.x")])
+    content = archive(
+        *[tar_member(name, name) for name in (b"a.x", b"a.y", b"a.Y", b"b.z", b"b.y.x", b"b.x")]
+    )
     assert records_of(WebDataset(("x",)), content) == [
         {"__key__": "a", "x": b"a.x"},
         {"__key__": "b", "x": b"b.x"},
@@ -194,8 +196,14 @@ def test_the_first_file_decides_the_fields_in_the_order_they_come():
         (archive(tar_member(b"", b"99 a=b\n", b"x")), "no record of a pax header"),
         (archive(tar_member(b"", b"5 a=b\n", b"x")), "no record of a pax header"),
         (archive(tar_member(b"", b"99999999999 a=b\n", b"x")), "no record of a pax header"),
-        (archive(tar_member(b"", pax_record(b"size", b"-1"), b"x"), tar_member(b"a.x", b"")), "size of a member"),
-        (archive(tar_member(b"", pax_record(b"size", b"9" * 30), b"x"), tar_member(b"a.x", b"")), "size of a"),
+        (
+            archive(tar_member(b"", pax_record(b"size", b"-1"), b"x"), tar_member(b"a.x", b"")),
+            "size of a member",
+        ),
+        (
+            archive(tar_member(b"", pax_record(b"size", b"9" * 30), b"x"), tar_member(b"a.x", b"")),
+            "size of a",
+        ),
         (archive(tar_member(b"", pax_record(b"mtime", b"1"), b"x")), "ends after the extended header"),
         (archive(tar_member(b"", b"a.x", b"L"), end=b""), "ends after the extended header"),
         (archive(tar_header(b"", 2**20 + 1, b"x") + bytes(2**21)), "an extended header has 1048577 bytes"),
