@@ -182,7 +182,7 @@ I64, B, F = int64_feature([1]), bytes_feature(b"x"), float_feature([1.0])
 @pytest.mark.parametrize(
     ("feature", "content", "said"),
     [
-        ("int64", example_of(entry(b"b", I64)), "record 0: feature 'a': the record has no such feature"),
+        ("int64", example_of(entry(b"b", I64)), "feature 'a': the record has no such feature"),
         ("int64", b"", "no such feature"),
         ("int64", example_of(entry(b"a", b"")), "no such feature"),
         ("int64", example_of(field(1, field(1, b"a"))), "no such feature"),

@@ -109,9 +109,6 @@ def test_what_is_no_tfrecord_file_is_refused_with_the_way_out(content, said):
 
 def test_a_length_that_looks_like_gzip_or_zlib_is_a_length():
     for length in (0x88B1F, 0x9C78):
-        assert list(
-            map(len, records_of(TFRecord(checks_data=False), tfrecord_of([b""]) + header_of(0) + bytes(4)))
-        )
         content = header_of(length) + bytes(length + 4)
         assert records_of(TFRecord(checks_data=False), content) == [bytes(length)]
 
@@ -121,8 +118,9 @@ def test_damaged_files_are_refused_or_read_within_the_file():
     outcomes += [
         outcome_of(TFRecord(checks_data=False), c) for c in damaged(tfrecord_of(VALUES), 300, seed=2)
     ]
-    assert outcomes.count(None) > 100
-    assert len(outcomes) - outcomes.count(None) > 100
+    # Without a look at the data, a part of it may be any bytes.
+    assert outcomes.count(None) > 500
+    assert len(outcomes) - outcomes.count(None) > 30
 
 
 @pytest.mark.parametrize(
