@@ -29,7 +29,7 @@ def way_of_sums(request, monkeypatch):
         monkeypatch.setattr(crc32c, "_library", lambda: None)
 
 
-@pytest.mark.parametrize("window", [1, 7, *WINDOWS])
+@pytest.mark.parametrize("window", [7, *WINDOWS])
 @pytest.mark.parametrize("checks_data", [True, False])
 def test_records_of_all_sizes(window, checks_data):
     for values in (VALUES, VALUES[:1], VALUES[1:2], [], VALUES[::-1]):
@@ -114,13 +114,13 @@ def test_a_length_that_looks_like_gzip_or_zlib_is_a_length():
 
 
 def test_damaged_files_are_refused_or_read_within_the_file():
-    outcomes = [outcome_of(TFRecord(), changed) for changed in damaged(tfrecord_of(VALUES), 300)]
+    outcomes = [outcome_of(TFRecord(), changed) for changed in damaged(tfrecord_of(VALUES), 150)]
     outcomes += [
-        outcome_of(TFRecord(checks_data=False), c) for c in damaged(tfrecord_of(VALUES), 300, seed=2)
+        outcome_of(TFRecord(checks_data=False), c) for c in damaged(tfrecord_of(VALUES), 150, seed=2)
     ]
     # Without a look at the data, a part of it may be any bytes.
-    assert outcomes.count(None) > 500
-    assert len(outcomes) - outcomes.count(None) > 30
+    assert outcomes.count(None) > 250
+    assert len(outcomes) - outcomes.count(None) > 15
 
 
 @pytest.mark.parametrize(
