@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from foreign_files import example_of, records_of, tfrecord_of
+from foreign_files import (
+    bytes_feature,
+    damaged,
+    entry,
+    example_of,
+    float_feature,
+    int64_feature,
+    outcome_of,
+    records_of,
+    tfrecord_of,
+)
 from inside import TFRecord
 
 from yogadl.errors import UnsupportedDataError
@@ -116,3 +126,35 @@ def test_compressed_files_are_refused(tmp_path, way, examples):
     write(path, examples[:20], options=way)
     with pytest.raises(UnsupportedDataError, match=f"compressed by {way.lower()}"):
         records_of(TFRecord(), path.read_bytes())
+
+
+def test_damaged_examples_are_read_as_tensorflow_reads_them_or_refused():
+    content = example_of(
+        entry(b"i", bytes_feature(b"x" * 10)),
+        entry(b"l", int64_feature([1])),
+        entry(b"v", float_feature([1.5, 2.5])),
+        entry(b"n", int64_feature([1, -1, 300])),
+    )
+    described = {
+        "i": tf.io.FixedLenFeature((), tf.string),
+        "l": tf.io.FixedLenFeature((), tf.int64),
+        "v": tf.io.VarLenFeature(tf.float32),
+        "n": tf.io.VarLenFeature(tf.int64),
+    }
+    form = TFRecord({"i": "bytes", "l": "int64", "v": ("float32", (None,)), "n": ("int64", (None,))})
+    compared, only_ours = 0, 0
+    for changed in damaged(content, 1000, seed=3):
+        records = outcome_of(form, tfrecord_of([changed]))
+        if records is None:
+            continue
+        try:
+            parsed = tf.io.parse_single_example(changed, described)
+        except tf.errors.InvalidArgumentError:
+            only_ours += 1  # unknown fields, which protobuf skips and TensorFlow refuses
+            continue
+        compared += 1
+        for name, value in parsed.items():
+            expected = value.values if name in "vn" else value
+            np.testing.assert_array_equal(records[0][name], expected.numpy())
+    assert compared > 50
+    assert only_ours < 10
