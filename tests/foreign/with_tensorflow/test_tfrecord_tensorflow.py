@@ -86,20 +86,27 @@ def test_features_are_those_of_parse_example(tmp_path, examples):
         "label": tf.io.FixedLenFeature((), tf.int64),
         "score": tf.io.FixedLenFeature((), tf.float32),
         "vec": tf.io.FixedLenFeature((7,), tf.float32),
-        "boxes": tf.io.FixedLenSequenceFeature((4,), tf.float32, allow_missing=True),
-        "ids": tf.io.VarLenFeature(tf.int64),
+        "boxes": tf.io.RaggedFeature(tf.float32),
+        "ids": tf.io.RaggedFeature(tf.int64),
         "pair": tf.io.FixedLenFeature((2,), tf.int64),
     }
+    parsed = tf.io.parse_example(examples, described)
     records = records_of(TFRecord(FEATURES), path.read_bytes())
     assert len(records) == COUNT
-    for record, example in zip(records[::5], examples[::5], strict=True):
-        for name, value in tf.io.parse_single_example(example, described).items():
-            expected = (value.values if name == "ids" else value).numpy()
-            if name == "name":
-                expected = expected.decode()
+    for name in FEATURES:
+        values = [record[name] for record in records]
+        if name in ("boxes", "ids"):
             np.testing.assert_array_equal(
-                record[name], expected, strict=name not in ("label", "score", "image", "name")
+                np.cumsum([np.size(v) for v in values]), parsed[name].row_splits[1:]
             )
+            values, expected = np.concatenate([np.ravel(v) for v in values]), parsed[name].values.numpy()
+        else:
+            expected = parsed[name].numpy()
+        if name in ("image", "name"):
+            assert [v.encode() if name == "name" else v for v in values] == expected.tolist()
+        else:
+            np.testing.assert_array_equal(np.stack(values), expected, strict=True)
+    assert all(record["boxes"].shape == (k % 5, 4) for k, record in enumerate(records))
 
 
 def test_entries_with_one_key_are_read_as_tensorflow_reads_them():
