@@ -61,7 +61,8 @@ def outcome_of(form, content, window_bytes=64):
     try:
         return records_of(form, content, window_bytes)
     except UnsupportedDataError as error:
-        assert str(error).startswith("folder/file, byte ")
+        if not str(error).startswith("folder/file, byte "):
+            raise
         return None
     except UnicodeDecodeError:  # of a str leaf, which the cache checks
         assert any(field.leaf.dtype == "str" for field in form.spec.fields)

@@ -374,6 +374,8 @@ def _integers(data: Data, begin: int, end: int) -> NDArray[np.int64]:
         while begin < end:
             value, begin = _varint(data, begin)
             values.append(value & 2**64 - 1)
+        if begin > end:
+            raise _ExampleError("an integer is cut")
         return np.array(values, np.uint64).view(np.int64)
     content = np.frombuffer(data[begin:end], np.uint8)
     is_last = content < 128

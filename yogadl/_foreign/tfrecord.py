@@ -159,13 +159,20 @@ def _check_data(reader: FileReader, positions: Int64s, lengths: Int64s) -> None:
     """
     values: list[memoryview] = []
     stored: list[memoryview] = []
+    start = int(positions[0])
+    window_end = min((start // reader.window_bytes + 1) * reader.window_bytes, reader.size_bytes)
+    content = reader.read(start, window_end - start)
     for position, length in zip(positions.tolist(), lengths.tolist(), strict=True):
-        if length > reader.window_bytes:
+        end = position + length
+        if end + _FOOTER_BYTES <= window_end:
+            values.append(content[position - start : end - start])
+            stored.append(content[end - start : end - start + _FOOTER_BYTES])
+        elif length > reader.window_bytes:
             _check_large(reader, position, length)
-            continue
-        whole = reader.read(position, length + _FOOTER_BYTES)
-        values.append(whole[:length])
-        stored.append(whole[length:])
+        else:
+            whole = reader.read(position, length + _FOOTER_BYTES)
+            values.append(whole[:length])
+            stored.append(whole[length:])
     is_small = lengths <= reader.window_bytes
     crcs = masked(crc32c_of_each(values))
     wrong = np.flatnonzero(crcs != np.frombuffer(b"".join(stored), "<u4"))

@@ -16,8 +16,6 @@ from yogadl.errors import ConfigurationError
 KEY: Final = "__key__"
 # The names that every sample of webdataset has: a member with such an extension is an error there.
 _TAKEN: Final = frozenset({KEY, "__url__"})
-# As webdataset splits names. The dots after the first one of the base name belong to the extension.
-_SPLIT: Final = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)$")
 _META: Final = re.compile(r"__[^/]*__($|/)|___?$")
 _WAY_OUT: Final = 'give fields=("jpg", "cls") to choose fields'
 
@@ -132,6 +130,23 @@ class WebDataset(Format):
         return {name: places.get(name, (start, 0)) for name in self.fields}
 
 
+def split_name(name: str) -> tuple[str, str] | None:
+    r"""Return the key and the extension in lower case of a member, None if it belongs to no sample.
+
+    They are those of webdataset, which matches ``^((?:.*/|)[^.]+)[.]([^/]*)$``; this takes time that grows
+    with the square of the length of a hostile name.
+    """
+    dot = name.find(".", name.rfind("/") + 1)
+    if dot < 1:
+        return None
+    before = name.rfind(".", 0, dot)
+    if before >= 0:
+        slash = name.find("/", before + 1, dot - 1)
+        if slash < 0 or "\n" in name[:slash]:
+            return None
+    return name[:dot], name[dot + 1 :].lower()
+
+
 def _samples(reader: FileReader, fields: frozenset[str] | None) -> Iterator[tuple[str, int, _Places]]:
     """Yield the samples of a file: key, where the first header begins, and the places of these fields.
 
@@ -140,10 +155,10 @@ def _samples(reader: FileReader, fields: frozenset[str] | None) -> Iterator[tupl
     """
     key, first, places = "", -1, _Places()
     for name, start, position, size in members(reader):
-        split = _SPLIT.match(name)
-        if not split or _META.match(name):
+        split = split_name(name)
+        if split is None or _META.match(name):
             continue
-        prefix, extension = split[1], split[2].lower()
+        prefix, extension = split
         if prefix != key or first < 0:
             if first >= 0:
                 yield key, first, places
