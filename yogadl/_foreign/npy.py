@@ -57,7 +57,7 @@ class Npy(Format):
         leaf, rows, start = _header_of(reader)
         if leaf != self.leaf:
             reader.refuse(0, f"the rows are {leaf}, those of the first file {self.leaf}")
-        row_bytes, shape = leaf.row_bytes, leaf.shape or ()
+        row_bytes, shape = leaf.row_bytes, [size for size in leaf.shape or () if size is not None]
         is_small = row_bytes <= _SMALL_BYTES
         at_once = max(
             1, min(_BATCH_RECORDS, reader.window_bytes // row_bytes if is_small else _BATCH_RECORDS)
@@ -67,7 +67,7 @@ class Npy(Format):
             position = start + begin * row_bytes
             if is_small:
                 values = np.frombuffer(reader.read(position, count * row_bytes), leaf.numpy_dtype)
-                yield (values.reshape((count, *shape)),)
+                yield (values.reshape([count, *shape]),)
             else:
                 positions = position + row_bytes * np.arange(count, dtype=np.int64)
                 shapes = np.tile(np.array([len(shape), *shape], np.int64), (count, 1))
