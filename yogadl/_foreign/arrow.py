@@ -7,7 +7,6 @@ import numpy as np
 
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Column, Int64s
 from yogadl._core.spec import DictNode, Spec
 from yogadl._foreign.arrow_schema import ArrowColumn, columns_of
@@ -16,9 +15,9 @@ from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl._foreign.flatbuffer import Table
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
-# A stream: messages, each 0xFFFFFFFF, the size of its metadata (int32), the metadata (a flatbuffer), the body.
-# A file: ARROW1 and two bytes, a stream, a footer that repeats the schema and has the places of the messages,
-# the size of the footer (int32), ARROW1. The footer is not needed: a file is read as the stream that it has.
+# A stream: messages, each 0xFFFFFFFF, the size of its metadata (int32), the metadata (a flatbuffer), the
+# body. A file: ARROW1 and two bytes, a stream, a footer that repeats the schema and has the places of the
+# messages, the size of the footer (int32), ARROW1. The footer is not needed: the stream in it is read.
 _MAGIC: Final = b"ARROW1"
 _CONTINUED: Final = 0xFFFFFFFF
 _MAX_METADATA_BYTES: Final = 2**24
@@ -78,27 +77,29 @@ class Arrow(Format):
         """
         schema = _schema_of(reader)[0]
         columns = self._chosen(reader, columns_of(reader, schema.position, schema.header, schema.version))
-        leaves = {column.name: column.leaf for column in columns}
+        leaves = {column.name: column.values.leaf for column in columns}
         return Arrow(self.fields, Spec(DictNode(tuple(leaves), tuple(leaves.values()))))
 
     def batches(self, reader: FileReader) -> Iterator[Batch]:
         """Yield the rows of the record batches.
 
         Raises:
-            UnsupportedDataError: if the file is damaged, has other columns than the first, nulls in them, or is
-                compressed.
+            UnsupportedDataError: if the file is damaged or compressed, or has nulls, or other columns than
+                the first.
         """
         schema, end = _schema_of(reader)
         columns = columns_of(reader, schema.position, schema.header, schema.version)
         chosen = self._chosen(reader, columns)
-        spec = Spec(DictNode(tuple(c.name for c in chosen), tuple(c.leaf for c in chosen)))
+        spec = Spec(DictNode(tuple(c.name for c in chosen), tuple(c.values.leaf for c in chosen)))
         if spec != self.spec:
             reader.refuse(schema.position, f"the columns are {spec.tree}, in the first file {self.spec.tree}")
         position = schema.end
         while position < end:
             message = _message_at(reader, position, end)
             if message is None:
-                break
+                if position + 8 != end:
+                    reader.refuse(position + 8, "bytes follow the end of the stream: write one stream a file")
+                return
             if message.kind == _RECORDS:
                 yield from _batches_of(reader, message, columns, chosen)
             elif message.kind != _DICTIONARY:  # of a column that is not taken, or it would have been refused
@@ -130,7 +131,8 @@ def _schema_of(reader: FileReader) -> tuple[_Message, int]:
     head, begin, end = bytes(reader.read(0, min(8, reader.size_bytes))), 0, reader.size_bytes
     if head[:4] == b"FEA1":
         reader.refuse(
-            0, "this is version 1 of Feather: write version 2, feather.write_feather(feather.read_table(path), ...)"
+            0,
+            'this is version 1 of Feather: write version 2, feather.write_feather(..., compression="uncompressed")',
         )
     if head.startswith(_MAGIC):
         begin, end = 8, reader.size_bytes - 10
@@ -190,13 +192,7 @@ def _batches_of(
         counts = header.integers(4)
     except (ValueError, UnsupportedDataError) as error:
         reader.refuse(message.position, str(error))
-    buffers = [_Buffer(message.body + offset, length) for offset, length in pairs]
-    reached = message.body
-    for position, length in buffers:
-        # Buffers that share bytes could stand for far more values than the file has.
-        if length and not (reached <= position and 0 <= length <= message.end - position):
-            reader.refuse(message.position, "the buffers of a record batch overlap, or lie outside of it")
-        reached = position + length if length else reached
+    buffers = _buffers_of(reader, message, pairs)
     found: dict[str, tuple[list[tuple[int, int]], list[_Buffer]]] = {}
     node = buffer = view = 0
     for column in columns:
@@ -210,10 +206,28 @@ def _batches_of(
     if (node, buffer, view) != (len(nodes), len(buffers), len(counts)):
         reader.refuse(message.position, "the buffers of a record batch are not those of the columns")
     readers = [_ColumnReader(reader, message, column, rows, *found[column.name]) for column in chosen]
-    at_once = min(_BATCH_RECORDS, max(1, _BATCH_VALUES // len(chosen)))
+    at_once = min(_BATCH_RECORDS, max(8, _BATCH_VALUES // len(chosen) // 8 * 8))  # bits begin at bytes
     for begin in range(0, rows, at_once):
         count = min(at_once, rows - begin)
         yield [column.batch(begin, count) for column in readers]
+
+
+def _buffers_of(reader: FileReader, message: _Message, pairs: list[tuple[int, int]]) -> list[_Buffer]:
+    """Return where the buffers lie in the file, given their offsets in the body and their lengths.
+
+    Raises:
+        UnsupportedDataError: if one lies outside, or buffers share bytes, since these could then stand for far
+            more values than the file has.
+    """
+    buffers = []
+    reached = message.body
+    for offset, length in pairs:
+        position = message.body + offset if length else reached
+        if not (reached <= position and 0 <= length <= message.end - position):
+            reader.refuse(message.position, "the buffers of a record batch overlap, or lie outside of it")
+        buffers.append(_Buffer(position, length))
+        reached = position + length
+    return buffers
 
 
 class _ColumnReader:
@@ -228,45 +242,50 @@ class _ColumnReader:
         nodes: list[tuple[int, int]],
         buffers: list[_Buffer],
     ) -> None:
-        self._reader, self._column, self._position = reader, column, message.position
+        self._reader, self._name, self._position = reader, column.name, message.position
+        self._values = values = column.values
         if rows < 0 or nodes[0][0] != rows:
             self._refuse(f"has {nodes[0][0]} values in a batch of {rows} rows: the file is damaged")
         if any(nulls for _, nulls in nodes):
             self._refuse("has nulls: fill them, or leave the column out (fields=)")
         self._data = buffers[-1]
         self._offsets = buffers[1]
-        self._item_bytes = np.dtype(column.item).itemsize if column.item else 1
-        if column.offsets:
-            needed, there = (rows + 1) * np.dtype(column.offsets).itemsize if rows else 0, self._offsets.length
-        elif column.item == "bit":
+        self._item_bytes = 1 if values.item in ("", "bit") else np.dtype(values.item).itemsize
+        if values.offsets:
+            needed, there = (
+                (rows + 1) * np.dtype(values.offsets).itemsize if rows else 0,
+                self._offsets.length,
+            )
+        elif values.item == "bit":
             needed, there = -(-rows // 8), self._data.length
         else:
-            needed, there = rows * column.value_bytes, self._data.length
+            needed, there = rows * values.size_bytes, self._data.length
         if there < needed:
             self._refuse(f"has {there} bytes of {needed}: the file is damaged")
 
     def _refuse(self, problem: str) -> None:
-        self._reader.refuse(self._position, f"column {self._column.name!r:.200} {problem}")
+        self._reader.refuse(self._position, f"column {self._name!r:.200} {problem}")
 
     def batch(self, begin: int, count: int) -> Places | Column:
-        column, leaf = self._column, self._column.leaf
-        if column.offsets:
+        values, leaf = self._values, self._values.leaf
+        if values.offsets:
             return self._varying(begin, count)
-        if column.item == "bit":
-            first = begin // 8  # a multiple of 8, or the only batch
-            packed = self._reader.array(self._data.position + first, "u1", -(-count // 8))
+        if values.item == "bit":
+            packed = self._reader.array(self._data.position + begin // 8, "u1", -(-count // 8))
             return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
-        position = self._data.position + begin * column.value_bytes
+        position = self._data.position + begin * values.size_bytes
         shape = [size for size in leaf.shape or () if size is not None]
-        if leaf.is_numeric and column.value_bytes <= _SMALL_BYTES:
-            values = self._reader.array(position, column.item, count * (column.value_bytes // self._item_bytes))
+        if leaf.is_numeric and values.size_bytes <= _SMALL_BYTES:
+            values = self._reader.array(
+                position, values.item, count * (values.size_bytes // self._item_bytes)
+            )
             return values.astype(leaf.numpy_dtype, copy=False).reshape([count, *shape])
-        positions = position + column.value_bytes * np.arange(count, dtype=np.int64)
+        positions = position + values.size_bytes * np.arange(count, dtype=np.int64)
         shapes = np.tile(np.array([len(shape), *shape], np.int64), (count, 1)) if leaf.is_numeric else None
-        return Places(positions, np.full(count, column.value_bytes, np.int64), shapes)
+        return Places(positions, np.full(count, values.size_bytes, np.int64), shapes)
 
     def _varying(self, begin: int, count: int) -> Places:
-        item_bytes, kind = self._item_bytes, self._column.offsets
+        item_bytes, kind = self._item_bytes, self._values.offsets
         position = self._offsets.position + begin * np.dtype(kind).itemsize
         offsets: Int64s = self._reader.array(position, kind, count + 1).astype(np.int64)
         counts = np.diff(offsets)
@@ -277,6 +296,6 @@ class _ColumnReader:
         if lengths.max() > MAX_LEAF_BYTES:
             self._refuse(f"has a value of more than {MAX_LEAF_BYTES:,} bytes")
         shapes = None
-        if self._column.leaf.is_numeric:
+        if self._values.leaf.is_numeric:
             shapes = np.stack([np.ones(count, np.int64), counts], axis=1)
         return Places(self._data.position + offsets[:-1] * item_bytes, lengths, shapes)

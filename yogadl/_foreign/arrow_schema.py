@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import numpy as np
+
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import BYTES, STR, Leaf
@@ -11,13 +13,33 @@ from yogadl._foreign.flatbuffer import Table
 
 # The numbers of the types, their buffers, and their names: format/Schema.fbs of Arrow.
 _TYPES: Final = {
-    1: (0, "null"), 2: (2, "int"), 3: (2, "floating point"), 4: (3, "binary"), 5: (3, "string"), 6: (2, "bool"),
-    7: (2, "decimal"), 8: (2, "date"), 9: (2, "time"), 10: (2, "timestamp"), 11: (2, "interval"), 12: (2, "list"),
-    13: (1, "struct"), 14: (1, "union"), 15: (2, "fixed_size_binary"), 16: (1, "fixed_size_list"), 17: (2, "map"),
-    18: (2, "duration"), 19: (3, "large_binary"), 20: (3, "large_string"), 21: (2, "large_list"),
-    22: (0, "run-end encoded"), 23: (2, "binary_view"), 24: (2, "string_view"), 25: (3, "list_view"),
+    1: (0, "null"),
+    2: (2, "int"),
+    3: (2, "floating point"),
+    4: (3, "binary"),
+    5: (3, "string"),
+    6: (2, "bool"),
+    7: (2, "decimal"),
+    8: (2, "date"),
+    9: (2, "time"),
+    10: (2, "timestamp"),
+    11: (2, "interval"),
+    12: (2, "list"),
+    13: (1, "struct"),
+    14: (1, "union"),
+    15: (2, "fixed_size_binary"),
+    16: (1, "fixed_size_list"),
+    17: (2, "map"),
+    18: (2, "duration"),
+    19: (3, "large_binary"),
+    20: (3, "large_string"),
+    21: (2, "large_list"),
+    22: (0, "run-end encoded"),
+    23: (2, "binary_view"),
+    24: (2, "string_view"),
+    25: (3, "list_view"),
     26: (3, "large_list_view"),
-}  # fmt: skip
+}
 _WAYS_OUT: Final = {
     "struct": "flatten the table (table.flatten())",
     "binary_view": "cast it to large_binary",
@@ -30,44 +52,48 @@ _UNION: Final = 14
 _VIEWS: Final = (23, 24)
 _V4: Final = 3
 _MAX_NESTED: Final = 2**16
+_MAX_METADATA: Final = 64  # entries of a column that are looked at
 _FLOATS: Final = {0: "float16", 1: "float32", 2: "float64"}
 _UNITS: Final = {0: "s", 1: "ms", 2: "us", 3: "ns"}
 _MILLISECONDS: Final = 1
 
 
 @frozen
+class Values:
+    """How the values of a column lie in the buffers of a record batch.
+
+    Args:
+        leaf: The dtype and shape of a value.
+        offsets: The dtype of the offsets of values that vary in size, else "".
+        item: The dtype of a number as it is stored, "bit", or "" for bytes.
+        size_bytes: The bytes of a value of fixed size.
+    """
+
+    leaf: Leaf
+    offsets: str = ""
+    item: str = ""
+    size_bytes: int = 0
+
+
+@frozen
 class ArrowColumn:
-    """A column, and how its values lie in the buffers of a record batch.
+    """A column.
 
     Args:
         name: Its name.
-        leaf: The dtype and shape of a value; meaningless if there is a problem.
+        values: How its values lie; meaningless if there is a problem.
         problem: Why it can't be read, and what to do; None if it can.
         nodes: The number of its nodes: its own, and those of what is nested in it.
         buffers: The number of its buffers, without those of `views`.
         views: How many of its nodes have a number of buffers that varies.
-        offsets: The dtype of the offsets of values that vary in size, else "".
-        item: The dtype of a number as it is stored, "bit", or "" for bytes.
-        value_bytes: The bytes of a value of fixed size.
     """
 
     name: str
-    leaf: Leaf
+    values: Values
     problem: str | None
     nodes: int
     buffers: int
     views: int
-    offsets: str = ""
-    item: str = ""
-    value_bytes: int = 0
-
-
-@frozen
-class _Values:
-    leaf: Leaf
-    offsets: str = ""
-    item: str = ""
-    value_bytes: int = 0
 
 
 class _UnreadableError(Exception):
@@ -100,13 +126,8 @@ def columns_of(reader: FileReader, position: int, schema: Table, version: int) -
             try:
                 values, problem = _values_of(field), None
             except _UnreadableError as error:
-                values, problem = _Values(Leaf(BYTES)), str(error)
-            columns.append(
-                ArrowColumn(
-                    field.text(0), values.leaf, problem, nodes, buffers, views,
-                    values.offsets, values.item, values.value_bytes,
-                )  # fmt: skip
-            )
+                values, problem = Values(Leaf(BYTES)), str(error)
+            columns.append(ArrowColumn(field.text(0), values, problem, nodes, buffers, views))
     except ValueError as error:
         reader.refuse(position, f"the schema is damaged: {error}")
     return columns
@@ -146,7 +167,7 @@ def _counts_of(field: Table, version: int, most: int) -> tuple[int, int, int]:
     return nodes, buffers, views
 
 
-def _values_of(field: Table) -> _Values:
+def _values_of(field: Table) -> Values:
     """Return how the values of a column lie.
 
     Raises:
@@ -157,22 +178,26 @@ def _values_of(field: Table) -> _Values:
     parameters, children = field.table(3), field.tables(5)
     if kind in ("binary", "string", "large_binary", "large_string"):
         offsets = "<i8" if kind.startswith("large") else "<i4"
-        return _Values(Leaf(STR if kind.endswith("string") else BYTES), offsets)
+        return Values(Leaf(STR if kind.endswith("string") else BYTES), offsets)
     if kind == "bool":
-        return _Values(Leaf("bool"), item="bit")
+        return Values(Leaf("bool"), item="bit")
     if kind == "fixed_size_binary":
         size = 0 if parameters is None else parameters.integer(0, "i")
-        return _Values(Leaf(BYTES), value_bytes=_sized(size, 1))
+        return Values(Leaf(BYTES), size_bytes=_sized(size, 1))
     if kind in ("list", "large_list", "fixed_size_list"):
         if len(children) != 1:
             raise ValueError("a list has one type of items")
         dtype, item = _number_of(children[0], _kind_of(children[0]), f"is a {kind} of ")
+        if np.dtype(dtype).itemsize != int(item[2:]):
+            raise _UnreadableError("is a list of 32-bit dates: cast them to timestamps")
         if kind != "fixed_size_list":
-            return _Values(Leaf(dtype, (None,)), "<i8" if kind == "large_list" else "<i4", item)
+            return Values(Leaf(dtype, (None,)), "<i8" if kind == "large_list" else "<i4", item)
         size, item_bytes = 0 if parameters is None else parameters.integer(0, "i"), int(item[2:])
-        return _Values(Leaf(dtype, (size,)) if _sized(size, item_bytes) else Leaf(dtype), "", item, size * item_bytes)
+        return Values(
+            Leaf(dtype, (size,)) if _sized(size, item_bytes) else Leaf(dtype), "", item, size * item_bytes
+        )
     dtype, item = _number_of(field, kind, "is of type ")
-    return _Values(Leaf(dtype), "", item, int(item[2:]))
+    return Values(Leaf(dtype), "", item, int(item[2:]))
 
 
 def _sized(size: int, item_bytes: int) -> int:
@@ -182,9 +207,11 @@ def _sized(size: int, item_bytes: int) -> int:
 
 
 def _kind_of(field: Table) -> str:
-    for pair in field.tables(6)[:_MAX_NESTED]:
+    for pair in field.tables(6)[:_MAX_METADATA]:
         if pair.text(0) == "ARROW:extension:name":
-            raise _UnreadableError(f"is of the extension type {pair.text(1)!r:.100}: cast it to its storage type")
+            raise _UnreadableError(
+                f"is of the extension type {pair.text(1)!r:.100}: cast it to its storage type"
+            )
     if field.table(4) is not None:
         raise _UnreadableError("is dictionary-encoded: cast it to the type of its values")
     return _TYPES[field.integer(2, "B")][1]
@@ -207,12 +234,11 @@ def _number_of(field: Table, kind: str, problem: str) -> tuple[str, str]:
         dtype = _FLOATS.get(parameters.integer(0, "h"))
         if dtype is not None:
             return dtype, f"<f{int(dtype[5:]) // 8}"
-    unit = _UNITS.get(parameters.integer(0, "h", 0 if kind == "timestamp" else _MILLISECONDS))
-    if kind in ("timestamp", "duration") and unit is not None:
-        # As pyarrow does: with a time zone the numbers are UTC.
-        is_time = kind == "timestamp"
-        return f"{'datetime64' if is_time else 'timedelta64'}[{unit}]", "<i8"
+    unit = parameters.integer(0, "h", 0 if kind == "timestamp" else _MILLISECONDS)
+    if kind in ("timestamp", "duration") and unit in _UNITS:
+        # With a time zone, too, the numbers are UTC.
+        return f"{'datetime64' if kind == 'timestamp' else 'timedelta64'}[{_UNITS[unit]}]", "<i8"
     if kind == "date":
-        return ("datetime64[D]", "<i4") if unit == "s" else ("datetime64[ms]", "<i8")
+        return ("datetime64[ms]", "<i8") if unit == _MILLISECONDS else ("datetime64[D]", "<i4")
     remedy = _WAYS_OUT.get(kind, "convert it to numbers, strings or lists of numbers")
     raise _UnreadableError(f"{problem}{kind}, which is not read: {remedy}")

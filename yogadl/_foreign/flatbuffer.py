@@ -6,7 +6,7 @@ from typing import Final
 from yogadl._core.frozen import frozen
 
 _SIZES: Final = {code: struct.calcsize(f"<{code}") for code in "bBhHiIqQ"}
-_MAX_STRING_BYTES: Final = 2**16
+_MAX_STRING_BYTES: Final = 2**12
 
 
 @frozen

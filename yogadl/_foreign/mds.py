@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -299,7 +299,7 @@ def _arrays(reader: FileReader, leaf: Leaf, starts: Int64s, sizes: Int64s) -> Pl
             # A size of 2**63 and more becomes negative, which is refused below.
             rows = gather(reader, starts[chosen] + 1, rank << code).view(kind).reshape(-1, rank)
             shapes[chosen, 1:] = rows.astype(np.int64)
-    # In float64, since a product could overflow; it is exact up to 2**53, and a value has less than 2**32 bytes.
+    # In float64, since a product could overflow; it is exact up to 2**53, and a value is less than 2**32.
     with np.errstate(over="ignore"):
         values = shapes[:, 1:].astype(np.float64).prod(axis=1) * leaf.numpy_dtype.itemsize
     wrong = (values != sizes - heads) | (shapes[:, 1:] < 1).any(axis=1)
