@@ -132,7 +132,8 @@ def _schema_of(reader: FileReader) -> tuple[_Message, int]:
     if head[:4] == b"FEA1":
         reader.refuse(
             0,
-            'this is version 1 of Feather: write version 2, feather.write_feather(..., compression="uncompressed")',
+            "this is version 1 of Feather: write version 2, "
+            'feather.write_feather(table, path, compression="uncompressed")',
         )
     if head.startswith(_MAGIC):
         begin, end = 8, reader.size_bytes - 10
@@ -185,7 +186,7 @@ def _batches_of(
         rows = header.integer(0, "q")
         if header.table(3) is not None:
             raise UnsupportedDataError(
-                "the buffers are compressed, and can't be read at random: write the file without compression, "
+                "the buffers are compressed, and can't be read at random: write them without compression, "
                 'feather.write_feather(table, path, compression="uncompressed")'
             )
         nodes, pairs = header.structs(1), header.structs(2)
@@ -216,8 +217,8 @@ def _buffers_of(reader: FileReader, message: _Message, pairs: list[tuple[int, in
     """Return where the buffers lie in the file, given their offsets in the body and their lengths.
 
     Raises:
-        UnsupportedDataError: if one lies outside, or buffers share bytes, since these could then stand for far
-            more values than the file has.
+        UnsupportedDataError: if one lies outside, or buffers share bytes, which could then stand for far more
+            values than the file has.
     """
     buffers = []
     reached = message.body
@@ -276,10 +277,9 @@ class _ColumnReader:
         position = self._data.position + begin * values.size_bytes
         shape = [size for size in leaf.shape or () if size is not None]
         if leaf.is_numeric and values.size_bytes <= _SMALL_BYTES:
-            values = self._reader.array(
-                position, values.item, count * (values.size_bytes // self._item_bytes)
-            )
-            return values.astype(leaf.numpy_dtype, copy=False).reshape([count, *shape])
+            items = count * (values.size_bytes // self._item_bytes)
+            numbers = self._reader.array(position, values.item, items)
+            return numbers.astype(leaf.numpy_dtype, copy=False).reshape([count, *shape])
         positions = position + values.size_bytes * np.arange(count, dtype=np.int64)
         shapes = np.tile(np.array([len(shape), *shape], np.int64), (count, 1)) if leaf.is_numeric else None
         return Places(positions, np.full(count, values.size_bytes, np.int64), shapes)

@@ -90,8 +90,9 @@ def _header_of(reader: FileReader) -> tuple[Leaf, int, int]:
     if length > _MAX_HEADER_BYTES:
         reader.refuse(8, f"the header has {length} bytes, more than {_MAX_HEADER_BYTES}")
     start = 8 + np.dtype(length_type).itemsize
+    content = reader.read(start, length)
     try:
-        header = str(reader.read(start, length), "utf-8" if version == (3, 0) else "latin-1")
+        header = str(content, "utf-8" if version == (3, 0) else "latin-1")
         document = ast.literal_eval(header.strip())
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         document = None

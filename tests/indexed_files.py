@@ -15,7 +15,7 @@ def reader_of(content, *, window_bytes=2**22, name="data", siblings=()):
     """Return the reader of a file of this content, which has `siblings`, a dict of names and contents."""
 
     def fetch(position, length):
-        assert 0 <= position and 0 <= length and position + length <= len(content)
+        assert position >= 0 and length >= 0 and position + length <= len(content)
         return content[position : position + length]
 
     def sibling(other):
@@ -74,23 +74,24 @@ def refusal(kind, content, **options):
     return str(caught.value)
 
 
-def fuzz(kind, content, *, siblings=(), rounds=1500, seed=7):
+def fuzz(kind, content, *, name="data", siblings=(), rounds=1500, seed=7):
     """Damage a file, or one of its siblings: it is refused, or its records lie inside the file."""
-    kind = records_of(kind, content, siblings=siblings)[0]
+    kind = records_of(kind, content, name=name, siblings=siblings)[0]
     random = np.random.default_rng(seed)
     outcomes = set()
     for _ in range(rounds):
         files = {"": content, **dict(siblings)}
-        name = list(files)[random.integers(len(files))]
-        damaged = bytearray(files[name])
+        chosen = list(files)[random.integers(len(files))]
+        damaged = bytearray(files[chosen])
         for _ in range(random.integers(1, 4)):
             _damage(damaged, random)
-        files[name] = bytes(damaged)
+        files[chosen] = bytes(damaged)
         for found in (kind, type(kind)()):
             try:
                 records_of(
                     found,
                     files[""],
+                    name=name,
                     siblings={key: value for key, value in files.items() if key},
                     kind_is_known=found is kind,
                     window_bytes=int(random.choice(WINDOWS)),
@@ -111,10 +112,10 @@ def _damage(content, random):
     if how == 0:
         content[place] = int(random.integers(256))
     elif how == 1:
-        content[place : place + 4] = [b"\xff" * 4, b"\0" * 4, b"\xff\xff\xff\x7f", b"\1\0\0\0"][random.integers(4)]
+        content[place : place + 4] = [b"\xff" * 4, b"\0" * 4, b"\xff\xff\xff\x7f", b"\1\0\0\0"][
+            random.integers(4)
+        ]
     elif how == 2:
         del content[place:]
     else:
         content[place] ^= 1 << int(random.integers(8))
-
-
