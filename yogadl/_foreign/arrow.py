@@ -77,7 +77,7 @@ class Arrow(Format):
         """
         schema = _schema_of(reader)[0]
         columns = self._chosen(reader, columns_of(reader, schema.position, schema.header, schema.version))
-        leaves = {column.name: column.values.leaf for column in columns}
+        leaves = {column.name: column.layout.leaf for column in columns}
         return Arrow(self.fields, Spec(DictNode(tuple(leaves), tuple(leaves.values()))))
 
     def batches(self, reader: FileReader) -> Iterator[Batch]:
@@ -90,7 +90,7 @@ class Arrow(Format):
         schema, end = _schema_of(reader)
         columns = columns_of(reader, schema.position, schema.header, schema.version)
         chosen = self._chosen(reader, columns)
-        spec = Spec(DictNode(tuple(c.name for c in chosen), tuple(c.values.leaf for c in chosen)))
+        spec = Spec(DictNode(tuple(c.name for c in chosen), tuple(c.layout.leaf for c in chosen)))
         if spec != self.spec:
             reader.refuse(schema.position, f"the columns are {spec.tree}, in the first file {self.spec.tree}")
         position = schema.end
@@ -244,23 +244,23 @@ class _ColumnReader:
         buffers: list[_Buffer],
     ) -> None:
         self._reader, self._name, self._position = reader, column.name, message.position
-        self._values = values = column.values
+        self._layout = layout = column.layout
         if rows < 0 or nodes[0][0] != rows:
             self._refuse(f"has {nodes[0][0]} values in a batch of {rows} rows: the file is damaged")
         if any(nulls for _, nulls in nodes):
             self._refuse("has nulls: fill them, or leave the column out (fields=)")
         self._data = buffers[-1]
         self._offsets = buffers[1]
-        self._item_bytes = 1 if values.item in ("", "bit") else np.dtype(values.item).itemsize
-        if values.offsets:
+        self._item_bytes = 1 if layout.item in ("", "bit") else np.dtype(layout.item).itemsize
+        if layout.offsets:
             needed, there = (
-                (rows + 1) * np.dtype(values.offsets).itemsize if rows else 0,
+                (rows + 1) * np.dtype(layout.offsets).itemsize if rows else 0,
                 self._offsets.length,
             )
-        elif values.item == "bit":
+        elif layout.item == "bit":
             needed, there = -(-rows // 8), self._data.length
         else:
-            needed, there = rows * values.size_bytes, self._data.length
+            needed, there = rows * layout.size_bytes, self._data.length
         if there < needed:
             self._refuse(f"has {there} bytes of {needed}: the file is damaged")
 
@@ -268,24 +268,24 @@ class _ColumnReader:
         self._reader.refuse(self._position, f"column {self._name!r:.200} {problem}")
 
     def batch(self, begin: int, count: int) -> Places | Column:
-        values, leaf = self._values, self._values.leaf
-        if values.offsets:
+        layout, leaf = self._layout, self._layout.leaf
+        if layout.offsets:
             return self._varying(begin, count)
-        if values.item == "bit":
+        if layout.item == "bit":
             packed = self._reader.array(self._data.position + begin // 8, "u1", -(-count // 8))
             return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
-        position = self._data.position + begin * values.size_bytes
+        position = self._data.position + begin * layout.size_bytes
         shape = [size for size in leaf.shape or () if size is not None]
-        if leaf.is_numeric and values.size_bytes <= _SMALL_BYTES:
-            items = count * (values.size_bytes // self._item_bytes)
-            numbers = self._reader.array(position, values.item, items)
+        if leaf.is_numeric and layout.size_bytes <= _SMALL_BYTES:
+            items = count * (layout.size_bytes // self._item_bytes)
+            numbers = self._reader.array(position, layout.item, items)
             return numbers.astype(leaf.numpy_dtype, copy=False).reshape([count, *shape])
-        positions = position + values.size_bytes * np.arange(count, dtype=np.int64)
+        positions = position + layout.size_bytes * np.arange(count, dtype=np.int64)
         shapes = np.tile(np.array([len(shape), *shape], np.int64), (count, 1)) if leaf.is_numeric else None
-        return Places(positions, np.full(count, values.size_bytes, np.int64), shapes)
+        return Places(positions, np.full(count, layout.size_bytes, np.int64), shapes)
 
     def _varying(self, begin: int, count: int) -> Places:
-        item_bytes, kind = self._item_bytes, self._values.offsets
+        item_bytes, kind = self._item_bytes, self._layout.offsets
         position = self._offsets.position + begin * np.dtype(kind).itemsize
         offsets: Int64s = self._reader.array(position, kind, count + 1).astype(np.int64)
         counts = np.diff(offsets)
@@ -296,6 +296,6 @@ class _ColumnReader:
         if lengths.max() > MAX_LEAF_BYTES:
             self._refuse(f"has a value of more than {MAX_LEAF_BYTES:,} bytes")
         shapes = None
-        if self._values.leaf.is_numeric:
+        if self._layout.leaf.is_numeric:
             shapes = np.stack([np.ones(count, np.int64), counts], axis=1)
         return Places(self._data.position + offsets[:-1] * item_bytes, lengths, shapes)

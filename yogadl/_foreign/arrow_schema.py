@@ -59,7 +59,7 @@ _MILLISECONDS: Final = 1
 
 
 @frozen
-class Values:
+class Layout:
     """How the values of a column lie in the buffers of a record batch.
 
     Args:
@@ -81,7 +81,7 @@ class ArrowColumn:
 
     Args:
         name: Its name.
-        values: How its values lie; meaningless if there is a problem.
+        layout: How its values lie; meaningless if there is a problem.
         problem: Why it can't be read, and what to do; None if it can.
         nodes: The number of its nodes: its own, and those of what is nested in it.
         buffers: The number of its buffers, without those of `views`.
@@ -89,7 +89,7 @@ class ArrowColumn:
     """
 
     name: str
-    values: Values
+    layout: Layout
     problem: str | None
     nodes: int
     buffers: int
@@ -124,10 +124,10 @@ def columns_of(reader: FileReader, position: int, schema: Table, version: int) -
             nodes, buffers, views = _counts_of(field, version, nested_left)
             nested_left -= nodes
             try:
-                values, problem = _values_of(field), None
+                layout, problem = _layout_of(field), None
             except _UnreadableError as error:
-                values, problem = Values(Leaf(BYTES)), str(error)
-            columns.append(ArrowColumn(field.text(0), values, problem, nodes, buffers, views))
+                layout, problem = Layout(Leaf(BYTES)), str(error)
+            columns.append(ArrowColumn(field.text(0), layout, problem, nodes, buffers, views))
     except ValueError as error:
         reader.refuse(position, f"the schema is damaged: {error}")
     return columns
@@ -167,7 +167,7 @@ def _counts_of(field: Table, version: int, most: int) -> tuple[int, int, int]:
     return nodes, buffers, views
 
 
-def _values_of(field: Table) -> Values:
+def _layout_of(field: Table) -> Layout:
     """Return how the values of a column lie.
 
     Raises:
@@ -178,12 +178,12 @@ def _values_of(field: Table) -> Values:
     parameters, children = field.table(3), field.tables(5)
     if kind in ("binary", "string", "large_binary", "large_string"):
         offsets = "<i8" if kind.startswith("large") else "<i4"
-        return Values(Leaf(STR if kind.endswith("string") else BYTES), offsets)
+        return Layout(Leaf(STR if kind.endswith("string") else BYTES), offsets)
     if kind == "bool":
-        return Values(Leaf("bool"), item="bit")
+        return Layout(Leaf("bool"), item="bit")
     if kind == "fixed_size_binary":
         size = 0 if parameters is None else parameters.integer(0, "i")
-        return Values(Leaf(BYTES), size_bytes=_sized(size, 1))
+        return Layout(Leaf(BYTES), size_bytes=_sized(size, 1))
     if kind in ("list", "large_list", "fixed_size_list"):
         if len(children) != 1:
             raise ValueError("a list has one type of items")
@@ -191,13 +191,13 @@ def _values_of(field: Table) -> Values:
         if np.dtype(dtype).itemsize != int(item[2:]):
             raise _UnreadableError("is a list of 32-bit dates: cast them to timestamps")
         if kind != "fixed_size_list":
-            return Values(Leaf(dtype, (None,)), "<i8" if kind == "large_list" else "<i4", item)
+            return Layout(Leaf(dtype, (None,)), "<i8" if kind == "large_list" else "<i4", item)
         size, item_bytes = 0 if parameters is None else parameters.integer(0, "i"), int(item[2:])
-        return Values(
+        return Layout(
             Leaf(dtype, (size,)) if _sized(size, item_bytes) else Leaf(dtype), "", item, size * item_bytes
         )
     dtype, item = _number_of(field, kind, "is of type ")
-    return Values(Leaf(dtype), "", item, int(item[2:]))
+    return Layout(Leaf(dtype), "", item, int(item[2:]))
 
 
 def _sized(size: int, item_bytes: int) -> int:

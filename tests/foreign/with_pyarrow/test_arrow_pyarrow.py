@@ -1,6 +1,7 @@
 """Files that pyarrow and HF datasets write are indexed; what can't be read at random is refused."""
 
 import io
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,11 @@ from yogadl import Leaf
 from yogadl._foreign.arrow import Arrow
 from yogadl.errors import ConfigurationError
 
+
+def number(name, k):
+    return np.dtype(name).type(k % 120)
+
+
 NUMBERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)] + [
     "float16",
     "float32",
@@ -19,7 +25,7 @@ NUMBERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 6
 ]
 # Each type with its leaf and a function of a row's number that makes a value.
 TYPES = {
-    **{name: (pa.type_for_alias(name.replace("float16", "halffloat")), Leaf(name), np.dtype(name).type)
+    **{name: (pa.type_for_alias(name.replace("float16", "halffloat")), Leaf(name), partial(number, name))
        for name in NUMBERS},
     "bool": (pa.bool_(), Leaf("bool"), lambda k: k % 3 == 0),
     "string": (pa.string(), Leaf("str"), lambda k: "é" * (k % 5)),
@@ -159,16 +165,10 @@ def test_files_before_version_0_15_are_refused():
     assert "0.15" in refusal(Arrow(), content)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_feather(version):
+def test_feather():
     sink = io.BytesIO()
-    feather.write_feather(
-        table_of(131, ("int8", "string")), sink, compression="uncompressed", version=version
-    )
-    if version == 1:
-        assert "version 1 of Feather" in refusal(Arrow(), sink.getvalue())
-    else:
-        check(records_of(Arrow(), sink.getvalue())[1], 131, ("int8", "string"))
+    feather.write_feather(table_of(131, ("int8", "string")), sink, compression="uncompressed")
+    check(records_of(Arrow(), sink.getvalue())[1], 131, ("int8", "string"))
 
 
 @pytest.mark.parametrize("values", [pa.array([1, None]), pa.array([[1], [None]]), pa.array(["a", None])])
@@ -213,7 +213,7 @@ STREAM, FILE = (written(table_of(3), kind) for kind in (pa.ipc.new_stream, pa.ip
         (b"ARROW1", "no footer"),
         (FILE[:-1], "no footer"),
         (FILE[:1000], "no footer"),
-        (FILE[: len(FILE) // 2] + FILE[-10:], "no footer"),
+        (FILE[: len(FILE) // 2] + FILE[-10:], "can't have"),
         (STREAM[:1000], "can't have"),
         (STREAM[:-100], "damaged, cut"),
         (STREAM + STREAM, "bytes follow the end"),
