@@ -36,7 +36,8 @@ def records_of(kind, content, *, kind_is_known=False, **options):
     records = []
     for batch in kind.batches(reader):
         columns = [_values(content, field.leaf, column) for field, column in zip(fields, batch, strict=True)]
-        assert len({len(column) for column in columns}) == 1 and len(columns[0])
+        assert len({len(column) for column in columns}) == 1
+        assert len(columns[0])
         records += zip(*columns, strict=True)
     names = kind.spec.keys()
     if names is None:
@@ -47,7 +48,7 @@ def records_of(kind, content, *, kind_is_known=False, **options):
 def _values(content, leaf, column):
     if not isinstance(column, Places):
         if leaf.is_numeric:
-            assert column.dtype == leaf.numpy_dtype and column.shape[1:] == leaf.shape
+            assert (column.dtype, column.shape[1:]) == (leaf.numpy_dtype, leaf.shape)
         return list(column)
     values = []
     assert column.positions.dtype == column.lengths.dtype == np.int64
@@ -55,7 +56,7 @@ def _values(content, leaf, column):
     for k, (position, length) in enumerate(
         zip(column.positions.tolist(), column.lengths.tolist(), strict=True)
     ):
-        assert 0 <= position <= position + length <= len(content) and length >= 0
+        assert 0 <= position <= position + length <= len(content)
         value = content[position : position + length]
         if leaf.is_numeric:
             rank, *sizes = column.shapes[k].tolist()

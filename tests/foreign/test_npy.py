@@ -79,6 +79,7 @@ def test_one_dimension_in_the_order_of_fortran_is_read():
         (with_header(header()[:-3] + ", 'more': 1}"), "no dict"),
         (with_header(header(shape="(-1,)")), "no shape"),
         (with_header(header(shape="(True,)")), "no shape"),
+        (with_header(header(shape="(1" + "0" * 4200 + ", 1000)")), "no shape"),
         (with_header(header(shape="[2]")), "no shape"),
         (with_header(header(shape="(1,) * 9")), "no dict"),
         (with_header(header(shape=f"({2**62}, {2**62})")), "no stored form"),

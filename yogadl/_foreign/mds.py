@@ -105,9 +105,13 @@ class MDS(Format):
             found = by_name[name].leaf if name in by_name else None
             assert isinstance(leaf, Leaf)
             if found is None or found.dtype != leaf.dtype or found.is_fixed != leaf.is_fixed:
-                reader.refuse(shard.config_position, f"column {name!r} is {found}, in the first file {leaf}")
+                reader.refuse(
+                    shard.config_position, f"column {name!r:.200} is {found}, in the first file {leaf}"
+                )
             if leaf.is_fixed and found != leaf:
-                reader.refuse(shard.config_position, f"column {name!r} is {found}, in the first file {leaf}")
+                reader.refuse(
+                    shard.config_position, f"column {name!r:.200} is {found}, in the first file {leaf}"
+                )
         for begins, ends in shard.samples():
             starts, sizes = shard.values_of(begins, ends)
             yield [
@@ -151,11 +155,13 @@ class _Shard:
         for column, size in zip(self.columns, sizes, strict=True):
             expected = column.size_bytes
             if size is not None and (type(size) is not int or not 0 < size <= MAX_LEAF_BYTES):
-                reader.refuse(self.config_position, f"column {column.name!r} can't have {size!r:.50} bytes")
+                reader.refuse(
+                    self.config_position, f"column {column.name!r:.200} can't have {size!r:.50} bytes"
+                )
             if column.leaf is not None and size != expected:
                 reader.refuse(
                     self.config_position,
-                    f"column {column.name!r} ({column.encoding}) has {expected} bytes, not {size}",
+                    f"column {column.name!r:.200} ({column.encoding}) has {expected} bytes, not {size}",
                 )
             self._sizes.append(size)
         self._varying_bytes = 4 * self._sizes.count(None)
@@ -179,7 +185,7 @@ class _Shard:
             if column.leaf is None:
                 self._reader.refuse(
                     self.config_position,
-                    f"column {column.name!r} has the encoding {column.encoding!r:.100}, which is not read: "
+                    f"column {column.name!r:.200} has the encoding {column.encoding!r:.100}, which is not read: "
                     "leave it out (fields=), or write it as jpeg, png, bytes, or ndarray with a dtype",
                 )
         return columns if fields is None else sorted(columns, key=lambda column: fields.index(column.name))
@@ -228,7 +234,7 @@ class _Shard:
         for name, lengths in sizes.items():
             if lengths.max() > MAX_LEAF_BYTES:
                 self._reader.refuse(
-                    int(begins[0]), f"a value of {name!r} has more than {MAX_LEAF_BYTES:,} bytes"
+                    int(begins[0]), f"a value of {name!r:.200} has more than {MAX_LEAF_BYTES:,} bytes"
                 )
         return starts, sizes
 

@@ -99,7 +99,7 @@ def _header_of(reader: FileReader) -> tuple[Leaf, int, int]:
     if not isinstance(document, dict) or set(document) != {"descr", "fortran_order", "shape"}:
         reader.refuse(start, "the header is no dict of descr, fortran_order and shape: the file is damaged")
     shape = document["shape"]
-    if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape):
+    if type(shape) is not tuple or not all(type(size) is int and 0 <= size < 2**63 for size in shape):
         reader.refuse(start, f"{shape!r:.100} is no shape: the file is damaged")
     if not 1 <= len(shape) <= MAX_DIMENSIONS + 1:
         reader.refuse(start, f"the array has {len(shape)} dimensions: reshape it to one row a record")
@@ -114,11 +114,13 @@ def _header_of(reader: FileReader) -> tuple[Leaf, int, int]:
     if leaf.row_bytes > MAX_LEAF_BYTES:
         reader.refuse(start, f"a row has {leaf.row_bytes:,} bytes, more than {MAX_LEAF_BYTES:,}")
     if not leaf.row_bytes and shape[0]:
-        reader.refuse(start, f"the rows of an array of shape {shape} have no bytes: leave the file out")
+        reader.refuse(
+            start, f"the rows of an array of shape {shape!r:.100} have no bytes: leave the file out"
+        )
     if start + shape[0] * leaf.row_bytes != reader.size_bytes:
         reader.refuse(
             start,
-            f"an array of shape {shape} and {leaf.dtype} has {shape[0] * leaf.row_bytes} bytes, but "
+            f"an array of shape {shape!r:.100} and {leaf.dtype} has {shape[0] * leaf.row_bytes} bytes, but "
             f"{reader.size_bytes - start} follow the header: the file is cut or damaged",
         )
     return leaf, shape[0], start
