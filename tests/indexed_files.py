@@ -15,7 +15,7 @@ def reader_of(content, *, window_bytes=2**22, name="data", siblings=()):
     """Return the reader of a file of this content, which has `siblings`, a dict of names and contents."""
 
     def fetch(position, length):
-        assert position >= 0 and length >= 0 and position + length <= len(content)
+        assert 0 <= position <= position + length <= len(content)
         return content[position : position + length]
 
     def sibling(other):

@@ -185,8 +185,8 @@ class _Shard:
             if column.leaf is None:
                 self._reader.refuse(
                     self.config_position,
-                    f"column {column.name!r:.200} has the encoding {column.encoding!r:.100}, which is not read: "
-                    "leave it out (fields=), or write it as jpeg, png, bytes, or ndarray with a dtype",
+                    f"column {column.name!r:.200} has the encoding {column.encoding!r:.100}, which is not "
+                    "read: leave it out (fields=), or write it as jpeg, png, bytes, or ndarray with a dtype",
                 )
         return columns if fields is None else sorted(columns, key=lambda column: fields.index(column.name))
 
@@ -234,7 +234,7 @@ class _Shard:
         for name, lengths in sizes.items():
             if lengths.max() > MAX_LEAF_BYTES:
                 self._reader.refuse(
-                    int(begins[0]), f"a value of {name!r:.200} has more than {MAX_LEAF_BYTES:,} bytes"
+                    int(begins[0]), f"a value of {name!r:.200} has over {MAX_LEAF_BYTES:,} bytes"
                 )
         return starts, sizes
 

@@ -10,7 +10,7 @@ from yogadl._foreign.megatron import Megatron
 
 
 @pytest.mark.parametrize("multimodal", [False, True])
-@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64, np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
 def test_ten_thousand_sequences(tmp_path, dtype, multimodal):
     prefix = str(tmp_path / "data")
     builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype, multimodal=multimodal)
