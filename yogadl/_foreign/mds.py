@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any, ClassVar, Final
+from itertools import pairwise
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +12,13 @@ from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen, parse_json
 from yogadl._core.leaf import BYTES, MAX_DIMENSIONS, STR, Leaf
 from yogadl._core.protocols import Column, Int64s
-from yogadl._core.spec import DictNode, Spec
+from yogadl._core.spec import MAX_FIELDS, DictNode, Spec
+from yogadl._foreign.fields import check_fields
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 
-# A shard: the count of samples (uint32), where each begins and the last ends (uint32), the configuration (JSON),
-# the samples. A sample: the sizes of its columns of varying size (uint32), then all columns.
+# A shard: the count of samples (uint32), where each begins and the last ends (uint32), the configuration
+# (JSON), the samples. A sample: the sizes of its columns of varying size (uint32), then all columns.
 _MAX_CONFIG_BYTES: Final = 2**20
 _BATCH_RECORDS: Final = 2**16
 _SMALL_BYTES: Final = 16  # arrays up to this size are stored as they are
@@ -103,9 +105,13 @@ class MDS(Format):
             found = by_name[name].leaf if name in by_name else None
             assert isinstance(leaf, Leaf)
             if found is None or found.dtype != leaf.dtype or found.is_fixed != leaf.is_fixed:
-                reader.refuse(shard.config_position, f"column {name!r} is {found}, in the first file {leaf}")
+                reader.refuse(
+                    shard.config_position, f"column {name!r:.200} is {found}, in the first file {leaf}"
+                )
             if leaf.is_fixed and found != leaf:
-                reader.refuse(shard.config_position, f"column {name!r} is {found}, in the first file {leaf}")
+                reader.refuse(
+                    shard.config_position, f"column {name!r:.200} is {found}, in the first file {leaf}"
+                )
         for begins, ends in shard.samples():
             starts, sizes = shard.values_of(begins, ends)
             yield [
@@ -138,6 +144,8 @@ class _Shard:
                 raise ValueError("no lists of columns")
             if not all(type(text) is str for text in names + encodings) or len(set(names)) != len(names):
                 raise ValueError("no names of columns")
+            if len(names) > MAX_FIELDS:
+                raise ValueError("too many columns")
         except (ValueError, KeyError, TypeError):
             reader.refuse(self.config_position, "the configuration of the shard is damaged")
         if kind != ("mds", 2):
@@ -147,14 +155,17 @@ class _Shard:
         for column, size in zip(self.columns, sizes, strict=True):
             expected = column.size_bytes
             if size is not None and (type(size) is not int or not 0 < size <= MAX_LEAF_BYTES):
-                reader.refuse(self.config_position, f"column {column.name!r} can't have {size!r:.50} bytes")
+                reader.refuse(
+                    self.config_position, f"column {column.name!r:.200} can't have {size!r:.50} bytes"
+                )
             if column.leaf is not None and size != expected:
                 reader.refuse(
                     self.config_position,
-                    f"column {column.name!r} ({column.encoding}) has {expected} bytes, not {size}",
+                    f"column {column.name!r:.200} ({column.encoding}) has {expected} bytes, not {size}",
                 )
             self._sizes.append(size)
         self._varying_bytes = 4 * self._sizes.count(None)
+        self._least_bytes = self._varying_bytes + sum(size or 0 for size in self._sizes)
 
     def chosen(self, fields: tuple[str, ...] | None) -> list[_Column]:
         """Return the columns with these names, all if None.
@@ -174,8 +185,8 @@ class _Shard:
             if column.leaf is None:
                 self._reader.refuse(
                     self.config_position,
-                    f"column {column.name!r} has the encoding {column.encoding!r:.100}, which is not read: "
-                    "leave it out (fields=), or write it as jpeg, png, bytes, or ndarray with a dtype",
+                    f"column {column.name!r:.200} has the encoding {column.encoding!r:.100}, which is not "
+                    "read: leave it out (fields=), or write it as jpeg, png, bytes, or ndarray with a dtype",
                 )
         return columns if fields is None else sorted(columns, key=lambda column: fields.index(column.name))
 
@@ -186,7 +197,7 @@ class _Shard:
             count = min(_BATCH_RECORDS, self.count - first)
             bounds = self._reader.array(4 * (first + 1), "<u4", count + 1).astype(np.int64)
             is_last = first + count == self.count
-            if bounds[0] != end or (np.diff(bounds) < max(1, self._varying_bytes)).any():
+            if bounds[0] != end or (np.diff(bounds) < self._least_bytes).any():
                 self._reader.refuse(
                     4 * (first + 1), "the samples do not follow each other: the shard is damaged"
                 )
@@ -194,11 +205,11 @@ class _Shard:
             if end > self._reader.size_bytes or (is_last and end != self._reader.size_bytes):
                 self._reader.refuse(
                     4 * (first + 1),
-                    f"the samples end at {end}, but the file at {self._reader.size_bytes}: it is cut or damaged",
+                    f"the samples end at {end}, but the file at {self._reader.size_bytes}: it is damaged",
                 )
             windows = bounds[:-1] // self._reader.window_bytes
             cuts = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), count]
-            for cut, following in zip(cuts, cuts[1:], strict=False):
+            for cut, following in pairwise(cuts):
                 yield bounds[cut:following], bounds[cut + 1 : following + 1]
         if not self.count and self.begin != self._reader.size_bytes:
             self._reader.refuse(4, "bytes follow a shard without samples: it is damaged")
@@ -223,7 +234,7 @@ class _Shard:
         for name, lengths in sizes.items():
             if lengths.max() > MAX_LEAF_BYTES:
                 self._reader.refuse(
-                    int(begins[0]), f"a value of {name!r} has more than {MAX_LEAF_BYTES:,} bytes"
+                    int(begins[0]), f"a value of {name!r:.200} has over {MAX_LEAF_BYTES:,} bytes"
                 )
         return starts, sizes
 
@@ -291,12 +302,13 @@ def _arrays(reader: FileReader, leaf: Leaf, starts: Int64s, sizes: Int64s) -> Pl
         chosen = widths == code
         if chosen.any():
             kind = np.dtype(f"<u{1 << code}")
-            # A size over 2**63 becomes negative, and the check of the product finds it.
+            # A size of 2**63 and more becomes negative, which is refused below.
             rows = gather(reader, starts[chosen] + 1, rank << code).view(kind).reshape(-1, rank)
             shapes[chosen, 1:] = rows.astype(np.int64)
-    # In float64, since a product could overflow; it is exact up to 2**53, and values are less than 2**32.
-    values = shapes[:, 1:].astype(np.float64).prod(axis=1) * leaf.numpy_dtype.itemsize
-    wrong = (values != sizes - heads) | (shapes[:, 1:] < 0).any(axis=1)
+    # In float64, since a product could overflow; it is exact up to 2**53, and a value is less than 2**32.
+    with np.errstate(over="ignore"):
+        values = shapes[:, 1:].astype(np.float64).prod(axis=1) * leaf.numpy_dtype.itemsize
+    wrong = (values != sizes - heads) | (shapes[:, 1:] < 1).any(axis=1)
     if wrong.any():
         reader.refuse(
             int(starts[np.argmax(wrong)]), "an array's shape and bytes differ: the shard is damaged"
@@ -322,22 +334,6 @@ def gather(reader: FileReader, positions: Int64s, size: int) -> NDArray[np.uint8
     return rows
 
 
-def check_fields(fields: Any) -> None:
-    """Refuse fields that are no tuple of different names.
-
-    Raises:
-        ConfigurationError: if they are none.
-    """
-    if fields is None:
-        return
-    if not isinstance(fields, tuple) or not fields or not all(type(name) is str for name in fields):
-        raise ConfigurationError(
-            f'fields are a tuple of names, such as ("image", "label"), not {fields!r:.200}'
-        )
-    if len(set(fields)) != len(fields):
-        raise ConfigurationError(f"a field is named twice: {fields!r:.200}")
-
-
 def shards_of(content: bytes) -> list[tuple[str, int]]:
     """Return the shards of a dataset's `index.json`: the name relative to its folder, and the bytes of each.
 
@@ -352,13 +348,13 @@ def shards_of(content: bytes) -> list[tuple[str, int]]:
         for shard in document["shards"]:
             if shard["format"] != "mds":
                 raise UnsupportedDataError(
-                    f"{MDS.index_name}: the shards are of the format {shard['format']!r:.50}, and only mds is "
-                    "read: write them anew with streaming.MDSWriter"
+                    f"{MDS.index_name}: the format of the shards is {shard['format']!r:.50}, and only mds "
+                    "is read: write them anew with streaming.MDSWriter"
                 )
             if shard["compression"] is not None or shard["zip_data"] is not None:
                 raise UnsupportedDataError(
-                    f"{MDS.index_name}: the shards are compressed ({shard['compression']!r:.50}), and can be read "
-                    "only from their front: write them anew with streaming.MDSWriter(compression=None)"
+                    f"{MDS.index_name}: the shards are compressed ({shard['compression']!r:.50}), and can be "
+                    "read only from their front: write them anew with streaming.MDSWriter(compression=None)"
                 )
             name, size = shard["raw_data"]["basename"], shard["raw_data"]["bytes"]
             if type(name) is not str or type(size) is not int or size < 0:

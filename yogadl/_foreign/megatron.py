@@ -11,8 +11,8 @@ from yogadl._core.leaf import Leaf
 from yogadl._core.spec import Spec
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 
-# The index: magic (9 bytes), version (8), code of the dtype (1), counts of sequences and documents (8 each), the
-# tokens of each sequence (int32), its position in the .bin (int64), the first sequence of each document
+# The index: magic (9 bytes), version (8), code of the dtype (1), counts of sequences and documents (8 each),
+# the tokens of each sequence (int32), its position in the .bin (int64), the first sequence of each document
 # (int64), and of a multimodal dataset the mode of each sequence (int8).
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _LEGACY_MAGIC: Final = b"TNTIDX\x00\x00"
@@ -74,8 +74,8 @@ class Megatron(Format):
             if positions.min() < 0 or (positions > reader.size_bytes - lengths).any():
                 index.refuse(
                     place,
-                    f"a sequence ends behind the end of {reader.name}, at {reader.size_bytes}: one of the two "
-                    "files is cut, or of another dataset",
+                    f"a sequence ends behind the end of {reader.name}, at {reader.size_bytes}: one of the "
+                    "two files is cut, or of another dataset",
                 )
             if positions[0] < end or (np.diff(positions) < 0).any():
                 index.refuse(

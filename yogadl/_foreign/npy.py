@@ -57,7 +57,7 @@ class Npy(Format):
         leaf, rows, start = _header_of(reader)
         if leaf != self.leaf:
             reader.refuse(0, f"the rows are {leaf}, those of the first file {self.leaf}")
-        row_bytes, shape = leaf.row_bytes, leaf.shape or ()
+        row_bytes, shape = leaf.row_bytes, [size for size in leaf.shape or () if size is not None]
         is_small = row_bytes <= _SMALL_BYTES
         at_once = max(
             1, min(_BATCH_RECORDS, reader.window_bytes // row_bytes if is_small else _BATCH_RECORDS)
@@ -67,7 +67,7 @@ class Npy(Format):
             position = start + begin * row_bytes
             if is_small:
                 values = np.frombuffer(reader.read(position, count * row_bytes), leaf.numpy_dtype)
-                yield (values.reshape((count, *shape)),)
+                yield (values.reshape([count, *shape]),)
             else:
                 positions = position + row_bytes * np.arange(count, dtype=np.int64)
                 shapes = np.tile(np.array([len(shape), *shape], np.int64), (count, 1))
@@ -90,15 +90,16 @@ def _header_of(reader: FileReader) -> tuple[Leaf, int, int]:
     if length > _MAX_HEADER_BYTES:
         reader.refuse(8, f"the header has {length} bytes, more than {_MAX_HEADER_BYTES}")
     start = 8 + np.dtype(length_type).itemsize
+    content = reader.read(start, length)
     try:
-        header = str(reader.read(start, length), "utf-8" if version == (3, 0) else "latin-1")
+        header = str(content, "utf-8" if version == (3, 0) else "latin-1")
         document = ast.literal_eval(header.strip())
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         document = None
     if not isinstance(document, dict) or set(document) != {"descr", "fortran_order", "shape"}:
         reader.refuse(start, "the header is no dict of descr, fortran_order and shape: the file is damaged")
     shape = document["shape"]
-    if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape):
+    if type(shape) is not tuple or not all(type(size) is int and 0 <= size < 2**63 for size in shape):
         reader.refuse(start, f"{shape!r:.100} is no shape: the file is damaged")
     if not 1 <= len(shape) <= MAX_DIMENSIONS + 1:
         reader.refuse(start, f"the array has {len(shape)} dimensions: reshape it to one row a record")
@@ -113,11 +114,13 @@ def _header_of(reader: FileReader) -> tuple[Leaf, int, int]:
     if leaf.row_bytes > MAX_LEAF_BYTES:
         reader.refuse(start, f"a row has {leaf.row_bytes:,} bytes, more than {MAX_LEAF_BYTES:,}")
     if not leaf.row_bytes and shape[0]:
-        reader.refuse(start, f"the rows of an array of shape {shape} have no bytes: leave the file out")
+        reader.refuse(
+            start, f"the rows of an array of shape {shape!r:.100} have no bytes: leave the file out"
+        )
     if start + shape[0] * leaf.row_bytes != reader.size_bytes:
         reader.refuse(
             start,
-            f"an array of shape {shape} and {leaf.dtype} has {shape[0] * leaf.row_bytes} bytes, but "
+            f"an array of shape {shape!r:.100} and {leaf.dtype} has {shape[0] * leaf.row_bytes} bytes, but "
             f"{reader.size_bytes - start} follow the header: the file is cut or damaged",
         )
     return leaf, shape[0], start

@@ -1,0 +1,221 @@
+"""The samples of MDS shards are found; shards that are damaged or compressed are refused."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from indexed_files import WINDOWS, fuzz, reader_of, records_of, refusal
+
+from yogadl import Leaf
+from yogadl._foreign.mds import MDS, shards_of
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+SIZES = {"int": 8, "float32": 4, "uint8": 1, "ndarray:float32:2,3": 24, "ndarray:int16:2": 4}
+
+
+def config_of(columns, **changes):
+    return {
+        "column_names": list(columns), "column_encodings": list(columns.values()),
+        "column_sizes": [SIZES.get(encoding) for encoding in columns.values()],
+        "compression": None, "format": "mds", "hashes": [], "size_limit": 2**26, "version": 2, **changes,
+    }  # fmt: skip
+
+
+def shard(columns, samples, **changes):
+    """Return a shard; each sample is the bytes of its columns."""
+    config = json.dumps(config_of(columns, **changes)).encode()
+    bodies = []
+    for sample in samples:
+        varying = [len(value) for value, encoding in zip(sample, columns.values(), strict=True)
+                   if encoding not in SIZES]  # fmt: skip
+        bodies.append(struct.pack(f"<{len(varying)}I", *varying) + b"".join(sample))
+    start = 4 * (len(bodies) + 2) + len(config)
+    offsets = np.cumsum([start, *map(len, bodies)]).astype("<u4")
+    return struct.pack("<I", len(bodies)) + offsets.tobytes() + config + b"".join(bodies)
+
+
+COLUMNS = {
+    "a": "int", "b": "bytes", "c": "str", "d": "ndarray:float32:2,3", "e": "ndarray:int16", "f": "float32",
+    "g": "ndarray:int16:2", "h": "jpeg", "i": "json", "j": "str_int", "k": "uint8", "l": "pkl",
+}  # fmt: skip
+
+
+def array_of(values, code=0):
+    sizes = np.array(values.shape, f"<u{1 << code}").tobytes()
+    return bytes([values.ndim << 2 | code]) + sizes + values.tobytes()
+
+
+def sample_of(k):
+    return [
+        struct.pack("<q", -k), b"b" * (k * 37 % 101), "é".encode() * k, np.full((2, 3), k, "<f4").tobytes(),
+        array_of(np.arange(1 + k % 5, dtype="<i2"), k % 4), struct.pack("<f", k),
+        np.array([k, -k], "<i2").tobytes(), b"\xff\xd8" * k, b'{"k": 1}', str(k).encode(), bytes([k]), b"",
+    ]  # fmt: skip
+
+
+def expected_of(k):
+    return {
+        "a": -k, "b": b"b" * (k * 37 % 101), "c": "é" * k, "d": np.full((2, 3), k), "e": np.arange(1 + k % 5),
+        "f": k, "g": [k, -k], "h": b"\xff\xd8" * k, "i": '{"k": 1}', "j": str(k), "k": k, "l": b"",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("window_bytes", WINDOWS)
+@pytest.mark.parametrize("count", [0, 1, 2, 131])
+def test_samples_come_back(count, window_bytes):
+    content = shard(COLUMNS, map(sample_of, range(count)))
+    kind, records = records_of(MDS(), content, window_bytes=window_bytes)
+    assert len(records) == count
+    for k, record in enumerate(records):
+        assert list(record) == list(COLUMNS)
+        for name, value in expected_of(k).items():
+            np.testing.assert_array_equal(record[name], value)
+    leaves = dict(zip(COLUMNS, kind.spec.tree.children, strict=True))
+    assert leaves["e"] == Leaf("int16", (None,) if count else None)
+    assert leaves["g"] == Leaf("int16", (2,))
+
+
+def test_the_offsets_are_read_in_several_batches(monkeypatch):
+    monkeypatch.setattr("yogadl._foreign.mds._BATCH_RECORDS", 5)
+    records = records_of(MDS(), shard(COLUMNS, map(sample_of, range(23))))[1]
+    assert [record["a"] for record in records] == [-k for k in range(23)]
+
+
+def test_fields_choose_columns_and_their_order():
+    content = shard({**COLUMNS, "p": "pil"}, [[*sample_of(3), b"pixels"]])
+    kind, records = records_of(MDS(("k", "a")), content)
+    assert records == [{"k": 3, "a": -3}]
+    assert kind.spec.keys() == ["k", "a"]
+
+
+@pytest.mark.parametrize("fields", [(), ("a", "a"), ["a"], "a", (1,)])
+def test_what_are_no_fields_is_refused(fields):
+    with pytest.raises(ConfigurationError):
+        MDS(fields)
+
+
+def test_an_unknown_field_is_refused():
+    with pytest.raises(ConfigurationError, match="there is no column 'z'"):
+        MDS(("z",)).of_first_file(reader_of(shard(COLUMNS, [])))
+
+
+ONE = {"b": "bytes"}
+GOOD = shard(ONE, [[b"xyz"], [b"uv"]])
+
+
+def changed(position, value):
+    content = bytearray(GOOD)
+    content[position : position + 4] = struct.pack("<I", value)
+    return bytes(content)
+
+
+def first_of(content):
+    return struct.unpack_from("<I", content, 4)[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"1234567", "no shard"),
+        (changed(0, 2**32 - 1), "is longer"),
+        (changed(4, 2**32 - 1), "configuration can't have"),
+        (changed(4, 0), "configuration can't have"),
+        (changed(8, 0), "do not follow each other"),
+        (changed(8, 2**32 - 1), "do not follow each other"),
+        (changed(12, 2**32 - 1), "the samples end at"),
+        (GOOD[:-1], "the samples end at"),
+        (GOOD + b"1", "the samples end at"),
+        (shard(ONE, []) + b"1", "bytes follow"),
+        (changed(first_of(GOOD), 4), "do not add up"),
+        (changed(first_of(GOOD), 2**32 - 1), "do not add up"),
+        (shard(ONE, [], format="csv"), "only version 2 of mds"),
+        (shard(ONE, [], version=3), "only version 2 of mds"),
+        (shard(ONE, [], column_names=["a", "b"]), "damaged"),
+        (shard(ONE, [], column_names=[1]), "damaged"),
+        (shard(ONE, [], column_sizes=[3]), "has None bytes, not 3"),
+        (shard({"a": "int"}, [], column_sizes=[-1]), "can't have -1 bytes"),
+        (shard({}, []), "damaged"),
+        (shard({f"a{k}": "int" for k in range(5000)}, []), "damaged"),
+        (shard({"p": "pil"}, []), "leave it out"),
+        (shard({"p": "ndarray"}, []), "leave it out"),
+        (shard({"p": "ndarray:int16:0"}, []), "leave it out"),
+        (shard({"p": f"ndarray:int16:{2**60}"}, []), "leave it out"),
+        (shard({"p": "ndarray:object:2"}, []), "leave it out"),
+        (shard({"e": "ndarray:int16"}, [[b""]]), "no head"),
+        (shard({"e": "ndarray:int16"}, [[b"\x04"]]), "shorter than its shape"),
+        (shard({"e": "ndarray:int16"}, [[b"\x04\x02ab"]]), "shape and bytes differ"),
+        (shard({"e": "ndarray:int16"}, [[b"\x04\x00"]]), "shape and bytes differ"),
+        (shard({"e": "ndarray:int16"}, [[b"\x7f" + b"\xff" * 248]]), "shape and bytes differ"),
+        (shard({"e": "ndarray:int16"}, [[b"\xff" + b"\xff" * 600]]), "another rank"),
+        (shard({"e": "ndarray:int16"}, [[b"\x04\x01ab"], [b"\x08\x01\x01ab"]]), "another rank"),
+        (shard({"e": "ndarray:int16"}, [[b"\x04\x01ab"], [b""]]), "no head"),
+    ],
+)
+def test_what_is_refused(content, problem):
+    assert problem in refusal(MDS(), content)
+
+
+@pytest.mark.parametrize("columns", [{"a": "bytes"}, {"b": "str"}, {"b": "int"}])
+def test_other_columns_than_the_first_file_are_refused(columns):
+    kind = MDS().of_first_file(reader_of(GOOD))
+    assert "in the first file" in refusal(kind, shard(columns, []), kind_is_known=True)
+
+
+def test_arrays_of_another_shape_than_the_first_file_are_refused():
+    kind = MDS().of_first_file(reader_of(shard({"a": "ndarray:int16:2"}, [])))
+    other = shard({"a": "ndarray:int16:4"}, [], column_sizes=[8])
+    assert "in the first file" in refusal(kind, other, kind_is_known=True)
+
+
+def test_damaged_files():
+    fuzz(MDS(), shard(COLUMNS, map(sample_of, range(9))))
+
+
+def test_damaged_arrays():
+    columns = {"e": "ndarray:int16", "g": "ndarray:int16:2"}
+    fuzz(MDS(), shard(columns, [sample_of(k)[4:7:2] for k in range(9)]))
+
+
+def index_of(**changes):
+    raw = {"basename": "shard.00000.mds", "bytes": 123, "hashes": {}}
+    return json.dumps(
+        {
+            "version": 2,
+            "shards": [{**config_of(ONE), "raw_data": raw, "zip_data": None, "samples": 2, **changes}],
+        }
+    ).encode()
+
+
+def test_the_shards_of_an_index():
+    assert shards_of(index_of()) == [("shard.00000.mds", 123)]
+    assert shards_of(index_of(raw_data={"basename": "a/b.mds", "bytes": 0})) == [("a/b.mds", 0)]
+    assert shards_of(b'{"version": 2, "shards": []}') == []
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "no index"),
+        (b"[]", "no index"),
+        (b'{"version": 2}', "no index"),
+        (b'{"version": 2, "shards": 5}', "no index"),
+        (b'{"version": 2, "shards": [5]}', "no index"),
+        (b'{"version": 1, "shards": []}', "version 1 is not 2"),
+        (b"[" * 100000, "no index"),
+        (index_of(format="jsonl"), "'jsonl'"),
+        (index_of(compression="zstd"), "compressed ('zstd')"),
+        (index_of(zip_data={}), "compressed"),
+        (index_of(raw_data=None), "no index"),
+        *(
+            (index_of(raw_data={"basename": name, "bytes": 1}), "not in its folder")
+            for name in ("../a", "/a", "a/../b", "", ".", "a//b", "a\\b", "a\0b")
+        ),
+        (index_of(raw_data={"basename": "a", "bytes": -1}), "is no file"),
+        (index_of(raw_data={"basename": 1, "bytes": 1}), "is no file"),
+    ],
+)
+def test_what_is_no_index(content, problem):
+    with pytest.raises(UnsupportedDataError) as caught:
+        shards_of(content)
+    assert problem in str(caught.value)

@@ -1,0 +1,108 @@
+"""The rows of .npy files are found; what can't be read at random, or is damaged, is refused."""
+
+import io
+
+import numpy as np
+import pytest
+from indexed_files import WINDOWS, fuzz, reader_of, records_of, refusal
+
+from yogadl import Leaf
+from yogadl._foreign.npy import Npy
+
+DTYPES = ["bool", "uint8", "int16", "uint32", "int64", "float16", "float32", "float64", "complex64",
+          "complex128", "datetime64[ns]", "timedelta64[D]"]  # fmt: skip
+
+
+def saved(array, **options):
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, **options)
+    return file.getvalue()
+
+
+def with_header(text, data=b"", version=1):
+    head = text.encode()
+    length = len(head).to_bytes(2 if version == 1 else 4, "little")
+    return b"\x93NUMPY" + bytes([version, 0]) + length + head + data
+
+
+def header(descr="'<i4'", order="False", shape="(2,)"):
+    return f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n"
+
+
+@pytest.mark.parametrize("window_bytes", WINDOWS)
+@pytest.mark.parametrize("rows", [0, 1, 2, 7, 131])
+@pytest.mark.parametrize("shape", [(), (2,), (3, 5), (1, 1, 1)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_are_those_of_numpy(dtype, shape, rows, window_bytes):
+    random = np.random.default_rng(rows)
+    array = random.integers(0, 2, (rows, *shape)).astype(dtype)
+    kind, records = records_of(Npy(), saved(array), window_bytes=window_bytes)
+    assert kind.spec.tree == Leaf(dtype, shape)
+    assert len(records) == rows
+    for record, row in zip(records, array, strict=True):
+        np.testing.assert_array_equal(record, row)
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_each_version_of_the_header_is_read(version):
+    array = np.arange(6, dtype="<i4")
+    assert records_of(Npy(), saved(array, version=version))[1] == array.tolist()
+
+
+def test_one_dimension_in_the_order_of_fortran_is_read():
+    assert records_of(Npy(), with_header(header(order="True"), bytes(8)))[1] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "no .npy file"),
+        (b"PK\3\4" + bytes(60), "no .npy file"),
+        (saved(np.zeros((2, 3), order="F")), "order of Fortran"),
+        (saved(np.zeros(3, ">f4")), "big-endian"),
+        (saved(np.zeros((), "f4")), "0 dimensions"),
+        (saved(np.zeros(3, "U5")), "no fixed form"),
+        (saved(np.zeros(3, "S5")), "no fixed form"),
+        (saved(np.zeros(3, "V5")), "no fixed form"),
+        (saved(np.array([None]), allow_pickle=True), "no fixed form"),
+        (saved(np.zeros(3, [("a", "i4")])), "structured"),
+        (saved(np.zeros(3, "g")), "no stored form"),
+        (saved(np.zeros((3, 0))), "no bytes"),
+        (saved(np.zeros(3))[:-1], "cut or damaged"),
+        (saved(np.zeros(3)) + b"1", "cut or damaged"),
+        (saved(np.zeros(3))[:40], "file ends"),
+        (with_header("x" * 5), "no dict"),
+        (with_header("(" * 30000), "no dict"),
+        (with_header("-" * 60000 + "1"), "no dict"),
+        (with_header("1+" * 30000 + "1"), "no dict"),
+        (with_header("__import__('os').abort()"), "no dict"),
+        (with_header(header()[:-3] + ", 'more': 1}"), "no dict"),
+        (with_header(header(shape="(-1,)")), "no shape"),
+        (with_header(header(shape="(True,)")), "no shape"),
+        (with_header(header(shape="(1" + "0" * 4200 + ", 1000)")), "no shape"),
+        (with_header(header(shape="[2]")), "no shape"),
+        (with_header(header(shape="(1,) * 9")), "no dict"),
+        (with_header(header(shape=f"({2**62}, {2**62})")), "no stored form"),
+        (with_header(header(shape="(1," + f"{2**29},)")), "more than"),
+        (with_header(header(shape="(" + "1," * 40 + ")")), "40 dimensions"),
+        (with_header(header(order="0")), "order of Fortran"),
+        (with_header(header(descr="'<M8[s/0]'")), "no fixed form"),
+        (with_header(header(descr="'<M8[xx]'")), "no stored form"),
+        (with_header(header(descr="'<i3'")), "no stored form"),
+        (with_header(header(descr="7")), "no fixed form"),
+        (with_header(" " * 70000, version=2), "more than 65536"),
+        (b"\x93NUMPY\x04\0" + bytes(60), "version"),
+    ],
+)
+def test_what_is_refused(content, problem):
+    assert problem in refusal(Npy(), content)
+
+
+def test_other_rows_than_the_first_file_are_refused():
+    kind = Npy().of_first_file(reader_of(saved(np.zeros(3, "f4"))))
+    assert "first file" in refusal(kind, saved(np.zeros(3, "f8")), kind_is_known=True)
+
+
+@pytest.mark.parametrize("shape", [(11,), (7, 30)])
+def test_damaged_files(shape):
+    fuzz(Npy(), saved(np.ones(shape, "i4")))

@@ -1,0 +1,253 @@
+"""Files that pyarrow and HF datasets write are indexed; what can't be read at random is refused."""
+
+import io
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from indexed_files import WINDOWS, fuzz, reader_of, records_of, refusal
+from pyarrow import feather
+
+from yogadl import Leaf
+from yogadl._foreign.arrow import Arrow
+from yogadl.errors import ConfigurationError
+
+
+def number(name, k):
+    return np.dtype(name).type(k % 120)
+
+
+NUMBERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)] + [
+    "float16",
+    "float32",
+    "float64",
+]
+# Each type with its leaf and a function of a row's number that makes a value.
+TYPES = {
+    **{name: (pa.type_for_alias(name.replace("float16", "halffloat")), Leaf(name), partial(number, name))
+       for name in NUMBERS},
+    "bool": (pa.bool_(), Leaf("bool"), lambda k: k % 3 == 0),
+    "string": (pa.string(), Leaf("str"), lambda k: "é" * (k % 5)),
+    "large_string": (pa.large_string(), Leaf("str"), lambda k: "é" * (k % 5)),
+    "binary": (pa.binary(), Leaf("bytes"), lambda k: b"b" * (k * 37 % 101)),
+    "large_binary": (pa.large_binary(), Leaf("bytes"), lambda k: b"b" * (k * 37 % 101)),
+    "fixed_size_binary": (pa.binary(5), Leaf("bytes"), lambda k: b"%05d" % k),
+    "list": (pa.list_(pa.int16()), Leaf("int16", (None,)), lambda k: list(range(k % 9))),
+    "large_list": (pa.large_list(pa.float64()), Leaf("float64", (None,)), lambda k: [0.5] * (k % 9)),
+    "small_array": (pa.list_(pa.float32(), 3), Leaf("float32", (3,)), lambda k: [k, 1, 2]),
+    "array": (pa.list_(pa.float32(), 7), Leaf("float32", (7,)), lambda k: list(range(k, k + 7))),
+    "timestamp": (pa.timestamp("us"), Leaf("datetime64[us]"), lambda k: np.datetime64(k, "us")),
+    "zoned": (pa.timestamp("s", "Europe/Paris"), Leaf("datetime64[s]"), lambda k: np.datetime64(k, "s")),
+    "times": (pa.list_(pa.timestamp("ns")), Leaf("datetime64[ns]", (None,)),
+              lambda k: [np.datetime64(k, "ns")] * (k % 3)),
+    "duration": (pa.duration("ms"), Leaf("timedelta64[ms]"), lambda k: np.timedelta64(k, "ms")),
+    "date32": (pa.date32(), Leaf("datetime64[D]"), lambda k: np.datetime64(k, "D")),
+    "date64": (pa.date64(), Leaf("datetime64[ms]"), lambda k: np.datetime64(86400000 * k, "ms")),
+}  # fmt: skip
+ODD = {
+    "struct": pa.struct([("x", pa.int8()), ("y", pa.list_(pa.string()))]),
+    "dictionary": pa.dictionary(pa.int8(), pa.string()),
+    "lists": pa.list_(pa.list_(pa.int8())),
+    "strings": pa.list_(pa.string()),
+    "bits": pa.list_(pa.bool_()),
+    "map": pa.map_(pa.string(), pa.int8()),
+    "decimal": pa.decimal128(9, 2),
+    "null": pa.null(),
+    "time": pa.time32("s"),
+    "dates": pa.list_(pa.date32()),
+    "string_view": pa.string_view(),
+    "binary_view": pa.binary_view(),
+    "list_view": pa.list_view(pa.int8()),
+    "uuid": pa.uuid(),
+    "dense": pa.dense_union([pa.field("a", pa.int8()), pa.field("b", pa.string())]),
+    "sparse": pa.sparse_union([pa.field("a", pa.int8()), pa.field("b", pa.string())]),
+    "run_end": pa.run_end_encoded(pa.int32(), pa.int8()),
+    "empty": pa.binary(0),
+    "empties": pa.list_(pa.int8(), 0),
+}
+KINDS = [pa.ipc.new_file, pa.ipc.new_stream]
+
+
+TIMES = ["timestamp", "zoned", "times", "duration", "date32", "date64"]
+STORED = {"times": pa.list_(pa.int64()), "date32": pa.int32()}
+
+
+def whole(value):
+    """Return a time, or a list of times, as integers, from which pyarrow makes all kinds of them."""
+    return list(map(whole, value)) if isinstance(value, list) else value.astype(np.int64).item()
+
+
+def table_of(rows, names=tuple(TYPES)):
+    columns = {}
+    for name in names:
+        kind, _, make = TYPES[name]
+        values = [make(k) for k in range(rows)]
+        if name in TIMES:
+            plain = STORED.get(name, pa.int64())
+            columns[name] = pa.array(list(map(whole, values)), plain).cast(kind)
+        else:
+            columns[name] = pa.array(values, kind)
+    return pa.table(columns)
+
+
+def written(table, kind=pa.ipc.new_file, rows=None, **options):
+    sink = io.BytesIO()
+    with kind(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return sink.getvalue()
+
+
+def check(records, rows, names=tuple(TYPES)):
+    assert len(records) == rows
+    for k, record in enumerate(records):
+        assert list(record) == list(names)
+        for name in names:
+            np.testing.assert_array_equal(record[name], TYPES[name][2](k))
+
+
+@pytest.mark.parametrize("window_bytes", WINDOWS)
+@pytest.mark.parametrize("rows", [0, 1, 7, 131])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_type_comes_back(kind, rows, window_bytes):
+    table = table_of(rows)
+    found, records = records_of(Arrow(), written(table, kind, 23), window_bytes=window_bytes)
+    check(records, rows)
+    assert found.spec.tree.children == tuple(leaf for _, leaf, _ in TYPES.values())
+
+
+def test_slices_and_several_chunks_of_a_batch(monkeypatch):
+    monkeypatch.setattr("yogadl._foreign.arrow._BATCH_VALUES", 16)
+    table = table_of(131)
+    rest = records_of(Arrow(), written(table.slice(13)))[1]
+    for k, record in enumerate(rest):
+        for name in TYPES:
+            np.testing.assert_array_equal(record[name], TYPES[name][2](k + 13))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ODD)
+def test_what_has_no_stored_form_is_refused_and_can_be_left_out(name, kind):
+    odd = ODD[name]
+    if name in ("dense", "sparse"):
+        tags = pa.array([0, 1, 0], pa.int8())
+        parts = [pa.array([1, 2, 3], pa.int8()), pa.array(["a", "b", "c"])]
+        array = (
+            pa.UnionArray.from_dense(tags, pa.array([0, 0, 1], pa.int32()), parts, ["a", "b"])
+            if name == "dense"
+            else pa.UnionArray.from_sparse(tags, parts, ["a", "b"])
+        )
+    elif name == "run_end":
+        array = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([1, 2], pa.int8()))
+    else:
+        array = pa.array([None] * 3, odd)
+    table = pa.table({"a": pa.array([1, 2, 3]), "odd": array, "b": pa.array(["x", "yy", ""])})
+    content = written(table, kind)
+    problem = refusal(Arrow(), content)
+    assert "'odd'" in problem
+    assert "fields=" in problem
+    expected = [{"b": text, "a": k} for k, text in enumerate(["x", "yy", ""], 1)]
+    assert records_of(Arrow(("b", "a")), content)[1] == expected
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_buffers_are_refused(compression):
+    assert "uncompressed" in refusal(Arrow(), written(table_of(131), compression=compression))
+
+
+@pytest.mark.parametrize("version", [pa.ipc.MetadataVersion.V4, pa.ipc.MetadataVersion.V5])
+def test_both_versions_of_the_metadata_are_read(version):
+    check(records_of(Arrow(), written(table_of(7), metadata_version=version))[1], 7)
+
+
+def test_files_before_version_0_15_are_refused():
+    content = written(table_of(7), pa.ipc.new_stream, use_legacy_format=True)
+    assert "0.15" in refusal(Arrow(), content)
+
+
+def test_feather():
+    sink = io.BytesIO()
+    feather.write_feather(table_of(131, ("int8", "string")), sink, compression="uncompressed")
+    check(records_of(Arrow(), sink.getvalue())[1], 131, ("int8", "string"))
+
+
+@pytest.mark.parametrize("values", [pa.array([1, None]), pa.array([[1], [None]]), pa.array(["a", None])])
+def test_nulls_are_refused(values):
+    problem = refusal(Arrow(), written(pa.table({"a": values})))
+    assert "column 'a' has nulls: fill them" in problem
+
+
+def test_columns_of_one_name_are_refused():
+    table = pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "a", "b"])
+    assert "rename" in refusal(Arrow(), written(table))
+    assert records_of(Arrow(("b",)), written(table))[1] == [{"b": 3}]
+
+
+def test_no_columns_are_refused():
+    assert "no columns" in refusal(Arrow(), written(pa.table({})))
+
+
+def test_an_unknown_field_is_refused():
+    with pytest.raises(ConfigurationError, match="there is no column 'z'"):
+        Arrow(("z",)).of_first_file(reader_of(written(table_of(1))))
+
+
+def test_other_columns_than_the_first_file_are_refused():
+    kind = Arrow().of_first_file(reader_of(written(table_of(1, ("int8", "string")))))
+    for names in (("int8",), ("int8", "binary"), ("string", "int8")):
+        assert "first file" in refusal(kind, written(table_of(1, names)), kind_is_known=True)
+    check(
+        records_of(kind, written(table_of(3, ("int8", "string"))), kind_is_known=True)[1],
+        3,
+        ("int8", "string"),
+    )
+
+
+STREAM, FILE = (written(table_of(3), kind) for kind in (pa.ipc.new_stream, pa.ipc.new_file))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "is cut"),
+        (b"ARROW1", "no footer"),
+        (FILE[:-1], "no footer"),
+        (FILE[:1000], "no footer"),
+        (FILE[: len(FILE) // 2] + FILE[-10:], "can't have"),
+        (STREAM[:1000], "can't have"),
+        (STREAM[:-100], "damaged, cut"),
+        (STREAM + STREAM, "bytes follow the end"),
+        (b"PAR1" + bytes(100), "no message of Arrow"),
+    ],
+)
+def test_what_is_refused(content, problem):
+    assert problem in refusal(Arrow(), content)
+
+
+def test_a_stream_whose_end_is_not_marked_is_read():
+    check(records_of(Arrow(), STREAM[:-8])[1], 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_files(kind):
+    fuzz(Arrow(), written(table_of(7), kind, 5), rounds=600)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_metadata(kind):
+    fuzz(Arrow(), written(table_of(2, ("string", "array", "list", "bool")), kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_thousand_rows(kind):
+    names = ("int8", "string", "binary", "list", "bool")
+    check(records_of(Arrow(), written(table_of(10_000, names), kind, 1009))[1], 10_000, names)
+
+
+def test_what_datasets_writes(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = {"n": list(range(10_000)), "s": [f"é{k}" * (k % 4) for k in range(10_000)]}
+    datasets.Dataset.from_dict(rows).save_to_disk(tmp_path)
+    (path,) = tmp_path.glob("*.arrow")
+    records = records_of(Arrow(), path.read_bytes())[1]
+    assert records == [{"n": n, "s": s} for n, s in zip(rows["n"], rows["s"], strict=True)]

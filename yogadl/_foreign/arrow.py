@@ -1,0 +1,301 @@
+"""Find the rows of Arrow IPC files and streams, as Feather and HF datasets write them."""
+
+from collections.abc import Iterator
+from typing import ClassVar, Final, NamedTuple
+
+import numpy as np
+
+from yogadl._core.columns import MAX_LEAF_BYTES
+from yogadl._core.frozen import frozen
+from yogadl._core.protocols import Column, Int64s
+from yogadl._core.spec import DictNode, Spec
+from yogadl._foreign.arrow_schema import ArrowColumn, columns_of
+from yogadl._foreign.fields import check_fields
+from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
+from yogadl._foreign.flatbuffer import Table
+from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+# A stream: messages, each 0xFFFFFFFF, the size of its metadata (int32), the metadata (a flatbuffer), the
+# body. A file: ARROW1 and two bytes, a stream, a footer that repeats the schema and has the places of the
+# messages, the size of the footer (int32), ARROW1. The footer is not needed: the stream in it is read.
+_MAGIC: Final = b"ARROW1"
+_CONTINUED: Final = 0xFFFFFFFF
+_MAX_METADATA_BYTES: Final = 2**24
+_SCHEMA, _DICTIONARY, _RECORDS = 1, 2, 3
+_V4: Final = 3
+_SMALL_BYTES: Final = 16  # arrays up to this size are stored as they are
+_BATCH_RECORDS: Final = 2**18
+_BATCH_VALUES: Final = 2**22
+
+
+class _Message(NamedTuple):
+    position: int
+    kind: int
+    version: int
+    header: Table
+    body: int
+    body_bytes: int
+
+    @property
+    def end(self) -> int:
+        return self.body + self.body_bytes
+
+
+class _Buffer(NamedTuple):
+    position: int
+    length: int
+
+
+@frozen
+class Arrow(Format):
+    """Arrow IPC files and streams, not compressed: a record is a dict of the columns.
+
+    Args:
+        fields: The columns that are taken; all if None.
+        known: The structure of a record, which the first file decides.
+    """
+
+    fields: tuple[str, ...] | None = None
+    known: Spec | None = None
+    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
+
+    def __post_init__(self) -> None:
+        check_fields(self.fields)
+
+    @property
+    def spec(self) -> Spec:
+        """A dict of the columns."""
+        assert self.known is not None, "of_first_file comes first"
+        return self.known
+
+    def of_first_file(self, reader: FileReader) -> "Arrow":
+        """Return the format with the columns of the first file.
+
+        Raises:
+            UnsupportedDataError: if the file is not of Arrow, or has a column that can't be read.
+            ConfigurationError: if it has not all of the fields.
+        """
+        schema = _schema_of(reader)[0]
+        columns = self._chosen(reader, columns_of(reader, schema.position, schema.header, schema.version))
+        leaves = {column.name: column.layout.leaf for column in columns}
+        return Arrow(self.fields, Spec(DictNode(tuple(leaves), tuple(leaves.values()))))
+
+    def batches(self, reader: FileReader) -> Iterator[Batch]:
+        """Yield the rows of the record batches.
+
+        Raises:
+            UnsupportedDataError: if the file is damaged or compressed, or has nulls, or other columns than
+                the first.
+        """
+        schema, end = _schema_of(reader)
+        columns = columns_of(reader, schema.position, schema.header, schema.version)
+        chosen = self._chosen(reader, columns)
+        spec = Spec(DictNode(tuple(c.name for c in chosen), tuple(c.layout.leaf for c in chosen)))
+        if spec != self.spec:
+            reader.refuse(schema.position, f"the columns are {spec.tree}, in the first file {self.spec.tree}")
+        position = schema.end
+        while position < end:
+            message = _message_at(reader, position, end)
+            if message is None:
+                if position + 8 != end:
+                    reader.refuse(position + 8, "bytes follow the end of the stream: write one stream a file")
+                return
+            if message.kind == _RECORDS:
+                yield from _batches_of(reader, message, columns, chosen)
+            elif message.kind != _DICTIONARY:  # of a column that is not taken, or it would have been refused
+                reader.refuse(position, f"a message of type {message.kind} is not read")
+            position = message.end
+
+    def _chosen(self, reader: FileReader, columns: list[ArrowColumn]) -> list[ArrowColumn]:
+        names = [column.name for column in columns]
+        for name in self.fields or ():
+            if name not in names:
+                raise ConfigurationError(f"there is no column {name!r} in {reader.name}; there are {names}")
+        if self.fields is not None:
+            columns = [columns[names.index(name)] for name in self.fields]
+        for column in columns:
+            if column.problem or names.count(column.name) > 1:
+                problem = column.problem or "has a name that another column has: rename it"
+                reader.refuse(0, f"column {column.name!r:.200} {problem}, or leave it out (fields=)")
+        if not columns:
+            reader.refuse(0, "there are no columns")
+        return columns
+
+
+def _schema_of(reader: FileReader) -> tuple[_Message, int]:
+    """Return the first message, the schema, and where the messages end.
+
+    Raises:
+        UnsupportedDataError: if the file is not of Arrow, or cut.
+    """
+    head, begin, end = bytes(reader.read(0, min(8, reader.size_bytes))), 0, reader.size_bytes
+    if head[:4] == b"FEA1":
+        reader.refuse(
+            0,
+            "this is version 1 of Feather: write version 2, "
+            'feather.write_feather(table, path, compression="uncompressed")',
+        )
+    if head.startswith(_MAGIC):
+        begin, end = 8, reader.size_bytes - 10
+        footer = int(reader.array(end, "<i4", 1)[0]) if end >= begin else 0
+        if footer <= 0 or end - footer < begin or bytes(reader.read(end + 4, 6)) != _MAGIC:
+            reader.refuse(0, "the file has no footer: it is cut, or was not closed by its writer")
+        end -= footer
+    message = _message_at(reader, begin, end)
+    if message is None or message.kind != _SCHEMA:
+        reader.refuse(begin, "a file of Arrow begins with its schema")
+    return message, end
+
+
+def _message_at(reader: FileReader, position: int, end: int) -> _Message | None:
+    """Return the message at a position; None at the mark of the end.
+
+    Raises:
+        UnsupportedDataError: if there is none, or it is cut.
+    """
+    if end - position < 8:
+        reader.refuse(position, "a message is cut")
+    mark, length = reader.array(position, "<u4", 2).tolist()
+    if mark != _CONTINUED:
+        reader.refuse(
+            position,
+            "this is no message of Arrow; files of versions before 0.15 are not read: write them anew with "
+            "pyarrow.ipc.new_file",
+        )
+    if not length:
+        return None
+    body = position + 8 + length
+    if length > _MAX_METADATA_BYTES or body > end:
+        reader.refuse(position, f"the metadata of a message can't have {length} bytes: the file is damaged")
+    try:
+        table = Table.root_of(bytes(reader.read(position + 8, length)))
+        version, kind, header = table.integer(0, "h"), table.integer(1, "B"), table.table(2)
+        body_bytes = table.integer(3, "q")
+    except ValueError as error:
+        reader.refuse(position, f"the metadata of a message is damaged: {error}")
+    if version < _V4 or header is None or not 0 <= body_bytes <= end - body:
+        reader.refuse(position, "a message is damaged, cut, or of a version of Arrow before 0.8")
+    return _Message(position, kind, version, header, body, body_bytes)
+
+
+def _batches_of(
+    reader: FileReader, message: _Message, columns: list[ArrowColumn], chosen: list[ArrowColumn]
+) -> Iterator[Batch]:
+    try:
+        header = message.header
+        rows = header.integer(0, "q")
+        if header.table(3) is not None:
+            raise UnsupportedDataError(
+                "the buffers are compressed, and can't be read at random: write them without compression, "
+                'feather.write_feather(table, path, compression="uncompressed")'
+            )
+        nodes, pairs = header.structs(1), header.structs(2)
+        counts = header.integers(4)
+    except (ValueError, UnsupportedDataError) as error:
+        reader.refuse(message.position, str(error))
+    buffers = _buffers_of(reader, message, pairs)
+    found: dict[str, tuple[list[tuple[int, int]], list[_Buffer]]] = {}
+    node = buffer = view = 0
+    for column in columns:
+        views = counts[view : view + column.views]
+        view += column.views
+        if any(count < 0 for count in views):
+            reader.refuse(message.position, "the counts of buffers are damaged")
+        following = node + column.nodes, buffer + column.buffers + sum(views)
+        found[column.name] = nodes[node : following[0]], buffers[buffer : following[1]]
+        node, buffer = following
+    if (node, buffer, view) != (len(nodes), len(buffers), len(counts)):
+        reader.refuse(message.position, "the buffers of a record batch are not those of the columns")
+    readers = [_ColumnReader(reader, message, column, rows, *found[column.name]) for column in chosen]
+    at_once = min(_BATCH_RECORDS, max(8, _BATCH_VALUES // len(chosen) // 8 * 8))  # bits begin at bytes
+    for begin in range(0, rows, at_once):
+        count = min(at_once, rows - begin)
+        yield [column.batch(begin, count) for column in readers]
+
+
+def _buffers_of(reader: FileReader, message: _Message, pairs: list[tuple[int, int]]) -> list[_Buffer]:
+    """Return where the buffers lie in the file, given their offsets in the body and their lengths.
+
+    Raises:
+        UnsupportedDataError: if one lies outside, or buffers share bytes, which could then stand for far more
+            values than the file has.
+    """
+    buffers = []
+    reached = message.body
+    for offset, length in pairs:
+        position = message.body + offset if length else reached
+        if not (reached <= position and 0 <= length <= message.end - position):
+            reader.refuse(message.position, "the buffers of a record batch overlap, or lie outside of it")
+        buffers.append(_Buffer(position, length))
+        reached = position + length
+    return buffers
+
+
+class _ColumnReader:
+    """The values of a column in a record batch."""
+
+    def __init__(
+        self,
+        reader: FileReader,
+        message: _Message,
+        column: ArrowColumn,
+        rows: int,
+        nodes: list[tuple[int, int]],
+        buffers: list[_Buffer],
+    ) -> None:
+        self._reader, self._name, self._position = reader, column.name, message.position
+        self._layout = layout = column.layout
+        if rows < 0 or nodes[0][0] != rows:
+            self._refuse(f"has {nodes[0][0]} values in a batch of {rows} rows: the file is damaged")
+        if any(nulls for _, nulls in nodes):
+            self._refuse("has nulls: fill them, or leave the column out (fields=)")
+        self._data = buffers[-1]
+        self._offsets = buffers[1]
+        self._item_bytes = 1 if layout.item in ("", "bit") else np.dtype(layout.item).itemsize
+        if layout.offsets:
+            needed, there = (
+                (rows + 1) * np.dtype(layout.offsets).itemsize if rows else 0,
+                self._offsets.length,
+            )
+        elif layout.item == "bit":
+            needed, there = -(-rows // 8), self._data.length
+        else:
+            needed, there = rows * layout.size_bytes, self._data.length
+        if there < needed:
+            self._refuse(f"has {there} bytes of {needed}: the file is damaged")
+
+    def _refuse(self, problem: str) -> None:
+        self._reader.refuse(self._position, f"column {self._name!r:.200} {problem}")
+
+    def batch(self, begin: int, count: int) -> Places | Column:
+        layout, leaf = self._layout, self._layout.leaf
+        if layout.offsets:
+            return self._varying(begin, count)
+        if layout.item == "bit":
+            packed = self._reader.array(self._data.position + begin // 8, "u1", -(-count // 8))
+            return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
+        position = self._data.position + begin * layout.size_bytes
+        shape = [size for size in leaf.shape or () if size is not None]
+        if leaf.is_numeric and layout.size_bytes <= _SMALL_BYTES:
+            items = count * (layout.size_bytes // self._item_bytes)
+            numbers = self._reader.array(position, layout.item, items)
+            return numbers.astype(leaf.numpy_dtype, copy=False).reshape([count, *shape])
+        positions = position + layout.size_bytes * np.arange(count, dtype=np.int64)
+        shapes = np.tile(np.array([len(shape), *shape], np.int64), (count, 1)) if leaf.is_numeric else None
+        return Places(positions, np.full(count, layout.size_bytes, np.int64), shapes)
+
+    def _varying(self, begin: int, count: int) -> Places:
+        item_bytes, kind = self._item_bytes, self._layout.offsets
+        position = self._offsets.position + begin * np.dtype(kind).itemsize
+        offsets: Int64s = self._reader.array(position, kind, count + 1).astype(np.int64)
+        counts = np.diff(offsets)
+        # Ascending from 0 to the end of the buffer: no product overflows.
+        if offsets[0] < 0 or (counts < 0).any() or offsets[-1] > self._data.length // item_bytes:
+            self._refuse("has values outside of its buffer: the file is damaged")
+        lengths = counts * item_bytes
+        if lengths.max() > MAX_LEAF_BYTES:
+            self._refuse(f"has a value of more than {MAX_LEAF_BYTES:,} bytes")
+        shapes = None
+        if self._layout.leaf.is_numeric:
+            shapes = np.stack([np.ones(count, np.int64), counts], axis=1)
+        return Places(self._data.position + offsets[:-1] * item_bytes, lengths, shapes)
