@@ -34,12 +34,16 @@ def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> int:
     storage = open_version(arguments, *names, others=(location,))
     target = open_at(location, _for_target(storage.location, location, arguments))
     info = storage.info(arguments.id, arguments.version)
-    with Bar("copying", info.size_bytes) as bar:
+    if arguments.materialize and info.is_adopted:  # a build, which shows its own progress
+        is_new = copy(storage, target, info.id, info.version, replaces=arguments.replace, materialize=True)
+        info = target.info(info.id, info.version)
+    else:
+        with Bar("copying", info.size_bytes) as bar:
 
-        def show(done: int, total: int) -> None:
-            bar.show(info.size_bytes - total + done)
+            def show(done: int, total: int) -> None:
+                bar.show(info.size_bytes - total + done)
 
-        is_new = copy(storage, target, info.id, info.version, replaces=arguments.replace, progress=show)
+            is_new = copy(storage, target, info.id, info.version, replaces=arguments.replace, progress=show)
     if arguments.json:
         found = {"was_copied": is_new, "size_bytes": info.size_bytes, "digest": info.digest}
         say_json(storage=storage.location, to=target.location, id=info.id, version=info.version, **found)
@@ -89,6 +93,7 @@ def add_pull_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --to: replace a version of that name that has other content",
     )
+    _add_materialize(parser)
     add_target_options(parser)
     add_json(parser)
 
@@ -112,6 +117,8 @@ def run_pull(arguments: argparse.Namespace) -> int:
     storage = open_version(arguments)
     if arguments.replace:
         arguments.refuse("--replace is for --to: a mirror has no versions of its own")
+    if arguments.materialize:
+        arguments.refuse("--materialize is for --to: a mirror keeps copies of the foreign files themselves")
     opener = storage._backend.catalogue.opener
     if not isinstance(opener, MirrorOpener):
         raise ConfigurationError(
@@ -132,6 +139,14 @@ def run_pull(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_materialize(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--materialize",
+        action="store_true",
+        help="of an adopted version, copy the records themselves, not only the index of foreign files",
+    )
+
+
 def add_push_arguments(parser: argparse.ArgumentParser) -> None:
     add_tagged(parser, target="where to copy it: a bucket's URL, or a folder")
     add_storage(parser, "--from")
@@ -139,6 +154,7 @@ def add_push_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replace", action="store_true", help="replace a version of that name that has other content"
     )
+    _add_materialize(parser)
     add_target_options(parser)
     add_json(parser)
 

@@ -14,7 +14,7 @@ from yogadl._core.spec import Spec
 from yogadl._foreign.blocks import Columns, columns_of
 from yogadl._foreign.file_reader import Format
 from yogadl._format.foreign import ForeignFile
-from yogadl._format.manifest import Manifest
+from yogadl._format.manifest import ADOPTED, Manifest
 from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -42,7 +42,6 @@ _GROUPS: Final = 48
 _LEAST_GROUP_BYTES: Final = 64 * 2**20
 _MOST_GROUP_BYTES: Final = 2**30
 _LEAST_UNREAD_FILES: Final = 256  # of a group whose files are not read
-_ADOPTED: Final = "adopted"  # the entry in the manifest's description of the builder
 
 
 class AdoptedSource(PartitionedSource):
@@ -191,14 +190,18 @@ def source_of(backend: Backend, paths: Any, format: str, is_read: bool, **terms:
     patterns = checked_paths(paths)
     made = format_named(format, is_read=is_read, **terms)
     files = _listed(stores, patterns, made)
+    return _source(stores, made, files, is_read, {ADOPTED: entry_of(patterns, format, is_read, **terms)})
+
+
+def entry_of(paths: Any, format: str, is_read: bool, **terms: Any) -> dict[str, Any]:
+    """Return what the manifest of a version says of how its files were adopted.
+
+    Raises:
+        ConfigurationError: if the paths are none.
+    """
     said = {name: value for name, value in terms.items() if value is not None}
-    provenance = {_ADOPTED: {"paths": patterns, "format": format, "read": is_read, "options": _plain(said)}}
-    return _source(stores, made, files, is_read, provenance)
-
-
-def _plain(options: dict[str, Any]) -> Any:
-    """Return options as JSON can hold them."""
-    return json.loads(json.dumps(options, default=lambda leaf: leaf.to_json()))
+    options = json.loads(json.dumps(said, default=lambda leaf: leaf.to_json()))
+    return {"paths": checked_paths(paths), "format": format, "read": is_read, "options": options}
 
 
 def checked_paths(paths: Any) -> list[str]:
@@ -291,7 +294,7 @@ def _adopted_entry(manifest: Manifest) -> dict[str, Any]:
     Raises:
         ConfigurationError: if it was not adopted.
     """
-    entry = manifest.builder.get(_ADOPTED)
+    entry = manifest.builder.get(ADOPTED)
     if not isinstance(entry, dict):
         raise ConfigurationError(
             f"{manifest.key} was not adopted from foreign files, so there is nothing to refresh it from"
@@ -304,15 +307,15 @@ def _added(
 ) -> AdoptedSource:
     """Return the source of files that are appended to a version."""
     source = source_of(backend, paths, format, is_read, **terms)
-    entry = newest(backend.catalogue, base).manifest.builder.get(_ADOPTED)
+    entry = newest(backend.catalogue, base).manifest.builder.get(ADOPTED)
     if isinstance(entry, dict):
-        own = source.provenance[_ADOPTED]
+        own = source.provenance[ADOPTED]
         if {**entry, "paths": 0} != {**own, "paths": 0}:
             raise ConfigurationError(
                 f"{base} was adopted with {_described(entry)}, these files are with {_described(own)}: give "
                 "the same, or adopt all files together"
             )
-        source.provenance[_ADOPTED] = {**own, "paths": [*entry["paths"], *own["paths"]]}
+        source.provenance[ADOPTED] = {**own, "paths": [*entry["paths"], *own["paths"]]}
     return source
 
 
@@ -349,7 +352,7 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
         return replace(found, earlier=earlier, metadata=manifest.metadata)
 
     def data() -> PlannedBuild:
-        source = _source(stores, made, new, is_read, {_ADOPTED: entry})
+        source = _source(stores, made, new, is_read, {ADOPTED: entry})
         return PlannedBuild(source, content=content)
 
     build_version(backend, key, data, options)
