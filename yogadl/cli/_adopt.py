@@ -22,7 +22,7 @@ from yogadl.cli._build import (
     say_result,
     show_log_messages,
 )
-from yogadl.cli._list import adopted_of, info_to_json
+from yogadl.cli._list import adopted_of, fingerprint_line, info_to_json
 from yogadl.cli._output import contents, duration, say, say_json
 from yogadl.errors import ConfigurationError, YogaError
 from yogadl.storage import CacheStorage
@@ -88,7 +88,8 @@ def run_adopt(arguments: argparse.Namespace) -> int:
 
     Only an index is written, which says where each value lies; small values are copied into it. The version
     is read like any other. Each file is pinned by its size and its ETag or time of change: reading a file
-    that was changed since is an error. If the version exists already, nothing is done; --replace adopts again.
+    that was changed since is an error. If the version exists already, it is left as it is; --replace adopts
+    the files again.
 
     Many tasks, such as those of a job array, can read the files together, with --task K/N and --commit: see
     `yogadl build -h`.
@@ -206,7 +207,7 @@ def _guessed_format(storage: CacheStorage, arguments: argparse.Namespace) -> str
     if guessed is None or (guessed == _MEGATRON and not _have_indexes(storage, arguments.paths)):
         arguments.refuse(f"the format can't be told from {_shown(arguments.paths)}: give --format, one of "
                          f"{', '.join(FORMATS)}")  # fmt: skip
-    return guessed
+    return str(guessed)
 
 
 def _format_of(path: str) -> str | None:
@@ -244,8 +245,8 @@ def run_refresh(arguments: argparse.Namespace) -> int:
     """Build a version of adopted files as they are now.
 
     The paths and patterns of VERSION are looked up again. Only files that are new or were changed are read,
-    with those that share a part of the index with them. If nothing has changed, no version is built. If NEW is
-    VERSION, the version is replaced.
+    with those that share a part of the index with them. If nothing has changed, no version is built. If NEW
+    is VERSION, the version is replaced.
 
     Example:
       yogadl refresh train 1 2 -s /data/caches
@@ -267,5 +268,5 @@ def run_refresh(arguments: argparse.Namespace) -> int:
         say(f"Built {info.id} {info.version} in {duration(elapsed_s)}: {contents(info)}.")
         files = adopted_of(storage, before) if before.version != info.version else None
         say(f"Its values stay in {adopted}" + (f"; those of {before.version} in {files}." if files else "."))
-        say(f"Fingerprint, the same on every machine: {info.fingerprint}")
+        say(fingerprint_line(info, adopted))
     return 0

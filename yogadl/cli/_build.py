@@ -25,7 +25,7 @@ from yogadl.cli._arguments import (
     open_or_make,
     parse_size,
 )
-from yogadl.cli._list import adopted_of, info_to_json
+from yogadl.cli._list import adopted_of, fingerprint_line, info_to_json
 from yogadl.cli._output import ago, contents, counted, duration, note, say, say_json, size
 from yogadl.cli._target import Target, check_arguments, errors_in_one_line, load, parse_argument
 from yogadl.errors import ConfigurationError
@@ -178,8 +178,8 @@ def say_result(
         info, result, elapsed_s, getattr(arguments, "run_name", None) if arguments.replace else None
     )
     if adopted is not None:
-        say(f"Its values stay in {adopted}, {'which were' if adopted.is_read else 'not'} read through.")
-    say(f"Fingerprint, the same on every machine: {info.fingerprint}")
+        say(f"Its values stay in {adopted}, which were {'' if adopted.is_read else 'not '}read through.")
+    say(fingerprint_line(info, adopted))
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.printable import printable
@@ -97,6 +97,13 @@ class Adopted:
     def __str__(self) -> str:
         kind = f" ({_text(self.format)})" if self.format else ""
         return f"{counted(self.files, 'file')} of {size(self.size_bytes)}{kind}"
+
+
+def fingerprint_line(info: DatasetInfo, adopted: Adopted | None) -> str:
+    """Return the line that says the fingerprint of a version that was built."""
+    is_weak = adopted is not None and not adopted.is_read
+    what = "made of the sizes and tags of the files" if is_weak else "the same on every machine"
+    return f"Fingerprint, {what}: {info.fingerprint}"
 
 
 def adopted_of(storage: CacheStorage, info: DatasetInfo) -> Adopted | None:
@@ -214,6 +221,9 @@ class _Version:
     shared_with: tuple[str, ...] = ()
 
 
+_MOST_NAMED: Final = 5
+
+
 def add_ls_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "id", metavar="ID", nargs="?", help="list only this dataset, and those below it (ID/...)"
@@ -248,18 +258,7 @@ def run_ls(arguments: argparse.Namespace) -> int:
         header = ("dataset", "version", "records", "size", "files", "built (UTC)", "tags")
         columns = 7 if any(entry.tags for entry in versions) else 6
         say_table(table(header[:columns], [_row(entry)[:columns] for entry in versions], right=(2, 3, 4)))
-        for entry in versions:
-            if entry.shared_bytes:
-                others = ", ".join(entry.shared_with)
-                note(
-                    f"{entry.id} {entry.version} has {size(entry.shared_bytes)} more, which it shares with "
-                    f"{others}"
-                )
-        for entry in versions:
-            if entry.info is not None and entry.info.is_adopted:
-                note(
-                    f"{entry.id} {entry.version} is adopted: its values lie in other files, see `yogadl info`"
-                )
+        _say_more(versions)
     else:
         note(f"there are no datasets in {storage.location}")
     listed = {(entry.id, entry.version) for entry in versions}
@@ -276,6 +275,19 @@ def run_ls(arguments: argparse.Namespace) -> int:
             "those that tasks wrote within a day"
         )
     return int(bool(problems))
+
+
+def _say_more(versions: list[_Version]) -> None:
+    """Print what the table of versions has no column for."""
+    for entry in versions:
+        if entry.shared_bytes:
+            others = ", ".join(entry.shared_with)
+            more = f"has {size(entry.shared_bytes)} more, which it shares with {others}"
+            note(f"{entry.id} {entry.version} {more}")
+    adopted = [f"{entry.id} {entry.version}" for entry in versions if entry.info and entry.info.is_adopted]
+    if adopted:
+        shown = ", ".join(adopted[:_MOST_NAMED]) + (", ..." if len(adopted) > _MOST_NAMED else "")
+        note(f"adopted, so that values lie in other files (see `yogadl info`): {shown}")
 
 
 def _unfinished(storage: CacheStorage, dataset_id: str | None) -> "list[Unfinished]":

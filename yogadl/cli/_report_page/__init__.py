@@ -23,7 +23,6 @@ from yogadl._core.protocols import Column, Locality
 from yogadl._core.shown import ValueRenderer, element, lines, names_of, pairs, row_of_field, table, text
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import ADOPTED
-from yogadl._format.manifest import ADOPTED
 from yogadl._format.table import PartTable
 from yogadl._order import make_order
 from yogadl.cli._output import counted, day_and_time, size

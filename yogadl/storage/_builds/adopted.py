@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from yogadl._core.key import DatasetKey
+from yogadl._core.leaf import Leaf
 from yogadl._core.spec import Spec
 from yogadl._foreign.blocks import Columns, columns_of
 from yogadl._foreign.file_reader import Format
@@ -360,9 +361,21 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
 
 
 def _options_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+    options = {
         name: tuple(value) if isinstance(value, list) else value for name, value in entry["options"].items()
     }
+    if isinstance(options.get("features"), dict):
+        options["features"] = {name: _feature_of(each) for name, each in options["features"].items()}
+    return options
+
+
+def _feature_of(described: Any) -> Any:
+    """Return a feature as a caller describes it; JSON has made a list of a pair, and a dict of a leaf."""
+    if isinstance(described, dict):
+        return Leaf.from_json(described)
+    if isinstance(described, list) and len(described) == 2 and isinstance(described[1], list):
+        return described[0], tuple(described[1])
+    return described
 
 
 def files_of(receipts: Iterable[Receipt]) -> list[ForeignFile]:
