@@ -545,8 +545,7 @@ def run_share(
         return False
     if arguments.commit:
         builder = getattr(data, "provenance", {}) | work.describe()
-        metadata = options_of(arguments)["metadata"]
-        checked = None if metadata is None else checked_metadata(metadata)
+        checked = None if arguments.metadata is None else checked_metadata(dict(arguments.metadata))
         return build._all.commit(builder, replaces=arguments.replace, metadata=checked)
     return _write(build._all, arguments)
 

@@ -361,11 +361,12 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
 
 
 def _options_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    options = {
+    options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in entry["options"].items()
     }
-    if isinstance(options.get("features"), dict):
-        options["features"] = {name: _feature_of(each) for name, each in options["features"].items()}
+    features = options.get("features")
+    if isinstance(features, dict):
+        options["features"] = {name: _feature_of(each) for name, each in features.items()}
     return options
 
 
