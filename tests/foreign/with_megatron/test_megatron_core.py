@@ -1,12 +1,17 @@
 """What megatron.core's IndexedDatasetBuilder writes is indexed as its IndexedDataset reads it."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from indexed_files import records_of
-from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
 
 from yogadl._foreign.megatron import Megatron
+
+with warnings.catch_warnings():  # of what torch deprecates and megatron.core uses
+    warnings.simplefilter("ignore")
+    from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
 
 
 @pytest.mark.parametrize("multimodal", [False, True])

@@ -21,6 +21,7 @@ def sample_of(k):
     }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # Streaming does not close its index
 @pytest.mark.parametrize("window_bytes", [4096, 2**22])
 def test_ten_thousand_samples(tmp_path, window_bytes):
     with MDSWriter(out=str(tmp_path), columns=COLUMNS, size_limit=2**20) as writer:

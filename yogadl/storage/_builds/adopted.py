@@ -14,6 +14,7 @@ from yogadl._core.leaf import Leaf
 from yogadl._core.spec import Spec
 from yogadl._foreign.blocks import Columns, columns_of
 from yogadl._foreign.file_reader import Format
+from yogadl._foreign.mds import shards_of
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.manifest import ADOPTED, Manifest
 from yogadl._sources.partitioned import Partition, PartitionedSource
@@ -118,7 +119,7 @@ class _Group(Partition):
         """Open the files; ``None`` if they have no records."""
         columns = self._columns()
         first = next(columns, None)
-        return None if first is None else _Located(self.spec, itertools.chain([first], columns))
+        return None if first is None else _GroupRecords(self.spec, itertools.chain([first], columns))
 
     def _columns(self) -> Iterator[Columns]:
         for file in self._files:
@@ -127,7 +128,7 @@ class _Group(Partition):
                 yield from columns_of(batch, self.spec, reader, is_read=self._is_read)
 
 
-class _Located:
+class _GroupRecords:
     """Records that are given once, as a source."""
 
     length = None
@@ -245,12 +246,11 @@ def _of_index(stores: ForeignStores, pattern: str, format: Format) -> list[Forei
     found = stores.look_up(index)
     if found is None:
         return []
-    listed: Any = format
     content = bytes(stores.reader(found, is_read=True).read(0, found.size_bytes))
     folder = index.rpartition("/")[0]
     known = {file.address: file for file in stores.listed(f"{folder}/", format.matches)}
     files = []
-    for shard, size_bytes in listed.shards_of(content):
+    for shard, size_bytes in shards_of(content):
         file = known.get(f"{folder}/{shard}")
         if file is None or file.size_bytes != size_bytes:
             state = "is missing" if file is None else f"has {file.size_bytes} bytes, not {size_bytes}"
