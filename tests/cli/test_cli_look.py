@@ -106,6 +106,7 @@ def test_ls_has_stable_keys(yoga, squares, root):
             "error": None,
             "shared_bytes": 0,
             "shared_with": [],
+            "is_adopted": False,
         }
         assert one["created"].endswith("Z")
         assert datetime.fromisoformat(one["created"]).timestamp() == int(info.created)

@@ -170,7 +170,8 @@ def _bucket_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _is_like(location: str, url: str) -> bool:
     """Return whether the options of a bucket are also those of foreign files: not if the store is another."""
-    return not _is_store(location) or location.partition("://")[0] == url.partition("://")[0]
+    kind = url.partition("://")[0]
+    return _is_store(url) and (not _is_store(location) or location.partition("://")[0] == kind)
 
 
 def _is_store(location: str) -> bool:
@@ -339,7 +340,7 @@ def number_of(what: str, kind: type[int | float] = int, least: float = 1) -> Cal
 
 def parse_url(text: str) -> str:
     """Return the URL of a bucket or of a prefix in it, such as ``s3://bucket/prefix``."""
-    if not re.fullmatch("[a-z0-9]+://[^/]+.*", text, re.DOTALL):
+    if not re.fullmatch("[a-z0-9]+://.+", text, re.DOTALL):
         raise argparse.ArgumentTypeError(f"give a URL, such as s3://bucket/prefix, not {text!r}")
     return text
 

@@ -56,7 +56,7 @@ class ForeignStores:
         raise ConfigurationError(
             f"{without_secrets(address)} lies outside of what this storage may read: open it with "
             f"open_storage(..., foreign={{{address.rpartition('/')[0]!r}: {{}}}}), with the options of that "
-            "bucket in the inner dict"
+            "bucket in the inner dict; the command takes --foreign URL"
         )
 
     def reader(self, file: ForeignFile, *, is_read: bool) -> FileReader:
