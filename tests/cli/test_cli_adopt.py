@@ -102,7 +102,7 @@ def test_metadata_is_kept(adopt, storage):
 
 
 def test_some_fields_are_taken(adopt, storage):
-    adopt("--field", "cls", "--field", "__key__")
+    assert adopt("--field", "cls").code == 0
     assert set(storage.fetch("d", "1")[3]) == {"cls", "__key__"}
 
 
@@ -279,11 +279,23 @@ def test_files_with_features_are_refreshed(adopt_examples, yoga, root, storage, 
     os.utime(examples, (1, 1))
     assert yoga("refresh", "d", "1", "2", "-s", root).code == 0
     assert storage.info("d", "2").fingerprint == storage.info("d", "1").fingerprint
-    leaf = yogadl.Leaf("int64", (None,))
-    storage.adopt(examples, "d", "3", format="tfrecord", features={"tokens": leaf})
+    features = {"tokens": yogadl.Leaf("int64", (None,)), "image/encoded": yogadl.Leaf("bytes")}
+    storage.adopt(examples, "d", "3", format="tfrecord", features=features)
     os.utime(examples, (2, 2))
     assert yoga("refresh", "d", "3", "4", "-s", root).code == 0
     assert storage.fetch("d", "4")[2]["tokens"].tolist() == [0, 1]
+
+
+def test_records_that_no_file_is_known_for_are_not_lost_by_a_refresh(yoga, root, storage, raw, examples):
+    storage.submit([{"__key__": "a", "jpg": b"", "cls": b""}], "d", "0")
+    assert yoga("adopt", "d", "1", f"{raw}/*.tar", "--base", "0", "-s", root).code == 0
+    assert yoga("adopt", "d", "copied", examples, "--feature", "label=int64", "-s", root).code == 0
+    for version in ("1", "copied"):
+        ended = yoga("refresh", "d", version, "2", "-s", root)
+        assert ended.code == 1
+        assert "some of its records have no value in a foreign file" in ended.err
+        assert "adopt the files again" in ended.err
+    assert storage.versions("d") == ["0", "1", "copied"]
 
 
 def test_a_feature_is_named_once(yoga, root, examples):
@@ -448,7 +460,8 @@ def test_a_path_in_place_of_the_id_is_corrected(adopt, yoga, root, monkeypatch):
     ("words", "options"),
     [
         (["-s", "caches"], {"s3://b/raw": {}}),
-        (["-s", "caches", "--profile", "p", "--anonymous"], {"s3://b/raw": {"profile": "p", "anonymous": True}}),
+        (["-s", "caches", "--profile", "p", "--anonymous"],
+         {"s3://b/raw": {"profile": "p", "anonymous": True}}),
         (["-s", "s3://mine", "--endpoint-url", "http://store:9000"],
          {"s3://b/raw": {"endpoint_url": "http://store:9000"}}),
         (["-s", "gs://mine", "--endpoint-url", "http://store:9000"], {"s3://b/raw": {}}),

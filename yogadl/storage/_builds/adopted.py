@@ -335,6 +335,7 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
     made = format_named(entry["format"], is_read=is_read, **_options_of(entry))
     files = _listed(stores, checked_paths(entry["paths"]), made)
     receipts = receipts_of(backend, manifest)
+    _require_foreign(receipts, manifest.key)
     kept = _unchanged(receipts, files)
     new = [file for file in files if file not in {each for run in kept for each in files_of(run)}]
     was_whole = [receipt for run in kept for receipt in run] == receipts
@@ -347,6 +348,7 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
 
     def content(built: list[Receipt]) -> Content:
         every = [receipt for run in kept for receipt in run] + built
+        _require_foreign(every, base)
         every.sort(key=lambda receipt: places[receipt.part.index.foreign[0]])
         found = content_of(every)
         earlier = earlier_of(manifest) if continues else ()
@@ -358,6 +360,19 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
 
     build_version(backend, key, data, options)
     return True
+
+
+def _require_foreign(receipts: Iterable[Receipt], key: DatasetKey) -> None:
+    """Refuse to refresh a version with a part without foreign files: it is not known what its records are of.
+
+    Raises:
+        ConfigurationError: if there is such a part.
+    """
+    if not all(receipt.part.index.foreign for receipt in receipts):
+        raise ConfigurationError(
+            f"{key} can't be refreshed: some of its records have no value in a foreign file, since they come "
+            "from another version, or are small values that were copied; adopt the files again"
+        )
 
 
 def _options_of(entry: Mapping[str, Any]) -> dict[str, Any]:
