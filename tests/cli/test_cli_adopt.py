@@ -305,6 +305,14 @@ def test_a_feature_is_named_once(yoga, root, examples):
     assert "--feature names a feature twice" in ended.err
 
 
+def test_it_is_said_that_small_values_were_copied(yoga, root, storage, tmp_path):
+    np.save(tmp_path / "numbers.npy", np.arange(7))
+    ended = yoga("adopt", "d", "1", tmp_path / "numbers.npy", "-s", root)
+    assert "All its values are small, so they were copied: it needs no other file.\n" in ended.out
+    (tmp_path / "numbers.npy").unlink()
+    assert storage.fetch("d", "1").gather(range(7)).tolist() == list(range(7))
+
+
 # Another version first.
 
 

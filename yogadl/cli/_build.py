@@ -13,7 +13,7 @@ from typing import Any
 from yogadl._core.key import AUTO, DatasetKey, new_key
 from yogadl._core.progress import ProgressDisplay, Tally, showing_progress
 from yogadl._format.codec import SAME, Codec, FieldCodec, Zstd
-from yogadl._format.manifest import Manifest, checked_metadata
+from yogadl._format.manifest import ADOPTED, Manifest, checked_metadata
 from yogadl._provenance.builder import Call, Describer
 from yogadl._sources.sources import Source, open_source
 from yogadl.cli._arguments import (
@@ -179,6 +179,8 @@ def say_result(
     )
     if adopted is not None:
         say(f"Its values stay in {adopted}, which were {'' if adopted.is_read else 'not '}read through.")
+    elif result and ADOPTED in info.builder:
+        say("All its values are small, so they were copied: it needs no other file.")
     say(fingerprint_line(info, adopted))
 
 
