@@ -529,6 +529,8 @@ def test_pull_fills_the_mirror_with_whole_foreign_files(yoga, root, raw, tmp_pat
     assert ended.code == 0, ended.err
     sizes = [path.stat().st_size for path in (tmp_path / "mirror").rglob("*") if path.is_file()]
     assert all(path.stat().st_size in sizes for path in raw.iterdir())
+    assert ", and its values: 2 files of " in ended.out
+    assert json.loads(yoga("pull", "d", "1", *where, "--json").out)["adopted"]["files"] == 2
 
 
 # Copies.

@@ -5,7 +5,9 @@ Caches of yogadl 0.1.4 are turned into versions.
 
 import argparse
 import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from yogadl._core.key import DatasetKey
 from yogadl.cli._arguments import (
@@ -19,7 +21,7 @@ from yogadl.cli._arguments import (
     open_version,
     option_of,
 )
-from yogadl.cli._list import info_to_json
+from yogadl.cli._list import adopted_of, info_to_json
 from yogadl.cli._output import Bar, contents, counted, duration, repair_result, say, say_json, size, stored
 from yogadl.errors import ConfigurationError
 from yogadl.storage import export
@@ -126,14 +128,20 @@ def run_pull(arguments: argparse.Namespace) -> int:
         )
     key, published = storage._backend.catalogue.named(DatasetKey(arguments.id, arguments.version))
     manifest = published.manifest
-    with Bar("pulling", manifest.size_bytes) as bar:
+    adopted = adopted_of(storage, storage.info(key.id, key.version))
+    total_bytes = manifest.size_bytes + (adopted.size_bytes if adopted else 0)
+    with Bar("pulling", total_bytes) as bar:
         damaged = opener.fill(published, progress=lambda done, _: bar.show(done))
     folder = opener.mirror.location.root
     if arguments.json:
-        found = {"size_bytes": manifest.size_bytes, "parts": manifest.parts, "mended": damaged}
+        found: dict[str, Any] = {
+            "size_bytes": manifest.size_bytes, "parts": manifest.parts, "mended": damaged,
+        }  # fmt: skip
+        found["adopted"] = adopted and asdict(adopted)
         say_json(storage=storage.location, id=key.id, version=key.version, mirror=str(folder), **found)
         return 0
-    say(f"{key.id} {key.version} is in the mirror {folder}: {stored(manifest)}")
+    foreign = f", and its values: {adopted}" if adopted else ""
+    say(f"{key.id} {key.version} is in the mirror {folder}: {stored(manifest)}{foreign}")
     if damaged:
         say(f"Of what was there before, {repair_result(damaged)}.")
     return 0
