@@ -30,6 +30,9 @@ from yogadl.storage._builds.adopted import FORMATS, entry_of, format_named, sour
 
 _MEGATRON: Final = "megatron"
 _MISSING: Final = ("error", "empty")
+# Patterns of shards: `train.tfrecord-{00000..00063}-of-00064`, `train.tfrecord-*`.
+_BRACES: Final = re.compile(r"\{(\d+)\.\.\d+\}")
+_WILD_SHARD: Final = re.compile(r"-[^/.]*\*[^/.]*$")
 _DTYPE: Final = re.compile(r"([a-z0-9_]+)(?:\[([0-9, ]*)\])?")
 # What `build` has options for, and a version of foreign files has not.
 _NOT_OF_ADOPT: Final = {"codec": None, "allow_pickle": False, "part_bytes": None, "on_error": "raise"}
@@ -211,10 +214,14 @@ def _guessed_format(storage: CacheStorage, arguments: argparse.Namespace) -> str
 
 
 def _format_of(path: str) -> str | None:
-    """Return the format whose suffix a path has. Text files are of too many kinds."""
+    """Return the format whose suffix a path or pattern has. Text files are of too many kinds."""
     if path.endswith(".txt"):
         return None
-    return next((name for name in FORMATS if format_named(name, is_read=False).matches(path)), None)
+    counted_from = _BRACES.sub(r"\1", path)
+    names = (path, counted_from, _WILD_SHARD.sub("", counted_from))
+    return next(
+        (format for format in FORMATS if any(map(format_named(format, is_read=False).matches, names))), None
+    )
 
 
 def _have_indexes(storage: CacheStorage, paths: list[str]) -> bool:
