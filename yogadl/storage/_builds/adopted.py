@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.spec import Spec
-from yogadl._foreign.blocks import Columns, columns_of
-from yogadl._foreign.file_reader import Format
+from yogadl._foreign.file_reader import Columns, Format, columns_of
 from yogadl._foreign.mds import shards_of
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.manifest import Manifest

@@ -309,8 +309,6 @@ def _build(
                 key, left_out.count, source.length, first["index"], first["reason"],
             )  # fmt: skip
         content = with_metadata(planned.content(receipts), options.metadata, source, key, left_out)
-        if not left_out.count:
-            content = content.with_aliases(getattr(source, "fingerprints", ()))
         builder = machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
         build.publish(content, builder, exclusion, replaces=replaces, aside=aside)
 

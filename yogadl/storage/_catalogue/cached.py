@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from yogadl._format.fields import BlockPositions
     from yogadl._format.joined import Selection
     from yogadl._format.layout import PartIndex
-    from yogadl._format.rows import HeldRows, PartFiles, Parts
+    from yogadl._format.rows import HeldRows, PartFiles, Parts, Window
     from yogadl._format.table import PartTable
-    from yogadl._format.window import Window
     from yogadl.storage._files.foreign_stores import ForeignStores
 
 # The advice about damage if there is no second copy.
@@ -195,6 +194,11 @@ class CachedRecords:
             raise ConfigurationError(
                 f"{self._key} has pickled fields, and unpickling runs code: "
                 "if you trust who built it, fetch it with allow_pickle=True"
+            )
+        if manifest.is_weak and self._is_checked:
+            raise ConfigurationError(
+                f"{self._key} was adopted without reading its files, so there are no checksums to compare: "
+                "leave out check, or adopt the files with read=True"
             )
         try:
             reader = self._storage.opener.reader(published, check=self._is_checked)
