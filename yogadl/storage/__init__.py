@@ -204,11 +204,10 @@ def open_storage(
         bucket_only |= {"wait_s": wait_s}
         bucket_only |= {"lease_ttl_s": None if lease_ttl_s == DEFAULT_TTL_S else lease_ttl_s}
     _refuse_options(text, bucket_only, shared=shared)
-    path, at = Path(text), partial(_bucket_at, patience_s=None, offline=False)
-    places = _foreign_buckets(foreign, at, {})
+    places = _foreign_buckets(foreign, partial(_bucket_at, patience_s=None, offline=False), {})
     if shared:
-        return CacheStorage(shared_backend(path, policy, mapped, places))
-    return CacheStorage(local_backend(path, mapped, places))
+        return CacheStorage(shared_backend(Path(text), policy, mapped, places))
+    return CacheStorage(local_backend(Path(text), mapped, places))
 
 
 def _foreign_buckets(
