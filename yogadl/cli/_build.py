@@ -344,6 +344,7 @@ def add_recompress_arguments(parser: argparse.ArgumentParser) -> None:
     add_key(parser)
     parser.add_argument("new", metavar="NEW", help="the version to build")
     add_codec(parser)
+    parser.add_argument("--replace", action="store_true", help="replace NEW if it is another version")
     add_workers(parser)
     add_storage(parser)
     add_json(parser)
@@ -352,7 +353,8 @@ def add_recompress_arguments(parser: argparse.ArgumentParser) -> None:
 def run_recompress(arguments: argparse.Namespace) -> int:
     """Build a version with the records of another, compressed or not.
 
-    The fingerprint is the same, so cursors stay valid. If NEW is VERSION, the version is replaced.
+    The fingerprint is the same, so cursors stay valid. If NEW is VERSION, the version is replaced; another
+    version that exists is replaced only with --replace.
 
     Example:
       yogadl recompress squares 1 2 --codec zstd -s /data/caches
@@ -360,13 +362,17 @@ def run_recompress(arguments: argparse.Namespace) -> int:
     if arguments.codec is None:
         arguments.refuse("say how: --codec zstd, auto or none, or FIELD=CODEC")
     storage, codec = open_existing(arguments), codec_of(arguments)
+    before = storage.info(arguments.id, arguments.version)
+    key = DatasetKey(arguments.id, arguments.new)
+    is_other = key.version != before.version
+    if is_other and not arguments.replace and storage._backend.catalogue.find(key) is not None:
+        raise ConfigurationError(f"{key} exists: give NEW another name, or replace it with --replace")
     storage.recompress(arguments.id, arguments.version, arguments.new, codec=codec, workers=arguments.workers)
     info = storage.info(arguments.id, arguments.new)
     if arguments.json:
         say_json(storage=storage.location, **info_to_json(info))
     else:
-        before = storage.info(arguments.id, arguments.version).size_bytes
-        say(f"Built {info.id} {info.version}: {contents(info)}, from {size(before)}.")
+        say(f"Built {info.id} {info.version}: {contents(info)}, from {size(before.size_bytes)}.")
     return 0
 
 

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from yogadl.cli._output import size
+
 CODE = """
 def texts():
     return [{"text": f"record {number} of the shard " * 20, "label": number} for number in range(300)]
@@ -84,3 +86,25 @@ def test_recompress(yoga, code, storage, root):
     assert json.loads(ended.out)["version"] == "2"
     assert codecs(yoga, root, "2")["text"] == "raw"
     assert yoga("recompress", "d", "1", "2", "-s", root).code == 2
+
+
+def test_recompress_replaces_no_other_version_unless_asked(yoga, code, storage, root):
+    storage.submit([{"x": n} for n in range(3)], "d", "precious")
+    yoga("build", code, "d", "1", "-s", root)
+    storage.tag("d", "best", "1")
+    ended = yoga("recompress", "d", "1", "precious", "--codec", "zstd", "-s", root)
+    assert ended.code == 1
+    assert "--replace" in ended.err
+    assert storage.info("d", "precious").records == 3
+    assert yoga("recompress", "d", "best", "1", "--codec", "zstd", "-s", root).code == 0
+    ended = yoga("recompress", "d", "1", "precious", "--codec", "none", "--replace", "-s", root)
+    assert ended.code == 0
+    assert storage.info("d", "precious").fingerprint == storage.info("d", "1").fingerprint
+
+
+def test_recompress_in_place_says_what_it_was(yoga, code, storage, root):
+    yoga("build", code, "d", "1", "-s", root)
+    before = storage.info("d", "1").size_bytes
+    ended = yoga("recompress", "d", "1", "1", "--codec", "zstd", "-s", root)
+    assert storage.info("d", "1").size_bytes < before / 4
+    assert ended.out.rstrip().endswith(f"from {size(before)}.")

@@ -373,9 +373,9 @@ def open_reader(folder: Folder, manifest: Manifest, *, check: bool, mapped: bool
         name, size_bytes = _names.part(manifest.key.id, table.sha256[part]), int(table.size_bytes[part])
         found = folder.size(name)
         if found != size_bytes:
-            problem = (
-                "is missing" if found is None else f"has {found} bytes, not {size_bytes}: it was truncated"
-            )
+            problem = "is missing"
+            if found is not None:
+                problem = f"has {found} bytes, not {size_bytes}: it was truncated or overwritten"
             raise CacheFormatError(
                 f"{manifest.key}: part {name.rpartition('/')[2]} {problem}; build the dataset again, or "
                 "restore the file"
