@@ -108,3 +108,15 @@ def test_recompress_in_place_says_what_it_was(yoga, code, storage, root):
     ended = yoga("recompress", "d", "1", "1", "--codec", "zstd", "-s", root)
     assert storage.info("d", "1").size_bytes < before / 4
     assert ended.out.rstrip().endswith(f"from {size(before)}.")
+
+
+@pytest.mark.parametrize("codec", [None, "zstd"])
+def test_info_of_fields_of_one_name(yoga, storage, root, codec):
+    storage.submit(
+        [{"a/b": "a text of some length " * 9, "a": {"b": n}} for n in range(100)], "d", "1", codec=codec
+    )
+    document = json.loads(yoga("info", "d", "1", "-s", root, "--json").out)
+    assert [field["raw_bytes"] for field in document["fields"]] == [19_800, 800]
+    ended = yoga("info", "d", "1", "-s", root)
+    assert ended.code == 0
+    assert ended.out.split().count("800") == (1 if codec is None else 2)

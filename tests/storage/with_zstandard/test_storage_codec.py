@@ -421,3 +421,14 @@ def test_the_table_of_the_page_is_that_of_the_benchmarks():
         found[name] = cells
     assert len(found) >= 9
     assert found == measured
+
+
+def test_the_sizes_of_fields_of_one_name_are_added_up(storage):
+    made = [{"a/b": "a text of some length " * 9, "a": {"b": n}} for n in range(100)]
+    storage.submit(made, "d", "1", codec="zstd")
+    storage.submit([{"a/b": n, "a": {"b": one["a/b"]}} for n, one in enumerate(made)], "d", "2", codec="zstd")
+    for version in "12":
+        sizes = storage.field_sizes("d", version)
+        assert list(sizes) == ["a/b"]
+        assert sizes["a/b"].codec == "zstd"
+        assert sizes["a/b"].raw_bytes == 100 * (8 + len(made[0]["a/b"]))
