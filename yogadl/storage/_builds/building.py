@@ -278,7 +278,7 @@ def _build(
     with reporting_loss(exclusion), showing_progress(options.progress, f"building {key}") as show:
         build = _partitions(backend, key, source, options, part_bytes, sha256, token)
         if options.check_space:
-            _check_space(backend.root, key, source, build.folder)
+            _check_space(backend.root, key, source, build.folder, options.codec)
         if build.run and not options.is_skipping:  # else the only writer does it
             Dictionaries(backend.root, key, build.folder).train_ahead(source, options.codec)
         # The log shows the progress, if nothing else does.
@@ -401,19 +401,20 @@ def _origin_of(source: Source, sha256: Callable[[], str]) -> str:
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
-def _check_space(root: Root, key: DatasetKey, source: Source, folder: str) -> None:
+def _check_space(root: Root, key: DatasetKey, source: Source, folder: str, codec: Codec) -> None:
     """Refuse to build a version that certainly needs more space than the disk has.
 
-    Only sizes that a source states before its records are read are certain. The sizes of the first records
-    are no measure, because the first records may be by far the largest.
+    Only sizes that a source states before its records are read are certain, of fields that are not
+    compressed. The sizes of the first records are no measure: these may be by far the largest.
 
     Raises:
         StorageError: if the version does not fit.
     """
     if source.length is None or not root.promises.renames or not getattr(source, "has_final_spec", False):
         return
-    record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
-    least_bytes = source.length * record_bytes
+    codecs = codecs_of(codec, [field.name for field in source.spec.fields])
+    leaves = [field.leaf for field, one in zip(source.spec.fields, codecs, strict=True) if one is None]
+    least_bytes = source.length * sum(leaf.row_bytes for leaf in leaves if leaf.is_fixed)
     with root.workplace(folder) as work:
         free_bytes = shutil.disk_usage(work).free
     if least_bytes <= free_bytes:
