@@ -43,7 +43,7 @@ from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
 from yogadl.storage._catalogue.cached import Published
 from yogadl.storage._catalogue.catalogue import Catalogue
-from yogadl.storage._catalogue.parts import open_table, read_index
+from yogadl.storage._catalogue.parts import open_table, read_dictionary, read_index
 from yogadl.storage._files.root import Root
 
 _log = logging.getLogger("yogadl")
@@ -202,6 +202,8 @@ def _receipts(backend: Backend, manifest: Manifest) -> list[Receipt]:
         CacheFormatError: if a file of the version is missing or damaged.
     """
     table = open_table(backend.root, manifest)
+    for sha256 in table.dictionaries:
+        read_dictionary(backend.root, manifest.key.id, sha256)
     first = table.first_record.tolist()
     read = partial(read_index, backend.root, manifest.key, table)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
