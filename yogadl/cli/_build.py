@@ -205,7 +205,8 @@ def add_codec(parser: argparse.ArgumentParser) -> None:
         metavar="[FIELD=]CODEC",
         type=parse_codec,
         action="append",
-        help="compress values: zstd, zstd:LEVEL, auto (where it pays) or none; may be repeated for fields",
+        help="compress values: zstd, zstd:LEVEL, auto (where it pays), none, or same as the version before; "
+        "may be repeated for fields",
     )
 
 
@@ -219,7 +220,7 @@ def parse_codec(text: str) -> tuple[str | None, FieldCodec]:
             found = Zstd(int(level))
         except ValueError as error:  # which a ConfigurationError is, too
             raise argparse.ArgumentTypeError(f"{level!r} is not a level of zstd, from 1 to 22") from error
-    elif codec not in ("zstd", "auto", "none"):
+    elif codec not in ("zstd", "auto", "none") and text != SAME:
         raise argparse.ArgumentTypeError(f"{codec!r} is not zstd, zstd:LEVEL, auto or none")
     return name if is_named else None, found
 
@@ -449,6 +450,8 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
 def check_options(arguments: argparse.Namespace) -> bool:
     """Return whether the options are those of a task, after refusing invalid combinations."""
     is_task = arguments.task is not None or arguments.commit
+    if codec_of(arguments) == SAME:
+        arguments.refuse("--codec same is for versions that come from another: append and recompress")
     if arguments.run_name is not None and not is_task:
         arguments.refuse("--run goes with --task or --commit")
     if is_task and arguments.workers > 1:

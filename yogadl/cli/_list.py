@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from yogadl._core.key import DatasetKey
 from yogadl._core.printable import printable
 from yogadl._core.shown import names_of, row_of_field
-from yogadl._format.codec import RAW
-from yogadl._format.manifest import LEFT_OUT
+from yogadl._format.codec import RAW, codec_in_words
+from yogadl._format.manifest import CODEC, LEFT_OUT
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, open_existing, open_version
 from yogadl.cli._output import (
     ago,
@@ -128,6 +128,8 @@ def _lines(info: DatasetInfo) -> list[tuple[str, str]]:
         ("size", f"{stored(info)}{each}"),
         ("built", f"{day_and_time(info.created)} UTC, {ago(info.created)}"),
     ]
+    if CODEC in info.builder:
+        lines.insert(4, ("codec", cut(_text(codec_in_words(info.builder[CODEC])), width() - 13)))
     if info.earlier:
         last = info.earlier[-1]
         more = info.records - last.records

@@ -256,7 +256,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             metadata: As for `submit`; if not given, the new version has that of the other version.
             on_error: As for `submit`.
             codec: As for `submit`, for the new records; ``"same"``: the fields that the other version has
-                compressed.
+                compressed, as it was built.
 
         Raises:
             DatasetNotFoundError: if the base version does not exist.
@@ -303,7 +303,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             part_bytes: As for `submit`.
             progress: As for `submit`.
             check_space: As for `submit`.
-            codec: As for `submit`; ``"same"``: the fields that the other version has compressed.
+            codec: As for `submit`; ``"same"``: the fields that the other version has compressed, as it was
+                built.
 
         Raises:
             DatasetNotFoundError: if the base version does not exist.
@@ -323,7 +324,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         dataset_version: str,
         new_version: str,
         *,
-        codec: "Codec",
+        codec: "Codec | Literal['same']",
         workers: int = 0,
         engine: "Executor | str | None" = None,
         progress: "bool | Progress | None" = None,
@@ -337,7 +338,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             dataset_version: The version that has the records, or a tag.
             new_version: The version to build; if it is `dataset_version`, that version is replaced
                 atomically.
-            codec: As for `submit`.
+            codec: As for `compact`.
             workers: As for `submit`.
             engine: As for `submit`.
             progress: As for `submit`.

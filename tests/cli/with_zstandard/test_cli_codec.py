@@ -40,7 +40,7 @@ def test_a_build_compresses(yoga, code, storage, root, given, text):
     assert yoga("build", code, "d", "1", *given, "-s", root).code == 0
     assert codecs(yoga, root, "1") == {"text": text, "label": "raw"}
     out = yoga("info", "d", "1", "-s", root).out
-    assert ("codec" in out) == (text == "zstd")
+    assert ("codec  stored" in out) == (text == "zstd")
 
 
 @pytest.mark.parametrize(
@@ -120,3 +120,22 @@ def test_info_of_fields_of_one_name(yoga, storage, root, codec):
     ended = yoga("info", "d", "1", "-s", root)
     assert ended.code == 0
     assert ended.out.split().count("800") == (1 if codec is None else 2)
+
+
+def test_info_says_how_a_version_was_compressed(yoga, code, root):
+    yoga("build", code, "d", "1", "--codec", "text=zstd:9", "-s", root)
+    assert "codec        text=zstd:9\n" in yoga("info", "d", "1", "-s", root).out
+    yoga("recompress", "d", "1", "2", "--codec", "zstd", "-s", root)
+    assert "(codec: text=zstd:9 -> zstd)" in yoga("explain", "d", "1", "2", "-s", root).out
+
+
+def test_the_codec_may_be_the_same(yoga, code, root):
+    yoga("build", code, "d", "1", "--codec", "text=zstd:9", "-s", root)
+    assert yoga("append", code, "d", "2", "1", "--codec", "same", "-s", root).code == 0
+    assert yoga("recompress", "d", "2", "3", "--codec", "same", "-s", root).code == 0
+    for version in "23":
+        assert "codec        text=zstd:9\n" in yoga("info", "d", version, "-s", root).out
+    ended = yoga("build", code, "d", "4", "--codec", "same", "-s", root)
+    assert ended.code == 2
+    assert "append and recompress" in ended.err
+    assert yoga("append", code, "d", "5", "1", "--codec", "text=same", "-s", root).code == 2

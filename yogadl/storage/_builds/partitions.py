@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 from yogadl._core.key import DatasetKey
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
-from yogadl._format.codec import Codec
-from yogadl._format.manifest import LEFT_OUT
+from yogadl._format.codec import Codec, described
+from yogadl._format.manifest import CODEC, LEFT_OUT
 from yogadl._sources.partitioned import Partition
 from yogadl._sources.sources import Source, open_if_any
 from yogadl.errors import (
@@ -485,6 +485,8 @@ class Partitions:
         root = self.backend.root
         if self.run:
             builder = builder | self._run_entries
+        if self.codec:
+            builder = builder | {CODEC: described(self.codec)}
         if not publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces):
             return False
         if self.run:
