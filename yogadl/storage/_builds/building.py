@@ -29,7 +29,6 @@ from yogadl._views.functions import with_found_spec
 from yogadl.errors import ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._builds.build import PlannedBuild, describe_machine, digest_replaced
-from yogadl.storage._builds.dictionaries import Dictionaries
 from yogadl.storage._builds.executors import ENGINES, write_all, write_by_source
 from yogadl.storage._builds.left_out import LeftOut, all_left_out, refuse_other_metadata, with_metadata
 from yogadl.storage._builds.options import BuildOptions
@@ -279,8 +278,8 @@ def _build(
         build = _partitions(backend, key, source, options, part_bytes, sha256, token)
         if options.check_space:
             _check_space(backend.root, key, source, build.folder, options.codec)
-        if build.run and not options.is_skipping:  # else the only writer does it
-            Dictionaries(backend.root, key, build.folder).train_ahead(source, options.codec)
+        if build.run:  # else the only writer does it
+            build.train_dictionaries(source)
         # The log shows the progress, if nothing else does.
         log_level = logging.WARNING if must_log(options.progress) else logging.INFO
         if not build.run:
@@ -487,6 +486,10 @@ class _RangeShares:
     def count(self) -> int:
         return len(self._bounds) - 1
 
+    @property
+    def whole(self) -> Source:
+        return self._source
+
     def __getitem__(self, number: int) -> "_RangeShare":
         return _RangeShare(self._source, self._bounds[number], self._bounds[number + 1])
 
@@ -561,6 +564,8 @@ class _RangeShare:
 
 class _PartitionShares:
     """The shares of a source in partitions."""
+
+    whole = None
 
     def __init__(self, source: PartitionedSource) -> None:
         self._source = source
