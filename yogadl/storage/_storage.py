@@ -195,7 +195,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: Whether to show a progress bar; ``None``: only on a terminal; or a function to call.
             check_space: Whether to refuse, before anything is read, a build that certainly needs more space
-                than the disk has: of arrays, tables and other sources with known length and shapes.
+                than the disk has: of arrays, tables and other sources with known length and shapes, of which
+                fields with a codec are not counted.
             metadata: Facts to keep with the version, as plain JSON of at most 64 KiB, such as the names of
                 classes: `RecordsRef.metadata` returns them. They are not part of the fingerprint.
             on_error: "skip": records that raise an error while they are read are left out, of an object with

@@ -1,7 +1,6 @@
 """Find the dictionaries that all writers of a build share, and train them on records from everywhere."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ _VISITED: Final = [
     13 * place % _PLACES for place in range(_PLACES)
 ]  # the first few, too, are from everywhere
 _FIRST_RECORDS: Final = 32  # of the first place, which tell how large records are
-_SAMPLE_S: Final = 5.0  # of a source whose records take time: these are read twice
+_SAMPLE_S: Final = 5.0  # the records of a sample are read again for the build, and may take time
 _LEAST_RECORDS: Final = 64  # `trained` returns no dictionary for fewer
 
 
@@ -97,8 +96,8 @@ def _sample(source: Source, fields: Mapping[int, Any]) -> dict[int, StoredColumn
     assert source.length is not None
     found: dict[int, list[StoredColumn]] = {number: [] for number in fields}
     bounds = [source.length * place // _PLACES for place in range(_PLACES + 1)]
-    end_s = time.monotonic() + _SAMPLE_S if getattr(source, "is_costly", False) else math.inf
-    count = 1 if math.isfinite(end_s) else _FIRST_RECORDS
+    end_s = time.monotonic() + _SAMPLE_S
+    count = 1 if getattr(source, "is_costly", False) else _FIRST_RECORDS
     records = size_bytes = 0
     for done, place in enumerate(_VISITED, 1):
         started_s = time.monotonic()
@@ -119,10 +118,9 @@ def _sample(source: Source, fields: Mapping[int, Any]) -> dict[int, StoredColumn
         if not left or now_s > end_s or size_bytes >= SAMPLE_BYTES:
             break
         if records > first:  # how many there may be at each of the others
-            count = max(1, (SAMPLE_BYTES - size_bytes) // left * records // max(1, size_bytes))
-            if math.isfinite(end_s):
-                seconds_each = max(1e-9, (now_s - started_s) / (records - first))
-                count = max(1, min(count, int((end_s - now_s) / left / seconds_each)))
+            seconds_each = max(1e-9, (now_s - started_s) / (records - first))
+            count = (SAMPLE_BYTES - size_bytes) // left * records // max(1, size_bytes)
+            count = max(1, min(count, int((end_s - now_s) / left / seconds_each)))
     if records < min(_LEAST_RECORDS, source.length):
         return {}
     return {number: joined(columns) for number, columns in found.items() if columns}
