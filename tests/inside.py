@@ -196,6 +196,7 @@ yogadl.storage._remote.download _STALL_S
 yogadl.storage._files.folder _MOUNTINFO
 yogadl.storage._catalogue.parts LARGE_TABLE_BYTES MAX_DICTIONARY_BYTES
 yogadl._format.codec _DICTIONARY_BYTES _TRAINED_BYTES _TRAINED_VALUES
+yogadl.storage._builds.dictionaries TRAINING_S=_SAMPLE_S
 yogadl._format.writer AUTO_BYTES CODEC_SAMPLE_BYTES=SAMPLE_BYTES SAMPLE_RECORDS
 yogadl.storage._remote.planning PLANNING_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES

@@ -6,7 +6,8 @@ from typing import Any
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.protocols import Earlier
-from yogadl._format.manifest import Manifest
+from yogadl._format.codec import RAW, ZSTD, codec_in_words
+from yogadl._format.manifest import CODEC, Manifest
 from yogadl._provenance.difference import Difference, differences, ingredients_in, shown, texts_in
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
 from yogadl.storage._catalogue.catalogue import Catalogue
@@ -64,6 +65,9 @@ def explain(first: Manifest, second: Manifest) -> Explanation:
     if not notes and not reasons:
         notes.append("both were built by the same code with the same arguments")
     notes.append(_records_note(first, second))
+    codecs = [shown(_codec_in_words(manifest)) for manifest in (first, second)]
+    if codecs[0] != codecs[1]:
+        notes.append(f"codec: {codecs[0]} -> {codecs[1]}")
     # Automatic names of versions do not depend on these, but the records may.
     for name in ("python", "numpy", "yogadl", "system"):
         before, after = first.builder.get(name), second.builder.get(name)
@@ -74,6 +78,12 @@ def explain(first: Manifest, second: Manifest) -> Explanation:
         if libraries.get(name) != others.get(name):
             notes.append(f"{name:.200}: {libraries.get(name, 'not used')} -> {others.get(name, 'not used')}")
     return Explanation(first.key.id, first.key.version, second.key.version, tuple(reasons), tuple(notes))
+
+
+def _codec_in_words(manifest: Manifest) -> str:
+    """Return how a version was compressed, as far as it is known."""
+    is_coded = any(codec != RAW for codec in manifest.codecs)
+    return codec_in_words(manifest.builder.get(CODEC, ZSTD if is_coded else None))
 
 
 @dataclass(frozen=True)
