@@ -159,7 +159,49 @@ _UNREAD_BLOCK_BYTES: Final = 2**30
 # The most records whose columns are given at once.
 _MOST_RECORDS: Final = 2**20
 
+# Records that are not read are given to the writer by so many at once, if their format finds them one by one.
+_JOINED_RECORDS: Final = 4096
+
 Columns = list[Column | ForeignValues]
+
+
+def joined_batches(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield the same records in fewer batches."""
+    held: list[Batch] = []
+    count = 0
+    for batch in batches:
+        if held and (count >= _JOINED_RECORDS or list(map(type, batch)) != list(map(type, held[0]))):
+            yield _joined(held)
+            held, count = [], 0
+        held.append(batch)
+        count += _count_of(batch)
+    if held:
+        yield _joined(held)
+
+
+def _count_of(batch: Batch) -> int:
+    first: Any = batch[0]
+    return len(first.lengths if isinstance(first, Places) else first)
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    """Return batches of the same form as one."""
+    if len(batches) == 1:
+        return batches[0]
+    found: list[Places | Column] = []
+    for columns in zip(*batches, strict=True):
+        each: Any = columns
+        if isinstance(each[0], Places):
+            arrays = [
+                np.concatenate([getattr(one, name) for one in each]) for name in ("positions", "lengths")
+            ]
+            shapes = None if each[0].shapes is None else np.concatenate([one.shapes for one in each])
+            found.append(Places(arrays[0], arrays[1], shapes))
+        elif isinstance(each[0], np.ndarray):
+            found.append(np.concatenate(each))
+        else:
+            found.append([value for column in each for value in column])
+    return found
 
 
 def columns_of(batch: Batch, spec: Spec, reader: FileReader, *, is_read: bool) -> Iterator[Columns]:
@@ -178,8 +220,7 @@ def columns_of(batch: Batch, spec: Spec, reader: FileReader, *, is_read: bool) -
     """
     leaves = [field.leaf for field in spec.fields]
     places = {number: each for number, each in enumerate(batch) if isinstance(each, Places)}
-    any_column: Any = next(iter(places.values())).lengths if places else batch[0]
-    count = len(any_column)
+    count = _count_of(batch)
     located = [_Located(reader, each) for each in places.values()]
     first = 0
     while first < count:
