@@ -14,7 +14,7 @@ yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=parts _tags
 yogadl.storage._files _folder=folder local=local_bucket
 yogadl.storage._objects bucket obstore_ranges
 yogadl.storage._remote _held=held_ranges _ranges=ranges _remote_opening=opener
-yogadl.storage._remote eviction location=eviction mirrored_cache partial_file receive=download
+yogadl.storage._remote eviction filling location=eviction mirrored_cache partial_file receive=download
 yogadl.storage._remote transfer=download
 yogadl._views _chain=functions _stages=stages _filter=chosen
 yogadl._core.arguments names_of
@@ -40,7 +40,7 @@ yogadl._format.reader Reader
 yogadl._format.rows Parts
 yogadl._format.joined Selection most_selection_bytes read_selection
 yogadl._format.table MOST_EMPTY_RECORDS PartTable
-yogadl._format.window Window
+yogadl._format.rows Window
 yogadl._format.writer CacheWriter
 yogadl._core.frozen frozen
 yogadl._core.protocols announce
@@ -187,7 +187,7 @@ yogadl.storage._catalogue.backend _MIN_TTL_S
 yogadl.storage._leases.heartbeat WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
 yogadl.storage._leases.locks LOCK_LOG_AFTER_S=_LOG_AFTER_S
 yogadl.storage._remote.eviction _ABANDONED_S _SPARE_BYTES
-yogadl.storage._remote.mirrored_cache PARTS_AT_ONCE _LOOK_INTERVAL_S _FIRST_READS _FIRST_READS_S
+yogadl.storage._remote.filling PARTS_AT_ONCE _LOOK_INTERVAL_S _FIRST_READS _FIRST_READS_S
 yogadl.storage._remote.eviction _OTHER_TEMPORARY
 yogadl.storage._remote.partial_file _BOOT
 yogadl.storage._remote.ranged_cache RANGED_CACHE_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
@@ -196,6 +196,7 @@ yogadl.storage._remote.download _STALL_S
 yogadl.storage._files.folder _MOUNTINFO
 yogadl.storage._catalogue.parts LARGE_TABLE_BYTES MAX_DICTIONARY_BYTES
 yogadl._format.codec _DICTIONARY_BYTES _TRAINED_BYTES _TRAINED_VALUES
+yogadl.storage._builds.dictionaries TRAINING_S=_SAMPLE_S
 yogadl._format.writer AUTO_BYTES CODEC_SAMPLE_BYTES=SAMPLE_BYTES SAMPLE_RECORDS
 yogadl.storage._remote.planning PLANNING_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES

@@ -226,7 +226,8 @@ def add_codec(parser: argparse.ArgumentParser) -> None:
         metavar="[FIELD=]CODEC",
         type=parse_codec,
         action="append",
-        help="compress values: zstd, zstd:LEVEL, auto (where it pays) or none; may be repeated for fields",
+        help="compress values: zstd, zstd:LEVEL, auto (where it pays), none, or same as the version before; "
+        "may be repeated for fields",
     )
 
 
@@ -240,7 +241,7 @@ def parse_codec(text: str) -> tuple[str | None, FieldCodec]:
             found = Zstd(int(level))
         except ValueError as error:  # which a ConfigurationError is, too
             raise argparse.ArgumentTypeError(f"{level!r} is not a level of zstd, from 1 to 22") from error
-    elif codec not in ("zstd", "auto", "none"):
+    elif codec not in ("zstd", "auto", "none") and text != SAME:
         raise argparse.ArgumentTypeError(f"{codec!r} is not zstd, zstd:LEVEL, auto or none")
     return name if is_named else None, found
 
@@ -364,6 +365,7 @@ def add_recompress_arguments(parser: argparse.ArgumentParser) -> None:
     add_key(parser)
     parser.add_argument("new", metavar="NEW", help="the version to build")
     add_codec(parser)
+    parser.add_argument("--replace", action="store_true", help="replace NEW if it is another version")
     add_workers(parser)
     add_storage(parser)
     add_json(parser)
@@ -372,7 +374,8 @@ def add_recompress_arguments(parser: argparse.ArgumentParser) -> None:
 def run_recompress(arguments: argparse.Namespace) -> int:
     """Build a version with the records of another, compressed or not.
 
-    The fingerprint is the same, so cursors stay valid. If NEW is VERSION, the version is replaced.
+    The fingerprint is the same, so cursors stay valid. If NEW is VERSION, the version is replaced; another
+    version that exists is replaced only with --replace.
 
     Example:
       yogadl recompress squares 1 2 --codec zstd -s /data/caches
@@ -380,13 +383,17 @@ def run_recompress(arguments: argparse.Namespace) -> int:
     if arguments.codec is None:
         arguments.refuse("say how: --codec zstd, auto or none, or FIELD=CODEC")
     storage, codec = open_existing(arguments), codec_of(arguments)
+    before = storage.info(arguments.id, arguments.version)
+    key = DatasetKey(arguments.id, arguments.new)
+    is_other = key.version != before.version
+    if is_other and not arguments.replace and storage._backend.catalogue.find(key) is not None:
+        raise ConfigurationError(f"{key} exists: give NEW another name, or replace it with --replace")
     storage.recompress(arguments.id, arguments.version, arguments.new, codec=codec, workers=arguments.workers)
     info = storage.info(arguments.id, arguments.new)
     if arguments.json:
         say_json(storage=storage.location, **info_to_json(info))
     else:
-        before = storage.info(arguments.id, arguments.version).size_bytes
-        say(f"Built {info.id} {info.version}: {contents(info)}, from {size(before)}.")
+        say(f"Built {info.id} {info.version}: {contents(info)}, from {size(before.size_bytes)}.")
     return 0
 
 
@@ -463,6 +470,8 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
 def check_options(arguments: argparse.Namespace) -> bool:
     """Return whether the options are those of a task, after refusing invalid combinations."""
     is_task = arguments.task is not None or arguments.commit
+    if codec_of(arguments) == SAME:
+        arguments.refuse("--codec same is for versions that come from another: append and recompress")
     if arguments.run_name is not None and not is_task:
         arguments.refuse("--run goes with --task or --commit")
     if is_task and arguments.workers > 1:

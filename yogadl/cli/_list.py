@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from yogadl._core.key import DatasetKey
 from yogadl._core.printable import printable
 from yogadl._core.shown import names_of, row_of_field
-from yogadl._format.codec import RAW
-from yogadl._format.manifest import ADOPTED, LEFT_OUT
+from yogadl._format.codec import RAW, codec_in_words
+from yogadl._format.manifest import ADOPTED, CODEC, LEFT_OUT
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, open_existing, open_version
 from yogadl.cli._output import (
     ago,
@@ -35,7 +35,7 @@ from yogadl.storage._catalogue.parts import open_table
 if TYPE_CHECKING:
     from yogadl.storage import Unfinished
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 from yogadl.storage import FieldSizes, LoggedVersion, TagMove
 
@@ -57,7 +57,8 @@ def run_info(arguments: argparse.Namespace) -> int:
     """
     storage = open_version(arguments)
     info = storage.info(arguments.id, arguments.version)
-    sizes = storage.field_sizes(arguments.id, info.version)
+    _key, published = storage._backend.catalogue.named(DatasetKey(info.id, info.version), info.digest)
+    sizes = storage._sizes_in_order(published.manifest)
     adopted = adopted_of(storage, info)
     if arguments.json:
         say_json(storage=storage.location, **info_to_json(info, sizes), adopted=adopted and asdict(adopted))
@@ -65,14 +66,13 @@ def run_info(arguments: argparse.Namespace) -> int:
     for name, text in _lines(info, adopted):
         say(f"{name:<12} {text}")
     say()
-    has_codec = any(found.codec != RAW for found in sizes.values())
-    head, rows = ["field", "dtype", "shape"], []
-    for name, field, found in zip(names_of(info.spec), info.spec.fields, sizes.values(), strict=True):
-        rows.append(row_of_field(name, field.leaf))
-        if has_codec:
-            rows[-1] += [found.codec, size(found.stored_bytes), size(found.raw_bytes)]
-    lines = table([*head, *(["codec", "stored", "of"] if has_codec else [])], rows)
-    say_table([cut(line, width()) for line in lines])
+    has_codec = any(found.codec != RAW for found in sizes)
+    rows = []
+    for name, field, found in zip(names_of(info.spec), info.spec.fields, sizes, strict=True):
+        of_codec = [found.codec, size(found.stored_bytes), size(found.raw_bytes)]
+        rows.append(row_of_field(name, field.leaf) + (of_codec if has_codec else of_codec[1:2]))
+    names = ["codec", "stored", "of"] if has_codec else ["stored"]
+    say_table([cut(line, width()) for line in table(["field", "dtype", "shape", *names], rows)])
     return 0
 
 
@@ -125,9 +125,9 @@ def adopted_of(storage: CacheStorage, info: DatasetInfo) -> Adopted | None:
     )
 
 
-def info_to_json(info: DatasetInfo, sizes: Mapping[str, FieldSizes] | None = None) -> dict[str, Any]:
+def info_to_json(info: DatasetInfo, sizes: Sequence[FieldSizes] = ()) -> dict[str, Any]:
     """Return all facts about a version, as JSON; `sizes` are those of its fields, if they are looked up."""
-    each = {} if sizes is None else {name: dict(vars(found)) for name, found in sizes.items()}
+    each = [dict(vars(found)) for found in sizes] or [{} for _ in info.spec.fields]
     return {
         "id": info.id,
         "version": info.version,
@@ -142,9 +142,9 @@ def info_to_json(info: DatasetInfo, sizes: Mapping[str, FieldSizes] | None = Non
                 "name": field.name,
                 "dtype": field.leaf.dtype,
                 "shape": field.leaf.shape,
-                **each.get(field.name, {}),
+                **found,
             }
-            for field in info.spec.fields
+            for field, found in zip(info.spec.fields, each, strict=True)
         ],
         "spec": info.spec.to_json(),
         "builder": _builder_to_json(info.builder),
@@ -178,6 +178,8 @@ def _lines(info: DatasetInfo, adopted: Adopted | None) -> list[tuple[str, str]]:
         ("records", f"{info.records:,}"),
         ("size", f"{stored(info)}{each}" if adopted is None else f"{stored(info)}, the index alone"),
     ]
+    if CODEC in info.builder:
+        lines.append(("codec", cut(_text(codec_in_words(info.builder[CODEC])), width() - 13)))
     if adopted is not None:
         lines.append(("adopted", f"{adopted}; its values stay there"))
         lines.append(("read", "yes, with checksums" if adopted.is_read else "no: pinned by size and tag"))

@@ -13,7 +13,9 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
+from yogadl._format.codec import RAW
 from yogadl._format.foreign import FOREIGN
+from yogadl._format.manifest import Manifest
 from yogadl.storage._catalogue.backend import Backend
 
 if TYPE_CHECKING:
@@ -137,23 +139,37 @@ class ReadingStorage:
         """Return the codec of each field, by name, its bytes as stored and the bytes of its values.
 
         A field has a codec if some of its parts have one. In the files, a value that varies also takes an
-        entry of 12 bytes and more, which says where it lies.
+        entry of 12 bytes and more, which says where it lies. Dictionaries are not counted. Fields of one
+        name, such as those of ``{"a/b": ..., "a": {"b": ...}}``, are added up.
 
         Raises:
             DatasetNotFoundError: if the version does not exist.
             CacheFormatError: if its part table is damaged.
         """
+        _key, published = self._backend.catalogue.named(DatasetKey(dataset_id, dataset_version))
+        found: dict[str, FieldSizes] = {}
+        fields = published.manifest.spec.fields
+        for field, one in zip(fields, self._sizes_in_order(published.manifest), strict=True):
+            before = found.get(field.name, FieldSizes(RAW, 0, 0))
+            found[field.name] = FieldSizes(
+                before.codec if one.codec == RAW else one.codec,
+                before.stored_bytes + one.stored_bytes,
+                before.raw_bytes + one.raw_bytes,
+            )
+        return found
+
+    def _sizes_in_order(self, manifest: Manifest) -> list[FieldSizes]:
+        """Return the sizes of each field, in the order of the fields, whose names may be equal."""
         from yogadl.storage._catalogue.parts import open_table
 
-        _key, published = self._backend.catalogue.named(DatasetKey(dataset_id, dataset_version))
-        table = open_table(self._backend.root, published.manifest)
-        counts, fields = np.diff(table.first_record), published.manifest.spec.fields
+        table = open_table(self._backend.root, manifest)
         if not len(table):
-            return {field.name: FieldSizes("raw", 0, 0) for field in fields}
-        return {
-            field.name: FieldSizes(codec, *stored.sizes(counts))
-            for field, codec, stored in zip(fields, table.codecs, table.fields, strict=True)
-        }
+            return [FieldSizes(RAW, 0, 0) for _ in manifest.spec.fields]
+        counts = np.diff(table.first_record)
+        return [
+            FieldSizes(codec, *stored.sizes(counts))
+            for codec, stored in zip(table.codecs, table.fields, strict=True)
+        ]
 
     def verify(
         self, dataset_id: str, dataset_version: str, *, progress: Callable[[int, int], None] | None = None

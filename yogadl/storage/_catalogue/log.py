@@ -6,8 +6,9 @@ from typing import Any
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.protocols import Earlier
+from yogadl._format.codec import RAW, ZSTD, codec_in_words
 from yogadl._format.foreign import FOREIGN
-from yogadl._format.manifest import ADOPTED, Manifest
+from yogadl._format.manifest import ADOPTED, CODEC, Manifest
 from yogadl._provenance.difference import Difference, differences, ingredients_in, shown, texts_in
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
 from yogadl.storage._catalogue.catalogue import Catalogue
@@ -77,6 +78,9 @@ def explain(first: Manifest, second: Manifest, foreign: Mapping[DatasetKey, int]
     if not notes and not reasons:
         notes.append("both were built by the same code with the same arguments")
     notes.append(_records_note(first, second))
+    codecs = [shown(_codec_in_words(manifest)) for manifest in (first, second)]
+    if codecs[0] != codecs[1]:
+        notes.append(f"codec: {codecs[0]} -> {codecs[1]}")
     # Automatic names of versions do not depend on these, but the records may.
     for name in ("python", "numpy", "yogadl", "system"):
         before, after = first.builder.get(name), second.builder.get(name)
@@ -104,6 +108,12 @@ def _differences_of_adopted(old: Any, new: Any) -> Iterator[Difference]:  # any 
         for name in ("paths", "format", "read", "options"):
             if old.get(name) != new.get(name):
                 yield Difference(f"adopted {name}", shown(old.get(name)), shown(new.get(name)))
+
+
+def _codec_in_words(manifest: Manifest) -> str:
+    """Return how a version was compressed, as far as it is known."""
+    is_coded = any(codec != RAW for codec in manifest.codecs)
+    return codec_in_words(manifest.builder.get(CODEC, ZSTD if is_coded else None))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from yogadl._core.frozen import frozen
 from yogadl._core.printable import without_secrets
 from yogadl._foreign.file_reader import FileReader
 from yogadl._format.foreign import ForeignFile
-from yogadl._format.window import changed_foreign, open_foreign, read_at
+from yogadl._format.part_file import changed_foreign, open_foreign, read_at
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._objects.bucket import Bucket, ReplacedError
 
