@@ -39,6 +39,11 @@ class ForeignFile:
         """Whether it is a file, not an object of a bucket."""
         return self.address.startswith("/")
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether a version can name this file."""
+        return 0 <= self.size_bytes < MAX_FOREIGN_BYTES and _are_sound(self.address, self.tag)
+
     @cached_property
     def sha256(self) -> str:
         """The name of this state of the file."""
@@ -53,10 +58,8 @@ class ForeignFile:
             CacheFormatError: if it describes none; the error names `what`.
         """
         is_sound = isinstance(document, list) and list(map(type, document)) == [str, int, str]
-        if is_sound:
-            found = ForeignFile(*document)
-            if 0 <= found.size_bytes < MAX_FOREIGN_BYTES and _are_sound(found.address, found.tag):
-                return found
+        if is_sound and (found := ForeignFile(*document)).is_sound:
+            return found
         raise CacheFormatError(f"{what} is damaged: {document!r:.100} is no foreign file; adopt it again")
 
 

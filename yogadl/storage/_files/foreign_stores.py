@@ -112,6 +112,12 @@ class ForeignStores:
             some = list(self._listed(one, matches))
             if not some:
                 raise ConfigurationError(f"there is no file {without_secrets(one)}: check the path")
+            for file in some:
+                if not file.is_sound:
+                    raise ConfigurationError(
+                        f"{file.address!r:.200} has a name that no version can keep: with characters that "
+                        "can't be printed, a '.' or '..' as a segment, or too long; rename it"
+                    )
             found += some
         return found
 
@@ -153,12 +159,22 @@ def _listed_locally(pattern: str, matches: Callable[[str], bool], *, is_wild: bo
     if is_wild:
         paths = glob.glob(expanded, recursive=True)
     else:
-        paths = [os.path.join(folder, name) for folder, _, names in os.walk(expanded) for name in names]
+        folders = os.walk(expanded, onerror=_refuse_unreadable)
+        paths = [os.path.join(folder, name) for folder, _, names in folders for name in names]
         paths = [path for path in paths if matches(path)]
     for path in sorted(paths):
         found = _local_file(os.path.realpath(path))
         if found is not None:
             yield found
+        elif os.path.islink(path) and not os.path.exists(path):
+            raise ConfigurationError(f"{path} is a link to a file that is not there: restore it, or remove it")
+
+
+def _refuse_unreadable(error: OSError) -> None:
+    """Raise an error for a folder that can't be listed, whose files would be left out otherwise."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        problem = f"can't look for foreign files: {error.strerror}"
+        raise StorageError(error.errno, problem, error.filename) from error
 
 
 def _local_file(path: str) -> ForeignFile | None:
@@ -233,14 +249,14 @@ def _expanded(pattern: str) -> list[str]:
 
 def _regex(pattern: str) -> "re.Pattern[str]":
     """Return the expression of a pattern in which ``*`` and ``?`` do not match a slash."""
-    text = re.sub(r"\[[!^]?\]?[^]/]*\]|\*\*/|[*?]|[^*?[]+|\[", _part_of_regex, pattern)
+    text = re.sub(r"\[[!^]?\]?[^]/]*\]|(?<=/)\*\*(?:/|$)|[*?]|[^*?[]+|\[", _part_of_regex, pattern)
     return re.compile(text, re.DOTALL)
 
 
 def _part_of_regex(match: "re.Match[str]") -> str:
     text = match[0]
-    if text in ("**/", "*", "?"):
-        return {"**/": "(?:[^/]+/)*", "*": "[^/]*", "?": "[^/]"}[text]
+    if text in ("**/", "**", "*", "?"):
+        return {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}[text]
     if text.startswith("[") and len(text) > 1:
         inner = text[1:-1].replace("\\", "\\\\")
         return f"(?!/)[{'^' + inner[1:] if inner[0] in '!^' else inner}]"
