@@ -1,6 +1,8 @@
 """Find, list and read foreign files: local files, and objects of the buckets that a storage permits."""
 
 import glob
+import itertools
+import math
 import os
 import re
 import weakref
@@ -21,7 +23,7 @@ _WINDOW_BYTES: Final = 4 * 2**20
 _LOCAL_HEADER_BYTES: Final = 16 * 2**10
 _FAR_HEADER_BYTES: Final = 2**20
 _WILD: Final = re.compile(r"[*?\[]")
-_BRACES: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_BRACES: Final = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
 _MOST_EXPANDED: Final = 10**6
 
 
@@ -234,17 +236,21 @@ def read_far(file: ForeignFile, bucket: Bucket, name: str, position: int, length
     return piece.content
 
 
-def _expanded(pattern: str) -> list[str]:
-    """Return the patterns that one with ``{000..099}`` stands for."""
-    match = _BRACES.search(pattern)
-    if match is None:
-        return [pattern]
-    first, last, width = int(match[1]), int(match[2]), len(match[1])
-    if not first <= last < first + _MOST_EXPANDED:
-        raise ConfigurationError(f"{match[0]} in {pattern!r:.200} counts no files")
-    before, after = pattern[: match.start()], pattern[match.end() :]
-    rests = _expanded(after)
-    return [f"{before}{n:0{width}d}{rest}" for n in range(first, last + 1) for rest in rests]
+def _expanded(pattern: str) -> Iterator[str]:
+    """Yield the patterns that one with ``{000..099}`` stands for."""
+    matches = list(_BRACES.finditer(pattern))
+    counts = [range(int(match[1]), int(match[2]) + 1) for match in matches]
+    for match, count in zip(matches, counts, strict=True):
+        if not count:
+            raise ConfigurationError(f"{match[0]} in {pattern!r:.200} counts no files")
+    if math.prod(map(len, counts)) > _MOST_EXPANDED:
+        raise ConfigurationError(f"{pattern!r:.200} counts more than {_MOST_EXPANDED:,} files")
+    for numbers in itertools.product(*counts):
+        text, end = "", 0
+        for match, number in zip(matches, numbers, strict=True):
+            text += f"{pattern[end : match.start()]}{number:0{len(match[1])}d}"
+            end = match.end()
+        yield text + pattern[end:]
 
 
 def _regex(pattern: str) -> "re.Pattern[str]":
