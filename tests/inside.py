@@ -23,7 +23,8 @@ yogadl._foreign.file_reader FileReader Places
 yogadl._foreign.lines Lines
 yogadl._foreign.tfrecord TFRecord
 yogadl._foreign.webdataset WebDataset split_name
-yogadl._format.foreign ForeignFile
+yogadl._format.foreign ForeignFile ForeignFiles
+yogadl.storage._files.foreign_stores ForeignStores
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declaration_text declare
 yogadl._workers.server Workers

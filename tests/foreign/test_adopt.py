@@ -24,6 +24,11 @@ def storage(tmp_path):
     return yogadl.open_storage(tmp_path / "caches")
 
 
+def one_file_a_group(monkeypatch):
+    """Have a part for each file."""
+    set_constants(monkeypatch, GROUPS=10**9, LEAST_GROUP_BYTES=1, LEAST_UNREAD_FILES=1)
+
+
 def adopted(storage, folder, form, version="1", **options):
     storage.adopt(str(folder), "d", version, format=form, **options)
     return storage.fetch("d", version)
@@ -33,7 +38,8 @@ def adopted(storage, folder, form, version="1", **options):
 @pytest.mark.parametrize("form", FORMATS)
 def test_all_ways_to_read_give_the_records(tmp_path, storage, form, read, monkeypatch):
     # Groups of one file, so that there are several parts; a window holds a few records.
-    set_constants(monkeypatch, LEAST_GROUP_BYTES=1, LEAST_UNREAD_FILES=1, FOREIGN_WINDOW_BYTES=1000)
+    one_file_a_group(monkeypatch)
+    set_constants(monkeypatch, FOREIGN_WINDOW_BYTES=1000)
     records = write_numbered(tmp_path / "in", form, COUNTS)
     expected = [plain(each) for each in records]
     made = adopted(storage, tmp_path / "in", form, read=read)
@@ -50,7 +56,7 @@ def test_all_ways_to_read_give_the_records(tmp_path, storage, form, read, monkey
             assert every(ref[5:40:3]) == expected[5:40:3]
             assert every(ref[::-1]) == expected[::-1]
             if form == "webdataset":
-                assert every(ref.select(["cls", "__key__"]), numbers) == [
+                assert every(ref.fields("cls", "__key__"), numbers) == [
                     {"cls": expected[k]["cls"], "__key__": expected[k]["__key__"]} for k in numbers
                 ]
         ref = opened.fetch("d", "1")
@@ -84,7 +90,7 @@ def test_streams_with_threads_and_workers_give_each_record_once(tmp_path, storag
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_processes_adopt_the_same_as_one(tmp_path, storage, form, monkeypatch):
-    set_constants(monkeypatch, LEAST_GROUP_BYTES=1, LEAST_UNREAD_FILES=1)
+    one_file_a_group(monkeypatch)
     expected = [plain(each) for each in write_numbered(tmp_path / "in", form, COUNTS)]
     for read in (True, False):
         alone = adopted(storage, tmp_path / "in", form, f"alone-{read}", read=read)

@@ -217,8 +217,9 @@ def checked_paths(paths: Any) -> list[str]:
     one = isinstance(paths, str | os.PathLike)
     if not one and (isinstance(paths, bytes) or not isinstance(paths, Iterable)):
         raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
-    found = [os.fspath(path) for path in ([paths] if one else paths)]
-    if not found or not all(isinstance(path, str) and path for path in found):
+    given = [paths] if one else list(paths)
+    found = [os.fspath(path) for path in given if isinstance(path, str | os.PathLike)]
+    if not found or len(found) < len(given) or not all(isinstance(path, str) and path for path in found):
         raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
     return [path if "://" in path else _absolute(path) for path in found]
 
@@ -370,7 +371,10 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
         return replace(found, earlier=earlier, metadata=manifest.metadata)
 
     def data() -> PlannedBuild:
-        grouped, provenance = _grouped(new, is_read), {_ADOPTED: entry}
+        # No group has files from both sides of one whose part is kept.
+        runs = itertools.groupby(enumerate(new), lambda each: places[each[1]] - each[0])
+        grouped = [group for _, run in runs for group in _grouped([file for _, file in run], is_read)]
+        provenance = {_ADOPTED: entry}
         source = AdoptedSource(stores, made, grouped, is_read=is_read, provenance=provenance)
         return PlannedBuild(source, content=content)
 

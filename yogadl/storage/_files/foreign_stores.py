@@ -94,6 +94,9 @@ class ForeignStores:
         Raises:
             CacheFormatError: if it was changed or removed.
         """
+        if self.place(file.address) is None:
+            os.close(open_foreign(file.address, file))
+            return
         now = self.look_up(file.address)
         if now != file:
             raise changed_foreign(file, "it is missing" if now is None else "it was changed since")
