@@ -25,6 +25,8 @@ yogadl._foreign.tfrecord TFRecord
 yogadl._foreign.webdataset WebDataset split_name
 yogadl._format.foreign ForeignFile ForeignFiles
 yogadl.storage._files.foreign_stores ForeignStores
+yogadl.storage._builds.adopted source_of
+yogadl.storage._builds.building begin_build
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declaration_text declare
 yogadl._workers.server Workers
