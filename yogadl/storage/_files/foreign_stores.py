@@ -128,7 +128,8 @@ class ForeignStores:
 
     def _listed(self, pattern: str, matches: Callable[[str], bool]) -> Iterator[ForeignFile]:
         is_wild = _WILD.search(pattern) is not None
-        if not is_wild and not pattern.endswith("/") and (whole := self._whole(pattern)) is not None:
+        is_folder = pattern.endswith("/") or any(pattern == prefix for prefix, _ in self.buckets)
+        if not is_wild and not is_folder and (whole := self._whole(pattern)) is not None:
             yield whole
             return
         if "://" not in pattern:
