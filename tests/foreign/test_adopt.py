@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from adopted_files import FORMATS, SUFFIXES, every, plain, record, write, write_numbered
-from foreign_files import example_of, entry, bytes_feature, int64_feature, tfrecord_of
+from foreign_files import bytes_feature, entry, example_of, int64_feature, tfrecord_of
 from inside import set_constants
-from processes import in_child, in_fork
+from processes import in_fork
 
 import yogadl
 from yogadl.errors import ConfigurationError, StorageError, UnsupportedDataError
@@ -297,7 +297,11 @@ def test_a_folder_that_can_not_be_listed_is_an_error():
 
 def test_formats_and_options_that_are_none_are_refused(tmp_path, storage):
     write(tmp_path / "a.jsonl", "jsonl", [b"a"])
-    for options in ({"format": "parquet"}, {"format": "jsonl", "fields": ["a"]}, {"format": "npy", "missing": "empty"}):
+    for options in (
+        {"format": "parquet"},
+        {"format": "jsonl", "fields": ["a"]},
+        {"format": "npy", "missing": "empty"},
+    ):
         with pytest.raises(ConfigurationError):
             storage.adopt(str(tmp_path / "a.jsonl"), "d", "1", **options)
 

@@ -34,7 +34,11 @@ def with_address(root, change):
     files = [change(file) for file in ForeignFiles(sizes, text, ends)]
     changed = ForeignFiles.of(files)
     arrays = dict(forgery.table.arrays)
-    arrays |= {"foreign.bytes": changed.size_bytes, "foreign.text": changed.text, "foreign.ends": changed.ends}
+    arrays |= {
+        "foreign.bytes": changed.size_bytes,
+        "foreign.text": changed.text,
+        "foreign.ends": changed.ends,
+    }
     forgery.table = ArrayFile(arrays, forgery.table.document)
     forgery.parts = [
         (content, ArrayFile(index.arrays, {**index.document, "foreign": [
@@ -69,7 +73,9 @@ def test_a_bucket_adopts_what_it_is_told_to_and_nothing_else(tmp_path, records):
     storage = bucket_at(tmp_path, **foreign(tmp_path))
     storage.adopt(f"file://{tmp_path}/raw/*.jsonl", "data", "1", format="jsonl")
     for options in ({}, {"mirror": tmp_path / "mirror"}):
-        opened = yogadl.open_storage(f"file://{tmp_path}/bucket", **{"mirror": None} | options | foreign(tmp_path))
+        opened = yogadl.open_storage(
+            f"file://{tmp_path}/bucket", **{"mirror": None} | options | foreign(tmp_path)
+        )
         for check in (False, True):
             assert every(opened.fetch("data", "1", check=check)) == records
         assert list(opened.fetch("data", "1").stream().prefetch(2)) == records
@@ -100,7 +106,17 @@ def test_a_version_in_a_bucket_that_names_a_file_of_the_machine_is_refused(tmp_p
 
 @pytest.mark.parametrize(
     "address",
-    ["s3://raw/../other/x", "s3://raw/./x", "/a/../etc/passwd", "a", "", "file", "/a\nb", "/a\0b", "/" + "a" * 4096],
+    [
+        "s3://raw/../other/x",
+        "s3://raw/./x",
+        "/a/../etc/passwd",
+        "a",
+        "",
+        "file",
+        "/a\nb",
+        "/a\0b",
+        "/" + "a" * 4096,
+    ],
 )
 def test_addresses_that_no_storage_writes_are_refused(tmp_path, records, address):
     storage = yogadl.open_storage(tmp_path / "caches")
@@ -160,7 +176,9 @@ def test_the_longest_prefix_is_taken(tmp_path, records):
     write(tmp_path / "raw/sub/x.jsonl", "jsonl", [b"x"])
     urls = {f"file://{tmp_path}/raw": {}, f"file://{tmp_path}/raw/sub/": {}}
     storage = yogadl.open_storage(tmp_path / "caches", foreign=urls)
-    storage.adopt([f"file://{tmp_path}/raw/sub/x.jsonl", f"{tmp_path}/raw/000.jsonl"], "data", "1", format="jsonl")
+    storage.adopt(
+        [f"file://{tmp_path}/raw/sub/x.jsonl", f"{tmp_path}/raw/000.jsonl"], "data", "1", format="jsonl"
+    )
     assert every(storage.fetch("data", "1")) == [b"x", *records[:3]]
     assert every(storage.fetch("data", "1", check=True)) == [b"x", *records[:3]]
     assert list(storage.fetch("data", "1").stream().prefetch(2)) == [b"x", *records[:3]]

@@ -39,7 +39,9 @@ def write_lines(folder, **files):
 
 
 def now(folder):
-    return [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_bytes().split(b"\n") if line]
+    return [
+        line for path in sorted(folder.glob("*.jsonl")) for line in path.read_bytes().split(b"\n") if line
+    ]
 
 
 def append(folder):
@@ -135,13 +137,17 @@ def test_the_records_are_those_of_the_files_as_they_are(tmp_path, storage, group
     assert storage.fetch("d", "anew").fingerprint == found.fingerprint
     assert not storage.refresh("d", "2", "none")
     earlier = [each.version for each in storage.info("d", "2").earlier]
-    assert earlier == (["1"] if change is append or (change is add_empty and group == 1) else earlier and ["1"])
+    assert earlier == (
+        ["1"] if change is append or (change is add_empty and group == 1) else earlier and ["1"]
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_changes_one_after_the_other(tmp_path, storage, seed, monkeypatch):
     rng = random.Random(seed)
-    set_constants(monkeypatch, GROUPS=10**9, LEAST_GROUP_BYTES=rng.choice([1, 1500, 3000]), LEAST_UNREAD_FILES=2)
+    set_constants(
+        monkeypatch, GROUPS=10**9, LEAST_GROUP_BYTES=rng.choice([1, 1500, 3000]), LEAST_UNREAD_FILES=2
+    )
     folder = tmp_path / "in"
     write_lines(folder, a=[0], b=[1], c=[2], d=[3])
     storage.adopt(f"{folder}/*.jsonl", "d", "0", format="jsonl", read=bool(seed % 2))
@@ -347,7 +353,9 @@ def _empty(path):
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-@pytest.mark.parametrize("spoil", [_append, _truncate, _touch, _link, _folder, _pipe, _remove, _rewrite, _empty])
+@pytest.mark.parametrize(
+    "spoil", [_append, _truncate, _touch, _link, _folder, _pipe, _remove, _rewrite, _empty]
+)
 def test_a_file_that_was_changed_is_an_error_that_names_it(tmp_path, storage, spoil, mapped):
     folder = tmp_path / "in"
     write_lines(folder, a=range(5), b=range(5, 9))

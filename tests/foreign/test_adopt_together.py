@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from adopted_files import FORMATS, SUFFIXES, every, plain, record, write, write_numbered
+from adopted_files import FORMATS, SUFFIXES, every, plain, write, write_numbered
 from inside import DatasetKey, begin_build, set_constants, source_of
 from processes import Process, until
 
@@ -98,7 +98,9 @@ def test_chunks_of_adopted_tokens_go_on_in_a_copy(tmp_path, storage):
         storage.submit(ref, "d", f"copy-{read}")
         copied = storage.fetch("d", f"copy-{read}")
         chunks, others = ref.chunks(None, 16), copied.chunks(None, 16)
-        assert [plain(chunks[k]) for k in range(len(chunks))] == [plain(others[k]) for k in range(len(others))]
+        assert [plain(chunks[k]) for k in range(len(chunks))] == [
+            plain(others[k]) for k in range(len(others))
+        ]
         iterator = iter(chunks.stream(shuffle=True, shuffle_seed=2))
         seen = [plain(next(iterator)) for _ in range(9)]
         rest = others.stream(shuffle=True, shuffle_seed=2, cursor=iterator.state_dict())

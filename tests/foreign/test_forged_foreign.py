@@ -172,7 +172,9 @@ def own_checksums(index, content):
 
     arrays = dict(index.arrays)
     for name in [name for name in arrays if name.endswith(".rows.checksum")]:
-        position, length = (arrays[name.replace("checksum", each)].tolist() for each in ("position", "length"))
+        position, length = (
+            arrays[name.replace("checksum", each)].tolist() for each in ("position", "length")
+        )
         arrays[name] = np.array(
             [xxh3_64_intdigest(content[a : a + b]) for a, b in zip(position, length, strict=True)], np.uint64
         )
@@ -275,6 +277,9 @@ def test_what_describes_no_file_is_refused(document):
 
 
 def test_files_of_every_name_come_back():
-    files = [ForeignFile(f"/a/{name}", number, f"{number}") for number, name in enumerate(["a", "ü", "日本", "😀 x"])]
+    files = [
+        ForeignFile(f"/a/{name}", number, f"{number}")
+        for number, name in enumerate(["a", "ü", "日本", "😀 x"])
+    ]
     assert list(ForeignFiles.of(files)) == files
     assert plain(len(ForeignFiles.of(files))) == 4

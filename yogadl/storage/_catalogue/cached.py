@@ -1,5 +1,7 @@
 """Open a published cache and read its records."""
 
+import contextlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial

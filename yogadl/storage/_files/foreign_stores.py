@@ -173,7 +173,9 @@ def _listed_locally(pattern: str, matches: Callable[[str], bool], *, is_wild: bo
         if found is not None:
             yield found
         elif os.path.islink(path) and not os.path.exists(path):
-            raise ConfigurationError(f"{path} is a link to a file that is not there: restore it, or remove it")
+            raise ConfigurationError(
+                f"{path} is a link to a file that is not there: restore it, or remove it"
+            )
 
 
 def _refuse_unreadable(error: OSError) -> None:
