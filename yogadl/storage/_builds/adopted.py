@@ -5,7 +5,7 @@ import importlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.publish import Content
 from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
+from yogadl.storage._catalogue.parts import open_table
 from yogadl.storage._files.foreign_stores import ForeignStores
 
 # The class of each format, and the options that it takes.
@@ -43,6 +44,7 @@ _GROUPS: Final = 48
 _LEAST_GROUP_BYTES: Final = 64 * 2**20
 _MOST_GROUP_BYTES: Final = 2**30
 _LEAST_UNREAD_FILES: Final = 256  # of a group whose files are not read
+_SMALL_FILE_BYTES: Final = 2**16  # of a file that may have no records, such as an empty tar
 
 
 class AdoptedSource(PartitionedSource):
@@ -73,6 +75,11 @@ class AdoptedSource(PartitionedSource):
         files = [[file.address, file.size_bytes, file.tag] for group in groups for file in group]
         text = json.dumps([files, repr(format), is_read])
         self.origin: Any = hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def files(self) -> Iterator[ForeignFile]:
+        """All files, in order."""
+        return itertools.chain.from_iterable(self._groups)
 
     @property
     def partitions(self) -> int:
@@ -215,8 +222,9 @@ def checked_paths(paths: Any) -> list[str]:
     one = isinstance(paths, str | os.PathLike)
     if not one and (isinstance(paths, bytes) or not isinstance(paths, Iterable)):
         raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
-    found = [os.fspath(path) for path in ([paths] if one else paths)]
-    if not found or not all(isinstance(path, str) and path for path in found):
+    given = [paths] if one else list(paths)
+    found = [os.fspath(path) for path in given if isinstance(path, str | os.PathLike)]
+    if not found or len(found) < len(given) or not all(isinstance(path, str) and path for path in found):
         raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
     return [path if "://" in path else _absolute(path) for path in found]
 
@@ -243,11 +251,11 @@ def _of_index(stores: ForeignStores, pattern: str, format: Format) -> list[Forei
     if name is None or "*" in pattern:
         return []
     index = pattern if pattern.endswith(f"/{name}") else f"{pattern.rstrip('/')}/{name}"
-    found = stores.look_up(index)
+    found = stores.look_up(index if "://" in index else os.path.realpath(index))
     if found is None:
         return []
     content = bytes(stores.reader(found, is_read=True).read(0, found.size_bytes))
-    folder = index.rpartition("/")[0]
+    folder = found.address.rpartition("/")[0]
     known = {file.address: file for file in stores.listed(f"{folder}/", format.matches)}
     files = []
     for shard, size_bytes in shards_of(content):
@@ -308,7 +316,15 @@ def _added(
 ) -> AdoptedSource:
     """Return the source of files that are appended to a version."""
     source = source_of(backend, paths, format, is_read, **terms)
-    entry = newest(backend.catalogue, base).manifest.builder.get(ADOPTED)
+    manifest = newest(backend.catalogue, base).manifest
+    before = {file.address for file in open_table(backend.root, manifest).foreign}
+    for file in source.files:
+        if file.address in before:
+            raise ConfigurationError(
+                f"{base} has the records of {file.address} already: name only other files; or make a version "
+                "of all files as they are now: storage.refresh"
+            )
+    entry = manifest.builder.get(ADOPTED)
     if isinstance(entry, dict):
         own = source.provenance[ADOPTED]
         if {**entry, "paths": 0} != {**own, "paths": 0}:
@@ -333,11 +349,17 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
     stores: ForeignStores = backend.catalogue.opener.foreign
     is_read = bool(entry["read"])
     made = format_named(entry["format"], is_read=is_read, **_options_of(entry))
-    files = _listed(stores, checked_paths(entry["paths"]), made)
     receipts = receipts_of(backend, manifest)
     _require_foreign(receipts, manifest.key)
-    kept = _unchanged(receipts, files)
-    new = [file for file in files if file not in {each for run in kept for each in files_of(run)}]
+    before, files = files_of(receipts), _listed(stores, checked_paths(entry["paths"]), made)
+    if files == before:
+        return False
+    made = made.of_first_file(stores.reader(files[0], is_read=is_read))
+    files = _with_records(stores, made, files, set(before), is_read=is_read)
+    # If the first file decides on other fields now, all files are read anew.
+    kept = _unchanged(receipts, files) if made.spec.is_like(manifest.spec) else []
+    kept_files = {file for run in kept for file in files_of(run)}
+    new = [file for file in files if file not in kept_files]
     was_whole = [receipt for run in kept for receipt in run] == receipts
     if not new and was_whole:
         return False
@@ -355,7 +377,11 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
         return replace(found, earlier=earlier, metadata=manifest.metadata)
 
     def data() -> PlannedBuild:
-        source = _source(stores, made, new, is_read, {ADOPTED: entry})
+        # No group has files from both sides of one whose part is kept.
+        runs = itertools.groupby(enumerate(new), lambda each: places[each[1]] - each[0])
+        grouped = [group for _, run in runs for group in _grouped([file for _, file in run], is_read)]
+        provenance = {ADOPTED: entry}
+        source = AdoptedSource(stores, made, grouped, is_read=is_read, provenance=provenance)
         return PlannedBuild(source, content=content)
 
     build_version(backend, key, data, options)
@@ -363,16 +389,44 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
 
 
 def _require_foreign(receipts: Iterable[Receipt], key: DatasetKey) -> None:
-    """Refuse to refresh a version with a part without foreign files: it is not known what its records are of.
+    """Refuse to refresh a version with a part without foreign files: nobody knows what it was made of.
 
     Raises:
         ConfigurationError: if there is such a part.
     """
-    if not all(receipt.part.index.foreign for receipt in receipts):
-        raise ConfigurationError(
-            f"{key} can't be refreshed: some of its records have no value in a foreign file, since they come "
-            "from another version, or are small values that were copied; adopt the files again"
-        )
+    for receipt in receipts:
+        if not receipt.part.index.foreign:
+            first = receipt.first_record
+            raise ConfigurationError(
+                f"{key}: records {first} to {first + receipt.part.index.records - 1} have no values in "
+                "foreign files: they come from a base version that was not adopted, or are so small that they "
+                "were copied. Such a version can't be refreshed: adopt the files again"
+            )
+
+
+def _with_records(
+    stores: ForeignStores,
+    format: Format,
+    files: Sequence[ForeignFile],
+    known: Collection[ForeignFile],
+    *,
+    is_read: bool,
+) -> list[ForeignFile]:
+    """Return the files without the small ones that have no records: no version names those.
+
+    Raises:
+        UnsupportedDataError: if no file has records.
+    """
+    found = [
+        file
+        for file in files
+        if file in known
+        or file.size_bytes > _SMALL_FILE_BYTES
+        or any(True for _ in format.batches(stores.reader(file, is_read=is_read)))
+    ]
+    if not found:
+        raise UnsupportedDataError(NO_RECORDS)
+    return found
 
 
 def _options_of(entry: Mapping[str, Any]) -> dict[str, Any]:
