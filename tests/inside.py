@@ -18,9 +18,13 @@ yogadl.storage._remote eviction filling location=eviction mirrored_cache partial
 yogadl.storage._remote transfer=download
 yogadl._views _chain=functions _stages=stages _filter=chosen
 yogadl._core.arguments names_of
-yogadl._foreign crc32c
+yogadl._foreign crc32c example_module=example lines_module=lines tar_module=tar tfrecord_module=tfrecord
+yogadl._foreign.arrow Arrow
 yogadl._foreign.file_reader FileReader Places
 yogadl._foreign.lines Lines
+yogadl._foreign.mds MDS shards_of
+yogadl._foreign.megatron Megatron
+yogadl._foreign.npy Npy
 yogadl._foreign.tfrecord TFRecord
 yogadl._foreign.webdataset WebDataset split_name
 yogadl._format.foreign ForeignFile ForeignFiles
@@ -148,7 +152,7 @@ yogadl._views.views CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
 yogadl._views.chosen _TASKS _TASK_RECORDS CHOSEN_READ_RECORDS=_READ_RECORDS
 yogadl._format.joined _MOST_BLOCKS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
-yogadl._foreign.blocks _UNREAD_BLOCK_BYTES FOREIGN_MOST_RECORDS=_MOST_RECORDS
+yogadl._foreign.file_reader _UNREAD_BLOCK_BYTES FOREIGN_MOST_RECORDS=_MOST_RECORDS
 yogadl._format.foreign MAX_FOREIGN_BYTES _MOST_TEXT_BYTES
 yogadl._format.rows _FOREIGN_CHECK_S
 yogadl.storage._builds.adopted _GROUPS _LEAST_GROUP_BYTES _MOST_GROUP_BYTES _LEAST_UNREAD_FILES

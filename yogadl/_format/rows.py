@@ -432,11 +432,7 @@ class Parts:
         return self.are_away(parts)
 
     def check_foreign(self, files: Int64s) -> None:
-        """Check from time to time that mapped foreign files, given by number, are as they were.
-
-        Raises:
-            CacheFormatError: if one was changed.
-        """
+        """Raise `CacheFormatError` if mapped foreign files are not as they were; looks from time to time."""
         now = time.monotonic()
         numbers = files - len(self.table)
         for number in np.unique(numbers[now - self._checked_s[numbers] > _FOREIGN_CHECK_S]).tolist():

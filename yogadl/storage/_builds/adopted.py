@@ -399,8 +399,8 @@ def _require_foreign(receipts: Iterable[Receipt], key: DatasetKey) -> None:
             first = receipt.first_record
             raise ConfigurationError(
                 f"{key}: records {first} to {first + receipt.part.index.records - 1} have no values in "
-                "foreign files: they come from a base version that was not adopted, or are so small that they "
-                "were copied. Such a version can't be refreshed: adopt the files again"
+                "foreign files: they come from a base version that was not adopted, or are so small that "
+                "they were copied. Such a version can't be refreshed: adopt the files again"
             )
 
 
