@@ -93,7 +93,8 @@ yogadl.adapters.keras keras_loader=_loader
 yogadl.adapters.ray _reading=_source
 yogadl.adapters.tensorflow _build_state=_source _cache tensorflow_loader=_loader
 yogadl.adapters.tensorflow._source graph_of
-yogadl.cli _bench _demo _output _report
+yogadl.cli _adopt _arguments _bench _demo _output _report
+yogadl.cli._adopt parse_feature
 yogadl.cli._arguments parse_size
 yogadl.cli._build parse_argument
 yogadl.cli._report_page Subject charts=markup page_of summary

@@ -9,11 +9,9 @@ import tarfile
 import numpy as np
 import pytest
 from foreign_files import bytes_feature, entry, example_of, float_feature, int64_feature, tfrecord_of
-from inside import set_constants
+from inside import _adopt, _arguments, parse_feature, set_constants
 
 import yogadl
-from yogadl.cli import _adopt, _arguments
-from yogadl.cli._adopt import parse_feature
 
 pytestmark = pytest.mark.filterwarnings("always::UserWarning")
 
