@@ -1,7 +1,7 @@
 """Read a foreign file in windows, say where the values of its records lie, and cut these into blocks."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 import numpy as np
@@ -159,7 +159,49 @@ _UNREAD_BLOCK_BYTES: Final = 2**30
 # The most records whose columns are given at once.
 _MOST_RECORDS: Final = 2**20
 
+# The records of batches that are joined, unless one batch has more.
+_JOINED_RECORDS: Final = 2**16
+
 Columns = list[Column | ForeignValues]
+
+
+def joined(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Join the batches of a file to larger ones, for which its bytes need not be in memory any more."""
+    held: list[Batch] = []
+    count = 0
+    for batch in batches:
+        if held and (count >= _JOINED_RECORDS or _kinds(batch) != _kinds(held[0])):
+            yield _joined(held)
+            held, count = [], 0
+        held.append(batch)
+        first: Any = batch[0]
+        count += len(first.lengths if isinstance(first, Places) else first)
+    if held:
+        yield _joined(held)
+
+
+def _kinds(batch: Batch) -> list[Any]:
+    """Return what must be the same in batches that are joined."""
+    return [
+        (each.shapes is None or each.shapes.shape[1])
+        if isinstance(each, Places)
+        else isinstance(each, np.ndarray) and (each.dtype, each.shape[1:])
+        for each in batch
+    ]
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    return batches[0] if len(batches) == 1 else [_joined_field(field) for field in zip(*batches, strict=True)]
+
+
+def _joined_field(pieces: Sequence[Any]) -> Places | Column:
+    first = pieces[0]
+    if isinstance(first, Places):
+        names = ("positions", "lengths") if first.shapes is None else ("positions", "lengths", "shapes")
+        return Places(*[np.concatenate([getattr(each, name) for each in pieces]) for name in names])
+    if isinstance(first, np.ndarray):
+        return np.concatenate(pieces)
+    return [value for each in pieces for value in each]
 
 
 def columns_of(batch: Batch, spec: Spec, reader: FileReader, *, is_read: bool) -> Iterator[Columns]:

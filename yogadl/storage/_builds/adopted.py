@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.spec import Spec
-from yogadl._foreign.file_reader import Columns, Format, columns_of
+from yogadl._foreign.file_reader import Columns, Format, columns_of, joined
 from yogadl._foreign.mds import shards_of
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.manifest import Manifest
@@ -123,7 +123,8 @@ class _Group(Partition):
     def _columns(self) -> Iterator[Columns]:
         for file in self._files:
             reader = self._stores.reader(file, is_read=self._is_read)
-            for batch in self._format.batches(reader):
+            batches = self._format.batches(reader)
+            for batch in batches if self._is_read else joined(batches):
                 yield from columns_of(batch, self.spec, reader, is_read=self._is_read)
 
 
