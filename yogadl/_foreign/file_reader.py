@@ -29,6 +29,7 @@ class FileReader:
         fetch: Returns the bytes of a range, given position and length, all of them.
         window_bytes: The bytes that are fetched at once.
         sibling: Opens another file beside this one by its name, such as an index; None if there is none.
+        batch_bytes: The bytes of the file whose records may make one batch; those of a window if not given.
     """
 
     def __init__(
@@ -38,10 +39,12 @@ class FileReader:
         *,
         window_bytes: int = 4 * 2**20,
         sibling: "Callable[[str], FileReader | None]" = lambda name: None,
+        batch_bytes: int | None = None,
     ) -> None:
         self.file = file
         self.size_bytes = file.size_bytes
         self.window_bytes = window_bytes
+        self.batch_bytes = batch_bytes or window_bytes
         self.sibling = sibling
         self._fetch = fetch
         self._windows: dict[int, memoryview] = {}
@@ -145,7 +148,8 @@ class Format(Protocol):
         """Yield the records of a file in order, as many at a time as are known without reading further.
 
         A format whose records are found by reading forwards ends a batch where a record begins in another
-        window than the first of the batch: the bytes of the batch are then still in memory.
+        stretch of `batch_bytes` than the first of the batch. If the values are read, these are the bytes of
+        a window: those of the batch are then still in memory.
 
         Raises:
             UnsupportedDataError: if the file is damaged, or has other fields.
