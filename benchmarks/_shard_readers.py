@@ -2,7 +2,9 @@
 
 ``python _shard_readers.py digests FORMAT PATHS OUTPUT`` writes the SHA-256 of each record, 32 bytes each;
 ``python _shard_readers.py epoch RECORDS BATCH PATHS`` prints the seconds of an epoch of webdataset with a
-true shuffle. PATHS is a list in JSON. This file needs nothing of yogadl, which these Pythons may lack.
+true shuffle; ``python _shard_readers.py arrow VALUES SIZES OUTPUT`` writes an Arrow file of the values that
+lie one after the other in a file. PATHS is a list in JSON, SIZES a file with such a list. This file needs
+nothing of yogadl, which these Pythons may lack.
 """
 
 import hashlib
@@ -11,6 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +109,20 @@ READERS = {
 }  # fmt: skip
 
 
+def write_arrow(values: bytes, sizes: list[int], path: str) -> None:
+    """Write an Arrow IPC file of {"id": int64, "data": binary}, in batches of 1,000 rows."""
+    import pyarrow as pa
+
+    ends = np.cumsum([0, *sizes]).tolist()
+    cut = [values[start:end] for start, end in pairwise(ends)]
+    schema = pa.schema([("id", pa.int64()), ("data", pa.binary())])
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        for first in range(0, len(cut), 1000):
+            some = cut[first : first + 1000]
+            columns = [pa.array(range(first, first + len(some)), pa.int64()), pa.array(some, pa.binary())]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+
+
 def epoch(records: int, batch: int, paths: list[str]) -> float:
     """Return the seconds of an epoch of webdataset whose buffer holds all samples before one is given."""
     import webdataset
@@ -128,6 +145,10 @@ def main() -> None:
     """Do what the arguments say."""
     if sys.argv[1] == "epoch":
         print(epoch(int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])))
+        return
+    if sys.argv[1] == "arrow":
+        values, sizes = map(Path, sys.argv[2:4])
+        write_arrow(values.read_bytes(), json.loads(sizes.read_text()), sys.argv[4])
         return
     form, paths, output = sys.argv[2:]
     Path(output).write_bytes(b"".join(map(digest, READERS[form](json.loads(paths)))))

@@ -1,6 +1,7 @@
 """Write the files of other libraries as `adopt.py` reads them: small writers, by the formats' specifications.
 
-Values are given as bytes or arrays; nothing but numpy is needed, and yogadl's CRC-32C for TFRecord.
+Values are given as bytes or arrays; nothing but numpy is needed, and yogadl's CRC-32C for TFRecord. Arrow
+files are written by pyarrow, in `_shard_readers.py`.
 """
 
 import io
@@ -109,19 +110,6 @@ def write_lines(path: Path, values: Iterable[Any]) -> Path:
     with path.open("w") as file:
         for value in values:
             file.write(json.dumps(value) + "\n")
-    return path
-
-
-def write_arrow(path: Path, values: Sequence[bytes]) -> Path:
-    """Write an Arrow IPC file of {"id": int64, "data": binary}; needs pyarrow."""
-    import pyarrow as pa
-
-    schema = pa.schema([("id", pa.int64()), ("data", pa.binary())])
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        for first in range(0, len(values), 1000):
-            some = values[first : first + 1000]
-            columns = [pa.array(range(first, first + len(some)), pa.int64()), pa.array(some, pa.binary())]
-            writer.write_batch(pa.record_batch(columns, schema=schema))
     return path
 
 

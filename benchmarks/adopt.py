@@ -39,7 +39,6 @@ from _measure import (
 from _shard_readers import LIBRARIES, digest
 from _shards import (
     blobs,
-    write_arrow,
     write_lines,
     write_mds,
     write_megatron,
@@ -220,7 +219,9 @@ def measure_chunks(settings: Settings) -> None:
     storage = yogadl.open_storage(root / "store")
     storage.adopt(root / "raw", "set", "adopted", format="megatron")
     storage.submit(storage.fetch("set", "adopted"), "set", "copied")
-    chunks = {version: storage.fetch("set", version).chunks(None, WINDOW) for version in ("adopted", "copied")}
+    chunks = {
+        version: storage.fetch("set", version).chunks(None, WINDOW) for version in ("adopted", "copied")
+    }
     streams = {name: each.stream(shuffle=True, shuffle_seed=1).batch(BATCH) for name, each in chunks.items()}
     for ours, copied in zip(streams["adopted"], streams["copied"], strict=True):
         if not np.array_equal(ours, copied):
@@ -310,7 +311,7 @@ def chained(before: Any, after: Any, seed: int) -> list[Any]:
     if "sampled" in steps:
         steps, shuffle = [*(step for step in steps if step != "sampled"), "sampled"], True
     how = {"shuffle": shuffle, "shuffle_seed": dice.randint(0, 99), "num_shards": dice.randint(1, 3)}
-    batch, stop = dice.randint(1, 40), dice.randint(1, 6)
+    batch, stop = dice.randint(1, 12), dice.randint(1, 3)
     first, second = (viewed(ref, steps, seed) for ref in (before, after))
     found: list[Any] = [steps]
     batches = iter(first.stream(**how).batch(batch))
@@ -360,7 +361,7 @@ def compare_readers(settings: Settings) -> None:
             continue
         folder = root / form
         folder.mkdir(parents=True)
-        paths = written(form, folder, count)
+        paths = written(form, folder, count, python)
         storage.adopt(paths, form, "1", format=form)
         by_reader(python, "digests", form, json.dumps(list(map(str, paths))), str(folder / "digests"))
         content = (folder / "digests").read_bytes()
@@ -372,8 +373,8 @@ def compare_readers(settings: Settings) -> None:
     clear(root)
 
 
-def written(form: str, folder: Path, count: int) -> list[Path]:
-    """Write the files of a format; return the paths to adopt."""
+def written(form: str, folder: Path, count: int, python: str) -> list[Path]:
+    """Write the files of a format, those of Arrow by another Python; return the paths to adopt."""
     rng = np.random.default_rng(7)
     pool = rng.bytes(2**16)
     values = [pool[start : start + size] for start, size in rng.integers(0, 2000, (count, 2)).tolist()]
@@ -383,7 +384,7 @@ def written(form: str, folder: Path, count: int) -> list[Path]:
     if form == "tfrecord":
         return write_tfrecords(folder, values, shard)
     if form == "megatron":
-        sequences = [np.frombuffer(value[: len(value) // 4 * 4 or 0], np.int32) for value in values]
+        sequences = [np.frombuffer(value[: len(value) // 4 * 4], np.int32) for value in values]
         return [
             write_megatron(folder / str(first), sequences[first : first + shard])
             for first in range(0, count, shard)
@@ -395,7 +396,10 @@ def written(form: str, folder: Path, count: int) -> list[Path]:
     if form == "jsonl":
         documents = ({"n": row, "text": "ü" * (row % 50), "list": [row / 3]} for row in range(count))
         return [write_lines(folder / "lines.jsonl", documents)]
-    return [write_arrow(folder / "table.arrow", values)]
+    (folder / "values").write_bytes(b"".join(values))
+    (folder / "sizes").write_text(json.dumps(list(map(len, values))))
+    by_reader(python, "arrow", str(folder / "values"), str(folder / "sizes"), str(folder / "table.arrow"))
+    return [folder / "table.arrow"]
 
 
 def comparable(form: str, record: Any) -> Any:

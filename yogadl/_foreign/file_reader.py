@@ -129,10 +129,12 @@ class Format(Protocol):
 
     Attributes:
         suffixes: The ends of the names of its files, by which they are found in a folder.
+        reads_all: Whether records are found only by reading all bytes, so that large windows are faster.
         spec: The structure of a record; only after `of_first_file`.
     """
 
     suffixes: ClassVar[tuple[str, ...]]
+    reads_all: ClassVar[bool] = False
 
     @property
     def spec(self) -> Spec: ...

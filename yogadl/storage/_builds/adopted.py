@@ -122,7 +122,7 @@ class _Group(Partition):
 
     def _columns(self) -> Iterator[Columns]:
         for file in self._files:
-            reader = self._stores.reader(file, is_read=self._is_read)
+            reader = self._stores.reader(file, is_read=self._is_read or self._format.reads_all)
             batches = self._format.batches(reader)
             for batch in batches if self._is_read else joined(batches):
                 yield from columns_of(batch, self.spec, reader, is_read=self._is_read)
