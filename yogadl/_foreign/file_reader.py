@@ -1,7 +1,7 @@
 """Read a foreign file in windows, say where the values of its records lie, and cut these into blocks."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 import numpy as np
@@ -29,6 +29,7 @@ class FileReader:
         fetch: Returns the bytes of a range, given position and length, all of them.
         window_bytes: The bytes that are fetched at once.
         sibling: Opens another file beside this one by its name, such as an index; None if there is none.
+        batch_bytes: The bytes of the file whose records may make one batch; those of a window if not given.
     """
 
     def __init__(
@@ -38,10 +39,12 @@ class FileReader:
         *,
         window_bytes: int = 4 * 2**20,
         sibling: "Callable[[str], FileReader | None]" = lambda name: None,
+        batch_bytes: int | None = None,
     ) -> None:
         self.file = file
         self.size_bytes = file.size_bytes
         self.window_bytes = window_bytes
+        self.batch_bytes = batch_bytes or window_bytes
         self.sibling = sibling
         self._fetch = fetch
         self._windows: dict[int, memoryview] = {}
@@ -126,10 +129,12 @@ class Format(Protocol):
 
     Attributes:
         suffixes: The ends of the names of its files, by which they are found in a folder.
+        reads_all: Whether records are found only by reading all bytes, so that large windows are faster.
         spec: The structure of a record; only after `of_first_file`.
     """
 
     suffixes: ClassVar[tuple[str, ...]]
+    reads_all: ClassVar[bool] = False
 
     @property
     def spec(self) -> Spec: ...
@@ -145,7 +150,8 @@ class Format(Protocol):
         """Yield the records of a file in order, as many at a time as are known without reading further.
 
         A format whose records are found by reading forwards ends a batch where a record begins in another
-        window than the first of the batch: the bytes of the batch are then still in memory.
+        stretch of `batch_bytes` than the first of the batch. If the values are read, these are the bytes of
+        a window: those of the batch are then still in memory.
 
         Raises:
             UnsupportedDataError: if the file is damaged, or has other fields.
@@ -159,18 +165,18 @@ _UNREAD_BLOCK_BYTES: Final = 2**30
 # The most records whose columns are given at once.
 _MOST_RECORDS: Final = 2**20
 
-# Records that are not read are given to the writer by so many at once, if their format finds them one by one.
-_JOINED_RECORDS: Final = 4096
+# The records of batches that are joined, unless one batch has more.
+_JOINED_RECORDS: Final = 2**16
 
 Columns = list[Column | ForeignValues]
 
 
-def joined_batches(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield the same records in fewer batches."""
+def joined(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Join the batches of a file to larger ones, for which its bytes need not be in memory any more."""
     held: list[Batch] = []
     count = 0
     for batch in batches:
-        if held and (count >= _JOINED_RECORDS or list(map(type, batch)) != list(map(type, held[0]))):
+        if held and (count >= _JOINED_RECORDS or _kinds(batch) != _kinds(held[0])):
             yield _joined(held)
             held, count = [], 0
         held.append(batch)
@@ -184,24 +190,28 @@ def _count_of(batch: Batch) -> int:
     return len(first.lengths if isinstance(first, Places) else first)
 
 
+def _kinds(batch: Batch) -> list[Any]:
+    """Return what must be the same in batches that are joined."""
+    return [
+        (each.shapes is None or each.shapes.shape[1])
+        if isinstance(each, Places)
+        else isinstance(each, np.ndarray) and (each.dtype, each.shape[1:])
+        for each in batch
+    ]
+
+
 def _joined(batches: Sequence[Batch]) -> Batch:
-    """Return batches of the same form as one."""
-    if len(batches) == 1:
-        return batches[0]
-    found: list[Places | Column] = []
-    for columns in zip(*batches, strict=True):
-        each: Any = columns
-        if isinstance(each[0], Places):
-            arrays = [
-                np.concatenate([getattr(one, name) for one in each]) for name in ("positions", "lengths")
-            ]
-            shapes = None if each[0].shapes is None else np.concatenate([one.shapes for one in each])
-            found.append(Places(arrays[0], arrays[1], shapes))
-        elif isinstance(each[0], np.ndarray):
-            found.append(np.concatenate(each))
-        else:
-            found.append([value for column in each for value in column])
-    return found
+    return batches[0] if len(batches) == 1 else [_joined_field(field) for field in zip(*batches, strict=True)]
+
+
+def _joined_field(pieces: Sequence[Any]) -> Places | Column:
+    first = pieces[0]
+    if isinstance(first, Places):
+        names = ("positions", "lengths") if first.shapes is None else ("positions", "lengths", "shapes")
+        return Places(*[np.concatenate([getattr(each, name) for each in pieces]) for name in names])
+    if isinstance(first, np.ndarray):
+        return np.concatenate(pieces)
+    return [value for each in pieces for value in each]
 
 
 def columns_of(batch: Batch, spec: Spec, reader: FileReader, *, is_read: bool) -> Iterator[Columns]:

@@ -26,6 +26,7 @@ class Lines(Format):
     """
 
     suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson", ".txt")
+    reads_all: ClassVar[bool] = True
 
     @property
     def spec(self) -> Spec:

@@ -191,7 +191,7 @@ class _Shard:
         return columns if fields is None else sorted(columns, key=lambda column: fields.index(column.name))
 
     def samples(self) -> Iterator[tuple[Int64s, Int64s]]:
-        """Yield where the samples begin and end, those of a window at a time."""
+        """Yield where the samples begin and end, those of `batch_bytes` at a time."""
         end = self.begin
         for first in range(0, self.count, _BATCH_RECORDS):
             count = min(_BATCH_RECORDS, self.count - first)
@@ -207,8 +207,8 @@ class _Shard:
                     4 * (first + 1),
                     f"the samples end at {end}, but the file at {self._reader.size_bytes}: it is damaged",
                 )
-            windows = bounds[:-1] // self._reader.window_bytes
-            cuts = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), count]
+            stretches = bounds[:-1] // self._reader.batch_bytes
+            cuts = [0, *(np.flatnonzero(np.diff(stretches)) + 1).tolist(), count]
             for cut, following in pairwise(cuts):
                 yield bounds[cut:following], bounds[cut + 1 : following + 1]
         if not self.count and self.begin != self._reader.size_bytes:
@@ -323,7 +323,12 @@ def gather(reader: FileReader, positions: Int64s, size: int) -> NDArray[np.uint8
         return rows
     window, steps = reader.window_bytes, np.arange(size)
     windows = positions // window
-    for number in np.unique(windows).tolist():
+    distinct = np.unique(windows).tolist()
+    if 2 * len(distinct) > len(positions):
+        for k, position in enumerate(positions.tolist()):
+            rows[k] = np.frombuffer(reader.read(position, size), np.uint8)
+        return rows
+    for number in distinct:
         first, after = np.searchsorted(windows, [number, number + 1])
         start = number * window
         block = np.frombuffer(reader.read(start, min(window, reader.size_bytes - start)), np.uint8)

@@ -85,7 +85,7 @@ class WebDataset(Format):
         return WebDataset(tuple(found), self.missing, are_of_first_file=True)
 
     def batches(self, reader: FileReader) -> Iterator[Batch]:
-        """Yield the samples that begin in a window, then those of the next.
+        """Yield the samples that begin in a stretch of `batch_bytes`, then those of the next.
 
         Raises:
             UnsupportedDataError: if the file is damaged, or a sample has other fields.
@@ -96,10 +96,10 @@ class WebDataset(Format):
         found: list[tuple[int, int]] = []
         window = -1
         for key, start, places in _samples(reader, None if self.are_of_first_file else fields):
-            if start // reader.window_bytes != window:
+            if start // reader.batch_bytes != window:
                 if keys:
                     yield self._batch(keys, found)
-                keys, found, window = [], [], start // reader.window_bytes
+                keys, found, window = [], [], start // reader.batch_bytes
             if places.keys() != fields:
                 places = self._mend(reader, key, start, places)
             keys.append(key)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from yogadl._core.key import DatasetKey
 from yogadl._core.leaf import Leaf
 from yogadl._core.spec import Spec
-from yogadl._foreign.file_reader import Columns, Format, columns_of, joined_batches
+from yogadl._foreign.file_reader import Columns, Format, columns_of, joined
 from yogadl._foreign.mds import shards_of
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.manifest import ADOPTED, Manifest
@@ -129,9 +129,9 @@ class _Group(Partition):
 
     def _columns(self) -> Iterator[Columns]:
         for file in self._files:
-            reader = self._stores.reader(file, is_read=self._is_read)
+            reader = self._stores.reader(file, is_read=self._is_read or self._format.reads_all)
             batches = self._format.batches(reader)
-            for batch in batches if self._is_read else joined_batches(batches):
+            for batch in batches if self._is_read else joined(batches):
                 yield from columns_of(batch, self.spec, reader, is_read=self._is_read)
 
 
@@ -276,7 +276,9 @@ def _source(
 ) -> AdoptedSource:
     if not files:
         raise UnsupportedDataError(NO_RECORDS)
-    found = format.of_first_file(stores.reader(files[0], is_read=is_read))
+    # Of a local file, the headers between the values cost less than all its bytes.
+    first = stores.reader(files[0], is_read=is_read and not files[0].is_local)
+    found = format.of_first_file(first)
     return AdoptedSource(stores, found, _grouped(files, is_read), is_read=is_read, provenance=provenance)
 
 

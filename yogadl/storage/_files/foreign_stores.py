@@ -19,9 +19,12 @@ from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._objects.bucket import Bucket, ReplacedError
 
 # The bytes that are fetched at once, of files that are read whole and of others: from a disk, from a bucket.
-_WINDOW_BYTES: Final = 4 * 2**20
+# Smaller windows of a disk would be faster to read, but each window makes a batch (benchmarks/adopt.py).
+_LOCAL_WINDOW_BYTES: Final = 8 * 2**20
+_FAR_WINDOW_BYTES: Final = 4 * 2**20
 _LOCAL_HEADER_BYTES: Final = 16 * 2**10
 _FAR_HEADER_BYTES: Final = 2**20
+_UNREAD_BATCH_BYTES: Final = 2**30
 _WILD: Final = re.compile(r"[*?\[]")
 _BRACES: Final = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
 _MOST_EXPANDED: Final = 10**6
@@ -69,11 +72,14 @@ class ForeignStores:
             is_read: Whether most of its bytes are going to be read.
         """
         place = self.place(file.address)
-        header_bytes = _LOCAL_HEADER_BYTES if place is None else _FAR_HEADER_BYTES
         fetch: Callable[[int, int], bytes | memoryview]
-        fetch = _LocalFile(file) if place is None else partial(read_far, file, *place)
-        window_bytes = _WINDOW_BYTES if is_read else header_bytes
-        return FileReader(file, fetch, window_bytes=window_bytes, sibling=partial(self._sibling, file))
+        if place is None:
+            fetch, sizes = _LocalFile(file), (_LOCAL_WINDOW_BYTES, _LOCAL_HEADER_BYTES)
+        else:
+            fetch, sizes = partial(read_far, file, *place), (_FAR_WINDOW_BYTES, _FAR_HEADER_BYTES)
+        window_bytes, batch_bytes = (sizes[0], None) if is_read else (sizes[1], _UNREAD_BATCH_BYTES)
+        sibling = partial(self._sibling, file)
+        return FileReader(file, fetch, window_bytes=window_bytes, sibling=sibling, batch_bytes=batch_bytes)
 
     def _sibling(self, file: ForeignFile, name: str) -> FileReader | None:
         found = self.look_up(f"{file.address.rpartition('/')[0]}/{name}")
