@@ -9,8 +9,8 @@ import numpy as np
 
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
-from yogadl._core.protocols import Column, Int64s
 from yogadl._core.leaf import BYTES, STR
+from yogadl._core.protocols import Column, Int64s
 from yogadl._core.spec import MAX_FIELDS, DictNode, Spec
 from yogadl._foreign.arrow_schema import ArrowColumn, ArrowSchema, chosen_of, schema_of
 from yogadl._foreign.fields import check_fields, check_missing
