@@ -421,6 +421,8 @@ def test_a_struct_of_another_form_than_in_the_first_file_is_refused():
     assert "first file" in refusal(kind, content, kind_is_known=True)
     fewer = schema(IMAGES[0], field("image", STRUCT, children=[field("bytes", BINARY)]), IMAGES[2])
     assert "first file" in refusal(kind, fewer, kind_is_known=True)
+    chosen = Arrow(("image/path",)).of_first_file(reader_of(images()))
+    assert "no column 'image/path'" in refusal(chosen, fewer, kind_is_known=True)
 
 
 def test_structs_as_deep_as_may_be():

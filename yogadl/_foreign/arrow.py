@@ -16,7 +16,7 @@ from yogadl._foreign.arrow_schema import ArrowColumn, ArrowSchema, chosen_of, sc
 from yogadl._foreign.fields import check_fields, check_missing
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl._foreign.flatbuffer import Table
-from yogadl.errors import UnsupportedDataError
+from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 # A stream: messages, each 0xFFFFFFFF, the size of its metadata (int32), the metadata (a flatbuffer), the
 # body. A file: ARROW1 and two bytes, a stream, a footer that repeats the schema and has the places of the
@@ -95,7 +95,10 @@ class Arrow(Format):
         """
         first, end = _schema_of(reader)
         schema = schema_of(reader, first.position, first.header, first.version)
-        chosen = self._chosen(reader, schema)
+        try:
+            chosen = self._chosen(reader, schema)
+        except ConfigurationError as error:  # the fields are those of the first file
+            reader.refuse(first.position, f"the first file has other columns: {error}")
         spec = _spec_of(chosen)
         if spec != self.spec:
             reader.refuse(first.position, f"the columns are {spec.tree}, in the first file {self.spec.tree}")
