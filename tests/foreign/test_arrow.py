@@ -338,6 +338,24 @@ def test_nulls_are_empty_if_they_may_be(monkeypatch, values):
     assert records_of(Arrow(missing="empty"), content)[1] == expected
 
 
+@pytest.mark.parametrize("values", [1, 16, 2**22])
+@pytest.mark.parametrize("rows", [8, 9, 131])
+def test_nulls_in_several_batches_of_a_record_batch(monkeypatch, rows, values):
+    monkeypatch.setattr("yogadl._foreign.arrow._BATCH_VALUES", values)
+    inner, outer = np.arange(rows) % 3 > 0, np.arange(rows) % 11 > 0
+    bits = [np.packbits(each, bitorder="little").tobytes() for each in (outer, inner)]
+    bits = [each + bytes(-len(each) % 8) for each in bits]
+    offsets = np.arange(rows + 1, dtype="<i4").tobytes()
+    body, buffers = b"", []
+    for part in [*bits, offsets, b"x" * rows]:
+        buffers.append((len(body), len(part)))
+        body += part + bytes(-len(part) % 8)
+    nodes = [(rows, int((~outer).sum())), (rows, int((~inner).sum()))]
+    content = schema(field("s", STRUCT, children=[field("t", STRING)])) + records(rows, nodes, buffers, body)
+    expected = [{"s": {"t": "x" if k % 3 and k % 11 else ""}} for k in range(rows)]
+    assert records_of(Arrow(missing="empty"), content)[1] == expected
+
+
 @pytest.mark.parametrize(
     ("nulls", "problem"),
     [
