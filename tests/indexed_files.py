@@ -37,10 +37,7 @@ def records_of(kind, content, *, kind_is_known=False, **options):
         assert len({len(column) for column in columns}) == 1
         assert len(columns[0])
         records += zip(*columns, strict=True)
-    names = kind.spec.keys()
-    if names is None:
-        return kind, [record[0] for record in records]
-    return kind, [dict(zip(names, record, strict=True)) for record in records]
+    return kind, list(map(kind.spec.assemble, records))
 
 
 def _values(content, leaf, column):

@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 import pytest
-from indexed_files import WINDOWS, fuzz, records_of, refusal
+from indexed_files import WINDOWS, fuzz, reader_of, records_of, refusal
 from inside import Arrow
 
 from yogadl.errors import ConfigurationError
@@ -164,6 +164,10 @@ def nested(levels):
     return inner
 
 
+def wide(name, count):
+    return field(name, STRUCT, children=[int32(str(k)) for k in range(count)])
+
+
 TEXTS = schema(field("s", STRING))
 OFFSETS = [(2, 0)], [(0, 0), (0, 12), (16, 8)]
 
@@ -215,8 +219,13 @@ def texts(*offsets):
             "type 'e'",
         ),
         (schema(field("x", STRING, dictionary=table())), "dictionary-encoded"),
-        (schema(nested(3)), "flatten"),
-        (schema(nested(70)), "nested"),
+        (schema(nested(64)), "nested"),
+        (schema(field("x", STRUCT)), "'x' is a struct without fields"),
+        (schema(field("x", STRUCT, children=[int32(), int32()])), "'x/n' has a name that another"),
+        (schema(field("x", STRUCT, children=[field("y", 1)])), "'x/y' is of type null"),
+        (schema(field("x", STRUCT, children=[int32()], dictionary=table())), "'x' is dictionary-encoded"),
+        (schema(field("x", LIST, children=[nested(1)])), "a list of struct"),
+        (schema(*[wide(name, 2049) for name in "ab"]), "more than 4096"),
         (schema(field("x" * 5000, STRING)), "a text of 5000 bytes"),
         (TEXTS + records(2, [(2, 0)], [(0, 0), (0, 8), (8, 8)], bytes(16)), "has 8 bytes of 12"),
         (texts(0, 5, 9), "outside of its buffer"),
@@ -256,6 +265,208 @@ def test_many_references_to_one_field_end_soon():
     assert "too many fields are nested" in refusal(Arrow(), schema(inner))
 
 
+def test_one_long_name_of_many_fields_is_refused_soon():
+    # 65,536 fields share a name of 4000 bytes: 256 MiB in some hundred kilobytes.
+    inner = int32("x" * 4000)
+    for _ in range(2):
+        places = b"".join(struct.pack("<I", 4 * (255 - k) + inner.entry) for k in range(255))
+        children = Part(struct.pack("<I", 255) + places + inner.content)
+        inner = table(text("x"), b"\1", bytes([STRUCT]), table(), None, children)
+    assert "the names of the columns" in refusal(Arrow(), schema(inner))
+
+
+IMAGES = [
+    int32(),
+    field("image", STRUCT, children=[field("bytes", BINARY), field("path", STRING)]),
+    field(
+        "p", STRUCT, children=[field("q", STRUCT, children=[field("r", FIXED_BINARY, struct.pack("<i", 2))])]
+    ),
+]
+ROWS = 5
+VALID = b"\x1f"  # five ones
+
+
+def images(*, nulls=(0, 0, 0, 0, 0, 0), bits=(b"", b"", b"", b"", b"", b""), rows=None, fields=IMAGES):
+    """Return five rows of IMAGES; nulls and bits are those of image, its fields, p, q and r."""
+    offsets = np.arange(0, 2 * ROWS + 2, 2, dtype="<i4").tobytes()
+    parts = [
+        b"", np.arange(ROWS, dtype="<i4").tobytes(),
+        bits[0], bits[1], offsets, b"00112233445"[: 2 * ROWS], bits[2], offsets, b"aabbccddee",
+        bits[3], bits[4], bits[5], b"AABBCCDDEE",
+    ]  # fmt: skip
+    body, buffers = b"", []
+    for part in parts:
+        buffers.append((len(body), len(part)))
+        body += part + bytes(-len(part) % 8)
+    counts = rows or [ROWS] * 7
+    nodes = list(zip(counts, [0, *nulls], strict=True))
+    return schema(*fields) + records(ROWS, nodes, buffers, body) + END
+
+
+def image_rows(present=range(ROWS), paths=range(ROWS), ends=range(ROWS)):
+    return [
+        {
+            "n": k,
+            "image": {
+                "bytes": b"%d%d" % (k, k) if k in present else b"",
+                "path": "abcde"[k] * 2 if k in present and k in paths else "",
+            },
+            "p": {"q": {"r": b"ABCDE"[k : k + 1] * 2 if k in ends else b""}},
+        }
+        for k in range(ROWS)
+    ]
+
+
+@pytest.mark.parametrize("window_bytes", WINDOWS)
+@pytest.mark.parametrize("missing", ["error", "empty"])
+def test_structs_are_nested_fields(missing, window_bytes):
+    kind, found = records_of(Arrow(missing=missing), images(), window_bytes=window_bytes)
+    assert found == image_rows()
+    assert [field.name for field in kind.spec.fields] == ["n", "image/bytes", "image/path", "p/q/r"]
+
+
+def test_the_bits_of_nulls_count_only_where_there_are_nulls():
+    assert records_of(Arrow(), images(bits=[b"\0"] * 6))[1] == image_rows()
+
+
+@pytest.mark.parametrize("values", [1, 2**22])
+def test_nulls_are_empty_if_they_may_be(monkeypatch, values):
+    monkeypatch.setattr("yogadl._foreign.arrow._BATCH_VALUES", values)
+    # Row 0 has no image, row 1 and 2 no path, row 3 no q, row 4 no r; the bytes of nulls lie there still.
+    content = images(nulls=(1, 0, 2, 0, 1, 1), bits=(b"\x1e", b"", b"\x19", b"", b"\x17", b"\x0f"))
+    expected = image_rows(present=range(1, 5), paths=(0, 3, 4), ends=range(3))
+    assert records_of(Arrow(missing="empty"), content)[1] == expected
+
+
+@pytest.mark.parametrize("values", [1, 16, 2**22])
+@pytest.mark.parametrize("rows", [8, 9, 131])
+def test_nulls_in_several_batches_of_a_record_batch(monkeypatch, rows, values):
+    monkeypatch.setattr("yogadl._foreign.arrow._BATCH_VALUES", values)
+    inner, outer = np.arange(rows) % 3 > 0, np.arange(rows) % 11 > 0
+    bits = [np.packbits(each, bitorder="little").tobytes() for each in (outer, inner)]
+    bits = [each + bytes(-len(each) % 8) for each in bits]
+    offsets = np.arange(rows + 1, dtype="<i4").tobytes()
+    body, buffers = b"", []
+    for part in [*bits, offsets, b"x" * rows]:
+        buffers.append((len(body), len(part)))
+        body += part + bytes(-len(part) % 8)
+    nodes = [(rows, int((~outer).sum())), (rows, int((~inner).sum()))]
+    content = schema(field("s", STRUCT, children=[field("t", STRING)])) + records(rows, nodes, buffers, body)
+    expected = [{"s": {"t": "x" if k % 3 and k % 11 else ""}} for k in range(rows)]
+    assert records_of(Arrow(missing="empty"), content)[1] == expected
+
+
+@pytest.mark.parametrize(
+    ("nulls", "problem"),
+    [
+        ((1, 0, 0, 0, 0, 0), "'image/bytes' lies in a struct that has nulls"),
+        ((0, 0, 1, 0, 0, 0), "'image/path' has nulls"),
+        ((0, 0, 0, 1, 0, 0), "'p/q/r' lies in a struct that has nulls"),
+        ((0, 0, 0, 0, 1, 0), "'p/q/r' lies in a struct that has nulls"),
+        ((0, 0, 0, 0, 0, 1), "'p/q/r' has nulls"),
+    ],
+)
+def test_nulls_are_refused_and_the_error_says_how_to_read_them(nulls, problem):
+    text = refusal(Arrow(), images(nulls=nulls, bits=[VALID] * 6))
+    assert problem in text
+    assert 'missing="empty"' in text
+    assert "has too few bits" in refusal(Arrow(missing="empty"), images(nulls=nulls))
+    for wrong in (-1, ROWS + 1):
+        damaged = images(nulls=[wrong if count else 0 for count in nulls], bits=[VALID] * 6)
+        assert f"{wrong} nulls in 5 rows" in refusal(Arrow(missing="empty"), damaged)
+
+
+def test_numbers_have_no_empty_value():
+    content = one(nodes=[(2, 1)], buffers=[(0, 1), (8, 8)], body=bytes(16))
+    for missing in ("error", "empty"):
+        text = refusal(Arrow(missing=missing), content)
+        assert "'n' has nulls" in text
+        assert "missing=" not in text
+    inside = schema(nested(1)) + records(2, [(2, 1), (2, 0)], [(0, 1), (0, 0), (8, 8)], bytes(16))
+    assert "'x/x' lies in a struct that has nulls" in refusal(Arrow(missing="empty"), inside)
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_field_of_another_length_than_its_struct_is_refused(number):
+    rows = [ROWS] * 7
+    rows[number] += 1
+    assert "has 6 values in a batch of 5" in refusal(Arrow(), images(rows=rows))
+
+
+def test_a_field_of_a_struct_is_chosen():
+    chosen = ("image/path", "n", "p/q/r", "image/bytes")
+    kind, found = records_of(Arrow(chosen), images(bits=[VALID] * 6))
+    assert [field.name for field in kind.spec.fields] == ["image/path", "image/bytes", "n", "p/q/r"]
+    assert found == image_rows()
+    assert [list(record) for record in found] == [["image", "n", "p"]] * ROWS
+    content = images(nulls=(0, 0, 5, 0, 0, 0), bits=[VALID] * 6)  # the path is null everywhere
+    assert records_of(Arrow(("image/bytes",)), content)[1] == [
+        {"image": {"bytes": row["image"]["bytes"]}} for row in image_rows()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (("image/z",), r"no column 'image/z' in 'image' of data; there are \['bytes', 'path'\]"),
+        (("p/q/r/s",), "no column 'p/q/r/s'"),
+        (("image/",), "no column 'image/'"),
+        (("n/x",), "no column 'n/x' in data"),
+        (("image", "image/path"), "'image' is named whole and by a field"),
+        (("p/q/r", "p/q"), "'q' is named whole and by a field"),
+    ],
+)
+def test_fields_that_are_not_there_or_twice(fields, problem):
+    with pytest.raises(ConfigurationError, match=problem):
+        Arrow(fields).of_first_file(reader_of(images()))
+
+
+def test_a_name_with_a_slash():
+    body = schema(int32("a/b"), field("p", STRUCT, children=[int32("a/b")]))
+    body += records(
+        2, [(2, 0)] * 3, [(0, 0), (0, 8), (8, 0), (8, 0), (8, 8)], np.arange(4, dtype="<i4").tobytes()
+    )
+    assert records_of(Arrow(("a/b", "p/a/b")), body)[1] == [{"a/b": k, "p": {"a/b": k + 2}} for k in range(2)]
+    fields = [field("p", STRUCT, children=[int32("q")]), int32("p/q")]
+    with pytest.raises(ConfigurationError, match="'p/q' is the name of several columns"):
+        Arrow(("p/q",)).of_first_file(reader_of(schema(*fields)))
+
+
+def test_a_struct_of_another_form_than_in_the_first_file_is_refused():
+    kind = Arrow().of_first_file(reader_of(images()))
+    swapped = field("image", STRUCT, children=[field("path", STRING), field("bytes", BINARY)])
+    content = schema(IMAGES[0], swapped, IMAGES[2])
+    assert "first file" in refusal(kind, content, kind_is_known=True)
+    fewer = schema(IMAGES[0], field("image", STRUCT, children=[field("bytes", BINARY)]), IMAGES[2])
+    assert "first file" in refusal(kind, fewer, kind_is_known=True)
+    chosen = Arrow(("image/path",)).of_first_file(reader_of(images()))
+    assert "no column 'image/path'" in refusal(chosen, fewer, kind_is_known=True)
+
+
+def test_structs_as_deep_as_may_be():
+    levels = 63
+    buffers = [(0, 0)] * (levels + 1) + [(0, 8)]
+    content = schema(nested(levels)) + records(2, [(2, 0)] * (levels + 1), buffers, bytes(range(8)))
+    for number, record in zip((0x03020100, 0x07060504), records_of(Arrow(), content)[1], strict=True):
+        for _ in range(levels):
+            record = record["x"]
+        assert record == {"x": number}
+
+
+@pytest.mark.parametrize("missing", ["", "none", None, True])
+def test_what_says_nothing_of_nulls_is_refused(missing):
+    with pytest.raises(ConfigurationError, match="missing is"):
+        Arrow(missing=missing)
+
+
 @pytest.mark.parametrize("make", [bytes, file_of])
 def test_damaged_files(make):
     fuzz(Arrow(), make(stream_of(9, 5)))
+
+
+@pytest.mark.parametrize("make", [bytes, file_of])
+@pytest.mark.parametrize("missing", ["error", "empty"])
+def test_damaged_structs(make, missing):
+    nulls = {"nulls": (1, 0, 2, 0, 1, 1), "bits": (b"\x1e", b"", b"\x19", b"", b"\x17", b"\x0f")}
+    content = images(**nulls) if missing == "empty" else images()
+    fuzz(Arrow(missing=missing), make(content))

@@ -1,16 +1,19 @@
 """Find the rows of Arrow IPC files and streams, as Feather and HF datasets write them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
+from yogadl._core.leaf import BYTES, STR
 from yogadl._core.protocols import Column, Int64s
-from yogadl._core.spec import DictNode, Spec
-from yogadl._foreign.arrow_schema import ArrowColumn, columns_of
-from yogadl._foreign.fields import check_fields
+from yogadl._core.spec import MAX_FIELDS, DictNode, Spec
+from yogadl._foreign.arrow_schema import ArrowColumn, ArrowSchema, chosen_of, schema_of
+from yogadl._foreign.fields import check_fields, check_missing
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl._foreign.flatbuffer import Table
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -48,19 +51,23 @@ class _Buffer(NamedTuple):
 
 @frozen
 class Arrow(Format):
-    """Arrow IPC files and streams, not compressed: a record is a dict of the columns.
+    """Arrow IPC files and streams, not compressed: a record is a dict of the columns, a struct a dict in it.
 
     Args:
-        fields: The columns that are taken; all if None.
+        fields: The columns that are taken; all if None. ``"image/bytes"`` is a field of a struct ``"image"``.
+        missing: ``"error"``: nulls are refused; ``"empty"``: a null of bytes or str is read as an empty one,
+            and so is what lies in a struct that is null.
         known: The structure of a record, which the first file decides.
     """
 
     fields: tuple[str, ...] | None = None
+    missing: str = "error"
     known: Spec | None = None
     suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
 
     def __post_init__(self) -> None:
         check_fields(self.fields)
+        check_missing(self.missing)
 
     @property
     def spec(self) -> Spec:
@@ -75,10 +82,9 @@ class Arrow(Format):
             UnsupportedDataError: if the file is not of Arrow, or has a column that can't be read.
             ConfigurationError: if it has not all of the fields.
         """
-        schema = _schema_of(reader)[0]
-        columns = self._chosen(reader, columns_of(reader, schema.position, schema.header, schema.version))
-        leaves = {column.name: column.layout.leaf for column in columns}
-        return Arrow(self.fields, Spec(DictNode(tuple(leaves), tuple(leaves.values()))))
+        message = _schema_of(reader)[0]
+        schema = schema_of(reader, message.position, message.header, message.version)
+        return replace(self, known=_spec_of(self._chosen(reader, schema)))
 
     def batches(self, reader: FileReader) -> Iterator[Batch]:
         """Yield the rows of the record batches.
@@ -87,13 +93,17 @@ class Arrow(Format):
             UnsupportedDataError: if the file is damaged or compressed, or has nulls, or other columns than
                 the first.
         """
-        schema, end = _schema_of(reader)
-        columns = columns_of(reader, schema.position, schema.header, schema.version)
-        chosen = self._chosen(reader, columns)
-        spec = Spec(DictNode(tuple(c.name for c in chosen), tuple(c.layout.leaf for c in chosen)))
+        first, end = _schema_of(reader)
+        schema = schema_of(reader, first.position, first.header, first.version)
+        try:
+            chosen = self._chosen(reader, schema)
+        except ConfigurationError as error:  # the fields are those of the first file
+            reader.refuse(first.position, f"the first file has other columns: {error}")
+        spec = _spec_of(chosen)
         if spec != self.spec:
-            reader.refuse(schema.position, f"the columns are {spec.tree}, in the first file {self.spec.tree}")
-        position = schema.end
+            reader.refuse(first.position, f"the columns are {spec.tree}, in the first file {self.spec.tree}")
+        leaves = [leaf for column in chosen for leaf in column.leaves()]
+        position = first.end
         while position < end:
             message = _message_at(reader, position, end)
             if message is None:
@@ -101,25 +111,36 @@ class Arrow(Format):
                     reader.refuse(position + 8, "bytes follow the end of the stream: write one stream a file")
                 return
             if message.kind == _RECORDS:
-                yield from _batches_of(reader, message, columns, chosen)
+                yield from _batches_of(reader, message, schema, leaves, self.missing)
             elif message.kind != _DICTIONARY:  # of a column that is not taken, or it would have been refused
                 reader.refuse(position, f"a message of type {message.kind} is not read")
             position = message.end
 
-    def _chosen(self, reader: FileReader, columns: list[ArrowColumn]) -> list[ArrowColumn]:
-        names = [column.name for column in columns]
-        for name in self.fields or ():
-            if name not in names:
-                raise ConfigurationError(f"there is no column {name!r} in {reader.name}; there are {names}")
+    def _chosen(self, reader: FileReader, schema: ArrowSchema) -> tuple[ArrowColumn, ...]:
+        columns = schema.columns
         if self.fields is not None:
-            columns = [columns[names.index(name)] for name in self.fields]
+            columns = chosen_of(columns, self.fields, reader.name)
+        count = 0
         for column in columns:
-            if column.problem or names.count(column.name) > 1:
-                problem = column.problem or "has a name that another column has: rename it"
-                reader.refuse(0, f"column {column.name!r:.200} {problem}, or leave it out (fields=)")
+            for leaf in column.leaves():
+                for number, each in enumerate(leaf, 1):
+                    if each.problem:
+                        name = _name_of(leaf[:number])
+                        reader.refuse(0, f"column {name!r:.200} {each.problem}, or leave it out (fields=)")
+                count += 1
+                if count > MAX_FIELDS:
+                    reader.refuse(0, f"there are more than {MAX_FIELDS} columns: choose some (fields=)")
         if not columns:
             reader.refuse(0, "there are no columns")
         return columns
+
+
+def _spec_of(columns: Sequence[ArrowColumn]) -> Spec:
+    return Spec(DictNode(tuple(c.name for c in columns), tuple(c.tree for c in columns)))
+
+
+def _name_of(columns: Sequence[ArrowColumn]) -> str:
+    return "/".join(column.name for column in columns)
 
 
 def _schema_of(reader: FileReader) -> tuple[_Message, int]:
@@ -178,8 +199,27 @@ def _message_at(reader: FileReader, position: int, end: int) -> _Message | None:
     return _Message(position, kind, version, header, body, body_bytes)
 
 
+class _RecordBatch(NamedTuple):
+    position: int
+    rows: int
+    nodes: list[tuple[int, int]]  # of each, the number of values and that of nulls
+    buffers: list[_Buffer]
+    before: list[int]  # of each view and of the end, the buffers of the views before
+
+    def nodes_of(self, column: ArrowColumn) -> list[tuple[int, int]]:
+        return self.nodes[column.node : column.node + column.nodes]
+
+    def buffers_of(self, column: ArrowColumn) -> list[_Buffer]:
+        begin = column.buffer + self.before[column.views]
+        return self.buffers[begin : begin + column.buffers]
+
+
 def _batches_of(
-    reader: FileReader, message: _Message, columns: list[ArrowColumn], chosen: list[ArrowColumn]
+    reader: FileReader,
+    message: _Message,
+    schema: ArrowSchema,
+    leaves: Sequence[tuple[ArrowColumn, ...]],
+    missing: str,
 ) -> Iterator[Batch]:
     try:
         header = message.header
@@ -194,20 +234,14 @@ def _batches_of(
     except (ValueError, UnsupportedDataError) as error:
         reader.refuse(message.position, str(error))
     buffers = _buffers_of(reader, message, pairs)
-    found: dict[str, tuple[list[tuple[int, int]], list[_Buffer]]] = {}
-    node = buffer = view = 0
-    for column in columns:
-        views = counts[view : view + column.views]
-        view += column.views
-        if any(count < 0 for count in views):
-            reader.refuse(message.position, "the counts of buffers are damaged")
-        following = node + column.nodes, buffer + column.buffers + sum(views)
-        found[column.name] = nodes[node : following[0]], buffers[buffer : following[1]]
-        node, buffer = following
-    if (node, buffer, view) != (len(nodes), len(buffers), len(counts)):
+    if any(count < 0 for count in counts):
+        reader.refuse(message.position, "the counts of buffers are damaged")
+    there = len(nodes), len(counts), len(buffers) - sum(counts)
+    if there != (schema.nodes, schema.views, schema.buffers):
         reader.refuse(message.position, "the buffers of a record batch are not those of the columns")
-    readers = [_ColumnReader(reader, message, column, rows, *found[column.name]) for column in chosen]
-    at_once = min(_BATCH_RECORDS, max(8, _BATCH_VALUES // len(chosen) // 8 * 8))  # bits begin at bytes
+    batch = _RecordBatch(message.position, rows, nodes, buffers, [0, *accumulate(counts)])
+    readers = [_ColumnReader(reader, batch, leaf, missing) for leaf in leaves]
+    at_once = min(_BATCH_RECORDS, max(8, _BATCH_VALUES // len(leaves) // 8 * 8))  # bits begin at bytes
     for begin in range(0, rows, at_once):
         count = min(at_once, rows - begin)
         yield [column.batch(begin, count) for column in readers]
@@ -232,23 +266,34 @@ def _buffers_of(reader: FileReader, message: _Message, pairs: list[tuple[int, in
 
 
 class _ColumnReader:
-    """The values of a column in a record batch."""
+    """The values of a column in a record batch.
+
+    Args:
+        reader: The file.
+        batch: The record batch.
+        columns: The column after the structs that it lies in.
+        missing: Whether nulls are refused, "error", or "empty".
+    """
 
     def __init__(
-        self,
-        reader: FileReader,
-        message: _Message,
-        column: ArrowColumn,
-        rows: int,
-        nodes: list[tuple[int, int]],
-        buffers: list[_Buffer],
+        self, reader: FileReader, batch: _RecordBatch, columns: tuple[ArrowColumn, ...], missing: str
     ) -> None:
-        self._reader, self._name, self._position = reader, column.name, message.position
-        self._layout = layout = column.layout
-        if rows < 0 or nodes[0][0] != rows:
-            self._refuse(f"has {nodes[0][0]} values in a batch of {rows} rows: the file is damaged")
-        if any(nulls for _, nulls in nodes):
-            self._refuse("has nulls: fill them, or leave the column out (fields=)")
+        self._reader, self._name, self._position = reader, _name_of(columns), batch.position
+        layout, rows = columns[-1].layout, batch.rows
+        assert layout is not None, "columns with problems are refused before"
+        self._layout = layout
+        self._valid: list[_Buffer] = []  # a bit for each value: 0 of a null
+        for number, column in enumerate(columns, 1):
+            (values, nulls), *nested = batch.nodes_of(column)
+            if rows < 0 or values != rows:
+                self._refuse(f"has {values} values in a batch of {rows} rows: the file is damaged")
+            is_struct = number < len(columns)
+            if nulls or (not is_struct and any(each for _, each in nested)):
+                self._check_nulls(nulls, rows, missing, "lies in a struct that has" if is_struct else "has")
+                self._valid.append(batch.buffers_of(column)[0])
+        if any(buffer.length < -(-rows // 8) for buffer in self._valid):
+            self._refuse("has too few bits that tell its nulls: the file is damaged")
+        buffers = batch.buffers_of(columns[-1])
         self._data = buffers[-1]
         self._offsets = buffers[1]
         self._item_bytes = 1 if layout.item in ("", "bit") else np.dtype(layout.item).itemsize
@@ -267,6 +312,14 @@ class _ColumnReader:
     def _refuse(self, problem: str) -> None:
         self._reader.refuse(self._position, f"column {self._name!r:.200} {problem}")
 
+    def _check_nulls(self, nulls: int, rows: int, missing: str, problem: str) -> None:
+        is_text = self._layout.leaf.dtype in (BYTES, STR)
+        if not (is_text and missing == "empty"):
+            way = ' read them as empty (missing="empty"),' if is_text else ""
+            self._refuse(f"{problem} nulls: fill them,{way} or leave the column out (fields=)")
+        if not 0 <= nulls <= rows:
+            self._refuse(f"{problem} {nulls} nulls in {rows} rows: the file is damaged")
+
     def batch(self, begin: int, count: int) -> Places | Column:
         layout, leaf = self._layout, self._layout.leaf
         if layout.offsets:
@@ -281,8 +334,16 @@ class _ColumnReader:
             numbers = self._reader.array(position, layout.item, items)
             return numbers.astype(leaf.numpy_dtype, copy=False).reshape([count, *shape])
         positions = position + layout.size_bytes * np.arange(count, dtype=np.int64)
+        lengths = np.full(count, layout.size_bytes, np.int64)
+        self._empty_nulls(lengths, begin)
         shapes = np.tile(np.array([len(shape), *shape], np.int64), (count, 1)) if leaf.is_numeric else None
-        return Places(positions, np.full(count, layout.size_bytes, np.int64), shapes)
+        return Places(positions, lengths, shapes)
+
+    def _empty_nulls(self, lengths: Int64s, begin: int) -> None:
+        """Set the lengths of nulls to 0; their bytes may be any."""
+        for buffer in self._valid:
+            packed = self._reader.array(buffer.position + begin // 8, "u1", -(-len(lengths) // 8))
+            lengths *= np.unpackbits(packed, count=len(lengths), bitorder="little")
 
     def _varying(self, begin: int, count: int) -> Places:
         item_bytes, kind = self._item_bytes, self._layout.offsets
@@ -293,6 +354,7 @@ class _ColumnReader:
         if offsets[0] < 0 or (counts < 0).any() or offsets[-1] > self._data.length // item_bytes:
             self._refuse("has values outside of its buffer: the file is damaged")
         lengths = counts * item_bytes
+        self._empty_nulls(lengths, begin)
         if lengths.max() > MAX_LEAF_BYTES:
             self._refuse(f"has a value of more than {MAX_LEAF_BYTES:,} bytes")
         shapes = None

@@ -1,5 +1,8 @@
 """Find out from the schema of Arrow which columns there are, and which buffers the values of each have."""
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -7,9 +10,10 @@ import numpy as np
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import BYTES, STR, Leaf
-from yogadl._core.spec import MAX_DEPTH, MAX_FIELDS
+from yogadl._core.spec import MAX_DEPTH, MAX_FIELDS, DictNode
 from yogadl._foreign.file_reader import FileReader
 from yogadl._foreign.flatbuffer import Table
+from yogadl.errors import ConfigurationError
 
 # The numbers of the types, their buffers, and their names: format/Schema.fbs of Arrow.
 _TYPES: Final = {
@@ -41,7 +45,6 @@ _TYPES: Final = {
     26: (3, "large_list_view"),
 }
 _WAYS_OUT: Final = {
-    "struct": "flatten the table (table.flatten())",
     "binary_view": "cast it to large_binary",
     "string_view": "cast it to large_string",
     "decimal": "cast it to float64 or string",
@@ -52,6 +55,7 @@ _UNION: Final = 14
 _VIEWS: Final = (23, 24)
 _V4: Final = 3
 _MAX_NESTED: Final = 2**16
+_MAX_NAME_CHARACTERS: Final = 2**24
 _MAX_METADATA: Final = 64  # entries of a column that are looked at
 _FLOATS: Final = {0: "float16", 1: "float32", 2: "float64"}
 _UNITS: Final = {0: "s", 1: "ms", 2: "us", 3: "ns"}
@@ -77,20 +81,51 @@ class Layout:
 
 @frozen
 class ArrowColumn:
-    """A column.
+    """A column, or a field of a struct.
 
     Args:
         name: Its name.
-        layout: How its values lie; meaningless if there is a problem.
+        layout: How its values lie; None of a struct, and if there is a problem.
         problem: Why it can't be read, and what to do; None if it can.
+        node: The number of its first node in a record batch.
         nodes: The number of its nodes: its own, and those of what is nested in it.
-        buffers: The number of its buffers, without those of `views`.
-        views: How many of its nodes have a number of buffers that varies.
+        buffer: The number of its first buffer, without those of `views`.
+        buffers: The number of its buffers, without those of views in it.
+        views: How many nodes before it have a number of buffers that varies.
+        children: The fields of a struct.
     """
 
     name: str
-    layout: Layout
+    layout: Layout | None
     problem: str | None
+    node: int
+    nodes: int
+    buffer: int
+    buffers: int
+    views: int
+    children: "tuple[ArrowColumn, ...]" = ()
+
+    def leaves(self, structs: "tuple[ArrowColumn, ...]" = ()) -> "Iterator[tuple[ArrowColumn, ...]]":
+        """Yield each column of values in this one, after the structs that it lies in, the outermost first."""
+        if not self.children:
+            yield (*structs, self)
+        for child in self.children:
+            yield from child.leaves((*structs, self))
+
+    @property
+    def tree(self) -> Leaf | DictNode:
+        """The node of the column's values."""
+        if self.children:
+            return DictNode(tuple(c.name for c in self.children), tuple(c.tree for c in self.children))
+        assert self.layout is not None, "a column with a problem has no values"
+        return self.layout.leaf
+
+
+@frozen
+class ArrowSchema:
+    """The columns of a file, and of each record batch the number of nodes, of buffers and of views."""
+
+    columns: tuple[ArrowColumn, ...]
     nodes: int
     buffers: int
     views: int
@@ -100,7 +135,7 @@ class _UnreadableError(Exception):
     """A column can't be read; the text says why."""
 
 
-def columns_of(reader: FileReader, position: int, schema: Table, version: int) -> list[ArrowColumn]:
+def schema_of(reader: FileReader, position: int, schema: Table, version: int) -> ArrowSchema:
     """Return all columns of a schema.
 
     Args:
@@ -119,18 +154,128 @@ def columns_of(reader: FileReader, position: int, schema: Table, version: int) -
         if len(fields) > MAX_FIELDS:
             raise ValueError(f"there are {len(fields)} columns, more than {MAX_FIELDS}")
         nested_left = _MAX_NESTED
-        columns = []
         for field in fields:
-            nodes, buffers, views = _counts_of(field, version, nested_left)
-            nested_left -= nodes
-            try:
-                layout, problem = _layout_of(field), None
-            except _UnreadableError as error:
-                layout, problem = Layout(Leaf(BYTES)), str(error)
-            columns.append(ArrowColumn(field.text(0), layout, problem, nodes, buffers, views))
+            nested_left -= _counts_of(field, version, nested_left)[0]
+        walk = _Walk(version)
+        columns = walk.columns(fields)
     except ValueError as error:
         reader.refuse(position, f"the schema is damaged: {error}")
-    return columns
+    return ArrowSchema(columns, walk.node, walk.buffer, walk.views)
+
+
+class _Walk:
+    """Finds the columns of a schema in the order in which their nodes and buffers lie in a record batch.
+
+    The number of fields and how deep they are nested were checked before.
+    """
+
+    def __init__(self, version: int) -> None:
+        self.node = self.buffer = self.views = 0
+        self._version = version
+        self._characters = 0
+
+    def columns(self, fields: Sequence[Table]) -> tuple[ArrowColumn, ...]:
+        """Return the columns of a table, or the fields of a struct."""
+        found = [self._column(field) for field in fields]
+        counts = Counter(column.name for column in found)
+        return tuple(
+            column
+            if counts[column.name] == 1
+            else replace(column, problem=column.problem or "has a name that another column has: rename it")
+            for column in found
+        )
+
+    def _column(self, field: Table) -> ArrowColumn:
+        node, buffer, views = self.node, self.buffer, self.views
+        name = field.text(0)
+        self._characters += len(name)
+        if self._characters > _MAX_NAME_CHARACTERS:  # one name may be referred to by many fields
+            raise ValueError(f"the names of the columns have more than {_MAX_NAME_CHARACTERS} characters")
+        layout: Layout | None = None
+        problem: str | None = None
+        children: tuple[ArrowColumn, ...] = ()
+        try:
+            if _kind_of(field) == "struct":
+                fields = field.tables(5)
+                if not fields:
+                    raise _UnreadableError("is a struct without fields")
+                self.node += 1
+                self.buffer += 1
+                children = self.columns(fields)
+            else:
+                layout = _layout_of(field)
+        except _UnreadableError as error:
+            problem = str(error)
+        if not children:
+            counts = _counts_of(field, self._version, _MAX_NESTED)
+            self.node += counts[0]
+            self.buffer += counts[1]
+            self.views += counts[2]
+        return ArrowColumn(
+            name, layout, problem, node, self.node - node, buffer, self.buffer - buffer, views, children
+        )
+
+
+def chosen_of(
+    columns: Sequence[ArrowColumn], fields: Sequence[str], file_name: str
+) -> tuple[ArrowColumn, ...]:
+    """Return the columns with these names, and of structs the fields that are named.
+
+    Args:
+        columns: The columns of a file.
+        fields: The names; a field of a struct follows the names of the structs and slashes.
+        file_name: The file, which errors name.
+
+    Raises:
+        ConfigurationError: if there is no such column, or several have the name, or a struct is named beside
+            a field in it.
+    """
+    paths = []
+    for name in fields:
+        found = list(_paths_to(columns, name))
+        if not found:
+            struct = next((c for c in columns if c.children and name.startswith(f"{c.name}/")), None)
+            there = [c.name for c in columns] if struct is None else [c.name for c in struct.children]
+            where = file_name if struct is None else f"{struct.name!r:.200} of {file_name}"
+            raise ConfigurationError(
+                f"there is no column {name!r:.200} in {where}; there are {there!r:.1000}"
+            )
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"{name!r:.200} is the name of several columns in {file_name}: rename them"
+            )
+        paths.append(found[0])
+    return _merged(columns, paths)
+
+
+def _paths_to(columns: Sequence[ArrowColumn], name: str) -> Iterator[tuple[int, ...]]:
+    """Yield the numbers that lead to each column of this name, from the outermost struct on."""
+    for number, column in enumerate(columns):
+        if column.name == name:
+            yield (number,)
+        elif name.startswith(f"{column.name}/"):
+            if column.problem:  # which the caller names
+                yield (number,)
+            else:
+                for path in _paths_to(column.children, name[len(column.name) + 1 :]):
+                    yield (number, *path)
+
+
+def _merged(columns: Sequence[ArrowColumn], paths: Sequence[tuple[int, ...]]) -> tuple[ArrowColumn, ...]:
+    groups: dict[int, list[tuple[int, ...]]] = {}
+    for path in paths:
+        groups.setdefault(path[0], []).append(path[1:])
+    found = []
+    for number, rests in groups.items():
+        column = columns[number]
+        if () not in rests:
+            column = replace(column, children=_merged(column.children, rests))
+        elif len(rests) > 1:
+            raise ConfigurationError(
+                f"column {column.name!r:.200} is named whole and by a field in it: give one of them"
+            )
+        found.append(column)
+    return tuple(found)
 
 
 def _counts_of(field: Table, version: int, most: int) -> tuple[int, int, int]:

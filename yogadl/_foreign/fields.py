@@ -1,4 +1,4 @@
-"""Check the fields that a user chooses from foreign files."""
+"""Check what a user says of the fields of foreign files."""
 
 from typing import Any
 
@@ -19,3 +19,13 @@ def check_fields(fields: Any) -> None:
         )
     if len(set(fields)) != len(fields):
         raise ConfigurationError(f"a field is named twice: {fields!r:.200}")
+
+
+def check_missing(missing: Any) -> None:
+    """Refuse what does not say how a value that is missing is read.
+
+    Raises:
+        ConfigurationError: if it does not.
+    """
+    if missing not in ("error", "empty"):
+        raise ConfigurationError(f'missing is "error" or "empty", not {missing!r:.100}')

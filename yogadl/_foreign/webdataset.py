@@ -9,6 +9,7 @@ import numpy as np
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import BYTES, STR, Leaf
 from yogadl._core.spec import MAX_FIELDS, DictNode, Spec
+from yogadl._foreign.fields import check_missing
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl._foreign.tar import members
 from yogadl.errors import ConfigurationError
@@ -46,8 +47,7 @@ class WebDataset(Format):
 
     def __post_init__(self) -> None:
         fields: Any = self.fields  # as the caller passed it
-        if self.missing not in ("error", "empty"):
-            raise ConfigurationError(f'missing is "error" or "empty", not {self.missing!r}')
+        check_missing(self.missing)
         if fields is None:
             return
         if not isinstance(fields, tuple | list) or not fields:

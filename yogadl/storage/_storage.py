@@ -394,10 +394,11 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 is made of their sizes and tags.
             base_version: A version whose records come first, adopted or not.
             fields: Of ``"webdataset"``, ``"mds"`` and ``"arrow"``: the fields of a record; those of the first
-                file if not given.
+                file if not given. ``"image/bytes"`` is a field of the struct ``"image"`` of Arrow.
             features: Of ``"tfrecord"``: the features of a `tf.train.Example`, each with its dtype, or with
                 dtype and shape; if not given, a record is the bytes.
-            missing: Of ``"webdataset"``: ``"empty"`` lets a field be empty that a sample lacks.
+            missing: ``"empty"`` makes a value empty, of ``"webdataset"`` a field that a sample lacks, of
+                ``"arrow"`` bytes or a str that are null; by default, ``"error"`` refuses them.
             workers: How many processes read the files; with 0 or 1, this process does.
             engine: As for `submit`.
             progress: As for `submit`.

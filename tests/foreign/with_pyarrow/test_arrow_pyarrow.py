@@ -47,6 +47,8 @@ TYPES = {
 }  # fmt: skip
 ODD = {
     "struct": pa.struct([("x", pa.int8()), ("y", pa.list_(pa.string()))]),
+    "fieldless": pa.struct([]),
+    "structs": pa.list_(pa.struct([("x", pa.int8())])),
     "dictionary": pa.dictionary(pa.int8(), pa.string()),
     "lists": pa.list_(pa.list_(pa.int8())),
     "strings": pa.list_(pa.string()),
@@ -125,9 +127,8 @@ def test_slices_and_several_chunks_of_a_batch(monkeypatch):
             np.testing.assert_array_equal(record[name], TYPES[name][2](k + 13))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ODD)
-def test_what_has_no_stored_form_is_refused_and_can_be_left_out(name, kind):
+def odd_array(name):
+    """Return three values of one of the types ODD."""
     odd = ODD[name]
     if name in ("dense", "sparse"):
         tags = pa.array([0, 1, 0], pa.int8())
@@ -141,10 +142,17 @@ def test_what_has_no_stored_form_is_refused_and_can_be_left_out(name, kind):
         array = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([1, 2], pa.int8()))
     else:
         array = pa.array([None] * 3, odd)
+    return array
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ODD)
+def test_what_has_no_stored_form_is_refused_and_can_be_left_out(name, kind):
+    array = odd_array(name)
     table = pa.table({"a": pa.array([1, 2, 3]), "odd": array, "b": pa.array(["x", "yy", ""])})
     content = written(table, kind)
     problem = refusal(Arrow(), content)
-    assert "'odd'" in problem
+    assert "column 'odd" in problem
     assert "fields=" in problem
     expected = [{"b": text, "a": k} for k, text in enumerate(["x", "yy", ""], 1)]
     assert records_of(Arrow(("b", "a")), content)[1] == expected
@@ -242,6 +250,101 @@ def test_damaged_metadata(kind):
 def test_ten_thousand_rows(kind):
     names = ("int8", "string", "binary", "list", "bool")
     check(records_of(Arrow(), written(table_of(10_000, names), kind, 1009))[1], 10_000, names)
+
+
+# Neighbours whose buffers vary in number, or whose nodes have none, lie between the fields that are read.
+NEIGHBOURS = [
+    ("view", pa.string_view()),
+    ("null", pa.null()),
+    ("lists", pa.list_(pa.struct([("a", pa.int8()), ("b", pa.list_(pa.string_view()))]))),
+    ("kinds", pa.dictionary(pa.int8(), pa.string())),
+]
+
+
+def struct_table(rows, *, seed=1, has_nulls):
+    """Return a table with structs of all types, some of them nested, and its rows."""
+    names = [name for name in TYPES if name not in TIMES]
+    texts = [name for name in names if TYPES[name][1].dtype in ("str", "bytes")]
+    random = np.random.default_rng(seed)
+
+    def record(k):
+        def null():
+            return has_nulls and random.random() < 0.3
+
+        def value(name):
+            return None if null() else TYPES[name][2](k)
+
+        row = {name: TYPES[name][2](k) if name not in texts else value(name) for name in names}
+        inner = None if null() else {name: value(name) for name in texts}
+        deep = None if null() else {"inner": inner, "s": value("string")}
+        others = {name: None if null() else made for name, made in zip("vnlk", [f"view {k}" * 9, None, [
+            {"a": 1, "b": ["long enough for a buffer"]}], "kind"], strict=True)}  # fmt: skip
+        beside = {name: others[key] for key, (name, _) in zip("vnlk", NEIGHBOURS, strict=True)}
+        return {"top": {**beside, **row}, **beside, "deep": deep}
+
+    types = [(name, TYPES[name][0]) for name in names]
+    inner = pa.struct([(name, TYPES[name][0]) for name in texts])
+    kinds = {
+        "top": pa.struct([*NEIGHBOURS, *types]),
+        **dict(NEIGHBOURS),
+        "deep": pa.struct([("inner", inner), ("s", pa.string())]),
+    }
+    records = [record(k) for k in range(rows)]
+    columns = {name: pa.array([each[name] for each in records], kind) for name, kind in kinds.items()}
+    fields = (*(f"top/{name}" for name in names), "deep")
+    return pa.table(columns), fields
+
+
+def same(found, expected, spec_node):
+    """Compare a value with what pyarrow reads; a null is expected as an empty value."""
+    if isinstance(found, dict):
+        for key, child in zip(found, spec_node.children, strict=True):
+            same(found[key], None if expected is None else expected[key], child)
+    elif expected is None:
+        assert found == ("" if spec_node.dtype == "str" else b"")
+    else:
+        np.testing.assert_array_equal(found, np.asarray(expected, spec_node.numpy_dtype))
+
+
+@pytest.mark.parametrize("window_bytes", WINDOWS)
+@pytest.mark.parametrize("has_nulls", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_structs_among_all_kinds_of_columns(monkeypatch, kind, has_nulls, window_bytes):
+    monkeypatch.setattr("yogadl._foreign.arrow._BATCH_VALUES", 200)
+    for rows in (0, 1, 7, 131):
+        table, fields = struct_table(rows, has_nulls=has_nulls)
+        for part in (table, table.slice(3)):
+            format = Arrow(fields, "empty" if has_nulls else "error")
+            format, records = records_of(format, written(part, kind, 23), window_bytes=window_bytes)
+            assert len(records) == len(part)
+            tree = format.spec.tree
+            assert tree.keys == ("top", "deep")
+            for found, row in zip(records, part.to_pylist(), strict=True):
+                row["top"] = {key: row["top"][key] for key in found["top"]}
+                same(found, row, tree)
+    if has_nulls:
+        assert 'missing="empty"' in refusal(Arrow(fields), written(table, kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_structs(kind):
+    table, fields = struct_table(5, has_nulls=True)
+    fuzz(Arrow(fields, "empty"), written(table, kind, 3), rounds=500)
+    small = pa.table({"image": table["deep"], "n": pa.array(range(5))})
+    fuzz(Arrow(missing="empty"), written(small, kind, 3), rounds=1000)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ODD)
+def test_a_field_of_a_struct_that_has_no_stored_form_can_be_left_out(name, kind):
+    fields = [pa.array([0, 1, 2], pa.int8()), odd_array(name), pa.array(["", "é", "éé"])]
+    array = pa.StructArray.from_arrays(fields, ["x", "odd", "y"])
+    content = written(pa.table({"s": array}), kind)
+    problem = refusal(Arrow(), content)
+    assert "'s/odd" in problem
+    assert "fields=" in problem
+    expected = [{"s": {"y": "é" * k, "x": k}} for k in range(3)]
+    assert records_of(Arrow(("s/y", "s/x")), content)[1] == expected
 
 
 def test_what_datasets_writes(tmp_path):

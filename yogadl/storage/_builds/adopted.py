@@ -31,7 +31,7 @@ from yogadl.storage._files.foreign_stores import ForeignStores
 
 # The class of each format, and the options that it takes.
 FORMATS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
-    "arrow": ("arrow", "Arrow", ("fields",)),
+    "arrow": ("arrow", "Arrow", ("fields", "missing")),
     "jsonl": ("lines", "Lines", ()),
     "mds": ("mds", "MDS", ("fields",)),
     "megatron": ("megatron", "Megatron", ()),
