@@ -1,7 +1,9 @@
 """Records of foreign files are those that were written, however they are adopted and read."""
 
+import json
 import os
 import re
+import struct
 import tempfile
 from pathlib import Path
 
@@ -186,6 +188,47 @@ def test_a_copy_with_values_has_the_records_and_needs_no_files(tmp_path, storage
         path.unlink()
     for read in (True, False):
         assert every(target.fetch("d", f"{read}")) == expected
+
+
+def test_values_in_a_file_of_gigabytes_that_is_not_read(tmp_path, storage):
+    """Its blocks are many; a place in the file has more than 32 bits."""
+    rows, row_bytes = 5200, 2**20
+    path = tmp_path / "a.npy"
+    array = np.lib.format.open_memmap(path, "w+", np.uint8, (rows, row_bytes))  # a sparse file
+    chosen = [0, 1022, 1023, 1024, 1025, 2047, 2048, 4094, 4095, 4096, 4097, 5199]
+    for number in chosen:
+        array[number, :3] = array[number, -3:] = number % 256, number // 256, 7
+    array.flush()
+    del array
+    ref = adopted(storage, path, "npy", read=False)
+    for number in chosen:
+        row = ref[number]
+        assert row.shape == (row_bytes,)
+        assert row[:3].tolist() == row[-3:].tolist() == [number % 256, number // 256, 7]
+        assert not row[3:-3].any()
+
+
+def test_the_shards_that_an_index_names_are_found_through_links(tmp_path, storage):
+    (tmp_path / "real").mkdir()
+    listed = []
+    for number in (1, 0):  # the order is that of the index
+        name, text = f"shard.{number}.mds", b"text %d" % number
+        config = {
+            "column_names": ["text"], "column_encodings": ["str"], "column_sizes": [None], "compression": None,
+            "format": "mds", "hashes": [], "size_limit": 2**26, "version": 2,
+        }  # fmt: skip
+        document, sample = json.dumps(config).encode(), struct.pack("<I", len(text)) + text
+        offsets = np.cumsum([20 + len(document), *[len(sample)] * 3]).astype("<u4")
+        shard = struct.pack("<I", 3) + offsets.tobytes() + document + sample * 3
+        (tmp_path / "real" / name).write_bytes(shard)
+        raw_data = {"basename": name, "bytes": len(shard), "hashes": {}}
+        listed.append({**config, "samples": 3, "raw_data": raw_data, "zip_data": None})
+    (tmp_path / "real/index.json").write_text(json.dumps({"version": 2, "shards": listed}))
+    (tmp_path / "link").symlink_to("real")
+    for number, path in enumerate(("real", "link", "link/", "link/index.json")):
+        ref = adopted(storage, f"{tmp_path}/{path}", "mds", f"{number}")
+        assert list(ref.gather(range(6))["text"]) == ["text 1"] * 3 + ["text 0"] * 3
+        assert not storage.refresh("d", f"{number}", "none")
 
 
 # Paths.

@@ -84,11 +84,8 @@ def test_workers_read_objects(s3_place: Place, tmp_path: Path) -> None:
     assert sorted(map(repr, map(plain, stream))) == sorted(map(repr, expected))
 
 
-@pytest.mark.parametrize("name", ["001.jsonl"])
-def test_replaced_and_removed_objects_are_errors_that_name_them(
-    either_place: Place, tmp_path: Path, name: str
-) -> None:
-    place, raw = either_place, above(either_place, "raw")
+def test_replaced_and_removed_objects_are_errors_that_name_them(either_place: Place, tmp_path: Path) -> None:
+    place, raw, name = either_place, above(either_place, "raw"), "001.jsonl"
     raw_of(place, tmp_path / "raw", "jsonl")
     storage = opened(place)
     storage.adopt(f"{raw.url}/", "d", "1", format="jsonl")
@@ -98,11 +95,11 @@ def test_replaced_and_removed_objects_are_errors_that_name_them(
             raw.open().delete(name)
         else:
             put(raw, name, value)
-        for reader in readers(place, tmp_path / f"{number}"):
+        mirror = tmp_path / f"mirror-{number}"
+        for reader in (opened(place), opened(place, mirror=mirror, mirror_fill="never"), opened(place, mirror=mirror)):
             for call in (
                 lambda reader=reader: every(reader.fetch("d", "1")),
                 lambda reader=reader: every(reader.fetch("d", "1", check=True)),
-                lambda reader=reader: list(reader.fetch("d", "1").stream().prefetch(2)),
                 lambda reader=reader: reader.verify("d", "1"),
             ):
                 with pytest.raises(CacheFormatError, match=rf"{name} is not the file .*refresh"):
