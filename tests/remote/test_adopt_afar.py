@@ -96,7 +96,11 @@ def test_replaced_and_removed_objects_are_errors_that_name_them(either_place: Pl
         else:
             put(raw, name, value)
         mirror = tmp_path / f"mirror-{number}"
-        for reader in (opened(place), opened(place, mirror=mirror, mirror_fill="never"), opened(place, mirror=mirror)):
+        for reader in (
+            opened(place),
+            opened(place, mirror=mirror, mirror_fill="never"),
+            opened(place, mirror=mirror),
+        ):
             for call in (
                 lambda reader=reader: every(reader.fetch("d", "1")),
                 lambda reader=reader: every(reader.fetch("d", "1", check=True)),
@@ -136,7 +140,9 @@ def test_objects_are_refreshed(either_place: Place, tmp_path: Path) -> None:
     assert is_other_tag == place.url.startswith("gs:")
 
 
-def test_other_buckets_are_read_only_if_they_are_named(s3_place: Place, moto_endpoint: str, tmp_path: Path) -> None:
+def test_other_buckets_are_read_only_if_they_are_named(
+    s3_place: Place, moto_endpoint: str, tmp_path: Path
+) -> None:
     """Two buckets of two stores, each with options of its own."""
     theirs = above(s3_place_at(moto_endpoint), "raw/sub")
     expected = [record("jsonl", k) for k in range(5)]
@@ -144,7 +150,9 @@ def test_other_buckets_are_read_only_if_they_are_named(s3_place: Place, moto_end
     put(above(theirs, "raw/sub2"), "a.jsonl", b"secret\n")
     foreign = {theirs.url: theirs.options}
     storage = opened(s3_place, foreign=foreign)
-    for number, address in enumerate((theirs.url, f"{theirs.url}/", f"{theirs.url}/a.jsonl", f"{theirs.url}/*")):
+    for number, address in enumerate(
+        (theirs.url, f"{theirs.url}/", f"{theirs.url}/a.jsonl", f"{theirs.url}/*")
+    ):
         storage.adopt(address, "d", f"{number}", format="jsonl")
         for reader in readers(s3_place, tmp_path, foreign=foreign):
             assert every(reader.fetch("d", f"{number}")) == expected
