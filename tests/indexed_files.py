@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
+from inside import FileReader, ForeignFile, Places
 
-from yogadl._core.leaf import STR
-from yogadl._foreign.file_reader import FileReader, Places
-from yogadl._format.foreign import ForeignFile
 from yogadl.errors import UnsupportedDataError
 
 WINDOWS = [64, 512, 2**22]
@@ -62,7 +60,7 @@ def _values(content, leaf, column):
             rank, *sizes = column.shapes[k].tolist()
             assert leaf.shape is None or rank == len(leaf.shape)
             value = np.frombuffer(value, leaf.numpy_dtype).reshape(sizes[:rank])
-        elif leaf.dtype == STR:
+        elif leaf.dtype == "str":
             value = value.decode(errors="replace")
         values.append(value)
     return values

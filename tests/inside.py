@@ -14,13 +14,17 @@ yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=parts _tags
 yogadl.storage._files _folder=folder local=local_bucket
 yogadl.storage._objects bucket obstore_ranges
 yogadl.storage._remote _held=held_ranges _ranges=ranges _remote_opening=opener
-yogadl.storage._remote eviction location=eviction mirrored_cache partial_file receive=download
+yogadl.storage._remote eviction filling location=eviction mirrored_cache partial_file receive=download
 yogadl.storage._remote transfer=download
 yogadl._views _chain=functions _stages=stages _filter=chosen
 yogadl._core.arguments names_of
-yogadl._foreign crc32c
+yogadl._foreign crc32c example_module=example lines_module=lines tar_module=tar tfrecord_module=tfrecord
+yogadl._foreign.arrow Arrow
 yogadl._foreign.file_reader FileReader Places
 yogadl._foreign.lines Lines
+yogadl._foreign.mds MDS shards_of
+yogadl._foreign.megatron Megatron
+yogadl._foreign.npy Npy
 yogadl._foreign.tfrecord TFRecord
 yogadl._foreign.webdataset WebDataset split_name
 yogadl._format.foreign ForeignFile ForeignFiles
@@ -43,7 +47,7 @@ yogadl._format.reader Reader
 yogadl._format.rows Parts
 yogadl._format.joined Selection most_selection_bytes read_selection
 yogadl._format.table MOST_EMPTY_RECORDS PartTable
-yogadl._format.window Window
+yogadl._format.rows Window
 yogadl._format.writer CacheWriter
 yogadl._core.frozen frozen
 yogadl._core.protocols announce
@@ -89,7 +93,8 @@ yogadl.adapters.keras keras_loader=_loader
 yogadl.adapters.ray _reading=_source
 yogadl.adapters.tensorflow _build_state=_source _cache tensorflow_loader=_loader
 yogadl.adapters.tensorflow._source graph_of
-yogadl.cli _bench _demo _output _report
+yogadl.cli _adopt _arguments _bench _demo _output _report
+yogadl.cli._adopt parse_feature
 yogadl.cli._arguments parse_size
 yogadl.cli._build parse_argument
 yogadl.cli._report_page Subject charts=markup page_of summary
@@ -148,7 +153,7 @@ yogadl._views.views CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
 yogadl._views.chosen _TASKS _TASK_RECORDS CHOSEN_READ_RECORDS=_READ_RECORDS
 yogadl._format.joined _MOST_BLOCKS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
-yogadl._foreign.blocks _UNREAD_BLOCK_BYTES FOREIGN_MOST_RECORDS=_MOST_RECORDS
+yogadl._foreign.file_reader _UNREAD_BLOCK_BYTES FOREIGN_MOST_RECORDS=_MOST_RECORDS
 yogadl._format.foreign MAX_FOREIGN_BYTES _MOST_TEXT_BYTES
 yogadl._format.rows _FOREIGN_CHECK_S
 yogadl.storage._builds.adopted _GROUPS _LEAST_GROUP_BYTES _MOST_GROUP_BYTES _LEAST_UNREAD_FILES
@@ -196,7 +201,7 @@ yogadl.storage._catalogue.backend _MIN_TTL_S
 yogadl.storage._leases.heartbeat WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
 yogadl.storage._leases.locks LOCK_LOG_AFTER_S=_LOG_AFTER_S
 yogadl.storage._remote.eviction _ABANDONED_S _SPARE_BYTES
-yogadl.storage._remote.mirrored_cache PARTS_AT_ONCE _LOOK_INTERVAL_S _FIRST_READS _FIRST_READS_S
+yogadl.storage._remote.filling PARTS_AT_ONCE _LOOK_INTERVAL_S _FIRST_READS _FIRST_READS_S
 yogadl.storage._remote.eviction _OTHER_TEMPORARY
 yogadl.storage._remote.partial_file _BOOT
 yogadl.storage._remote.ranged_cache RANGED_CACHE_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
@@ -205,6 +210,7 @@ yogadl.storage._remote.download _STALL_S
 yogadl.storage._files.folder _MOUNTINFO
 yogadl.storage._catalogue.parts LARGE_TABLE_BYTES MAX_DICTIONARY_BYTES
 yogadl._format.codec _DICTIONARY_BYTES _TRAINED_BYTES _TRAINED_VALUES
+yogadl.storage._builds.dictionaries TRAINING_S=_SAMPLE_S
 yogadl._format.writer AUTO_BYTES CODEC_SAMPLE_BYTES=SAMPLE_BYTES SAMPLE_RECORDS
 yogadl.storage._remote.planning PLANNING_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
@@ -212,6 +218,7 @@ yogadl.storage._remote.planning GAP_BYTES TOGETHER_BYTES
 yogadl.storage._remote.ranges MOST_HELD_BYTES _THREADS
 yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
 yogadl.storage._builds.building _SHARES _SHARE_BYTES
+yogadl.storage._builds.adopted LEAST_GROUP_BYTES=_LEAST_GROUP_BYTES
 """
 
 

@@ -275,7 +275,7 @@ def test_rows_too_large_for_one_view_of_all_memory_are_read_all_the_same(sized):
     chosen = np.random.default_rng(0).integers(0, 180, 100)
     # Of the caches by themselves, and of all together, whose memory need not be one stretch.
     for limit in (2**12, 2**31, 2**34, 2**62):
-        with scaled({"_format.window._VIEWED_BYTES": limit}):
+        with scaled({"_format.rows._VIEWED_BYTES": limit}):
             for ref in (yogadl.concat(opened(folder)), yogadl.concat(opened(folder)[1:])):
                 batch = ref.gather(chosen % len(ref))
                 for name in SIZES:

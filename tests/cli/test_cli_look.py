@@ -106,6 +106,7 @@ def test_ls_has_stable_keys(yoga, squares, root):
             "error": None,
             "shared_bytes": 0,
             "shared_with": [],
+            "is_adopted": False,
         }
         assert one["created"].endswith("Z")
         assert datetime.fromisoformat(one["created"]).timestamp() == int(info.created)
@@ -154,7 +155,7 @@ def test_info_says_what_is_known(yoga, squares, root):
     assert f"digest       {info.digest}\n" in out
     assert "arguments    count=11\n" in out
     assert "test" in out.partition("from  ")[2].splitlines()[0]
-    assert "number  int64\n" in out
+    assert "number  int64         88 B\n" in out
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -163,6 +164,7 @@ def test_info_has_stable_keys(yoga, squares, root):
     assert list(document) == [
         *["storage", "id", "version", "records", "size_bytes", "parts", "created"],
         *["fingerprint", "digest", "fields", "spec", "builder", "earlier", "metadata"],
+        *["is_adopted", "adopted"],
     ]
     assert document["fields"] == [
         {"name": name, "dtype": "int64", "shape": [], "codec": "raw", "stored_bytes": 88, "raw_bytes": 88}
@@ -176,8 +178,8 @@ def test_info_shows_every_kind_of_shape(yoga, storage, root):
     record = {"fixed": np.zeros((3, 4)), "text": "a", "varies": np.zeros(2)}
     storage.submit([{**record, "varies": np.zeros(n)} for n in range(3)], "d", "1")
     out = yoga("info", "d", "1", "-s", root).out
-    assert "fixed   float64  3 x 4\n" in out
-    assert "varies  float64  varies\n" in out
+    assert "fixed   float64  3 x 4   288 B\n" in out
+    assert "varies  float64  varies  64 B\n" in out
 
 
 def test_what_a_stranger_wrote_can_not_steer_the_terminal(yoga, storage, root):
@@ -244,7 +246,7 @@ def test_a_record_that_is_a_single_value(yoga, storage, root):
 def test_an_empty_key_is_shown_in_quotes(yoga, storage, root):
     storage.submit([{"": 7}], "d", "1")
     assert yoga("head", "d", "1", "-s", root).out.split() == ["record", '""', "0", "7"]
-    assert yoga("info", "d", "1", "-s", root).out.splitlines()[-1].split() == ['""', "int64"]
+    assert yoga("info", "d", "1", "-s", root).out.splitlines()[-1].split() == ['""', "int64", "8", "B"]
     assert json.loads(yoga("info", "d", "1", "-s", root, "--json").out)["fields"][0]["name"] == ""
 
 

@@ -229,8 +229,8 @@ def test_the_shards_that_an_index_names_are_found_through_links(tmp_path, storag
     for number in (1, 0):  # the order is that of the index
         name, text = f"shard.{number}.mds", b"text %d" % number
         config = {
-            "column_names": ["text"], "column_encodings": ["str"], "column_sizes": [None], "compression": None,
-            "format": "mds", "hashes": [], "size_limit": 2**26, "version": 2,
+            "column_names": ["text"], "column_encodings": ["str"], "column_sizes": [None],
+            "compression": None, "format": "mds", "hashes": [], "size_limit": 2**26, "version": 2,
         }  # fmt: skip
         document, sample = json.dumps(config).encode(), struct.pack("<I", len(text)) + text
         offsets = np.cumsum([20 + len(document), *[len(sample)] * 3]).astype("<u4")

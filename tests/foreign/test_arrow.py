@@ -5,8 +5,8 @@ import struct
 import numpy as np
 import pytest
 from indexed_files import WINDOWS, fuzz, records_of, refusal
+from inside import Arrow
 
-from yogadl._foreign.arrow import Arrow
 from yogadl.errors import ConfigurationError
 
 SCHEMA, DICTIONARY, RECORDS = 1, 2, 3

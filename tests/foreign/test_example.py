@@ -17,10 +17,9 @@ from foreign_files import (
     tfrecord_of,
     varint,
 )
-from inside import Places, TFRecord
+from inside import Places, TFRecord, example_module
 
 import yogadl
-import yogadl._foreign.example as example_module
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 UNKNOWN = [

@@ -5,9 +5,8 @@ import random
 
 import pytest
 from foreign_files import WINDOWS, outcome_of, reader_of, records_of
-from inside import Lines
+from inside import Lines, lines_module
 
-import yogadl._foreign.lines as lines_module
 from yogadl.errors import UnsupportedDataError
 
 

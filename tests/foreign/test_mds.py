@@ -6,9 +6,9 @@ import struct
 import numpy as np
 import pytest
 from indexed_files import WINDOWS, fuzz, reader_of, records_of, refusal
+from inside import MDS, shards_of
 
 from yogadl import Leaf
-from yogadl._foreign.mds import MDS, shards_of
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 SIZES = {"int": 8, "float32": 4, "uint8": 1, "ndarray:float32:2,3": 24, "ndarray:int16:2": 4}

@@ -5,9 +5,9 @@ import struct
 import numpy as np
 import pytest
 from indexed_files import WINDOWS, fuzz, reader_of, records_of, refusal
+from inside import Megatron
 
 from yogadl import Leaf
-from yogadl._foreign.megatron import Megatron
 
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}
 

@@ -5,9 +5,9 @@ import io
 import numpy as np
 import pytest
 from indexed_files import WINDOWS, fuzz, reader_of, records_of, refusal
+from inside import Npy
 
 from yogadl import Leaf
-from yogadl._foreign.npy import Npy
 
 DTYPES = ["bool", "uint8", "int16", "uint32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "datetime64[ns]", "timedelta64[D]"]  # fmt: skip

@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from foreign_files import WINDOWS, crc32c_slowly, damaged, outcome_of, reader_of, records_of, tfrecord_of
-from inside import TFRecord, crc32c
+from inside import TFRecord, crc32c, tfrecord_module
 
-import yogadl._foreign.tfrecord as tfrecord_module
 from yogadl.errors import UnsupportedDataError
 
 RNG = np.random.default_rng(8)

@@ -17,9 +17,8 @@ from foreign_files import (
     tar_header,
     tar_member,
 )
-from inside import WebDataset, split_name
+from inside import WebDataset, split_name, tar_module
 
-import yogadl._foreign.tar as tar_module
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 END = bytes(1024)

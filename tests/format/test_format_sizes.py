@@ -40,7 +40,7 @@ OF_VALUES = [
     "_format.columns.MAX_MIXED_BYTES",
     "_format.reader._LEAST_BYTES",
     "_format.part._LARGE_ROW_BYTES",
-    "_format.window._GIL_FREE_ROW_BYTES",
+    "_format.rows._GIL_FREE_ROW_BYTES",
     "_stream.items.UNLOCKED_BYTES",
 ]
 # Where the number of records does.
@@ -66,7 +66,7 @@ OF_PARTS = {
     "_format.rows.MAX_MAPPED_PARTS": 3,
     "_format.rows._REMAP_CACHE_BYTES": 0,
     "_format.rows._REMAP_AFTER_PAGES": 3,
-    "_format.window._FEW_PARTS": 3,
+    "_format.rows._FEW_PARTS": 3,
 }
 
 
@@ -191,7 +191,7 @@ def test_numbers_of_parts_and_blocks_around_a_constant_are_read(storage, count):
 @pytest.mark.parametrize("limit", [2**16, 2**17, 2**18])
 def test_files_of_sizes_around_a_slot_of_the_window_are_read(storage, limit):
     rows = np.random.default_rng(1).integers(0, 256, (3 * limit // 1000, 1000), np.uint8)
-    with scaled({"_format.window._HUGE_PAGE_BYTES": 2**17}):
+    with scaled({"_format.rows._HUGE_PAGE_BYTES": 2**17}):
         for spare in (0, 3 * PAGE_BYTES, 6 * PAGE_BYTES):
             ref = cached(storage, rows, str(spare), part_bytes=limit - spare)
             order = np.random.default_rng(2).permutation(len(rows))
@@ -398,7 +398,7 @@ ELSEWHERE = {
         "adapters.arrays._source._FIRST_RECORDS",
         "adapters.arrow_export._MAX_BYTES",
     ],
-    "test_concat.py": ["_format.joined._MOST_BLOCKS", "_format.window._VIEWED_BYTES"],
+    "test_concat.py": ["_format.joined._MOST_BLOCKS", "_format.rows._VIEWED_BYTES"],
     "adapters/with_grain/test_grain_sizes.py": [
         "adapters.grain._items._AHEAD_BYTES",
         "adapters.grain._items._LEAST_RECORDS_AHEAD",
@@ -464,7 +464,7 @@ ELSEWHERE = {
         "_format.fields.MAX_UNKNOWN_RANK",
         "_format.columns._SIZE_LIMIT",
         "_format.layout.PAGE_HEADER_BYTES",
-        "_format.window._HUGE_PAGE_BYTES",
+        "_format.rows._HUGE_PAGE_BYTES",
         "_core.leaf.MAX_DIMENSIONS",
         "_core.columns.MAX_LEAF_BYTES",
         "_core.columns._UNSEEN_RECORDS",
@@ -532,7 +532,7 @@ OF_NO_RECORD = {
     "_core.frozen.MAX_DEPTH",
     "_format.manifest._SMALL_BYTES",
     "_format.rows.PAGE_BYTES",
-    "_format.window._MOST_BYTES",
+    "_format.rows._MOST_BYTES",
     "_format.writer._PART_BLOCKS",
     "_core.memory._IDLE_BLOCKS",
     "_core.memory._SETTLING_BYTES",

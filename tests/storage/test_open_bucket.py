@@ -93,9 +93,9 @@ def test_a_mistyped_option_of_a_folder_is_answered_with_all_that_there_are(
     with pytest.raises(ConfigurationError, match=r"mapt: no option of the folder .*; it takes") as caught:
         open_storage(tmp_path / "caches", shared=shared, mapt=False)
     listed = str(caught.value).partition("it takes ")[2].replace("; with shared=True: ", ", ").split(", ")
-    assert listed == ["shared", "mapped", "lease_ttl_s", "wait_s"]
+    assert listed == ["shared", "mapped", "foreign", "lease_ttl_s", "wait_s"]
     for name in listed:
-        value = {"lease_ttl_s": 60, "wait_s": 1}.get(name, False)
+        value = {"lease_ttl_s": 60, "wait_s": 1, "foreign": None}.get(name, False)
         open_storage(tmp_path / "caches", **{"shared": True, name: value} if value else {name: value})
     assert ("with shared=True" in str(caught.value)) is not shared
 

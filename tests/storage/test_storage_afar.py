@@ -473,8 +473,8 @@ def test_parts_that_another_process_brings_are_mapped(url, here, tmp_path, monke
 _FILLING = """
 import sys, yogadl
 from yogadl.storage._remote import opener as _remote_opening
-from yogadl.storage._remote import mirrored_cache
-_remote_opening.AT_ONCE_BYTES = mirrored_cache._FIRST_READS = 0
+from yogadl.storage._remote import filling, mirrored_cache
+_remote_opening.AT_ONCE_BYTES = filling._FIRST_READS = 0
 fetch_one, brought = mirrored_cache.fetch_one, []
 def slowly(*arguments):
     if len(brought) == 2:
@@ -629,9 +629,9 @@ def test_in_a_fork_both_sides_read_and_fill(url, here, tmp_path, large, monkeypa
 
 _FILLING_AT_EXIT = """
 import sys, time, yogadl
-from yogadl.storage._remote import mirrored_cache, opener as _remote_opening, requests as _threads
+from yogadl.storage._remote import filling, mirrored_cache, opener as _remote_opening, requests as _threads
 from yogadl.storage._files.local_bucket import LocalBucket
-_remote_opening.AT_ONCE_BYTES = mirrored_cache._FIRST_READS = 0
+_remote_opening.AT_ONCE_BYTES = filling._FIRST_READS = 0
 _threads._EXIT_TIMEOUT_S = 1000.0
 get = LocalBucket.get
 def slowly(self, name, *more, **options):
@@ -654,9 +654,9 @@ def test_an_interpreter_ends_while_it_fills_the_mirror(url, tmp_path):
 
 _FILLING_AFTER_EXIT_BEGAN = """
 import os, sys, threading, yogadl
-from yogadl.storage._remote import mirrored_cache, opener as _remote_opening
+from yogadl.storage._remote import filling, mirrored_cache, opener as _remote_opening
 from yogadl.storage._remote.mirrored_cache import MirroredCache
-_remote_opening.AT_ONCE_BYTES = mirrored_cache._FIRST_READS = 0
+_remote_opening.AT_ONCE_BYTES = filling._FIRST_READS = 0
 fill_in, begun = MirroredCache.fill_in, threading.Event()
 def late(self, number, ranges, total, lock):
     found = os.fstat(lock)

@@ -31,7 +31,7 @@ def frozen(kind: type[T]) -> type[T]:
 def _make_init(kind: Any) -> Any:
     """Compile the `__init__` of a class, which sets all its fields at once."""
     names: dict[str, Any] = {"MISSING": MISSING}
-    arguments, lines = ["self"], ["values = self.__dict__"]
+    arguments, lines = ["self"], ["__dict = self.__dict__"]  # a name that no field has
     for member in fields(kind):
         if not member.init:
             continue
@@ -42,7 +42,7 @@ def _make_init(kind: Any) -> Any:
             default, names[f"{member.name}_factory"] = "=MISSING", member.default_factory
             value = f"{member.name}_factory() if {member.name} is MISSING else {member.name}"
         arguments.append(member.name + default)
-        lines.append(f"values[{member.name!r}] = {value}")
+        lines.append(f"__dict[{member.name!r}] = {value}")
     if hasattr(kind, "__post_init__"):
         lines.append("self.__post_init__()")
     exec(f"def __init__({', '.join(arguments)}):\n " + "\n ".join(lines), names)

@@ -3,10 +3,11 @@
 A value whose frame would not be shorter is stored as it is: its stored length is then its own.
 """
 
+import contextlib
 import hashlib
 import importlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -110,6 +111,31 @@ def described(codec: Codec) -> Any:
     if isinstance(codec, Mapping):
         return {name: described(one) for name, one in sorted(codec.items())}
     return dict(vars(codec)) if isinstance(codec, Zstd) else codec
+
+
+def recorded_codecs(document: object, names: Iterable[str]) -> dict[str, str | Zstd]:
+    """Return the codec of each field that a value of `described` has one for; such values may be damaged."""
+    whole = _from_described(document)
+    by_field = document if isinstance(document, dict) and whole is None else {}
+    found = {name: whole or _from_described(by_field.get(name)) for name in names}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _from_described(document: object) -> str | Zstd | None:
+    if isinstance(document, dict) and document.keys() == {"level", "dictionary"}:
+        with contextlib.suppress(ConfigurationError):  # of other types: a dict of fields of these names
+            return Zstd(**document)
+    return document if isinstance(document, str) and document in (ZSTD, "auto") else None
+
+
+def codec_in_words(document: object) -> str:
+    """Return a value of `described` as text, as the command takes it."""
+    found = _from_described(document)
+    if isinstance(found, Zstd):
+        return f"zstd:{found.level}" + ("" if found.dictionary else " without dictionary")
+    if isinstance(document, dict):
+        return ", ".join(f"{name}={codec_in_words(one)}" for name, one in document.items())
+    return found or "none"
 
 
 def _zstandard() -> Any:  # a module that is not there everywhere

@@ -14,9 +14,8 @@ from yogadl._core.columns import JOINED_BYTES, JoinedValues
 from yogadl._core.leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf, is_too_large
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._format.codec import MOST_RATIO
-from yogadl._format.rows import Parts, StoredRows
+from yogadl._format.rows import Parts, StoredRows, Window, row_step
 from yogadl._format.table import FieldTable
-from yogadl._format.window import Window, row_step
 from yogadl.errors import CacheFormatError
 
 # An entry consists of 32-bit words: the heap block, the start in it, the length there; if the field has a

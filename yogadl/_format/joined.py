@@ -12,8 +12,8 @@ from yogadl._core.frozen import frozen
 from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Indices, Int64s
 from yogadl._format.fields import BlockPositions
+from yogadl._format.rows import Window, view_rows
 from yogadl._format.table import ArrayFile, running_sums
-from yogadl._format.window import Window, view_rows
 from yogadl.errors import CacheFormatError
 
 # The code that gathers is flat on purpose: benchmarks/stages.py measures it.

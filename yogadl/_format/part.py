@@ -238,6 +238,11 @@ class PartWriter:
             for number, (leaf, shape, encoder) in enumerate(zip(leaves, shapes, encoders, strict=True))
         ]
 
+    @property
+    def are_foreign(self) -> list[bool | None]:
+        """Whether the values of each field lie in foreign files; ``None`` if it has none yet."""
+        return [field.is_foreign for field in self._fields]
+
     def write(self, columns: Sequence[StoredColumn], count: int, hashed: Future[RunHash]) -> int:
         """Append `count` records whose columns fit the part's shapes; return their size in bytes."""
         size = 0
@@ -345,9 +350,11 @@ class _FieldWriter:
         self._blocks: dict[BlockKind, _BlockList] = {"rows": _BlockList(), "heap": _BlockList()}
         self._files = foreign
         self._foreign = _ForeignBlocks()
+        self.is_foreign: bool | None = None  # whether the values so far lie in foreign files
 
     def write(self, column: StoredColumn, first_record: int) -> int:
         """Append a column; return its size in bytes."""
+        self.is_foreign = isinstance(column, ForeignValues)
         if self._shape is not None:
             assert isinstance(column, FixedRows) and column.shape == self._shape
             first = column.shape[0] if column.shape else 1
@@ -475,10 +482,6 @@ class _FieldWriter:
             "raw_bytes": self._raw_bytes,
         }
         if self._foreign.places:
-            if self._blocks["heap"].keys:
-                raise StorageError(
-                    f"field {self._number} has foreign values and own; this is a bug, please report it"
-                )
             heap = self._foreign.index()
         return FieldIndex(
             stored="varying" if self._shape is None else "fixed",

@@ -13,9 +13,8 @@ from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
 from yogadl._format.fields import BlockPositions, FixedField, StackedField, VaryingField
-from yogadl._format.rows import PAGE_BYTES, HeldRows, PartFiles, PartRemovedError, Parts, StoredRows
+from yogadl._format.rows import PAGE_BYTES, HeldRows, PartFiles, PartRemovedError, Parts, StoredRows, Window
 from yogadl._format.table import PartTable
-from yogadl._format.window import Window
 from yogadl.errors import CacheFormatError, StorageError
 
 # Announce to the kernel the rows that will be read soon, unless they are in memory already.

@@ -23,6 +23,7 @@ from yogadl._format.codec import (
 )
 from yogadl._format.columns import (
     FixedRows,
+    ForeignValues,
     RunHash,
     StoredColumn,
     as_heap,
@@ -341,8 +342,9 @@ def _block_records(part_bytes: int, record_bytes: int) -> int:
 def _fits(part: PartWriter, columns: Sequence[StoredColumn]) -> bool:
     """Return whether the part's way to store its fields fits these columns."""
     return all(
-        shape is None or (isinstance(column, FixedRows) and column.shape == shape)
-        for shape, column in zip(part.shapes, columns, strict=True)
+        is_foreign in (None, isinstance(column, ForeignValues))
+        and (shape is None or (isinstance(column, FixedRows) and column.shape == shape))
+        for shape, is_foreign, column in zip(part.shapes, part.are_foreign, columns, strict=True)
     )
 
 

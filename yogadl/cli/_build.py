@@ -13,9 +13,9 @@ from typing import Any
 from yogadl._core.key import AUTO, DatasetKey, new_key
 from yogadl._core.progress import ProgressDisplay, Tally, showing_progress
 from yogadl._format.codec import SAME, Codec, FieldCodec, Zstd
-from yogadl._format.manifest import checked_metadata
+from yogadl._format.manifest import ADOPTED, Manifest, checked_metadata
 from yogadl._provenance.builder import Call, Describer
-from yogadl._sources.sources import open_source
+from yogadl._sources.sources import Source, open_source
 from yogadl.cli._arguments import (
     add_json,
     add_key,
@@ -25,7 +25,7 @@ from yogadl.cli._arguments import (
     open_or_make,
     parse_size,
 )
-from yogadl.cli._list import info_to_json
+from yogadl.cli._list import adopted_of, fingerprint_line, info_to_json
 from yogadl.cli._output import ago, contents, counted, duration, note, say, say_json, size
 from yogadl.cli._target import Target, check_arguments, errors_in_one_line, load, parse_argument
 from yogadl.errors import ConfigurationError
@@ -94,13 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="call the function with this argument; may be repeated",
     )
-    parser.add_argument(
-        "--metadata",
-        metavar="NAME=VALUE",
-        type=parse_argument,
-        action="append",
-        help="keep this value, JSON or text, with the version; may be repeated",
-    )
+    add_metadata(parser)
     parser.add_argument(
         "--replace", action="store_true", help="build again and replace the version if it exists"
     )
@@ -148,7 +142,7 @@ def build_from_function(
     started = time.perf_counter()
     with (
         contextlib.redirect_stdout(sys.stderr),
-        _show_log_messages(),
+        show_log_messages(),
         errors_in_one_line(target.path.absolute(), arguments.traceback),
     ):
         function = load(target)
@@ -159,19 +153,35 @@ def build_from_function(
         call = Describer(function, thorough=is_auto).call((), values)
         key = DatasetKey(arguments.id, call.builder.version if is_auto else arguments.version)
         result = build(storage, key, function, values, call, arguments)
+    say_result(storage, key, result, time.perf_counter() - started, arguments)
+    return 0
+
+
+def say_result(
+    storage: CacheStorage,
+    key: DatasetKey,
+    result: "bool | WrittenPartitions",
+    elapsed_s: float,
+    arguments: argparse.Namespace,
+) -> None:
+    """Print what a build has done, for people or as JSON."""
     if isinstance(result, WrittenPartitions):
         result.say(arguments.json)
-        return 0
-    elapsed_s = time.perf_counter() - started
+        return
     info = storage.info(key.id, key.version)
+    adopted = adopted_of(storage, info)
     if arguments.json:
         document = {"storage": storage.location, "was_built": result, "elapsed_s": elapsed_s}
-        say_json(**document, **info_to_json(info))
-    else:
-        _say_result(
-            info, result, elapsed_s, getattr(arguments, "run_name", None) if arguments.replace else None
-        )
-    return 0
+        say_json(**document, **info_to_json(info), adopted=adopted and asdict(adopted))
+        return
+    _say_whether_built(
+        info, result, elapsed_s, getattr(arguments, "run_name", None) if arguments.replace else None
+    )
+    if adopted is not None:
+        say(f"Its values stay in {adopted}, which were {'' if adopted.is_read else 'not '}read through.")
+    elif result and ADOPTED in info.builder:
+        say("All its values are small, so they were copied: it needs no other file.")
+    say(fingerprint_line(info, adopted))
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -185,6 +195,17 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
         "on_error": arguments.on_error,
         **({} if arguments.codec is None else {"codec": codec_of(arguments)}),
     }
+
+
+def add_metadata(parser: argparse.ArgumentParser) -> None:
+    """Add the option for facts that are kept with the version."""
+    parser.add_argument(
+        "--metadata",
+        metavar="NAME=VALUE",
+        type=parse_argument,
+        action="append",
+        help="keep this value, JSON or text, with the version; may be repeated",
+    )
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
@@ -205,7 +226,8 @@ def add_codec(parser: argparse.ArgumentParser) -> None:
         metavar="[FIELD=]CODEC",
         type=parse_codec,
         action="append",
-        help="compress values: zstd, zstd:LEVEL, auto (where it pays) or none; may be repeated for fields",
+        help="compress values: zstd, zstd:LEVEL, auto (where it pays), none, or same as the version before; "
+        "may be repeated for fields",
     )
 
 
@@ -219,7 +241,7 @@ def parse_codec(text: str) -> tuple[str | None, FieldCodec]:
             found = Zstd(int(level))
         except ValueError as error:  # which a ConfigurationError is, too
             raise argparse.ArgumentTypeError(f"{level!r} is not a level of zstd, from 1 to 22") from error
-    elif codec not in ("zstd", "auto", "none"):
+    elif codec not in ("zstd", "auto", "none") and text != SAME:
         raise argparse.ArgumentTypeError(f"{codec!r} is not zstd, zstd:LEVEL, auto or none")
     return name if is_named else None, found
 
@@ -261,7 +283,7 @@ def _build(
     return is_new
 
 
-def _say_result(info: DatasetInfo, was_built: bool, elapsed_s: float, run_name: str | None) -> None:
+def _say_whether_built(info: DatasetInfo, was_built: bool, elapsed_s: float, run_name: str | None) -> None:
     if was_built:
         say(f"Built {info.id} {info.version} in {duration(elapsed_s)}: {contents(info)}.")
     else:
@@ -270,11 +292,10 @@ def _say_result(info: DatasetInfo, was_built: bool, elapsed_s: float, run_name: 
             note("nothing was built; --replace builds it again")
         else:
             note(f"it is what the run {run_name} has built; --replace with another --run builds it again")
-    say(f"Fingerprint, the same on every machine: {info.fingerprint}")
 
 
 @contextlib.contextmanager
-def _show_log_messages() -> Iterator[None]:
+def show_log_messages() -> Iterator[None]:
     """Show the library's log messages, such as where a build continues and how large it will be."""
     logger = logging.getLogger("yogadl")
     handler, level = _Handler(), logger.level
@@ -344,6 +365,7 @@ def add_recompress_arguments(parser: argparse.ArgumentParser) -> None:
     add_key(parser)
     parser.add_argument("new", metavar="NEW", help="the version to build")
     add_codec(parser)
+    parser.add_argument("--replace", action="store_true", help="replace NEW if it is another version")
     add_workers(parser)
     add_storage(parser)
     add_json(parser)
@@ -352,7 +374,8 @@ def add_recompress_arguments(parser: argparse.ArgumentParser) -> None:
 def run_recompress(arguments: argparse.Namespace) -> int:
     """Build a version with the records of another, compressed or not.
 
-    The fingerprint is the same, so cursors stay valid. If NEW is VERSION, the version is replaced.
+    The fingerprint is the same, so cursors stay valid. If NEW is VERSION, the version is replaced; another
+    version that exists is replaced only with --replace.
 
     Example:
       yogadl recompress squares 1 2 --codec zstd -s /data/caches
@@ -360,13 +383,17 @@ def run_recompress(arguments: argparse.Namespace) -> int:
     if arguments.codec is None:
         arguments.refuse("say how: --codec zstd, auto or none, or FIELD=CODEC")
     storage, codec = open_existing(arguments), codec_of(arguments)
+    before = storage.info(arguments.id, arguments.version)
+    key = DatasetKey(arguments.id, arguments.new)
+    is_other = key.version != before.version
+    if is_other and not arguments.replace and storage._backend.catalogue.find(key) is not None:
+        raise ConfigurationError(f"{key} exists: give NEW another name, or replace it with --replace")
     storage.recompress(arguments.id, arguments.version, arguments.new, codec=codec, workers=arguments.workers)
     info = storage.info(arguments.id, arguments.new)
     if arguments.json:
         say_json(storage=storage.location, **info_to_json(info))
     else:
-        before = storage.info(arguments.id, arguments.version).size_bytes
-        say(f"Built {info.id} {info.version}: {contents(info)}, from {size(before)}.")
+        say(f"Built {info.id} {info.version}: {contents(info)}, from {size(before.size_bytes)}.")
     return 0
 
 
@@ -443,6 +470,8 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
 def check_options(arguments: argparse.Namespace) -> bool:
     """Return whether the options are those of a task, after refusing invalid combinations."""
     is_task = arguments.task is not None or arguments.commit
+    if codec_of(arguments) == SAME:
+        arguments.refuse("--codec same is for versions that come from another: append and recompress")
     if arguments.run_name is not None and not is_task:
         arguments.refuse("--run goes with --task or --commit")
     if is_task and arguments.workers > 1:
@@ -470,14 +499,48 @@ def run_task(
     Returns:
         Whether this call published the version; or the partitions that the task has written.
     """
+    return run_share(
+        storage,
+        key,
+        SharedWork(
+            lambda: open_source(function(**values), allow_pickle=arguments.allow_pickle),
+            lambda built: warn_if_stale(built, call.builder.to_json(), set()),
+            call.sha256,
+            call.manifest,
+        ),
+        arguments,
+    )
+
+
+@dataclass(frozen=True)
+class SharedWork:
+    """What the tasks of a build work on.
+
+    Args:
+        open: Returns the source of all records.
+        warn: Warns if a version that exists was built from another source.
+        origin: Returns the hash of the code and values that the source is made from; empty if unknown.
+        describe: Returns what the manifest says of the builder, beside the provenance of the source.
+    """
+
+    open: Callable[[], Source]
+    warn: Callable[[Manifest], None]
+    origin: Callable[[], str] = str
+    describe: Callable[[], dict[str, Any]] = dict
+
+
+def run_share(
+    storage: CacheStorage, key: DatasetKey, work: SharedWork, arguments: argparse.Namespace
+) -> "bool | WrittenPartitions":
+    """Write or publish as `run_task` does, from any source."""
     new_key(key.id, key.version)
     if not arguments.replace:
         published = storage._backend.catalogue.find(key)
         if published is not None:
-            warn_if_stale(published.manifest, call.builder.to_json(), set())
+            work.warn(published.manifest)
             return False
-    origin = call.sha256()
-    data = open_source(function(**values), allow_pickle=arguments.allow_pickle)
+    origin = work.origin()
+    data = work.open()
     build = begin_build(
         storage._backend,
         key,
@@ -489,12 +552,11 @@ def run_task(
         codec=codec_of(arguments),
     )
     if build._all.is_published():  # an earlier commit of this run has published the version
-        warn_if_stale(storage._backend.catalogue.published(key).manifest, call.builder.to_json(), set())
+        work.warn(storage._backend.catalogue.published(key).manifest)
         return False
     if arguments.commit:
-        builder = getattr(data, "provenance", {}) | call.manifest()
-        metadata = options_of(arguments)["metadata"]
-        checked = None if metadata is None else checked_metadata(metadata)
+        builder = getattr(data, "provenance", {}) | work.describe()
+        checked = None if arguments.metadata is None else checked_metadata(dict(arguments.metadata))
         return build._all.commit(builder, replaces=arguments.replace, metadata=checked)
     return _write(build._all, arguments)
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -169,12 +169,7 @@ def open_storage(
         >>> storage.fetch("numbers", "1").gather([2, 0])
         array([3, 1])
     """
-    text: Any = os.fspath(location)  # may be bytes
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise ConfigurationError(
-            f"the location of a storage is a folder's path or a bucket's URL, not {text!r}"
-        )
-    _refuse_mistyped_url(text)
+    text = _checked_location(location)
     policy = LeasePolicy(lease_ttl_s, wait_s)
     if "://" in text:
         if shared:
@@ -187,14 +182,14 @@ def open_storage(
         from yogadl.storage._remote.opener import remote_backend
         from yogadl.storage._remote.requests import Spending
 
-        bucket = _bucket_at(text, options, patience_s, offline=offline)
+        at = partial(_bucket_at, patience_s=patience_s, offline=offline)
+        bucket = at(text, options)
         copies = open_mirror(bucket, mirror, mirror_limit, mirror_fill)
         prices = usual_prices(text) if prices is None else prices
         spending = Spending(max_requests, max_requests_per_s, max_price, prices)
-        own = f"{'/'.join(text.split('/')[:3])}" if not text.startswith("file:") else None
-        places = _foreign_buckets(foreign, patience_s, offline=offline)
-        if own is not None and all(prefix != own for prefix, _ in places):
-            places = (*places, (own, _bucket_at(own, options, patience_s, offline=offline)))
+        # A version may name objects of its own bucket.
+        own = {} if text.startswith("file:") else {"/".join(text.split("/")[:3]): options}
+        places = _foreign_buckets(foreign, at, own)
         backend_of = partial(
             remote_backend, bucket, copies, policy, spending=spending, verify=verify, buckets=places
         )
@@ -208,23 +203,20 @@ def open_storage(
     if not shared:
         bucket_only |= {"wait_s": wait_s}
         bucket_only |= {"lease_ttl_s": None if lease_ttl_s == DEFAULT_TTL_S else lease_ttl_s}
-    refused = [name for name, value in bucket_only.items() if value is not None]
-    if refused:
-        takes = f"shared, mapped{', ' if shared else '; with shared=True: '}lease_ttl_s, wait_s"
-        raise ConfigurationError(f"{', '.join(refused)}: no option of the folder {text}; it takes {takes}")
-    path, places = Path(text), _foreign_buckets(foreign, None, offline=False)
+    _refuse_options(text, bucket_only, shared=shared)
+    places = _foreign_buckets(foreign, partial(_bucket_at, patience_s=None, offline=False), {})
     if shared:
-        return CacheStorage(shared_backend(path, policy, mapped, places))
-    return CacheStorage(local_backend(path, mapped, places))
+        return CacheStorage(shared_backend(Path(text), policy, mapped, places))
+    return CacheStorage(local_backend(Path(text), mapped, places))
 
 
 def _foreign_buckets(
-    foreign: Mapping[str, Mapping[str, Any]] | None, patience_s: float | None, *, offline: bool
+    foreign: Mapping[str, Mapping[str, Any]] | None,
+    at: "Callable[[str, dict[str, Any]], Bucket]",
+    own: Mapping[str, Mapping[str, Any]],
 ) -> "tuple[tuple[str, Bucket], ...]":
     """Return the buckets of foreign files, the longest prefix first."""
-    if foreign is None:
-        return ()
-    given: Any = foreign  # as the caller passed it
+    given: Any = {} if foreign is None else foreign  # as the caller passed it
     if not isinstance(given, Mapping) or not all(
         isinstance(url, str) and "://" in url and isinstance(each, Mapping) for url, each in given.items()
     ):
@@ -232,11 +224,27 @@ def _foreign_buckets(
             "foreign must be a dict of URLs, each with a dict of the options of its bucket, such as "
             f'{{"s3://raw/shards": {{}}}}, not {foreign!r:.200}'
         )
-    found = [
-        (url.rstrip("/"), _bucket_at(url, dict(options), patience_s, offline=offline))
-        for url, options in foreign.items()
-    ]
+    every = {**own, **{url.rstrip("/"): options for url, options in given.items()}}
+    found = [(url, at(url, dict(options))) for url, options in every.items()]
     return tuple(sorted(found, key=lambda each: -len(each[0])))
+
+
+def _refuse_options(folder: str, options: Mapping[str, Any], *, shared: bool) -> None:
+    """Refuse the options that have a value, which are not for folders."""
+    refused = [name for name, value in options.items() if value is not None]
+    if refused:
+        takes = f"shared, mapped, foreign{', ' if shared else '; with shared=True: '}lease_ttl_s, wait_s"
+        raise ConfigurationError(f"{', '.join(refused)}: no option of the folder {folder}; it takes {takes}")
+
+
+def _checked_location(location: str | os.PathLike[str]) -> str:
+    text: Any = os.fspath(location)  # may be bytes
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigurationError(
+            f"the location of a storage is a folder's path or a bucket's URL, not {text!r}"
+        )
+    _refuse_mistyped_url(text)
+    return text
 
 
 def _refuse_mistyped_url(location: str) -> None:

@@ -23,7 +23,7 @@ from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._builds.publish import clear_attempt, pin_parts, read_published
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
-from yogadl.storage._catalogue.parts import open_table, part_files
+from yogadl.storage._catalogue.parts import open_table, part_files, read_dictionary
 from yogadl.storage._catalogue.selections import missing_selections
 from yogadl.storage._files.folder import translated
 from yogadl.storage._files.root import MAX_READ_BYTES, Root
@@ -236,7 +236,8 @@ class _CopiedFiles:
     def missing(self, named: set[str] | None) -> list[_File]:
         """Return the files to copy, indexes first; of several equal files only one.
 
-        These are the files that the target lacks. A file that it has, but that none of its manifests names,
+        These are the files that the target lacks, or has with another size; of a dictionary, with another
+        hash. A file that it has, but that none of its manifests names,
         is protected from prunes for a day; if that fails, it is copied as well.
 
         Args:
@@ -244,7 +245,7 @@ class _CopiedFiles:
                 if a manifest names all files of the version.
         """
         root, table, dataset_id = self.target, self.table, self.key.id
-        source_names = {entry.name for entry in self.source.entries(f"{dataset_id}/parts")}
+        source_sizes = {entry.name: entry.size_bytes for entry in self.source.entries(f"{dataset_id}/parts")}
         target_sizes = {entry.name: entry.size_bytes for entry in root.entries(f"{dataset_id}/parts")}
         indexes, parts = {}, {}
         rows = zip(table.sha256, table.index_sha256, table.size_bytes.tolist(), strict=True)
@@ -256,15 +257,25 @@ class _CopiedFiles:
                 parts[part] = _File(part, part, sha256, size_bytes)
             index, old_index = _names.indexes(dataset_id, sha256, index_sha256)
             is_named = named is None or index in named
-            is_there = index in target_sizes or (is_named and old_index in target_sizes)
+            source_name = old_index if index not in source_sizes and old_index in source_sizes else index
+            found_bytes = target_sizes.get(index, target_sizes.get(old_index) if is_named else None)
+            is_there = found_bytes is not None and found_bytes == source_sizes.get(source_name, found_bytes)
             if not is_there or not (is_named or root.keep(index)):
-                source_name = old_index if index not in source_names and old_index in source_names else index
                 indexes[index] = _File(index, source_name, index_sha256, None)
         for sha256 in table.dictionaries:
             name = _names.dictionary(dataset_id, sha256)
-            if name not in target_sizes or not (named is None or name in named or root.keep(name)):
+            is_there = name in target_sizes and self._has_dictionary(sha256)
+            if not is_there or not (named is None or name in named or root.keep(name)):
                 indexes[name] = _File(name, name, sha256, None)
         return [*indexes.values(), *parts.values()]
+
+    def _has_dictionary(self, sha256: str) -> bool:
+        """Return whether the target has a dictionary undamaged; dictionaries are small."""
+        try:
+            read_dictionary(self.target, self.key.id, sha256)
+        except CacheFormatError:
+            return False
+        return True
 
     def copy(self, files: list[_File], exclusion: BuildExclusion, progress: Received | None) -> None:
         """Copy files, starting them in this order; stop if another builder takes over."""

@@ -13,6 +13,9 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
+from yogadl._format.codec import RAW
+from yogadl._format.foreign import FOREIGN
+from yogadl._format.manifest import Manifest
 from yogadl.storage._catalogue.backend import Backend
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ class DatasetInfo:
     builder: dict[str, Any]
     earlier: tuple[Earlier, ...] = ()  # the versions that it begins with, the oldest first
     metadata: dict[str, Any] | None = None  # what the user keeps with the version; {} if nothing
+    is_adopted: bool = False  # whether values lie in foreign files: see `CacheStorage.adopt`
 
 
 @frozen
@@ -128,29 +132,44 @@ class ReadingStorage:
             builder=manifest.builder,
             earlier=manifest.earlier,
             metadata=manifest.metadata,
+            is_adopted=manifest.container == FOREIGN,
         )
 
     def field_sizes(self, dataset_id: str, dataset_version: str) -> dict[str, FieldSizes]:
         """Return the codec of each field, by name, its bytes as stored and the bytes of its values.
 
         A field has a codec if some of its parts have one. In the files, a value that varies also takes an
-        entry of 12 bytes and more, which says where it lies.
+        entry of 12 bytes and more, which says where it lies. Dictionaries are not counted. Fields of one
+        name, such as those of ``{"a/b": ..., "a": {"b": ...}}``, are added up.
 
         Raises:
             DatasetNotFoundError: if the version does not exist.
             CacheFormatError: if its part table is damaged.
         """
+        _key, published = self._backend.catalogue.named(DatasetKey(dataset_id, dataset_version))
+        found: dict[str, FieldSizes] = {}
+        fields = published.manifest.spec.fields
+        for field, one in zip(fields, self._sizes_in_order(published.manifest), strict=True):
+            before = found.get(field.name, FieldSizes(RAW, 0, 0))
+            found[field.name] = FieldSizes(
+                before.codec if one.codec == RAW else one.codec,
+                before.stored_bytes + one.stored_bytes,
+                before.raw_bytes + one.raw_bytes,
+            )
+        return found
+
+    def _sizes_in_order(self, manifest: Manifest) -> list[FieldSizes]:
+        """Return the sizes of each field, in the order of the fields, whose names may be equal."""
         from yogadl.storage._catalogue.parts import open_table
 
-        _key, published = self._backend.catalogue.named(DatasetKey(dataset_id, dataset_version))
-        table = open_table(self._backend.root, published.manifest)
-        counts, fields = np.diff(table.first_record), published.manifest.spec.fields
+        table = open_table(self._backend.root, manifest)
         if not len(table):
-            return {field.name: FieldSizes("raw", 0, 0) for field in fields}
-        return {
-            field.name: FieldSizes(codec, *stored.sizes(counts))
-            for field, codec, stored in zip(fields, table.codecs, table.fields, strict=True)
-        }
+            return [FieldSizes(RAW, 0, 0) for _ in manifest.spec.fields]
+        counts = np.diff(table.first_record)
+        return [
+            FieldSizes(codec, *stored.sizes(counts))
+            for codec, stored in zip(table.codecs, table.fields, strict=True)
+        ]
 
     def verify(
         self, dataset_id: str, dataset_version: str, *, progress: Callable[[int, int], None] | None = None
@@ -192,11 +211,12 @@ class ReadingStorage:
         Raises:
             DatasetNotFoundError: if one of the versions does not exist.
         """
-        from yogadl.storage._catalogue.log import explain
+        from yogadl.storage._catalogue.log import explain, foreign_files
 
         keys = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, other_version)
-        first, second = (self._backend.catalogue.named(key)[1].manifest for key in keys)
-        return explain(first, second)
+        catalogue = self._backend.catalogue
+        first, second = (catalogue.named(key)[1].manifest for key in keys)
+        return explain(first, second, {each.key: foreign_files(catalogue, each) for each in (first, second)})
 
     def export(
         self,

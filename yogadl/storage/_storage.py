@@ -195,7 +195,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             allow_pickle: Whether objects without a stored form may be pickled.
             progress: Whether to show a progress bar; ``None``: only on a terminal; or a function to call.
             check_space: Whether to refuse, before anything is read, a build that certainly needs more space
-                than the disk has: of arrays, tables and other sources with known length and shapes.
+                than the disk has: of arrays, tables and other sources with known length and shapes, of which
+                fields with a codec are not counted.
             metadata: Facts to keep with the version, as plain JSON of at most 64 KiB, such as the names of
                 classes: `RecordsRef.metadata` returns them. They are not part of the fingerprint.
             on_error: "skip": records that raise an error while they are read are left out, of an object with
@@ -256,7 +257,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             metadata: As for `submit`; if not given, the new version has that of the other version.
             on_error: As for `submit`.
             codec: As for `submit`, for the new records; ``"same"``: the fields that the other version has
-                compressed.
+                compressed, as it was built.
 
         Raises:
             DatasetNotFoundError: if the base version does not exist.
@@ -303,7 +304,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             part_bytes: As for `submit`.
             progress: As for `submit`.
             check_space: As for `submit`.
-            codec: As for `submit`; ``"same"``: the fields that the other version has compressed.
+            codec: As for `submit`; ``"same"``: the fields that the other version has compressed, as it was
+                built.
 
         Raises:
             DatasetNotFoundError: if the base version does not exist.
@@ -323,7 +325,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         dataset_version: str,
         new_version: str,
         *,
-        codec: "Codec",
+        codec: "Codec | Literal['same']",
         workers: int = 0,
         engine: "Executor | str | None" = None,
         progress: "bool | Progress | None" = None,
@@ -337,7 +339,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             dataset_version: The version that has the records, or a tag.
             new_version: The version to build; if it is `dataset_version`, that version is replaced
                 atomically.
-            codec: As for `submit`.
+            codec: As for `compact`.
             workers: As for `submit`.
             engine: As for `submit`.
             progress: As for `submit`.
@@ -444,8 +446,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             Whether anything has changed; if not, no version is built.
 
         Raises:
-            ConfigurationError: if the version, or a part of it, was not adopted; or its values are so small
-                that all were copied.
+            ConfigurationError: if the version was not adopted, or has records of another source, or values so
+                small that all were copied.
         """
         from yogadl.storage._builds.adopted import refresh
         from yogadl.storage._builds.options import BuildOptions

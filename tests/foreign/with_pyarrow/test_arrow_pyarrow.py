@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from indexed_files import WINDOWS, fuzz, reader_of, records_of, refusal
+from inside import Arrow
 from pyarrow import feather
 
 from yogadl import Leaf
-from yogadl._foreign.arrow import Arrow
 from yogadl.errors import ConfigurationError
 
 

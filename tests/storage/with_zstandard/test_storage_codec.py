@@ -421,3 +421,84 @@ def test_the_table_of_the_page_is_that_of_the_benchmarks():
         found[name] = cells
     assert len(found) >= 9
     assert found == measured
+
+
+def test_the_sizes_of_fields_of_one_name_are_added_up(storage):
+    made = [{"a/b": "a text of some length " * 9, "a": {"b": n}} for n in range(100)]
+    storage.submit(made, "d", "1", codec="zstd")
+    storage.submit([{"a/b": n, "a": {"b": one["a/b"]}} for n, one in enumerate(made)], "d", "2", codec="zstd")
+    for version in "12":
+        sizes = storage.field_sizes("d", version)
+        assert list(sizes) == ["a/b"]
+        assert sizes["a/b"].codec == "zstd"
+        assert sizes["a/b"].raw_bytes == 100 * (8 + len(made[0]["a/b"]))
+
+
+def recorded(storage, version):
+    return storage.info("d", version).builder.get("codec")
+
+
+SLOW = {"level": 9, "dictionary": False}
+SLOW_TEXT = {"text": yogadl.Zstd(level=9, dictionary=False), "bytes": "auto", "label": None}
+
+
+@pytest.mark.parametrize("codec", [SLOW_TEXT, yogadl.Zstd(level=9, dictionary=False)], ids=["fields", "all"])
+@pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=str)
+def test_same_is_the_level_and_the_dictionary_of_the_version_before(storage, codec, options):
+    made = alike(1000)
+    codec = {"text": codec["text"]} if isinstance(codec, dict) else codec
+    storage.submit(made, "d", "1", codec=codec, **options)
+    assert recorded(storage, "1") == ({"text": SLOW} if isinstance(codec, dict) else SLOW)
+    storage.append(made, "d", "2", base_version="1", **options)
+    storage.compact("d", "3", base_version="1", **options)
+    storage.recompress("d", "2", "4", codec="same", **options)
+    for version in "234":
+        assert recorded(storage, version) == {"text": SLOW}
+    assert not dictionaries(storage)
+    sizes = [storage.field_sizes("d", version)["text"].stored_bytes for version in "13"]
+    assert abs(sizes[1] - sizes[0]) < 0.01 * sizes[0]
+    storage.compact("d", "5", base_version="1", codec=None)
+    assert recorded(storage, "5") is None
+
+
+def test_tasks_record_the_codec(storage):
+    build = storage.begin("d", "1", source=records(0, 30), partitions=2, codec=SLOW_TEXT)
+    for partition in range(2):
+        build.write(partition)
+    build.commit()
+    assert recorded(storage, "1") == {"text": SLOW, "bytes": "auto", "label": None}
+    storage.append(records(30, 60), "d", "2", base_version="1")
+    assert recorded(storage, "2") == {"text": SLOW, "bytes": "auto"}
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["gzip", 3, [], {}, {"text": "gzip"}, {"level": 99, "dictionary": True}, {"text": {"level": 9}}],
+)
+def test_a_codec_that_is_not_known_is_that_of_an_old_version(storage, written):
+    storage.submit(records(0, 30), "d", "1", codec={"text": "zstd"})
+    path = Path(storage.location, "d/versions/1.json")
+    document = json.loads(path.read_text())
+    document["builder"]["codec"] = written
+    path.write_text(json.dumps(document))
+    storage.append(records(30, 60), "d", "2", base_version="1")
+    assert recorded(storage, "2") == {"text": "zstd"}
+    assert storage.explain("d", "1", "2").notes
+
+
+def test_fields_may_have_the_names_of_options(storage):
+    made = [{"level": text(n, 50), "dictionary": text(n, 50)} for n in range(50)]
+    storage.submit(made, "d", "1", codec={"level": yogadl.Zstd(level=9), "dictionary": "zstd"})
+    storage.append(made, "d", "2", base_version="1")
+    assert recorded(storage, "2") == {"level": {"level": 9, "dictionary": True}, "dictionary": "zstd"}
+
+
+def test_a_difference_of_codecs_is_a_note(storage):
+    made = alike(100)
+    storage.submit(made, "d", "1")
+    storage.submit(made, "d", "2", codec={"text": yogadl.Zstd(level=9), "n": None})
+    storage.recompress("d", "2", "3", codec=yogadl.Zstd(dictionary=False))
+    assert "codec: none -> n=none, text=zstd:9" in storage.explain("d", "1", "2").notes
+    assert "codec: n=none, text=zstd:9 -> zstd:3 without dictionary" in storage.explain("d", "2", "3").notes
+    assert not any("codec" in note for note in storage.explain("d", "3", "3").notes)
+    assert "codec: none -> n=none, text=zstd:9" in storage.log("d").versions[1].explanation.notes

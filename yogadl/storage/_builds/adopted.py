@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from yogadl._core.key import DatasetKey
+from yogadl._core.leaf import Leaf
 from yogadl._core.spec import Spec
-from yogadl._foreign.blocks import Columns, columns_of
-from yogadl._foreign.file_reader import Format
+from yogadl._foreign.file_reader import Columns, Format, columns_of, joined_batches
+from yogadl._foreign.mds import shards_of
 from yogadl._format.foreign import ForeignFile
-from yogadl._format.manifest import Manifest
+from yogadl._format.manifest import ADOPTED, Manifest
 from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -44,7 +45,6 @@ _LEAST_GROUP_BYTES: Final = 64 * 2**20
 _MOST_GROUP_BYTES: Final = 2**30
 _LEAST_UNREAD_FILES: Final = 256  # of a group whose files are not read
 _SMALL_FILE_BYTES: Final = 2**16  # of a file that may have no records, such as an empty tar
-_ADOPTED: Final = "adopted"  # the entry in the manifest's description of the builder
 
 
 class AdoptedSource(PartitionedSource):
@@ -125,16 +125,17 @@ class _Group(Partition):
         """Open the files; ``None`` if they have no records."""
         columns = self._columns()
         first = next(columns, None)
-        return None if first is None else _Located(self.spec, itertools.chain([first], columns))
+        return None if first is None else _GroupRecords(self.spec, itertools.chain([first], columns))
 
     def _columns(self) -> Iterator[Columns]:
         for file in self._files:
             reader = self._stores.reader(file, is_read=self._is_read)
-            for batch in self._format.batches(reader):
+            batches = self._format.batches(reader)
+            for batch in batches if self._is_read else joined_batches(batches):
                 yield from columns_of(batch, self.spec, reader, is_read=self._is_read)
 
 
-class _Located:
+class _GroupRecords:
     """Records that are given once, as a source."""
 
     length = None
@@ -198,14 +199,18 @@ def source_of(backend: Backend, paths: Any, format: str, is_read: bool, **terms:
     patterns = checked_paths(paths)
     made = format_named(format, is_read=is_read, **terms)
     files = _listed(stores, patterns, made)
+    return _source(stores, made, files, is_read, {ADOPTED: entry_of(patterns, format, is_read, **terms)})
+
+
+def entry_of(paths: Any, format: str, is_read: bool, **terms: Any) -> dict[str, Any]:
+    """Return what the manifest of a version says of how its files were adopted.
+
+    Raises:
+        ConfigurationError: if the paths are none.
+    """
     said = {name: value for name, value in terms.items() if value is not None}
-    provenance = {_ADOPTED: {"paths": patterns, "format": format, "read": is_read, "options": _plain(said)}}
-    return _source(stores, made, files, is_read, provenance)
-
-
-def _plain(options: dict[str, Any]) -> Any:
-    """Return options as JSON can hold them."""
-    return json.loads(json.dumps(options, default=lambda leaf: leaf.to_json()))
+    options = json.loads(json.dumps(said, default=lambda leaf: leaf.to_json()))
+    return {"paths": checked_paths(paths), "format": format, "read": is_read, "options": options}
 
 
 def checked_paths(paths: Any) -> list[str]:
@@ -249,12 +254,11 @@ def _of_index(stores: ForeignStores, pattern: str, format: Format) -> list[Forei
     found = stores.look_up(index if "://" in index else os.path.realpath(index))
     if found is None:
         return []
-    listed: Any = format
     content = bytes(stores.reader(found, is_read=True).read(0, found.size_bytes))
     folder = found.address.rpartition("/")[0]
     known = {file.address: file for file in stores.listed(f"{folder}/", format.matches)}
     files = []
-    for shard, size_bytes in listed.shards_of(content):
+    for shard, size_bytes in shards_of(content):
         file = known.get(f"{folder}/{shard}")
         if file is None or file.size_bytes != size_bytes:
             state = "is missing" if file is None else f"has {file.size_bytes} bytes, not {size_bytes}"
@@ -299,7 +303,7 @@ def _adopted_entry(manifest: Manifest) -> dict[str, Any]:
     Raises:
         ConfigurationError: if it was not adopted.
     """
-    entry = manifest.builder.get(_ADOPTED)
+    entry = manifest.builder.get(ADOPTED)
     if not isinstance(entry, dict):
         raise ConfigurationError(
             f"{manifest.key} was not adopted from foreign files, so there is nothing to refresh it from"
@@ -320,15 +324,15 @@ def _added(
                 f"{base} has the records of {file.address} already: name only other files; or make a version "
                 "of all files as they are now: storage.refresh"
             )
-    entry = manifest.builder.get(_ADOPTED)
+    entry = manifest.builder.get(ADOPTED)
     if isinstance(entry, dict):
-        own = source.provenance[_ADOPTED]
+        own = source.provenance[ADOPTED]
         if {**entry, "paths": 0} != {**own, "paths": 0}:
             raise ConfigurationError(
                 f"{base} was adopted with {_described(entry)}, these files are with {_described(own)}: give "
                 "the same, or adopt all files together"
             )
-        source.provenance[_ADOPTED] = {**own, "paths": [*entry["paths"], *own["paths"]]}
+        source.provenance[ADOPTED] = {**own, "paths": [*entry["paths"], *own["paths"]]}
     return source
 
 
@@ -345,7 +349,8 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
     stores: ForeignStores = backend.catalogue.opener.foreign
     is_read = bool(entry["read"])
     made = format_named(entry["format"], is_read=is_read, **_options_of(entry))
-    receipts = _adopted_receipts(backend, manifest)
+    receipts = receipts_of(backend, manifest)
+    _require_foreign(receipts, manifest.key)
     before, files = files_of(receipts), _listed(stores, checked_paths(entry["paths"]), made)
     if files == before:
         return False
@@ -365,6 +370,7 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
 
     def content(built: list[Receipt]) -> Content:
         every = [receipt for run in kept for receipt in run] + built
+        _require_foreign(every, base)
         every.sort(key=lambda receipt: places[receipt.part.index.foreign[0]])
         found = content_of(every)
         earlier = earlier_of(manifest) if continues else ()
@@ -374,7 +380,7 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
         # No group has files from both sides of one whose part is kept.
         runs = itertools.groupby(enumerate(new), lambda each: places[each[1]] - each[0])
         grouped = [group for _, run in runs for group in _grouped([file for _, file in run], is_read)]
-        provenance = {_ADOPTED: entry}
+        provenance = {ADOPTED: entry}
         source = AdoptedSource(stores, made, grouped, is_read=is_read, provenance=provenance)
         return PlannedBuild(source, content=content)
 
@@ -382,22 +388,20 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
     return True
 
 
-def _adopted_receipts(backend: Backend, manifest: Manifest) -> list[Receipt]:
-    """Return the receipt of each part of a version, all of which have foreign files.
+def _require_foreign(receipts: Iterable[Receipt], key: DatasetKey) -> None:
+    """Refuse to refresh a version with a part without foreign files: nobody knows what it was made of.
 
     Raises:
-        ConfigurationError: if a part has none, so that nobody knows what it was made of.
+        ConfigurationError: if there is such a part.
     """
-    receipts = receipts_of(backend, manifest)
     for receipt in receipts:
         if not receipt.part.index.foreign:
             first = receipt.first_record
             raise ConfigurationError(
-                f"{manifest.key}: records {first} to {first + receipt.part.index.records - 1} have no values "
-                "in foreign files: they come from a base version that was not adopted, or are so small that "
+                f"{key}: records {first} to {first + receipt.part.index.records - 1} have no values in "
+                "foreign files: they come from a base version that was not adopted, or are so small that "
                 "they were copied. Such a version can't be refreshed: adopt the files again"
             )
-    return receipts
 
 
 def _with_records(
@@ -426,9 +430,22 @@ def _with_records(
 
 
 def _options_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+    options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in entry["options"].items()
     }
+    features = options.get("features")
+    if isinstance(features, dict):
+        options["features"] = {name: _feature_of(each) for name, each in features.items()}
+    return options
+
+
+def _feature_of(described: Any) -> Any:
+    """Return a feature as a caller describes it; JSON has made a list of a pair, and a dict of a leaf."""
+    if isinstance(described, dict):
+        return Leaf.from_json(described)
+    if isinstance(described, list) and len(described) == 2 and isinstance(described[1], list):
+        return described[0], tuple(described[1])
+    return described
 
 
 def files_of(receipts: Iterable[Receipt]) -> list[ForeignFile]:

@@ -29,7 +29,6 @@ from yogadl._views.functions import with_found_spec
 from yogadl.errors import ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._builds.build import PlannedBuild, describe_machine, digest_replaced
-from yogadl.storage._builds.dictionaries import Dictionaries
 from yogadl.storage._builds.executors import ENGINES, write_all, write_by_source
 from yogadl.storage._builds.left_out import LeftOut, all_left_out, refuse_other_metadata, with_metadata
 from yogadl.storage._builds.options import BuildOptions
@@ -278,9 +277,9 @@ def _build(
     with reporting_loss(exclusion), showing_progress(options.progress, f"building {key}") as show:
         build = _partitions(backend, key, source, options, part_bytes, sha256, token)
         if options.check_space:
-            _check_space(backend.root, key, source, build.folder)
-        if build.run and not options.is_skipping:  # else the only writer does it
-            Dictionaries(backend.root, key, build.folder).train_ahead(source, options.codec)
+            _check_space(backend.root, key, source, build.folder, options.codec)
+        if build.run:  # else the only writer does it
+            build.train_dictionaries(source)
         # The log shows the progress, if nothing else does.
         log_level = logging.WARNING if must_log(options.progress) else logging.INFO
         if not build.run:
@@ -309,8 +308,6 @@ def _build(
                 key, left_out.count, source.length, first["index"], first["reason"],
             )  # fmt: skip
         content = with_metadata(planned.content(receipts), options.metadata, source, key, left_out)
-        if not left_out.count:
-            content = content.with_aliases(getattr(source, "fingerprints", ()))
         builder = machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
         build.publish(content, builder, exclusion, replaces=replaces, aside=aside)
 
@@ -403,19 +400,20 @@ def _origin_of(source: Source, sha256: Callable[[], str]) -> str:
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
-def _check_space(root: Root, key: DatasetKey, source: Source, folder: str) -> None:
+def _check_space(root: Root, key: DatasetKey, source: Source, folder: str, codec: Codec) -> None:
     """Refuse to build a version that certainly needs more space than the disk has.
 
-    Only sizes that a source states before its records are read are certain. The sizes of the first records
-    are no measure, because the first records may be by far the largest.
+    Only sizes that a source states before its records are read are certain, of fields that are not
+    compressed. The sizes of the first records are no measure: these may be by far the largest.
 
     Raises:
         StorageError: if the version does not fit.
     """
     if source.length is None or not root.promises.renames or not getattr(source, "has_final_spec", False):
         return
-    record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
-    least_bytes = source.length * record_bytes
+    codecs = codecs_of(codec, [field.name for field in source.spec.fields])
+    leaves = [field.leaf for field, one in zip(source.spec.fields, codecs, strict=True) if one is None]
+    least_bytes = source.length * sum(leaf.row_bytes for leaf in leaves if leaf.is_fixed)
     with root.workplace(folder) as work:
         free_bytes = shutil.disk_usage(work).free
     if least_bytes <= free_bytes:
@@ -487,6 +485,10 @@ class _RangeShares:
     @property
     def count(self) -> int:
         return len(self._bounds) - 1
+
+    @property
+    def whole(self) -> Source:
+        return self._source
 
     def __getitem__(self, number: int) -> "_RangeShare":
         return _RangeShare(self._source, self._bounds[number], self._bounds[number + 1])
@@ -562,6 +564,8 @@ class _RangeShare:
 
 class _PartitionShares:
     """The shares of a source in partitions."""
+
+    whole = None
 
     def __init__(self, source: PartitionedSource) -> None:
         self._source = source

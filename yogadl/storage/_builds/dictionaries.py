@@ -1,11 +1,12 @@
 """Find the dictionaries that all writers of a build share, and train them on records from everywhere."""
 
-from collections.abc import Callable, Mapping
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from yogadl._core.key import DatasetKey
-from yogadl._core.leaf import BadValueError
 from yogadl._format.codec import MAX_DICTIONARY_BYTES, Codec, codecs_of, name_of, trained, zstd_of
 from yogadl._format.columns import StoredColumn, as_heap, joined, stored_column
 from yogadl._format.writer import SAMPLE_BYTES
@@ -15,9 +16,16 @@ from yogadl.storage import _names
 from yogadl.storage._builds.receipts import DICTIONARY, ending_before
 from yogadl.storage._files.root import Root
 
+_log = logging.getLogger("yogadl")
+
 # A source that can be read from anywhere is sampled at this many places: records near each other are alike.
 _PLACES: Final = 32
+_VISITED: Final = [
+    13 * place % _PLACES for place in range(_PLACES)
+]  # the first few, too, are from everywhere
 _FIRST_RECORDS: Final = 32  # of the first place, which tell how large records are
+_SAMPLE_S: Final = 5.0  # the records of a sample are read again for the build, and may take time
+_LEAST_RECORDS: Final = 64  # `trained` returns no dictionary for fewer
 
 
 @dataclass(frozen=True)
@@ -46,9 +54,16 @@ class Dictionaries:
             self.root.write(_names.dictionary(self.key.id, name_of(found)), found)
         return found
 
-    def train_ahead(self, source: Any, codec: Codec) -> None:  # a source, or what only yields partitions
-        """Train the dictionaries on records from everywhere in a source, if it can be read so for little."""
-        if codec is None or not _can_be_sampled(source):
+    # `source` may also be what only yields partitions.
+    def train_ahead(self, source: Any, codec: Codec, *, reads_twice: bool = False) -> None:
+        """Train the dictionaries on records from everywhere in a source, if it can be read so.
+
+        Args:
+            source: The source.
+            codec: How values are compressed.
+            reads_twice: Whether records that take time may be read for this, and again for the build.
+        """
+        if codec is None or not _can_be_sampled(source, reads_twice):
             return
         fields = source.spec.fields
         how = dict(enumerate(codecs_of(codec, [field.name for field in fields])))
@@ -69,33 +84,54 @@ class Dictionaries:
         return self.root.size(self._note(number)) is None
 
 
-def _can_be_sampled(source: Any) -> bool:
-    """Return whether records in the middle of a source cost no more than the first ones, and are there."""
-    is_cheap = not getattr(source, "is_costly", False) and not hasattr(source, "write_partitions")
-    is_other = isinstance(source, PartitionedSource | Resumable)
-    return is_cheap and not is_other and bool(source.can_start_anywhere) and source.length is not None
+def _can_be_sampled(source: Any, reads_twice: bool) -> bool:
+    """Return whether records in the middle of a source are there, and may be read for this."""
+    is_readable = reads_twice or not getattr(source, "is_costly", False)
+    is_other = isinstance(source, PartitionedSource | Resumable) or hasattr(source, "write_partitions")
+    return is_readable and not is_other and bool(source.can_start_anywhere) and source.length is not None
 
 
 def _sample(source: Source, fields: Mapping[int, Any]) -> dict[int, StoredColumn]:
-    """Return some values of each of these fields; none if the source is small, or can't be stored."""
+    """Return some values of each of these fields; none if only few records can be read in the time."""
     assert source.length is not None
     found: dict[int, list[StoredColumn]] = {number: [] for number in fields}
-    step = source.length // _PLACES
-    count = min(step, _FIRST_RECORDS)
-    for start in range(0, step * _PLACES, step) if step else ():
-        taken = 0
-        for columns in ending_before(source, start + count).chunks(start):
-            left = count - taken
-            try:
-                for number in fields:
-                    leaf = source.spec.fields[number].leaf
-                    found[number].append(stored_column(leaf, columns[number][:left]))
-            except BadValueError:  # the writer says which record it is
-                return {}
-            taken += len(columns[0])
-            if taken >= count:
-                break
-        if not start:  # how many there may be at each place
-            size_bytes = sum(column.size_bytes for columns in found.values() for column in columns)
-            count = max(1, min(step, SAMPLE_BYTES // _PLACES * count // max(1, size_bytes)))
+    bounds = [source.length * place // _PLACES for place in range(_PLACES + 1)]
+    end_s = time.monotonic() + _SAMPLE_S
+    count = 1 if getattr(source, "is_costly", False) else _FIRST_RECORDS
+    records = size_bytes = 0
+    for done, place in enumerate(_VISITED, 1):
+        started_s = time.monotonic()
+        first = records
+        try:
+            for columns in _read(
+                source, fields, bounds[place], min(bounds[place + 1], bounds[place] + count)
+            ):
+                records += len(columns[0])
+                for column, of_field in zip(columns, found.values(), strict=True):
+                    of_field.append(column)
+                    size_bytes += column.size_bytes
+                if time.monotonic() > end_s or size_bytes >= SAMPLE_BYTES:
+                    break
+        except Exception as error:  # noqa: BLE001  (a user's code may raise anything; the build raises it again)
+            _log.debug("yogadl: record %d and later ones are no sample: %s", bounds[place], error)
+        left, now_s = _PLACES - done, time.monotonic()
+        if not left or now_s > end_s or size_bytes >= SAMPLE_BYTES:
+            break
+        if records > first:  # how many there may be at each of the others
+            seconds_each = max(1e-9, (now_s - started_s) / (records - first))
+            count = (SAMPLE_BYTES - size_bytes) // left * records // max(1, size_bytes)
+            count = max(1, min(count, int((end_s - now_s) / left / seconds_each)))
+    if records < min(_LEAST_RECORDS, source.length):
+        return {}
     return {number: joined(columns) for number, columns in found.items() if columns}
+
+
+def _read(source: Source, fields: Iterable[int], first: int, end: int) -> Iterator[list[StoredColumn]]:
+    """Yield the columns of these fields of the records from `first` to `end`."""
+    left = end - first
+    for columns in ending_before(source, end).chunks(first) if left else ():
+        leaves = source.spec.fields
+        yield [stored_column(leaves[number].leaf, columns[number][:left]) for number in fields]
+        left -= len(columns[0])
+        if left <= 0:
+            break

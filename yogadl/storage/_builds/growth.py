@@ -21,10 +21,10 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.leaf import BYTES, OBJECT, Leaf
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import DictNode, Spec
-from yogadl._format.codec import RAW, Codec
+from yogadl._format.codec import RAW, ZSTD, Codec, recorded_codecs
 from yogadl._format.columns import stored_column
 from yogadl._format.layout import SealedPart
-from yogadl._format.manifest import MOST_EARLIER, Manifest
+from yogadl._format.manifest import CODEC, MOST_EARLIER, Manifest
 from yogadl._format.reader import Reader
 from yogadl._provenance.builder import Call
 from yogadl._sources.sources import NO_RECORDS, Source
@@ -43,7 +43,7 @@ from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
 from yogadl.storage._catalogue.cached import Published
 from yogadl.storage._catalogue.catalogue import Catalogue
-from yogadl.storage._catalogue.parts import open_table, read_index
+from yogadl.storage._catalogue.parts import open_table, read_dictionary, read_index
 from yogadl.storage._files.root import Root
 
 _log = logging.getLogger("yogadl")
@@ -112,9 +112,10 @@ def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callabl
 
 
 def _codec_of(manifest: Manifest) -> Codec:
-    """Return a codec for the fields that a version has compressed."""
+    """Return a codec for the fields that a version has compressed: that of its build, if known."""
     pairs = zip(manifest.spec.fields, manifest.codecs, strict=True)
-    return {field.name: codec for field, codec in pairs if codec != RAW}
+    names = [field.name for field, codec in pairs if codec != RAW]
+    return dict.fromkeys(names, ZSTD) | recorded_codecs(manifest.builder.get(CODEC), names)
 
 
 def earlier_of(base: Manifest) -> tuple[Earlier, ...]:
@@ -202,6 +203,8 @@ def receipts_of(backend: Backend, manifest: Manifest) -> list[Receipt]:
         CacheFormatError: if a file of the version is missing or damaged.
     """
     table = open_table(backend.root, manifest)
+    for sha256 in table.dictionaries:
+        read_dictionary(backend.root, manifest.key.id, sha256)
     first = table.first_record.tolist()
     read = partial(read_index, backend.root, manifest.key, table)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -336,7 +339,7 @@ class _Stored:
 
 
 def _without_machine(builder: dict[str, Any]) -> dict[str, Any]:
-    machine_entries = describe_machine().keys() | {"lease_epoch"}
+    machine_entries = describe_machine().keys() | {"lease_epoch", CODEC}
     return {name: value for name, value in builder.items() if name not in machine_entries}
 
 

@@ -111,7 +111,7 @@ def with_metadata(
     key: DatasetKey | None = None,
     left_out: LeftOut | None = None,
 ) -> Content:
-    """Return the content with the metadata of this build.
+    """Return the content with the metadata of this build, and the fingerprints of the source.
 
     Args:
         content: The content, perhaps with the metadata of a base.
@@ -120,6 +120,8 @@ def with_metadata(
         key: The version.
         left_out: The records that this build left out.
     """
+    if left_out is None or not left_out.count:  # else the records are not those of the source
+        content = content.with_aliases(getattr(source, "fingerprints", ()))
     base = content.metadata
     metadata = getattr(source, "metadata", {}) | (base if given is None else given)
     listed = LeftOut.of(base.get(LEFT_OUT))

@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 from yogadl._core.key import DatasetKey
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
-from yogadl._format.codec import Codec
-from yogadl._format.manifest import LEFT_OUT
+from yogadl._format.codec import Codec, described
+from yogadl._format.manifest import CODEC, LEFT_OUT
 from yogadl._sources.partitioned import Partition
 from yogadl._sources.sources import Source, open_if_any
 from yogadl.errors import (
@@ -30,6 +30,7 @@ from yogadl.errors import (
 )
 from yogadl.storage import _names
 from yogadl.storage._builds.build import Build, content_of, describe_machine, require_like
+from yogadl.storage._builds.dictionaries import Dictionaries
 from yogadl.storage._builds.left_out import LeftOut, readable, refuse_other_metadata, with_metadata
 from yogadl.storage._builds.publish import Content, clear_attempt, publish, put_aside
 from yogadl.storage._builds.receipts import Receipt, WrittenParts, have_same_records
@@ -61,6 +62,10 @@ class Shares(Protocol):
     @property
     def count(self) -> int:
         """The number of shares."""
+
+    @property
+    def whole(self) -> Source | None:
+        """The source that they were cut from, if all of it can be read here."""
 
     def __getitem__(self, number: int) -> Share:
         """Return one share."""
@@ -178,6 +183,8 @@ class Partitions:
             self.backend.root.remove(self._receipt_name(partition))
         try:
             stamp = share.stamp  # before the share is opened, so that a change during the read is detected
+            if self.is_by_tasks and self.shares is not None:
+                self.train_dictionaries(self.shares.whole)
             return self.write(partition, share.source(), stamp, part_bytes, progress, replaces=is_other)
         except Exception as error:
             error.add_note(f"in {self.described(partition, share)}")
@@ -247,6 +254,12 @@ class Partitions:
             # Removed last: until the partition has a receipt, the receipts there alone name its parts.
             root.remove_folder(folder)
         return receipts
+
+    def train_dictionaries(self, whole: Any) -> None:
+        """Train dictionaries on all of a source, if that is possible, before its shares are written."""
+        if whole is not None:
+            dictionaries = Dictionaries(self.backend.root, self.key, self.folder)
+            dictionaries.train_ahead(whole, self.codec, reads_twice=True)
 
     def _wait_for_prune(self) -> None:
         """Wait for a prune that may remove the part that is about to be moved to its place.
@@ -485,6 +498,8 @@ class Partitions:
         root = self.backend.root
         if self.run:
             builder = builder | self._run_entries
+        if self.codec:
+            builder = builder | {CODEC: described(self.codec)}
         if not publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces):
             return False
         if self.run:

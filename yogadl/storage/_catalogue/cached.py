@@ -4,9 +4,9 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from yogadl._format.fields import BlockPositions
     from yogadl._format.joined import Selection
     from yogadl._format.layout import PartIndex
-    from yogadl._format.rows import HeldRows, PartFiles, Parts
+    from yogadl._format.rows import HeldRows, PartFiles, Parts, Window
     from yogadl._format.table import PartTable
-    from yogadl._format.window import Window
     from yogadl.storage._files.foreign_stores import ForeignStores
 
 # The advice about damage if there is no second copy.
@@ -134,6 +133,31 @@ class Versions(Protocol):
         """
 
 
+P = ParamSpec("P")
+Found = TypeVar("Found")
+
+
+def _naming_version(
+    read: "Callable[Concatenate[CachedRecords, P], Found]",
+) -> "Callable[Concatenate[CachedRecords, P], Found]":
+    """Decorate a method that reads, so that an error about damage names the version."""
+
+    @wraps(read)
+    def named(records: "CachedRecords", /, *args: P.args, **options: P.kwargs) -> Found:
+        try:
+            return read(records, *args, **options)
+        except CacheFormatError as error:
+            _name_in(error, records._key)
+            raise
+
+    return named
+
+
+def _name_in(error: CacheFormatError, key: DatasetKey) -> None:
+    if str(key) not in str(error):
+        error.args = (f"{key}: {error}",)
+
+
 class CachedRecords:
     """The records of a cache, which is opened at the first use.
 
@@ -197,6 +221,11 @@ class CachedRecords:
                 f"{self._key} has pickled fields, and unpickling runs code: "
                 "if you trust who built it, fetch it with allow_pickle=True"
             )
+        if manifest.is_weak and self._is_checked:
+            raise ConfigurationError(
+                f"{self._key} was adopted without reading its files, so there are no checksums to compare: "
+                "leave out check, or adopt the files with read=True"
+            )
         try:
             reader = self._storage.opener.reader(published, check=self._is_checked)
         except CacheFormatError:
@@ -252,12 +281,18 @@ class CachedRecords:
     ) -> Sequence[Column]:
         """Read records, in the order of the indices."""
         opened = self._opened or self.open()
-        return opened[1].columns(indices, fields, memory)
+        try:
+            return opened[1].columns(indices, fields, memory)
+        except CacheFormatError as error:
+            _name_in(error, self._key)
+            raise
 
+    @_naming_version
     def lengths(self, indices: Indices, number: int) -> Indices:
         """Return the lengths of values along their first axis, which alone varies; reads no values."""
         return self.open()[1].lengths(indices, number)
 
+    @_naming_version
     def stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> Column:
         """Return the elements `starts` to `stops` of the first axis of values, back to back."""
         return self.open()[1].stretches(indices, number, starts, stops)
@@ -270,6 +305,7 @@ class CachedRecords:
         """Return where the blocks of a field lie in that memory, or None if its rows differ in size."""
         return self.open()[1].blocks(number)
 
+    @_naming_version
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
@@ -279,6 +315,7 @@ class CachedRecords:
             return 0
         return self.open()[1].will_need(indices, fields)
 
+    @_naming_version
     def will_need_stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> bool:
         """Announce that these stretches will be read soon; return whether some are not on this machine."""
         reader = self.open()[1]
@@ -300,6 +337,7 @@ class CachedRecords:
             return None
         return away.block_store(key, records / max(1, len(self)), held_bytes, is_shared=is_shared)
 
+    @_naming_version
     def hold(
         self, indices: Indices, fields: Sequence[int] | None, held: "HeldRows", *, entries: bool
     ) -> None:
@@ -378,7 +416,7 @@ def open_reader(
     mapped: bool,
     with_foreign: "Callable[[PartTable, PartFiles], PartFiles]",
 ) -> Reader:
-    """Return a reader of a cache, after a check that all its parts exist and have their sizes.
+    """Return a reader of a cache, after a check that its dictionaries and parts exist, with the parts' sizes.
 
     Args:
         folder: The folder of the cache.
@@ -395,12 +433,19 @@ def open_reader(
         name, size_bytes = _names.part(manifest.key.id, table.sha256[part]), int(table.size_bytes[part])
         found = folder.size(name)
         if found != size_bytes:
-            problem = (
-                "is missing" if found is None else f"has {found} bytes, not {size_bytes}: it was truncated"
-            )
+            problem = "is missing"
+            if found is not None:
+                problem = f"has {found} bytes, not {size_bytes}: it was truncated or overwritten"
             raise CacheFormatError(
                 f"{manifest.key}: part {name.rpartition('/')[2]} {problem}; build the dataset again, or "
                 "restore the file"
+            )
+    for sha256 in table.dictionaries:
+        name = _names.dictionary(manifest.key.id, sha256)
+        if folder.size(name) is None:
+            raise CacheFormatError(
+                f"{manifest.key}: {folder.where(name)} is missing; build the dataset again, or restore the "
+                "file"
             )
     files: PartFiles = PartPaths(folder, manifest.key.id, table)
     if len(table.foreign):

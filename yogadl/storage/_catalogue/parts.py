@@ -157,7 +157,8 @@ def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> 
     index = PartIndex.from_file(ArrayFile.from_buffer(content, name), name)
     if root.size(_names.part(dataset_id, sha256)) != index.size_bytes:
         raise CacheFormatError(
-            f"part {sha256} is missing or was truncated; build the dataset again, or restore the file"
+            f"part {sha256} is missing or was truncated or overwritten; build the dataset again, or restore "
+            "the file"
         )
     return SealedPart(sha256, index_sha256, index)
 

@@ -14,8 +14,8 @@ from yogadl._format.checks import UNREAD, damage_error
 from yogadl._format.columns import RunHash, fingerprint_of
 from yogadl._format.layout import BlockKind, BlockRanges, FieldIndex, PartIndex, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
+from yogadl._format.part_file import open_part, read_at, unreadable
 from yogadl._format.table import PartTable
-from yogadl._format.window import open_part, read_at, unreadable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.cached import REMEDY

@@ -20,7 +20,7 @@ from typing import BinaryIO, Final
 
 from yogadl._core.key import RESERVED_NAMES
 from yogadl._format.manifest import MAX_MANIFEST_BYTES
-from yogadl._format.window import NOT_A_FILE
+from yogadl._format.part_file import NOT_A_FILE
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._files.root import MAX_READ_BYTES, Entry, Promises, Root, too_large
 

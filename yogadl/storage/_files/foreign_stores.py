@@ -14,7 +14,7 @@ from yogadl._core.frozen import frozen
 from yogadl._core.printable import without_secrets
 from yogadl._foreign.file_reader import FileReader
 from yogadl._format.foreign import ForeignFile
-from yogadl._format.window import changed_foreign, open_foreign, read_at
+from yogadl._format.part_file import changed_foreign, open_foreign, read_at
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._objects.bucket import Bucket, ReplacedError
 
@@ -58,7 +58,7 @@ class ForeignStores:
         raise ConfigurationError(
             f"{without_secrets(address)} lies outside of what this storage may read: open it with "
             f"open_storage(..., foreign={{{address.rpartition('/')[0]!r}: {{}}}}), with the options of that "
-            "bucket in the inner dict"
+            "bucket in the inner dict; the command takes --foreign URL"
         )
 
     def reader(self, file: ForeignFile, *, is_read: bool) -> FileReader:

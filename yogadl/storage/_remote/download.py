@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from yogadl._format.foreign import ForeignFile
-from yogadl._format.window import changed_foreign
+from yogadl._format.part_file import changed_foreign
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._files.folder import storage_error, sync_folder
 from yogadl.storage._files.locks import Claim

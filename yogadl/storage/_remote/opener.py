@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
+
 from yogadl._core.key import DatasetKey
 from yogadl._format.manifest import Manifest, digest_of
 from yogadl._format.reader import Reader
@@ -28,8 +30,9 @@ from yogadl.storage._files.locks import scratch_folder
 from yogadl.storage._objects.bucket import Bucket, OfflineError, check_conditions
 from yogadl.storage._objects.retry import UnavailableError
 from yogadl.storage._remote.download import upload
+from yogadl.storage._remote.filling import FillPolicy
 from yogadl.storage._remote.mirror import Mirror
-from yogadl.storage._remote.mirrored_cache import FillPolicy, MirroredCache
+from yogadl.storage._remote.mirrored_cache import MirroredCache
 from yogadl.storage._remote.ranged_cache import RangedCache
 from yogadl.storage._remote.requests import Spending
 
@@ -281,7 +284,7 @@ class MirrorOpener:
 
     def _sums(self, manifest: Manifest, table: PartTable, *, check: bool) -> "Checksums | None":
         """Return the checksums of the blocks that are read by range, if they are compared."""
-        if not check and self._verify is None:
+        if (not check and self._verify is None) or manifest.is_weak:  # a weak one has no checksums
             return None
         index_of = partial(read_index, MirroredRoot(self._bucket, self.mirror), manifest.key, table)
         # `REMEDY` advises to build again, since blocks that are read by range have no second copy.
@@ -415,7 +418,8 @@ def files_with_foreign(
         return own
     nowhere = LocalBucket(Path(os.devnull))  # of the parts, which are all here
     places = [foreign.place(file.address) for file in table.foreign]
-    return RangedCache(nowhere, manifest, table, Spending(), places=places, own=own)
+    are_here = np.array([True] * len(table) + [place is None for place in places])
+    return RangedCache(nowhere, manifest, table, Spending(), here=(own, are_here), places=places)
 
 
 # The bucket class of each scheme, called with the bucket's name, a prefix and options.

@@ -365,11 +365,15 @@ class Planner:
             return parts, np.zeros_like(indices), np.zeros_like(indices)
         block = np.maximum(np.searchsorted(firsts, indices, side="right") - 1, 0)
         each = field.heap_length[block] / counts[block]
+        # Other values lie between those of a field in a foreign file.
+        share = (field.value_bytes() / np.maximum(1, field.heap_bytes()))[parts]
+        share[field.codec[parts] > 0] = 1.0
         before = np.clip(indices - firsts[block], 0, counts[block])
         starts = (before * each).astype(np.int64)
         files = field.heap_file[block]
         files = np.where(files < 0, parts, files + len(self._table))
-        return files, field.heap_position[block] + starts, ((before + 1) * each).astype(np.int64) - starts
+        lengths = (((before + 1) * each).astype(np.int64) - starts) * share
+        return files, field.heap_position[block] + starts, lengths.astype(np.int64)
 
     def _heap(self, number: int) -> tuple[Int64s, Int64s]:
         """Return the first record of each heap block of a field, and its number of records with values."""

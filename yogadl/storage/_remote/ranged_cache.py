@@ -22,8 +22,9 @@ from yogadl.storage._catalogue.parts import read_dictionary
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import FULL
 from yogadl.storage._objects.bucket import Bucket
+from yogadl.storage._remote.filling import Filler, FillPolicy
 from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore, WindowReader
-from yogadl.storage._remote.mirrored_cache import Filler, FillPolicy, MirroredCache
+from yogadl.storage._remote.mirrored_cache import MirroredCache
 from yogadl.storage._remote.ranges import CheckedRanges, Ranges
 from yogadl.storage._remote.requests import Pins, Spending
 
@@ -62,10 +63,10 @@ class RangedCache:
         table: Its part table.
         spending: Counts requests for ranges.
         sums: The checksums of the blocks, or ``None`` if ranges are not compared.
-        mirrored: The mirror's files of the cache, and whether each part is there, or ``None``.
+        here: The files of the cache on this machine, in a mirror or in a folder, and whether each part, and
+            each foreign file, is there; ``None``: there are none.
         policy: Whether to fill the mirror while a stream reads.
         places: Bucket and name of each foreign file; ``None`` for a file of this machine.
-        own: The files of its parts, if all are on this machine without a mirror.
 
     Attributes:
         are_away: Whether each part, and each foreign file, is away, not on this machine. Parts may arrive at
@@ -80,31 +81,26 @@ class RangedCache:
         table: PartTable,
         spending: Spending,
         sums: "Checksums | None" = None,
-        mirrored: tuple[MirroredCache, NDArray[np.bool_]] | None = None,
+        here: tuple[PartFiles, NDArray[np.bool_]] | None = None,
         policy: FillPolicy | None = None,
         places: Sequence[tuple[Bucket, str] | None] = (),
-        own: PartFiles | None = None,
     ) -> None:
         self.table = table
-        self._own = own
         self.sums = sums
-        self._mirrored = None if mirrored is None else mirrored[0]
+        self._files = None if here is None else here[0]
+        self._mirrored = self._files if isinstance(self._files, MirroredCache) else None
         self._policy = policy or FillPolicy("never")
         dataset_id = manifest.key.id
         self._bucket, self._id = bucket, dataset_id
-        are_here: NDArray[np.bool_]
-        if mirrored is not None:
-            are_here = mirrored[1]
-        else:
-            are_foreign_here = np.array([place is None for place in places], bool)
-            are_here = np.concatenate([np.full(len(table), own is not None), are_foreign_here])
-        self.are_away: NDArray[np.bool_] = ~are_here
+        count = len(table.file_bytes())
+        self.are_away: NDArray[np.bool_] = np.ones(count, bool) if here is None else ~here[1]
+        # If blocks are compared with their checksums, objects need no check of their pins.
+        needs_pins = sums is None and (here is None or self._mirrored is not None)
         self._ranges = Ranges(
             partial(_place_of, bucket, dataset_id, table.sha256, places),
             table.file_bytes(),
             spending,
-            # If blocks are compared with their checksums, objects need no check of their pins.
-            Pins(bucket, dataset_id, table, manifest.table_sha256) if sums is None and own is None else None,
+            Pins(bucket, dataset_id, table, manifest.table_sha256) if needs_pins else None,
             partial(_foreign_file, table),
         )
         self._reading = self._ranges if sums is None else CheckedRanges(self._ranges, sums)
@@ -137,11 +133,9 @@ class RangedCache:
         Raises:
             PartRemovedError: if the mirror has no room for it now; the part is then read by range.
         """
-        if self._own is not None:
-            return self._own.path(part)
-        assert self._mirrored is not None
+        assert self._files is not None
         try:
-            return self._mirrored.path(part)
+            return self._files.path(part)
         except StorageError as error:
             if error.errno not in FULL:
                 raise
@@ -154,9 +148,8 @@ class RangedCache:
         Raises:
             CacheFormatError: if it is missing or altered.
         """
-        files = self._own or self._mirrored
-        if files is not None:
-            return files.dictionary(sha256)
+        if self._files is not None:
+            return self._files.dictionary(sha256)
         return read_dictionary(BucketRoot(self._bucket), self._id, sha256)
 
     def will_read(self, records: int, *, held_bytes: int | None) -> None:
