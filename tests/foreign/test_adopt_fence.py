@@ -125,7 +125,7 @@ def test_addresses_that_no_storage_writes_are_refused(tmp_path, records, address
     all_refused(storage, r"no foreign file|damaged|is missing", records)
 
 
-@pytest.mark.parametrize("length, is_sound", [(4095, True), (4096, True), (4097, False)])
+@pytest.mark.parametrize(("length", "is_sound"), [(4095, True), (4096, True), (4097, False)])
 def test_the_longest_address(length, is_sound):
     file = ["/" + "a" * (length - 1), 1, "tag"]
     if is_sound:
@@ -135,7 +135,9 @@ def test_the_longest_address(length, is_sound):
             ForeignFile.from_json(file, "x")
 
 
-@pytest.mark.parametrize("size_bytes, is_sound", [(-1, False), (0, True), (2**46 - 1, True), (2**46, False)])
+@pytest.mark.parametrize(
+    ("size_bytes", "is_sound"), [(-1, False), (0, True), (2**46 - 1, True), (2**46, False)]
+)
 def test_the_largest_file(size_bytes, is_sound):
     if is_sound:
         assert ForeignFile.from_json(["/a", size_bytes, "tag"], "x").size_bytes == size_bytes
@@ -154,11 +156,12 @@ def test_many_files_that_are_too_large_together_are_refused():
 
 
 @pytest.mark.parametrize(
-    "address, is_permitted",
+    ("address", "is_permitted"),
     [
         ("s3://raw/a", True), ("s3://raw/sub/a", True), ("s3://raw2/a", False), ("s3://raw", False),
         ("s3://RAW/a", False), ("gs://raw/a", False), ("s3://rawa", False), ("s3://deep/er/a", True),
-        ("s3://deep/era/a", False), ("s3://deep/a", False), ("file:///etc/passwd", False), ("/etc/passwd", False),
+        ("s3://deep/era/a", False), ("s3://deep/a", False), ("file:///etc/passwd", False),
+        ("/etc/passwd", False),
         ("s3://user@raw/a", False), ("s3://raw\\@evil/a", False),
     ],
 )  # fmt: skip
@@ -210,10 +213,11 @@ def test_an_index_is_not_copied_to_where_its_files_can_not_be_read(tmp_path, rec
     assert every(folder.fetch("data", "local")) == records
 
 
-@pytest.mark.parametrize("pattern, expected", [
+@pytest.mark.parametrize(("pattern", "expected"), [
     ("*.jsonl", "0 1"), ("**/*.jsonl", "0 1 2 3"), ("**", "0 1 o 2 3"), ("sub/**", "2 3"), ("", "0 1 2 3"),
     ("sub", "2 3"), ("sub/", "2 3"), ("[01].jsonl", "0 1"), ("[!0].jsonl", "1"), ("?.jsonl", "0 1"),
-    ("{0..1}.jsonl", "0 1"), ("*/*.jsonl", "2"), ("0.jsonl", "0"), ("s*/**/3.jsonl", "3"), ("x*", ""), ("su", ""),
+    ("{0..1}.jsonl", "0 1"), ("*/*.jsonl", "2"), ("0.jsonl", "0"), ("s*/**/3.jsonl", "3"), ("x*", ""),
+    ("su", ""),
     ("[", ""), ("0.json", ""), ("*.json", ""), (".jsonl", ""),
 ])  # fmt: skip
 def test_patterns_in_a_bucket_are_those_of_folders(tmp_path, pattern, expected):

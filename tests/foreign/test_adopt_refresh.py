@@ -116,8 +116,8 @@ def add_empty(folder):
 
 
 CHANGES = [
-    append, change_middle, append_to_last, touch, remove_first, remove_last, remove_middle, remove_most, rename,
-    reorder, swap, insert, change_all, replace_all, empty_one, add_empty,
+    append, change_middle, append_to_last, touch, remove_first, remove_last, remove_middle, remove_most,
+    rename, reorder, swap, insert, change_all, replace_all, empty_one, add_empty,
 ]  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def test_records_that_were_not_adopted_are_not_lost(tmp_path, storage):
     storage.adopt(f"{tmp_path}/in", "d", "2", format="jsonl", base_version="1")
     assert every(storage.fetch("d", "2")) == [b"x", b"y", *lines(1)]
     write_lines(tmp_path / "in", b=[2])
-    with pytest.raises(ConfigurationError, match="records 0 to 1 .* not adopted"):
+    with pytest.raises(ConfigurationError, match=r"records 0 to 1 .* not adopted"):
         storage.refresh("d", "2", "3")
     storage.append([b"z"], "d", "4", base_version="2")
     with pytest.raises(ConfigurationError, match="was not adopted"):
@@ -405,7 +405,7 @@ def test_a_mapped_file_that_was_cut_is_seen_before_its_blocks_are_compared(tmp_p
         ref.gather([99])  # its block was not compared yet, and lies past the end
 
 
-@pytest.mark.parametrize("passed_s, is_seen", [(0.9, False), (1.0, False), (1.1, True)])
+@pytest.mark.parametrize(("passed_s", "is_seen"), [(0.9, False), (1.0, False), (1.1, True)])
 def test_a_mapped_file_is_looked_at_again_after_a_second(tmp_path, storage, passed_s, is_seen, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("yogadl._format.rows.time.monotonic", lambda: clock[0])
@@ -441,11 +441,12 @@ def test_a_file_that_changes_after_it_was_listed_is_not_adopted(tmp_path, storag
         return found
 
     monkeypatch.setattr(adopted, "_listed", spoiled)
+    calls = {
+        "refresh": lambda: storage.refresh("d", "1", "2"),
+        "adopt": lambda: storage.adopt(f"{tmp_path}/in", "d", "2", format="jsonl"),
+    }
     with pytest.raises(CacheFormatError, match=r"/b\.jsonl is not the file"):
-        if verb == "refresh":
-            storage.refresh("d", "1", "2")
-        else:
-            storage.adopt(f"{tmp_path}/in", "d", "2", format="jsonl")
+        calls[verb]()
     with pytest.raises(yogadl.errors.DatasetNotFoundError):
         storage.fetch("d", "2")
 

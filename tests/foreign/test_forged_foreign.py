@@ -205,11 +205,12 @@ def test_records_that_share_their_bytes_can_not_fill_the_memory(tmp_path):
 @pytest.mark.parametrize("count", [10**5, 10**6])
 def test_a_table_of_very_many_files_is_opened_in_bounded_time(root, count):
     forgery = forge.Forgery.of(root)
-    names = [f"{forgery.folder.parents[1]}/in/none-{k:07d}.tar\0{k}".encode() for k in range(count)]
-    ends = np.cumsum(np.array(list(map(len, names)), np.int64))
-    text = np.frombuffer(b"".join(names), np.uint8)
+    digits = (np.arange(count)[:, None] // 10 ** np.arange(6, -1, -1) % 10 + ord("0")).astype(np.uint8)
+    each = np.frombuffer(b"/none/\0tag", np.uint8)
+    text = np.hstack([np.tile(each[:6], (count, 1)), digits, np.tile(each[6:], (count, 1))])
+    ends = np.arange(1, count + 1) * text.shape[1]
     arrays, had = dict(forgery.table.arrays), forgery.table.arrays
-    arrays["foreign.text"] = np.concatenate([had["foreign.text"], text])
+    arrays["foreign.text"] = np.concatenate([had["foreign.text"], text.reshape(-1)])
     arrays["foreign.ends"] = np.concatenate([had["foreign.ends"], had["foreign.ends"][-1] + ends])
     arrays["foreign.bytes"] = np.concatenate([had["foreign.bytes"], np.full(count, 10, np.int64)])
     forgery.table = ArrayFile(arrays, forgery.table.document)
@@ -220,7 +221,7 @@ def test_a_table_of_very_many_files_is_opened_in_bounded_time(root, count):
     assert time.monotonic() - begun < 10
 
 
-@pytest.mark.parametrize("rounds", [range(150)])
+@pytest.mark.parametrize("rounds", [range(90)])
 def test_random_forgeries_are_refused_or_read(root, rounds):
     """Nothing but errors of the library comes of them."""
     import random
@@ -267,8 +268,8 @@ def test_a_table_says_the_same_after_it_was_written_and_read(root):
 
 @pytest.mark.parametrize(
     "document",
-    [None, [], ["/a"], ["/a", 1], ["/a", "1", "t"], ["/a", True, "t"], ["/a", 1.0, "t"], {"a": 1}, ["/a", 1, "t", 1],
-     [b"/a".decode(), 1, None], ["/a", 1, "t\0"], [["/a"], 1, "t"]],
+    [None, [], ["/a"], ["/a", 1], ["/a", "1", "t"], ["/a", True, "t"], ["/a", 1.0, "t"], {"a": 1},
+     ["/a", 1, "t", 1], [b"/a".decode(), 1, None], ["/a", 1, "t\0"], [["/a"], 1, "t"]],
     ids=json.dumps,
 )  # fmt: skip
 def test_what_describes_no_file_is_refused(document):

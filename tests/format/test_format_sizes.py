@@ -406,6 +406,9 @@ ELSEWHERE = {
     ],
     "adapters/with_ray/test_ray_reading.py": ["adapters.ray._source._BLOCK_BYTES"],
     "faults/test_foreign_caches.py": ["_format.table.MOST_EMPTY_RECORDS"],
+    "foreign/test_adopt.py": ["_foreign.blocks._MOST_RECORDS", "_foreign.blocks._UNREAD_BLOCK_BYTES"],
+    "foreign/test_adopt_fence.py": ["_format.foreign.MAX_FOREIGN_BYTES", "_format.foreign._MOST_TEXT_BYTES"],
+    "foreign/test_forged_foreign.py": ["_format.table.MAX_FOREIGN_BLOCK_BYTES"],
     "test_memory.py": [
         "_views.views._OFFSET_BYTES",
         "_views.chosen._INDEX_BYTES",
@@ -523,6 +526,7 @@ OF_NO_RECORD = {
     "_format.table.LEAST_PAGE_BYTES",
     "_format.table.MAX_CACHE_BYTES",
     "_format.table.MAX_RECORDS",
+    "_format.table.MOST_FOREIGN_TABLE_BYTES",
     "_format.manifest.MAX_MANIFEST_BYTES",
     "_format.joined._HEADER_BYTES",
     "_core.frozen.MAX_DEPTH",

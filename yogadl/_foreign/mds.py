@@ -74,6 +74,11 @@ class MDS(Format):
         assert self.known is not None, "of_first_file comes first"
         return self.known
 
+    @staticmethod
+    def shards_of(content: bytes) -> list[tuple[str, int]]:
+        """Return the shards that an `index.json` names: see the function of this name."""
+        return shards_of(content)
+
     def of_first_file(self, reader: FileReader) -> "MDS":
         """Return the format with the columns of the first file.
 

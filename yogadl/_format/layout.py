@@ -150,7 +150,12 @@ class FieldIndex:
             if not is_numbered or not are_in_range(self.heap_file, 0, len(foreign)):
                 return False
             heap_bytes = np.array([file.size_bytes for file in foreign], np.int64)[self.heap_file]
-            heap_bytes = np.minimum(heap_bytes, MAX_FOREIGN_BLOCK_BYTES - 1)
+            lengths = self.heap.length  # the file may be larger than a block
+            if not (
+                _is_flat(lengths, np.int64, len(self.heap_file))
+                and are_in_range(lengths, 0, MAX_FOREIGN_BLOCK_BYTES)
+            ):
+                return False
         blocks = -(-records // self.rows_per_block) if self.row_bytes else 0
         return (
             self.rows.is_sound(size_bytes)

@@ -407,8 +407,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         Raises:
             UnsupportedDataError: if a file is damaged, or can be read only from its front; the error names
                 file and place.
-            ConfigurationError: if there is no such file, or this storage may not read there: see the
-                argument `foreign` of `open_storage`.
+            ConfigurationError: if there is no such file, or the base version has its records already, or this
+                storage may not read there: see the argument `foreign` of `open_storage`.
         """
         from yogadl.storage._builds.adopted import adopt
         from yogadl.storage._builds.options import BuildOptions
@@ -447,7 +447,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             Whether anything has changed; if not, no version is built.
 
         Raises:
-            ConfigurationError: if the version was not adopted, or has records of another source.
+            ConfigurationError: if the version was not adopted, or has records of another source, or values so
+                small that all were copied.
         """
         from yogadl.storage._builds.adopted import refresh
         from yogadl.storage._builds.options import BuildOptions

@@ -1,0 +1,225 @@
+"""Versions of files that lie in real stores: adopted, read in every way, refreshed, and fenced in."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adopted_files import FORMATS, SUFFIXES, content, every, plain, record, write_numbered
+from places import Place, s3_place_at
+from processes import Process, until
+
+import yogadl
+from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, YogaError
+from yogadl.storage import CacheStorage, copy
+
+COUNTS = [7, 1, 12]
+
+
+def above(place: Place, name: str) -> Place:
+    """Return another prefix of the same bucket."""
+    return replace(place, url="/".join(place.url.split("/")[:3]) + f"/{name}")
+
+
+def put(place: Place, name: str, value: bytes) -> None:
+    place.open().put(name, value)
+
+
+def raw_of(place: Place, folder: Path, form: str, counts: list[int] = COUNTS) -> list[Any]:
+    """Put files of a format into the bucket, and return their records."""
+    records = write_numbered(folder, form, counts)
+    for path in folder.iterdir():
+        put(above(place, "raw"), path.name, path.read_bytes())
+    return [plain(each) for each in records]
+
+
+def opened(place: Place, **options: Any) -> CacheStorage:
+    return yogadl.open_storage(place.url, **{"mirror": None} | place.options | options)
+
+
+def readers(place: Place, tmp_path: Path, **options: Any) -> list[CacheStorage]:
+    """Return the storage with all that decides how it reads."""
+    return [
+        opened(place, **options),
+        opened(place, verify="block", **options),
+        opened(place, mirror=tmp_path / "never", mirror_fill="never", **options),
+        opened(place, mirror=tmp_path / "mirror", **options),
+        opened(place, mirror=tmp_path / "mirror", mapped=False, **options),
+    ]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_records_of_objects_are_those_of_the_files(either_place: Place, tmp_path: Path, form: str) -> None:
+    place = either_place
+    expected = raw_of(place, tmp_path / "raw", form)
+    url = above(place, "raw").url
+    storage = opened(place)
+    storage.adopt(f"{url}/*.{SUFFIXES[form]}", "d", "1", format=form)
+    storage.adopt(url, "d", "weak", format=form, read=False)
+    for version in ("1", "weak"):
+        for reader in readers(place, tmp_path):
+            ref = reader.fetch("d", version)
+            assert every(ref) == expected
+            assert every(ref, [9, 0, 19, 9]) == [expected[k] for k in (9, 0, 19, 9)]
+        checked = opened(place).fetch("d", version, check=True)
+        assert every(checked) == expected
+        found = [plain(each) for each in checked.stream(shuffle=True, shuffle_seed=1).prefetch(2)]
+        assert sorted(map(repr, found)) == sorted(map(repr, expected))
+        assert opened(place).verify("d", version).records == len(expected)
+    assert not storage.refresh("d", "1", "2")
+    storage.submit([record(form, k) for k in range(sum(COUNTS))], "s", "1")
+    assert storage.fetch("s", "1").fingerprint == storage.fetch("d", "1").fingerprint
+    storage.submit(storage.fetch("d", "weak"), "d", "copied")
+    assert every(storage.fetch("d", "copied")) == expected
+
+
+def test_workers_read_objects(s3_place: Place, tmp_path: Path) -> None:
+    expected = raw_of(s3_place, tmp_path / "raw", "webdataset")
+    storage = opened(s3_place)
+    storage.adopt(f"{above(s3_place, 'raw').url}/*.tar", "d", "1", format="webdataset", workers=2)
+    stream = storage.fetch("d", "1").stream(shuffle=True, shuffle_seed=1).prefetch(2, workers=2)
+    assert sorted(map(repr, map(plain, stream))) == sorted(map(repr, expected))
+
+
+def test_replaced_and_removed_objects_are_errors_that_name_them(either_place: Place, tmp_path: Path) -> None:
+    place, raw, name = either_place, above(either_place, "raw"), "001.jsonl"
+    raw_of(place, tmp_path / "raw", "jsonl")
+    storage = opened(place)
+    storage.adopt(f"{raw.url}/", "d", "1", format="jsonl")
+    before = (tmp_path / "raw" / name).read_bytes()
+    for number, value in enumerate((before.upper(), before + b"more\n", before[:-4], b"", None)):
+        if value is None:
+            raw.open().delete(name)
+        else:
+            put(raw, name, value)
+        mirror = tmp_path / f"mirror-{number}"
+        for reader in (
+            opened(place),
+            opened(place, mirror=mirror, mirror_fill="never"),
+            opened(place, mirror=mirror),
+        ):
+            for call in (
+                lambda reader=reader: every(reader.fetch("d", "1")),
+                lambda reader=reader: every(reader.fetch("d", "1", check=True)),
+                lambda reader=reader: reader.verify("d", "1"),
+            ):
+                with pytest.raises(CacheFormatError, match=rf"{name} is not the file .*refresh"):
+                    call()
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_seen(either_place: Place, tmp_path: Path) -> None:
+    place, raw = either_place, above(either_place, "raw")
+    expected = raw_of(place, tmp_path / "raw", "jsonl")
+    opened(place).adopt(f"{raw.url}/", "d", "1", format="jsonl")
+    ref = opened(place).fetch("d", "1")
+    assert ref[0] == expected[0]
+    put(raw, "002.jsonl", (tmp_path / "raw/002.jsonl").read_bytes().upper())
+    with pytest.raises(CacheFormatError, match=r"002\.jsonl is not the file"):
+        every(ref, [19])
+
+
+def test_objects_are_refreshed(either_place: Place, tmp_path: Path) -> None:
+    place, raw = either_place, above(either_place, "raw")
+    expected = raw_of(place, tmp_path / "raw", "jsonl")
+    storage = opened(place)
+    storage.adopt(f"{raw.url}/*.jsonl", "d", "1", format="jsonl")
+    put(raw, "003.jsonl", b"new\n")
+    assert storage.refresh("d", "1", "2")
+    assert every(storage.fetch("d", "2")) == [*expected, b"new"]
+    put(raw, "001.jsonl", b"other\n")
+    raw.open().delete("002.jsonl")
+    put(raw, "0015.jsonl", b"")
+    assert storage.refresh("d", "2", "3")
+    assert every(storage.fetch("d", "3")) == [*expected[:7], b"other", b"new"]
+    assert not storage.refresh("d", "3", "4")
+    put(raw, "003.jsonl", b"new\n")
+    is_other_tag = storage.refresh("d", "3", "4")  # a generation is new where an ETag is not
+    assert is_other_tag == place.url.startswith("gs:")
+
+
+def test_other_buckets_are_read_only_if_they_are_named(
+    s3_place: Place, moto_endpoint: str, tmp_path: Path
+) -> None:
+    """Two buckets of two stores, each with options of its own."""
+    theirs = above(s3_place_at(moto_endpoint), "raw/sub")
+    expected = [record("jsonl", k) for k in range(5)]
+    put(theirs, "a.jsonl", content("jsonl", expected))
+    put(above(theirs, "raw/sub2"), "a.jsonl", b"secret\n")
+    foreign = {theirs.url: theirs.options}
+    storage = opened(s3_place, foreign=foreign)
+    for number, address in enumerate(
+        (theirs.url, f"{theirs.url}/", f"{theirs.url}/a.jsonl", f"{theirs.url}/*")
+    ):
+        storage.adopt(address, "d", f"{number}", format="jsonl")
+        for reader in readers(s3_place, tmp_path, foreign=foreign):
+            assert every(reader.fetch("d", f"{number}")) == expected
+    for reader in readers(s3_place, tmp_path / "other"):
+        with pytest.raises(ConfigurationError, match="outside of what this storage may read"):
+            reader.fetch("d", "0")[0]
+    ends = ("2/a.jsonl", "2/*", "*/*", "/../sub2/*", "/../sub2/a.jsonl")
+    others = (above(theirs, "").url, "/etc/passwd", f"{tmp_path}/*")
+    for address in (*(f"{theirs.url}{end}" for end in ends), *others):
+        with pytest.raises(YogaError):
+            storage.adopt(address, "x", "1", format="jsonl")
+    folder = yogadl.open_storage(tmp_path / "folder", foreign=foreign)
+    assert copy(storage, folder, "d", "0")
+    assert every(folder.fetch("d", "0")) == expected
+    assert every(folder.fetch("d", "0", check=True)) == expected
+    assert folder.verify("d", "0").records == 5
+    with pytest.raises(ConfigurationError, match="materialize=True"):
+        copy(storage, yogadl.open_storage(tmp_path / "none"), "d", "0")
+    assert copy(storage, yogadl.open_storage(tmp_path / "none"), "d", "0", materialize=True)
+    assert every(yogadl.open_storage(tmp_path / "none").fetch("d", "0")) == expected
+
+
+def test_files_of_a_machine_and_of_a_bucket_make_one_version(either_place: Place, tmp_path: Path) -> None:
+    expected = raw_of(either_place, tmp_path / "raw", "webdataset")
+    raw = above(either_place, "raw")
+    storage = yogadl.open_storage(tmp_path / "caches", foreign={raw.url: raw.options})
+    paths = [f"{raw.url}/002.tar", str(tmp_path / "raw/000.tar")]
+    for read in (True, False):
+        storage.adopt(paths, "d", f"{read}", format="webdataset", read=read)
+        assert every(storage.fetch("d", f"{read}")) == expected[8:] + expected[:7]
+        assert every(storage.fetch("d", f"{read}", check=True), [12, 0]) == [expected[0], expected[8]]
+        assert not storage.refresh("d", f"{read}", "2")
+
+
+def adopt_until_killed(place: Place, log: str) -> None:
+    from yogadl.storage._builds import adopted
+
+    adopted._GROUPS, adopted._LEAST_GROUP_BYTES = 10**9, 1
+    columns = adopted._Group._columns
+
+    def noted(self: Any) -> Any:
+        with open(log, "a+") as file:
+            file.write(f"{self}\n")
+            file.seek(0)
+            if len(file.readlines()) == 8:
+                time.sleep(100)
+        return columns(self)
+
+    adopted._Group._columns = noted  # type: ignore[method-assign]
+    storage = opened(place, wait_s=30, lease_ttl_s=3)
+    storage.adopt(f"{above(place, 'raw').url}/", "d", "1", format="jsonl")
+
+
+def test_a_killed_call_goes_on(s3_place: Place, tmp_path: Path) -> None:
+    expected = raw_of(s3_place, tmp_path / "raw", "jsonl", [2] * 12)
+    log = tmp_path / "log"
+    log.touch()
+    with Process(adopt_until_killed, s3_place, str(log)) as process:
+        for _ in until(60, "files to be read"):
+            if len(log.read_text().split()) >= 8:
+                break
+        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
+    with pytest.raises(DatasetNotFoundError):
+        opened(s3_place).fetch("d", "1")
+    with Process(adopt_until_killed, s3_place, str(log)) as process:
+        process.result(100)
+    names = [line.rpartition("/")[2] for line in log.read_text().split()]
+    assert names == [f"{k:03d}.jsonl" for k in [*range(8), *range(7, 12)]]
+    assert every(opened(s3_place).fetch("d", "1")) == expected
