@@ -130,7 +130,7 @@ def test_the_records_are_those_of_the_files_as_they_are(tmp_path, storage, group
     assert not storage.refresh("d", "1", "none")
     change(folder)
     assert storage.refresh("d", "1", "2")
-    found = storage.fetch("d", "2", check=True)
+    found = storage.fetch("d", "2", check=read)
     assert every(found) == now(folder)
     assert storage.verify("d", "2").records == len(found)
     storage.adopt(f"{folder}/*.jsonl", "d", "anew", format="jsonl", read=read)
@@ -370,7 +370,7 @@ def test_a_file_that_was_changed_is_an_error_that_names_it(tmp_path, storage, sp
             lambda ref=ref: ref.gather(range(9)),
             lambda ref=ref: list(ref.stream(shuffle=True, shuffle_seed=1)),
             lambda ref=ref: list(ref.stream().prefetch(2)),
-            lambda version=version: opened.fetch("d", version, check=True)[8],
+            lambda version=version: opened.fetch("d", version, check=version == "True")[8],
             lambda version=version: opened.verify("d", version),
         )
         for call in calls:

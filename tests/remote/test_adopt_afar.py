@@ -64,7 +64,7 @@ def test_records_of_objects_are_those_of_the_files(either_place: Place, tmp_path
             ref = reader.fetch("d", version)
             assert every(ref) == expected
             assert every(ref, [9, 0, 19, 9]) == [expected[k] for k in (9, 0, 19, 9)]
-        checked = opened(place).fetch("d", version, check=True)
+        checked = opened(place).fetch("d", version, check=version == "1")
         assert every(checked) == expected
         found = [plain(each) for each in checked.stream(shuffle=True, shuffle_seed=1).prefetch(2)]
         assert sorted(map(repr, found)) == sorted(map(repr, expected))
@@ -183,7 +183,8 @@ def test_files_of_a_machine_and_of_a_bucket_make_one_version(either_place: Place
     for read in (True, False):
         storage.adopt(paths, "d", f"{read}", format="webdataset", read=read)
         assert every(storage.fetch("d", f"{read}")) == expected[8:] + expected[:7]
-        assert every(storage.fetch("d", f"{read}", check=True), [12, 0]) == [expected[0], expected[8]]
+        found = storage.fetch("d", f"{read}", check=read)
+        assert every(found, [12, 0]) == [expected[0], expected[8]]
         assert not storage.refresh("d", f"{read}", "2")
 
 
