@@ -23,7 +23,10 @@ yogadl._foreign.file_reader FileReader Places
 yogadl._foreign.lines Lines
 yogadl._foreign.tfrecord TFRecord
 yogadl._foreign.webdataset WebDataset split_name
-yogadl._format.foreign ForeignFile
+yogadl._format.foreign ForeignFile ForeignFiles
+yogadl.storage._files.foreign_stores ForeignStores
+yogadl.storage._builds.adopted source_of
+yogadl.storage._builds.building begin_build
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declaration_text declare
 yogadl._workers.server Workers
@@ -145,6 +148,12 @@ yogadl._views.views CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
 yogadl._views.chosen _TASKS _TASK_RECORDS CHOSEN_READ_RECORDS=_READ_RECORDS
 yogadl._format.joined _MOST_BLOCKS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
+yogadl._foreign.blocks _UNREAD_BLOCK_BYTES FOREIGN_MOST_RECORDS=_MOST_RECORDS
+yogadl._format.foreign MAX_FOREIGN_BYTES _MOST_TEXT_BYTES
+yogadl._format.rows _FOREIGN_CHECK_S
+yogadl.storage._builds.adopted _GROUPS _LEAST_GROUP_BYTES _MOST_GROUP_BYTES _LEAST_UNREAD_FILES
+yogadl.storage._builds.adopted _SMALL_FILE_BYTES
+yogadl.storage._files.foreign_stores FOREIGN_WINDOW_BYTES=_WINDOW_BYTES _LOCAL_HEADER_BYTES _MOST_EXPANDED
 yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _REMAP_CACHE_BYTES _REMAP_AFTER_PAGES
 yogadl._format.table _SUMS_AT_ONCE
 yogadl._order.lengths CHUNK_LENGTHS=_CHUNK
@@ -204,6 +213,7 @@ yogadl.storage._remote.planning GAP_BYTES TOGETHER_BYTES
 yogadl.storage._remote.ranges MOST_HELD_BYTES _THREADS
 yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
 yogadl.storage._builds.building _SHARES _SHARE_BYTES
+yogadl.storage._builds.adopted LEAST_GROUP_BYTES=_LEAST_GROUP_BYTES
 """
 
 

@@ -106,6 +106,7 @@ def test_ls_has_stable_keys(yoga, squares, root):
             "error": None,
             "shared_bytes": 0,
             "shared_with": [],
+            "is_adopted": False,
         }
         assert one["created"].endswith("Z")
         assert datetime.fromisoformat(one["created"]).timestamp() == int(info.created)
@@ -163,6 +164,7 @@ def test_info_has_stable_keys(yoga, squares, root):
     assert list(document) == [
         *["storage", "id", "version", "records", "size_bytes", "parts", "created"],
         *["fingerprint", "digest", "fields", "spec", "builder", "earlier", "metadata"],
+        *["is_adopted", "adopted"],
     ]
     assert document["fields"] == [
         {"name": name, "dtype": "int64", "shape": [], "codec": "raw", "stored_bytes": 88, "raw_bytes": 88}

@@ -321,6 +321,7 @@ def test_pull_as_json_has_stable_keys(
         "size_bytes": info.size_bytes,
         "parts": info.parts,
         "mended": [],
+        "adopted": None,
     }
 
 

@@ -37,6 +37,8 @@ MAX_METADATA_BYTES: Final = 2**16
 LEFT_OUT: Final = "left_out"
 CODEC: Final = "codec"  # the name in `builder` under which a build records how it compressed values
 _METADATA_DEPTH: Final = 64
+# The name in the description of a version's builder of what foreign files it was adopted from.
+ADOPTED: Final = "adopted"
 _SMALL_BYTES: Final = 2**16  # larger items of provenance are left out of a manifest that is too long
 
 

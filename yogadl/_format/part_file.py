@@ -52,10 +52,24 @@ def open_foreign(path: str, file: ForeignFile) -> int:
         descriptor = open_part(path, file.size_bytes)
     except CacheFormatError as error:
         raise changed_foreign(file, str(error).partition(";")[0]) from error
-    if path == file.address and str(os.fstat(descriptor).st_mtime_ns) != file.tag:
+    try:
+        require_unchanged(descriptor, path, file)
+    except CacheFormatError:
         os.close(descriptor)
-        raise changed_foreign(file, "it was written since")
+        raise
     return descriptor
+
+
+def require_unchanged(descriptor: int, path: str, file: ForeignFile) -> None:
+    """Make sure that an open foreign file is as it was; of the mirror's copy, that it has its size.
+
+    Raises:
+        CacheFormatError: if it was changed.
+    """
+    status = os.fstat(descriptor)
+    tag = str(status.st_mtime_ns) if path == file.address else file.tag
+    if (status.st_size, tag) != (file.size_bytes, file.tag):
+        raise changed_foreign(file, "it was written since")
 
 
 def changed_foreign(file: ForeignFile, problem: str) -> CacheFormatError:

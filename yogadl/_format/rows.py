@@ -19,7 +19,8 @@ from yogadl._core.memory import load_libc, map_memory
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
 from yogadl._format.codec import Decoders
-from yogadl._format.part_file import open_foreign, open_part, read_at, unreadable
+from yogadl._format.foreign import ForeignFile
+from yogadl._format.part_file import open_foreign, open_part, read_at, require_unchanged, unreadable
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, StorageError
 
@@ -396,6 +397,8 @@ class Parts:
                             f"{name} ended early: it was truncated; build the dataset again, or restore "
                             "the file"
                         )
+                if part >= len(self.table):  # after the read, so that no change goes unnoticed
+                    require_unchanged(descriptor, self._files.path(part), self._foreign(part))
             except OSError as error:
                 raise unreadable(error, self._files.path(part)) from error
             finally:
@@ -417,7 +420,10 @@ class Parts:
     def name(self, part: int) -> str:
         """Return a name of a part or of a foreign file for messages."""
         own = len(self.table)
-        return f"part {self.table.sha256[part]}" if part < own else self.table.foreign[part - own].address
+        return f"part {self.table.sha256[part]}" if part < own else self._foreign(part).address
+
+    def _foreign(self, part: int) -> ForeignFile:
+        return self.table.foreign[part - len(self.table)]
 
     def are_records_away(self, parts: Int64s) -> NDArray[np.bool_] | None:
         """Return whether records of these parts may need bytes that are away; ``None`` if none does."""
@@ -562,6 +568,8 @@ class StoredRows:
         one = np.array([part])
         self._map(one)
         if self._are_mapped(one)[0]:
+            if part >= len(self.parts.table):
+                self.parts.check_foreign(one)
             start = int(self.window.offset[part]) + position
             return self.window.bytes[start : start + length].data
         return self.parts.read(one, np.array([position]), np.array([length]))[0]

@@ -46,6 +46,8 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Build and convert": {
         "build": "Build a version from a function in a Python file.",
+        "adopt": "Build a version whose values stay in files of other libraries.",
+        "refresh": "Build a version of adopted files as they are now.",
         "append": "Build a version from an earlier version and new records.",
         "recompress": "Build a version with the records of another, compressed or not.",
         "export": "Write a version to files that other programs read.",
@@ -72,6 +74,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 # The module of each sub-command.
 _MODULES: Final[Mapping[str, str]] = {
+    "adopt": "_adopt", "refresh": "_adopt",
     "append": "_build", "build": "_build", "recompress": "_build",
     "bench": "_bench", "plan": "_bench",
     "completion": "_completion",
@@ -357,6 +360,8 @@ def _suggested_arguments(arguments: argparse.Namespace, folder: Path, version: s
             yield folder.name
         elif name == "version":
             yield version or _only_version(folder) or "VERSION"
+        elif isinstance(several := getattr(arguments, name, None), list):
+            yield from several
         else:
             yield next(others, name.upper())
 

@@ -4,6 +4,7 @@ import argparse
 import itertools
 import math
 import os
+import re
 import shlex
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -120,15 +121,12 @@ def open_at(location: str, arguments: argparse.Namespace) -> CacheStorage:
 
 def bucket_at(url: str, arguments: argparse.Namespace, **more: Any) -> Bucket:
     """Open a bucket without a storage, with the given options that apply to buckets."""
-    options = _given_options(url, arguments)
-    return open_bucket(
-        url, **{name: options[name] for name in options if name not in _MIRROR_OPTIONS}, **more
-    )
+    return open_bucket(url, **(_bucket_options(arguments) if _is_store(url) else {}), **more)
 
 
 def refuse_unused_options(arguments: argparse.Namespace, *locations: str) -> None:
     """Print the usage and exit if an option is given that applies to none of these locations."""
-    known = set().union(*map(_options_for, locations))
+    known = set().union(*map(_options_for, locations), _BUCKET_OPTIONS if arguments.foreign else ())
     given = {
         name for name in (*_FOLDER_OPTIONS, *_MIRROR_OPTIONS, *_BUCKET_OPTIONS) if getattr(arguments, name)
     }
@@ -146,16 +144,39 @@ def _options_for(location: str) -> tuple[str, ...]:
     """Return the names of the options that apply to a storage at this location."""
     if "://" not in location:
         return _FOLDER_OPTIONS
-    return _MIRROR_OPTIONS if location.startswith("file://") else (*_MIRROR_OPTIONS, *_BUCKET_OPTIONS)
+    return (*_MIRROR_OPTIONS, *_BUCKET_OPTIONS) if _is_store(location) else _MIRROR_OPTIONS
 
 
 def _given_options(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the given options that apply to a storage at this location."""
-    found = {name: value for name in _options_for(location) if (value := getattr(arguments, name))}
+    """Return the given options that apply to a storage at this location, and to its foreign files."""
+    names = [name for name in _options_for(location) if name not in _BUCKET_OPTIONS]
+    found = {name: value for name in names if (value := getattr(arguments, name))}
     if found.get("mirror") == "none":
         found["mirror"] = None
+    own = _bucket_options(arguments)
+    if _is_store(location):
+        found |= own
+    if arguments.foreign:
+        found["foreign"] = {url: own if _is_like(location, url) else {} for url in arguments.foreign}
+    return found
+
+
+def _bucket_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the given options of a bucket, by the names of the library's arguments."""
+    found = {name: value for name in _BUCKET_OPTIONS if (value := getattr(arguments, name))}
     region = found.pop("region", None)
     return found if region is None else found | {"client_options": {"region_name": region}}
+
+
+def _is_like(location: str, url: str) -> bool:
+    """Return whether the options of a bucket are also those of foreign files: not if the store is another."""
+    kind = url.partition("://")[0]
+    return _is_store(url) and (not _is_store(location) or location.partition("://")[0] == kind)
+
+
+def _is_store(location: str) -> bool:
+    """Return whether a location is in a bucket, not a folder."""
+    return "://" in location and not location.startswith("file://")
 
 
 def storage_option(storage: CacheStorage, arguments: argparse.Namespace) -> str:
@@ -164,6 +185,8 @@ def storage_option(storage: CacheStorage, arguments: argparse.Namespace) -> str:
     for name in ("endpoint_url", "region", "profile"):
         value = getattr(arguments, name)
         options += [option_of(name), value] if value else []
+    for url in arguments.foreign or ():
+        options += ["--foreign", url]
     return " ".join(map(shlex.quote, options))
 
 
@@ -244,6 +267,13 @@ def add_storage(parser: argparse.ArgumentParser, *names: str) -> None:
         "--shared", action="store_true", help="several machines build in this folder, as on NFS"
     )
     group.add_argument(
+        "--foreign",
+        metavar="URL",
+        type=parse_url,
+        action="append",
+        help="adopted files of this storage may lie here, in a bucket with these options; may be repeated",
+    )
+    group.add_argument(
         "--mirror",
         metavar="FOLDER",
         help="where this machine keeps copies of what it reads from a bucket; none: keep no copies",
@@ -306,6 +336,13 @@ def number_of(what: str, kind: type[int | float] = int, least: float = 1) -> Cal
         return count
 
     return parse
+
+
+def parse_url(text: str) -> str:
+    """Return the URL of a bucket or of a prefix in it, such as ``s3://bucket/prefix``."""
+    if not re.fullmatch("[a-z0-9]+://.+", text, re.DOTALL):
+        raise argparse.ArgumentTypeError(f"give a URL, such as s3://bucket/prefix, not {text!r}")
+    return text
 
 
 def parse_size(text: str) -> int:

@@ -13,9 +13,9 @@ from typing import Any
 from yogadl._core.key import AUTO, DatasetKey, new_key
 from yogadl._core.progress import ProgressDisplay, Tally, showing_progress
 from yogadl._format.codec import SAME, Codec, FieldCodec, Zstd
-from yogadl._format.manifest import checked_metadata
+from yogadl._format.manifest import ADOPTED, Manifest, checked_metadata
 from yogadl._provenance.builder import Call, Describer
-from yogadl._sources.sources import open_source
+from yogadl._sources.sources import Source, open_source
 from yogadl.cli._arguments import (
     add_json,
     add_key,
@@ -25,7 +25,7 @@ from yogadl.cli._arguments import (
     open_or_make,
     parse_size,
 )
-from yogadl.cli._list import info_to_json
+from yogadl.cli._list import adopted_of, fingerprint_line, info_to_json
 from yogadl.cli._output import ago, contents, counted, duration, note, say, say_json, size
 from yogadl.cli._target import Target, check_arguments, errors_in_one_line, load, parse_argument
 from yogadl.errors import ConfigurationError
@@ -94,13 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="call the function with this argument; may be repeated",
     )
-    parser.add_argument(
-        "--metadata",
-        metavar="NAME=VALUE",
-        type=parse_argument,
-        action="append",
-        help="keep this value, JSON or text, with the version; may be repeated",
-    )
+    add_metadata(parser)
     parser.add_argument(
         "--replace", action="store_true", help="build again and replace the version if it exists"
     )
@@ -148,7 +142,7 @@ def build_from_function(
     started = time.perf_counter()
     with (
         contextlib.redirect_stdout(sys.stderr),
-        _show_log_messages(),
+        show_log_messages(),
         errors_in_one_line(target.path.absolute(), arguments.traceback),
     ):
         function = load(target)
@@ -159,19 +153,35 @@ def build_from_function(
         call = Describer(function, thorough=is_auto).call((), values)
         key = DatasetKey(arguments.id, call.builder.version if is_auto else arguments.version)
         result = build(storage, key, function, values, call, arguments)
+    say_result(storage, key, result, time.perf_counter() - started, arguments)
+    return 0
+
+
+def say_result(
+    storage: CacheStorage,
+    key: DatasetKey,
+    result: "bool | WrittenPartitions",
+    elapsed_s: float,
+    arguments: argparse.Namespace,
+) -> None:
+    """Print what a build has done, for people or as JSON."""
     if isinstance(result, WrittenPartitions):
         result.say(arguments.json)
-        return 0
-    elapsed_s = time.perf_counter() - started
+        return
     info = storage.info(key.id, key.version)
+    adopted = adopted_of(storage, info)
     if arguments.json:
         document = {"storage": storage.location, "was_built": result, "elapsed_s": elapsed_s}
-        say_json(**document, **info_to_json(info))
-    else:
-        _say_result(
-            info, result, elapsed_s, getattr(arguments, "run_name", None) if arguments.replace else None
-        )
-    return 0
+        say_json(**document, **info_to_json(info), adopted=adopted and asdict(adopted))
+        return
+    _say_whether_built(
+        info, result, elapsed_s, getattr(arguments, "run_name", None) if arguments.replace else None
+    )
+    if adopted is not None:
+        say(f"Its values stay in {adopted}, which were {'' if adopted.is_read else 'not '}read through.")
+    elif result and ADOPTED in info.builder:
+        say("All its values are small, so they were copied: it needs no other file.")
+    say(fingerprint_line(info, adopted))
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -185,6 +195,17 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
         "on_error": arguments.on_error,
         **({} if arguments.codec is None else {"codec": codec_of(arguments)}),
     }
+
+
+def add_metadata(parser: argparse.ArgumentParser) -> None:
+    """Add the option for facts that are kept with the version."""
+    parser.add_argument(
+        "--metadata",
+        metavar="NAME=VALUE",
+        type=parse_argument,
+        action="append",
+        help="keep this value, JSON or text, with the version; may be repeated",
+    )
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
@@ -262,7 +283,7 @@ def _build(
     return is_new
 
 
-def _say_result(info: DatasetInfo, was_built: bool, elapsed_s: float, run_name: str | None) -> None:
+def _say_whether_built(info: DatasetInfo, was_built: bool, elapsed_s: float, run_name: str | None) -> None:
     if was_built:
         say(f"Built {info.id} {info.version} in {duration(elapsed_s)}: {contents(info)}.")
     else:
@@ -271,11 +292,10 @@ def _say_result(info: DatasetInfo, was_built: bool, elapsed_s: float, run_name: 
             note("nothing was built; --replace builds it again")
         else:
             note(f"it is what the run {run_name} has built; --replace with another --run builds it again")
-    say(f"Fingerprint, the same on every machine: {info.fingerprint}")
 
 
 @contextlib.contextmanager
-def _show_log_messages() -> Iterator[None]:
+def show_log_messages() -> Iterator[None]:
     """Show the library's log messages, such as where a build continues and how large it will be."""
     logger = logging.getLogger("yogadl")
     handler, level = _Handler(), logger.level
@@ -479,14 +499,48 @@ def run_task(
     Returns:
         Whether this call published the version; or the partitions that the task has written.
     """
+    return run_share(
+        storage,
+        key,
+        SharedWork(
+            lambda: open_source(function(**values), allow_pickle=arguments.allow_pickle),
+            lambda built: warn_if_stale(built, call.builder.to_json(), set()),
+            call.sha256,
+            call.manifest,
+        ),
+        arguments,
+    )
+
+
+@dataclass(frozen=True)
+class SharedWork:
+    """What the tasks of a build work on.
+
+    Args:
+        open: Returns the source of all records.
+        warn: Warns if a version that exists was built from another source.
+        origin: Returns the hash of the code and values that the source is made from; empty if unknown.
+        describe: Returns what the manifest says of the builder, beside the provenance of the source.
+    """
+
+    open: Callable[[], Source]
+    warn: Callable[[Manifest], None]
+    origin: Callable[[], str] = str
+    describe: Callable[[], dict[str, Any]] = dict
+
+
+def run_share(
+    storage: CacheStorage, key: DatasetKey, work: SharedWork, arguments: argparse.Namespace
+) -> "bool | WrittenPartitions":
+    """Write or publish as `run_task` does, from any source."""
     new_key(key.id, key.version)
     if not arguments.replace:
         published = storage._backend.catalogue.find(key)
         if published is not None:
-            warn_if_stale(published.manifest, call.builder.to_json(), set())
+            work.warn(published.manifest)
             return False
-    origin = call.sha256()
-    data = open_source(function(**values), allow_pickle=arguments.allow_pickle)
+    origin = work.origin()
+    data = work.open()
     build = begin_build(
         storage._backend,
         key,
@@ -498,12 +552,11 @@ def run_task(
         codec=codec_of(arguments),
     )
     if build._all.is_published():  # an earlier commit of this run has published the version
-        warn_if_stale(storage._backend.catalogue.published(key).manifest, call.builder.to_json(), set())
+        work.warn(storage._backend.catalogue.published(key).manifest)
         return False
     if arguments.commit:
-        builder = getattr(data, "provenance", {}) | call.manifest()
-        metadata = options_of(arguments)["metadata"]
-        checked = None if metadata is None else checked_metadata(metadata)
+        builder = getattr(data, "provenance", {}) | work.describe()
+        checked = None if arguments.metadata is None else checked_metadata(dict(arguments.metadata))
         return build._all.commit(builder, replaces=arguments.replace, metadata=checked)
     return _write(build._all, arguments)
 

@@ -5,7 +5,9 @@ Caches of yogadl 0.1.4 are turned into versions.
 
 import argparse
 import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from yogadl._core.key import DatasetKey
 from yogadl.cli._arguments import (
@@ -19,7 +21,7 @@ from yogadl.cli._arguments import (
     open_version,
     option_of,
 )
-from yogadl.cli._list import info_to_json
+from yogadl.cli._list import adopted_of, info_to_json
 from yogadl.cli._output import Bar, contents, counted, duration, repair_result, say, say_json, size, stored
 from yogadl.errors import ConfigurationError
 from yogadl.storage import export
@@ -34,12 +36,16 @@ def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> int:
     storage = open_version(arguments, *names, others=(location,))
     target = open_at(location, _for_target(storage.location, location, arguments))
     info = storage.info(arguments.id, arguments.version)
-    with Bar("copying", info.size_bytes) as bar:
+    if arguments.materialize and info.is_adopted:  # a build, which shows its own progress
+        is_new = copy(storage, target, info.id, info.version, replaces=arguments.replace, materialize=True)
+        info = target.info(info.id, info.version)
+    else:
+        with Bar("copying", info.size_bytes) as bar:
 
-        def show(done: int, total: int) -> None:
-            bar.show(info.size_bytes - total + done)
+            def show(done: int, total: int) -> None:
+                bar.show(info.size_bytes - total + done)
 
-        is_new = copy(storage, target, info.id, info.version, replaces=arguments.replace, progress=show)
+            is_new = copy(storage, target, info.id, info.version, replaces=arguments.replace, progress=show)
     if arguments.json:
         found = {"was_copied": is_new, "size_bytes": info.size_bytes, "digest": info.digest}
         say_json(storage=storage.location, to=target.location, id=info.id, version=info.version, **found)
@@ -89,6 +95,7 @@ def add_pull_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --to: replace a version of that name that has other content",
     )
+    _add_materialize(parser)
     add_target_options(parser)
     add_json(parser)
 
@@ -112,6 +119,8 @@ def run_pull(arguments: argparse.Namespace) -> int:
     storage = open_version(arguments)
     if arguments.replace:
         arguments.refuse("--replace is for --to: a mirror has no versions of its own")
+    if arguments.materialize:
+        arguments.refuse("--materialize is for --to: a mirror keeps copies of the foreign files themselves")
     opener = storage._backend.catalogue.opener
     if not isinstance(opener, MirrorOpener):
         raise ConfigurationError(
@@ -119,17 +128,31 @@ def run_pull(arguments: argparse.Namespace) -> int:
         )
     key, published = storage._backend.catalogue.named(DatasetKey(arguments.id, arguments.version))
     manifest = published.manifest
-    with Bar("pulling", manifest.size_bytes) as bar:
+    adopted = adopted_of(storage, storage.info(key.id, key.version))
+    total_bytes = manifest.size_bytes + (adopted.size_bytes if adopted else 0)
+    with Bar("pulling", total_bytes) as bar:
         damaged = opener.fill(published, progress=lambda done, _: bar.show(done))
     folder = opener.mirror.location.root
     if arguments.json:
-        found = {"size_bytes": manifest.size_bytes, "parts": manifest.parts, "mended": damaged}
+        found: dict[str, Any] = {
+            "size_bytes": manifest.size_bytes, "parts": manifest.parts, "mended": damaged,
+        }  # fmt: skip
+        found["adopted"] = adopted and asdict(adopted)
         say_json(storage=storage.location, id=key.id, version=key.version, mirror=str(folder), **found)
         return 0
-    say(f"{key.id} {key.version} is in the mirror {folder}: {stored(manifest)}")
+    foreign = f", and its values: {adopted}" if adopted else ""
+    say(f"{key.id} {key.version} is in the mirror {folder}: {stored(manifest)}{foreign}")
     if damaged:
         say(f"Of what was there before, {repair_result(damaged)}.")
     return 0
+
+
+def _add_materialize(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--materialize",
+        action="store_true",
+        help="of an adopted version, copy the records themselves, not only the index of foreign files",
+    )
 
 
 def add_push_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,6 +162,7 @@ def add_push_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replace", action="store_true", help="replace a version of that name that has other content"
     )
+    _add_materialize(parser)
     add_target_options(parser)
     add_json(parser)
 

@@ -4,13 +4,13 @@ import argparse
 import json
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.printable import printable
 from yogadl._core.shown import names_of, row_of_field
 from yogadl._format.codec import RAW, codec_in_words
-from yogadl._format.manifest import CODEC, LEFT_OUT
+from yogadl._format.manifest import ADOPTED, CODEC, LEFT_OUT
 from yogadl.cli._arguments import add_json, add_storage, add_tagged, open_existing, open_version
 from yogadl.cli._output import (
     ago,
@@ -59,10 +59,11 @@ def run_info(arguments: argparse.Namespace) -> int:
     info = storage.info(arguments.id, arguments.version)
     _key, published = storage._backend.catalogue.named(DatasetKey(info.id, info.version), info.digest)
     sizes = storage._sizes_in_order(published.manifest)
+    adopted = adopted_of(storage, info)
     if arguments.json:
-        say_json(storage=storage.location, **info_to_json(info, sizes))
+        say_json(storage=storage.location, **info_to_json(info, sizes), adopted=adopted and asdict(adopted))
         return 0
-    for name, text in _lines(info):
+    for name, text in _lines(info, adopted):
         say(f"{name:<12} {text}")
     say()
     has_codec = any(found.codec != RAW for found in sizes)
@@ -73,6 +74,55 @@ def run_info(arguments: argparse.Namespace) -> int:
     names = ["codec", "stored", "of"] if has_codec else ["stored"]
     say_table([cut(line, width()) for line in table(["field", "dtype", "shape", *names], rows)])
     return 0
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """What is known of the foreign files of a version.
+
+    Args:
+        format: Their format, if the manifest says it.
+        paths: The paths and patterns that were adopted.
+        files: The number of files.
+        size_bytes: Their size.
+        is_read: Whether they were read through.
+    """
+
+    format: str | None
+    paths: list[str]
+    files: int
+    size_bytes: int
+    is_read: bool
+
+    def __str__(self) -> str:
+        kind = f" ({_text(self.format)})" if self.format else ""
+        return f"{counted(self.files, 'file')} of {size(self.size_bytes)}{kind}"
+
+
+def fingerprint_line(info: DatasetInfo, adopted: Adopted | None) -> str:
+    """Return the line that says the fingerprint of a version that was built."""
+    is_weak = adopted is not None and not adopted.is_read
+    what = "made of the sizes and tags of the files" if is_weak else "the same on every machine"
+    return f"Fingerprint, {what}: {info.fingerprint}"
+
+
+def adopted_of(storage: CacheStorage, info: DatasetInfo) -> Adopted | None:
+    """Return what is known of a version's foreign files; ``None`` if it has none."""
+    if not info.is_adopted:
+        return None
+    catalogue = storage._backend.catalogue
+    manifest = catalogue.published(DatasetKey(info.id, info.version), info.digest).manifest
+    foreign = open_table(catalogue.root, manifest).foreign
+    entry = info.builder.get(ADOPTED)
+    format = entry.get("format") if isinstance(entry, dict) else None
+    paths = entry.get("paths") if isinstance(entry, dict) else None
+    return Adopted(
+        format if isinstance(format, str) else None,
+        list(map(str, paths)) if isinstance(paths, list) else [],
+        len(foreign),
+        int(foreign.size_bytes.sum()),
+        not manifest.is_weak,
+    )
 
 
 def info_to_json(info: DatasetInfo, sizes: Sequence[FieldSizes] = ()) -> dict[str, Any]:
@@ -100,6 +150,7 @@ def info_to_json(info: DatasetInfo, sizes: Sequence[FieldSizes] = ()) -> dict[st
         "builder": _builder_to_json(info.builder),
         "earlier": [dict(vars(earlier)) for earlier in info.earlier],
         "metadata": _finite(info.metadata),
+        "is_adopted": info.is_adopted,
     }
 
 
@@ -119,17 +170,21 @@ def _finite(value: Any) -> Any:  # any JSON value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _lines(info: DatasetInfo) -> list[tuple[str, str]]:
+def _lines(info: DatasetInfo, adopted: Adopted | None) -> list[tuple[str, str]]:
     each = f", {size(info.size_bytes / info.records)} a record" if info.records else ""
     lines = [
         ("dataset", info.id),
         ("version", info.version),
         ("records", f"{info.records:,}"),
-        ("size", f"{stored(info)}{each}"),
-        ("built", f"{day_and_time(info.created)} UTC, {ago(info.created)}"),
+        ("size", f"{stored(info)}{each}" if adopted is None else f"{stored(info)}, the index alone"),
     ]
     if CODEC in info.builder:
-        lines.insert(4, ("codec", cut(_text(codec_in_words(info.builder[CODEC])), width() - 13)))
+        lines.append(("codec", cut(_text(codec_in_words(info.builder[CODEC])), width() - 13)))
+    if adopted is not None:
+        lines.append(("adopted", f"{adopted}; its values stay there"))
+        lines.append(("read", "yes, with checksums" if adopted.is_read else "no: pinned by size and tag"))
+        lines += [("from", cut(_text(", ".join(adopted.paths)), width() - 13))] if adopted.paths else []
+    lines.append(("built", f"{day_and_time(info.created)} UTC, {ago(info.created)}"))
     if info.earlier:
         last = info.earlier[-1]
         more = info.records - last.records
@@ -168,6 +223,9 @@ class _Version:
     shared_with: tuple[str, ...] = ()
 
 
+_MOST_NAMED: Final = 5
+
+
 def add_ls_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "id", metavar="ID", nargs="?", help="list only this dataset, and those below it (ID/...)"
@@ -202,13 +260,7 @@ def run_ls(arguments: argparse.Namespace) -> int:
         header = ("dataset", "version", "records", "size", "files", "built (UTC)", "tags")
         columns = 7 if any(entry.tags for entry in versions) else 6
         say_table(table(header[:columns], [_row(entry)[:columns] for entry in versions], right=(2, 3, 4)))
-        for entry in versions:
-            if entry.shared_bytes:
-                others = ", ".join(entry.shared_with)
-                note(
-                    f"{entry.id} {entry.version} has {size(entry.shared_bytes)} more, which it shares with "
-                    f"{others}"
-                )
+        _say_more(versions)
     else:
         note(f"there are no datasets in {storage.location}")
     listed = {(entry.id, entry.version) for entry in versions}
@@ -225,6 +277,19 @@ def run_ls(arguments: argparse.Namespace) -> int:
             "those that tasks wrote within a day"
         )
     return int(bool(problems))
+
+
+def _say_more(versions: list[_Version]) -> None:
+    """Print what the table of versions has no column for."""
+    for entry in versions:
+        if entry.shared_bytes:
+            others = ", ".join(entry.shared_with)
+            more = f"has {size(entry.shared_bytes)} more, which it shares with {others}"
+            note(f"{entry.id} {entry.version} {more}")
+    adopted = [f"{entry.id} {entry.version}" for entry in versions if entry.info and entry.info.is_adopted]
+    if adopted:
+        shown = ", ".join(adopted[:_MOST_NAMED]) + (", ..." if len(adopted) > _MOST_NAMED else "")
+        note(f"adopted, so that values lie in other files (see `yogadl info`): {shown}")
 
 
 def _unfinished(storage: CacheStorage, dataset_id: str | None) -> "list[Unfinished]":
@@ -311,6 +376,7 @@ def _to_json(entry: _Version) -> dict[str, Any]:
     names = ("records", "size_bytes", "parts", "created", "fingerprint", "digest")
     facts = {name: getattr(entry.info, name, None) for name in names}
     facts["created"] = moment(facts["created"])
+    facts["is_adopted"] = getattr(entry.info, "is_adopted", None)
     facts |= {"shared_bytes": entry.shared_bytes, "shared_with": list(entry.shared_with)}
     return {"id": entry.id, "version": entry.version, **facts, "tags": entry.tags, "error": entry.error}
 
@@ -352,6 +418,8 @@ def _history_lines(logged: LoggedVersion) -> Iterator[str]:
     tags = f"  ({', '.join(logged.tags)})" if logged.tags else ""
     yield f"{day_and_time(logged.created)}  version {logged.version}{tags}"
     what = f"{counted(logged.records, 'record')} in {counted(logged.parts, 'file')}"
+    if logged.foreign_files:
+        what += f", adopted from {counted(logged.foreign_files, 'file')}"
     metadata = dict(logged.metadata or {})
     left_out = metadata.pop(LEFT_OUT, None)
     about = (

@@ -14,6 +14,7 @@ from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
 from yogadl._format.codec import RAW
+from yogadl._format.foreign import FOREIGN
 from yogadl._format.manifest import Manifest
 from yogadl.storage._catalogue.backend import Backend
 
@@ -39,6 +40,7 @@ class DatasetInfo:
     builder: dict[str, Any]
     earlier: tuple[Earlier, ...] = ()  # the versions that it begins with, the oldest first
     metadata: dict[str, Any] | None = None  # what the user keeps with the version; {} if nothing
+    is_adopted: bool = False  # whether values lie in foreign files: see `CacheStorage.adopt`
 
 
 @frozen
@@ -130,6 +132,7 @@ class ReadingStorage:
             builder=manifest.builder,
             earlier=manifest.earlier,
             metadata=manifest.metadata,
+            is_adopted=manifest.container == FOREIGN,
         )
 
     def field_sizes(self, dataset_id: str, dataset_version: str) -> dict[str, FieldSizes]:
@@ -208,11 +211,12 @@ class ReadingStorage:
         Raises:
             DatasetNotFoundError: if one of the versions does not exist.
         """
-        from yogadl.storage._catalogue.log import explain
+        from yogadl.storage._catalogue.log import explain, foreign_files
 
         keys = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, other_version)
-        first, second = (self._backend.catalogue.named(key)[1].manifest for key in keys)
-        return explain(first, second)
+        catalogue = self._backend.catalogue
+        first, second = (catalogue.named(key)[1].manifest for key in keys)
+        return explain(first, second, {each.key: foreign_files(catalogue, each) for each in (first, second)})
 
     def export(
         self,

@@ -447,7 +447,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             Whether anything has changed; if not, no version is built.
 
         Raises:
-            ConfigurationError: if the version was not adopted.
+            ConfigurationError: if the version was not adopted, or has records of another source.
         """
         from yogadl.storage._builds.adopted import refresh
         from yogadl.storage._builds.options import BuildOptions

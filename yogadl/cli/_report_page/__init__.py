@@ -22,6 +22,7 @@ from yogadl._core.leaf import OBJECT, Leaf
 from yogadl._core.protocols import Column, Locality
 from yogadl._core.shown import ValueRenderer, element, lines, names_of, pairs, row_of_field, table, text
 from yogadl._dataref import RecordsRef
+from yogadl._format.manifest import ADOPTED
 from yogadl._format.table import PartTable
 from yogadl._order import make_order
 from yogadl.cli._output import counted, day_and_time, size
@@ -235,6 +236,10 @@ def _facts(
     if info.parts > 1:
         files += f"; of {size(int(parts.size_bytes.min()))} to {size(int(parts.size_bytes.max()))}"
     yield "files", files
+    if info.is_adopted:
+        foreign = parts.foreign
+        values = f"in {counted(len(foreign), 'other file')}, {size(int(foreign.size_bytes.sum()))} together"
+        yield "values", f"{values}; the files above are their index"
     if "://" not in location:
         return
     on_machine = f"{locality.parts_here:,} of {counted(locality.parts, 'file')}, "
@@ -281,6 +286,11 @@ def origin_section(info: DatasetInfo) -> str:
     entries = [("built", f"{day_and_time(info.created)} UTC")]
     if builder.get("function"):
         entries.append(("by", element("code", text(builder["function"]))))
+    adopted = builder.get(ADOPTED)
+    if info.is_adopted and isinstance(adopted, dict):
+        was_read = "read through, with checksums" if adopted.get("read") else "pinned by size and tag"
+        paths = f"{adopted.get('paths')!s:.{_METADATA_CHARACTERS}}"
+        entries.append(("adopted from", f"{element('code', text(paths))}, {was_read}"))
     entries += [("with", text(", ".join(_software(builder))))] if any(_software(builder)) else []
     if info.earlier:
         last = info.earlier[-1]
@@ -299,7 +309,7 @@ def origin_section(info: DatasetInfo) -> str:
         table("Arguments", ("argument", "value"), rows) if rows else "",
         folded(_SOURCE, element("pre", lines(source, _MOST_CODE_CHARACTERS), tabindex=0))
         if isinstance(source, str) and source else "",
-        "" if builder.get("function") else note("The code that built it is not recorded."),
+        "" if builder.get("function") or info.is_adopted else note("The code that built it is not recorded."),
     )  # fmt: skip
 
 

@@ -5,16 +5,17 @@ import importlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from yogadl._core.key import DatasetKey
+from yogadl._core.leaf import Leaf
 from yogadl._core.spec import Spec
 from yogadl._foreign.file_reader import Columns, Format, columns_of, joined_batches
 from yogadl._foreign.mds import shards_of
 from yogadl._format.foreign import ForeignFile
-from yogadl._format.manifest import Manifest
+from yogadl._format.manifest import ADOPTED, Manifest
 from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -25,6 +26,7 @@ from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.publish import Content
 from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
+from yogadl.storage._catalogue.parts import open_table
 from yogadl.storage._files.foreign_stores import ForeignStores
 
 # The class of each format, and the options that it takes.
@@ -42,7 +44,7 @@ _GROUPS: Final = 48
 _LEAST_GROUP_BYTES: Final = 64 * 2**20
 _MOST_GROUP_BYTES: Final = 2**30
 _LEAST_UNREAD_FILES: Final = 256  # of a group whose files are not read
-_ADOPTED: Final = "adopted"  # the entry in the manifest's description of the builder
+_SMALL_FILE_BYTES: Final = 2**16  # of a file that may have no records, such as an empty tar
 
 
 class AdoptedSource(PartitionedSource):
@@ -73,6 +75,11 @@ class AdoptedSource(PartitionedSource):
         files = [[file.address, file.size_bytes, file.tag] for group in groups for file in group]
         text = json.dumps([files, repr(format), is_read])
         self.origin: Any = hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def files(self) -> Iterator[ForeignFile]:
+        """All files, in order."""
+        return itertools.chain.from_iterable(self._groups)
 
     @property
     def partitions(self) -> int:
@@ -192,14 +199,18 @@ def source_of(backend: Backend, paths: Any, format: str, is_read: bool, **terms:
     patterns = checked_paths(paths)
     made = format_named(format, is_read=is_read, **terms)
     files = _listed(stores, patterns, made)
+    return _source(stores, made, files, is_read, {ADOPTED: entry_of(patterns, format, is_read, **terms)})
+
+
+def entry_of(paths: Any, format: str, is_read: bool, **terms: Any) -> dict[str, Any]:
+    """Return what the manifest of a version says of how its files were adopted.
+
+    Raises:
+        ConfigurationError: if the paths are none.
+    """
     said = {name: value for name, value in terms.items() if value is not None}
-    provenance = {_ADOPTED: {"paths": patterns, "format": format, "read": is_read, "options": _plain(said)}}
-    return _source(stores, made, files, is_read, provenance)
-
-
-def _plain(options: dict[str, Any]) -> Any:
-    """Return options as JSON can hold them."""
-    return json.loads(json.dumps(options, default=lambda leaf: leaf.to_json()))
+    options = json.loads(json.dumps(said, default=lambda leaf: leaf.to_json()))
+    return {"paths": checked_paths(paths), "format": format, "read": is_read, "options": options}
 
 
 def checked_paths(paths: Any) -> list[str]:
@@ -211,8 +222,9 @@ def checked_paths(paths: Any) -> list[str]:
     one = isinstance(paths, str | os.PathLike)
     if not one and (isinstance(paths, bytes) or not isinstance(paths, Iterable)):
         raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
-    found = [os.fspath(path) for path in ([paths] if one else paths)]
-    if not found or not all(isinstance(path, str) and path for path in found):
+    given = [paths] if one else list(paths)
+    found = [os.fspath(path) for path in given if isinstance(path, str | os.PathLike)]
+    if not found or len(found) < len(given) or not all(isinstance(path, str) and path for path in found):
         raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
     return [path if "://" in path else _absolute(path) for path in found]
 
@@ -239,11 +251,11 @@ def _of_index(stores: ForeignStores, pattern: str, format: Format) -> list[Forei
     if name is None or "*" in pattern:
         return []
     index = pattern if pattern.endswith(f"/{name}") else f"{pattern.rstrip('/')}/{name}"
-    found = stores.look_up(index)
+    found = stores.look_up(index if "://" in index else os.path.realpath(index))
     if found is None:
         return []
     content = bytes(stores.reader(found, is_read=True).read(0, found.size_bytes))
-    folder = index.rpartition("/")[0]
+    folder = found.address.rpartition("/")[0]
     known = {file.address: file for file in stores.listed(f"{folder}/", format.matches)}
     files = []
     for shard, size_bytes in shards_of(content):
@@ -291,7 +303,7 @@ def _adopted_entry(manifest: Manifest) -> dict[str, Any]:
     Raises:
         ConfigurationError: if it was not adopted.
     """
-    entry = manifest.builder.get(_ADOPTED)
+    entry = manifest.builder.get(ADOPTED)
     if not isinstance(entry, dict):
         raise ConfigurationError(
             f"{manifest.key} was not adopted from foreign files, so there is nothing to refresh it from"
@@ -304,15 +316,23 @@ def _added(
 ) -> AdoptedSource:
     """Return the source of files that are appended to a version."""
     source = source_of(backend, paths, format, is_read, **terms)
-    entry = newest(backend.catalogue, base).manifest.builder.get(_ADOPTED)
+    manifest = newest(backend.catalogue, base).manifest
+    before = {file.address for file in open_table(backend.root, manifest).foreign}
+    for file in source.files:
+        if file.address in before:
+            raise ConfigurationError(
+                f"{base} has the records of {file.address} already: name only other files; or make a version "
+                "of all files as they are now: storage.refresh"
+            )
+    entry = manifest.builder.get(ADOPTED)
     if isinstance(entry, dict):
-        own = source.provenance[_ADOPTED]
+        own = source.provenance[ADOPTED]
         if {**entry, "paths": 0} != {**own, "paths": 0}:
             raise ConfigurationError(
                 f"{base} was adopted with {_described(entry)}, these files are with {_described(own)}: give "
                 "the same, or adopt all files together"
             )
-        source.provenance[_ADOPTED] = {**own, "paths": [*entry["paths"], *own["paths"]]}
+        source.provenance[ADOPTED] = {**own, "paths": [*entry["paths"], *own["paths"]]}
     return source
 
 
@@ -329,10 +349,17 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
     stores: ForeignStores = backend.catalogue.opener.foreign
     is_read = bool(entry["read"])
     made = format_named(entry["format"], is_read=is_read, **_options_of(entry))
-    files = _listed(stores, checked_paths(entry["paths"]), made)
     receipts = receipts_of(backend, manifest)
-    kept = _unchanged(receipts, files)
-    new = [file for file in files if file not in {each for run in kept for each in files_of(run)}]
+    _require_foreign(receipts, manifest.key)
+    before, files = files_of(receipts), _listed(stores, checked_paths(entry["paths"]), made)
+    if files == before:
+        return False
+    made = made.of_first_file(stores.reader(files[0], is_read=is_read))
+    files = _with_records(stores, made, files, set(before), is_read=is_read)
+    # If the first file decides on other fields now, all files are read anew.
+    kept = _unchanged(receipts, files) if made.spec.is_like(manifest.spec) else []
+    kept_files = {file for run in kept for file in files_of(run)}
+    new = [file for file in files if file not in kept_files]
     was_whole = [receipt for run in kept for receipt in run] == receipts
     if not new and was_whole:
         return False
@@ -343,23 +370,82 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
 
     def content(built: list[Receipt]) -> Content:
         every = [receipt for run in kept for receipt in run] + built
+        _require_foreign(every, base)
         every.sort(key=lambda receipt: places[receipt.part.index.foreign[0]])
         found = content_of(every)
         earlier = earlier_of(manifest) if continues else ()
         return replace(found, earlier=earlier, metadata=manifest.metadata)
 
     def data() -> PlannedBuild:
-        source = _source(stores, made, new, is_read, {_ADOPTED: entry})
+        # No group has files from both sides of one whose part is kept.
+        runs = itertools.groupby(enumerate(new), lambda each: places[each[1]] - each[0])
+        grouped = [group for _, run in runs for group in _grouped([file for _, file in run], is_read)]
+        provenance = {ADOPTED: entry}
+        source = AdoptedSource(stores, made, grouped, is_read=is_read, provenance=provenance)
         return PlannedBuild(source, content=content)
 
     build_version(backend, key, data, options)
     return True
 
 
+def _require_foreign(receipts: Iterable[Receipt], key: DatasetKey) -> None:
+    """Refuse to refresh a version with a part without foreign files: nobody knows what it was made of.
+
+    Raises:
+        ConfigurationError: if there is such a part.
+    """
+    for receipt in receipts:
+        if not receipt.part.index.foreign:
+            first = receipt.first_record
+            raise ConfigurationError(
+                f"{key}: records {first} to {first + receipt.part.index.records - 1} have no values in "
+                "foreign files: they come from a base version that was not adopted, or are so small that they "
+                "were copied. Such a version can't be refreshed: adopt the files again"
+            )
+
+
+def _with_records(
+    stores: ForeignStores,
+    format: Format,
+    files: Sequence[ForeignFile],
+    known: Collection[ForeignFile],
+    *,
+    is_read: bool,
+) -> list[ForeignFile]:
+    """Return the files without the small ones that have no records: no version names those.
+
+    Raises:
+        UnsupportedDataError: if no file has records.
+    """
+    found = [
+        file
+        for file in files
+        if file in known
+        or file.size_bytes > _SMALL_FILE_BYTES
+        or any(True for _ in format.batches(stores.reader(file, is_read=is_read)))
+    ]
+    if not found:
+        raise UnsupportedDataError(NO_RECORDS)
+    return found
+
+
 def _options_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+    options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in entry["options"].items()
     }
+    features = options.get("features")
+    if isinstance(features, dict):
+        options["features"] = {name: _feature_of(each) for name, each in features.items()}
+    return options
+
+
+def _feature_of(described: Any) -> Any:
+    """Return a feature as a caller describes it; JSON has made a list of a pair, and a dict of a leaf."""
+    if isinstance(described, dict):
+        return Leaf.from_json(described)
+    if isinstance(described, list) and len(described) == 2 and isinstance(described[1], list):
+        return described[0], tuple(described[1])
+    return described
 
 
 def files_of(receipts: Iterable[Receipt]) -> list[ForeignFile]:

@@ -1,5 +1,6 @@
 """Open a published cache and read its records."""
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import field
@@ -449,7 +450,7 @@ def open_reader(
     files: PartFiles = PartPaths(folder, manifest.key.id, table)
     if len(table.foreign):
         files = with_foreign(table, files)
-        mapped = mapped and all(map(_can_map_foreign, _folders_of(table)))
+        mapped = mapped and all(map(_can_map_foreign, _one_a_device(table.foreign.local_folders())))
     sums = (
         checksums(manifest, table, partial(read_index, folder, manifest.key, table), REMEDY)
         if check
@@ -479,9 +480,13 @@ def new_reader(
     return CheckedReader(sums, manifest.spec, files, maps=maps)
 
 
-def _folders_of(table: "PartTable") -> set[str]:
-    """Return the folders of the foreign files of this machine."""
-    return {os.path.dirname(file.address) for file in table.foreign if file.is_local}
+def _one_a_device(folders: set[str]) -> list[str]:
+    """Return one of the folders on each file system; those that are not there have no files to map."""
+    found = {}
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            found[os.stat(folder).st_dev] = folder
+    return list(found.values())
 
 
 def _can_map_foreign(folder: str) -> bool:

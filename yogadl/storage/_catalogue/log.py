@@ -1,13 +1,14 @@
 """Read the history of a dataset: its versions, its tags, and why two versions differ."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.protocols import Earlier
 from yogadl._format.codec import RAW, ZSTD, codec_in_words
-from yogadl._format.manifest import CODEC, Manifest
+from yogadl._format.foreign import FOREIGN
+from yogadl._format.manifest import ADOPTED, CODEC, Manifest
 from yogadl._provenance.difference import Difference, differences, ingredients_in, shown, texts_in
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
 from yogadl.storage._catalogue.catalogue import Catalogue
@@ -52,16 +53,28 @@ def _records_note(first: Manifest, second: Manifest) -> str:
     return "their records differ"
 
 
-def explain(first: Manifest, second: Manifest) -> Explanation:
-    """Return the differences between the code, values and arguments that two versions were built from."""
+def foreign_files(catalogue: Catalogue, manifest: Manifest) -> int:
+    """Return the number of foreign files of a version."""
+    return len(open_table(catalogue.root, manifest).foreign) if manifest.container == FOREIGN else 0
+
+
+def explain(first: Manifest, second: Manifest, foreign: Mapping[DatasetKey, int]) -> Explanation:
+    """Return the differences between the code, values and arguments that two versions were built from.
+
+    Args:
+        first: One version.
+        second: The other.
+        foreign: The number of foreign files of each.
+    """
     old, new = ingredients_in(first.builder), ingredients_in(second.builder)
     notes = [
-        f"version {manifest.key.version!r} was not built by storage.cacheable or the command, "
-        "so the code and arguments that built it are not recorded"
+        f"version {manifest.key.version!r} was {_origin_of(foreign[manifest.key])}"
         for manifest, ingredients in ((first, old), (second, new))
         if ingredients is None
     ]
     reasons = [] if old is None or new is None else differences(old, new)
+    if foreign[first.key] and foreign[second.key]:
+        reasons += _differences_of_adopted(first.builder.get(ADOPTED), second.builder.get(ADOPTED))
     if not notes and not reasons:
         notes.append("both were built by the same code with the same arguments")
     notes.append(_records_note(first, second))
@@ -78,6 +91,23 @@ def explain(first: Manifest, second: Manifest) -> Explanation:
         if libraries.get(name) != others.get(name):
             notes.append(f"{name:.200}: {libraries.get(name, 'not used')} -> {others.get(name, 'not used')}")
     return Explanation(first.key.id, first.key.version, second.key.version, tuple(reasons), tuple(notes))
+
+
+def _origin_of(foreign: int) -> str:
+    if foreign:
+        return f"adopted from {foreign} {'file' if foreign == 1 else 'files'}"
+    return (
+        "not built by storage.cacheable or the command, so the code and arguments that built it are not "
+        "recorded"
+    )
+
+
+def _differences_of_adopted(old: Any, new: Any) -> Iterator[Difference]:  # any values of a manifest
+    """Yield what differs in how files were adopted."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in ("paths", "format", "read", "options"):
+            if old.get(name) != new.get(name):
+                yield Difference(f"adopted {name}", shown(old.get(name)), shown(new.get(name)))
 
 
 def _codec_in_words(manifest: Manifest) -> str:
@@ -105,6 +135,7 @@ class LoggedVersion:
         explanation: The differences between the code, values and arguments that built the two, or ``None``
             for the first.
         metadata: What the user keeps with the version; {} if nothing.
+        foreign_files: The number of foreign files that it was adopted from.
     """
 
     version: str
@@ -119,6 +150,7 @@ class LoggedVersion:
     added_bytes: int
     explanation: Explanation | None
     metadata: dict[str, Any] | None = None
+    foreign_files: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,11 +174,14 @@ def log_of(catalogue: Catalogue, dataset_id: str) -> Log:
     """Return the history of a dataset: see `CacheStorage.log`."""
     manifests: list[Manifest] = []
     sizes: dict[str, dict[str, int]] = {}
+    foreign: dict[DatasetKey, int] = {}
     damaged: dict[str, str] = {}
     for version in catalogue.versions(dataset_id):
         try:
             manifest = catalogue.published(DatasetKey(dataset_id, version)).manifest
-            sizes[version] = dict(part_sizes(dataset_id, open_table(catalogue.root, manifest)))
+            table = open_table(catalogue.root, manifest)
+            sizes[version] = dict(part_sizes(dataset_id, table))
+            foreign[manifest.key] = len(table.foreign)
             manifests.append(manifest)
         except DatasetNotFoundError:
             pass  # it was deleted meanwhile
@@ -155,12 +190,15 @@ def log_of(catalogue: Catalogue, dataset_id: str) -> Log:
     if not manifests and not damaged:
         raise catalogue.no_dataset(dataset_id)
     manifests.sort(key=lambda manifest: (manifest.created, manifest.key.version))
-    versions = tuple(_logged(manifests, sizes, current_tags(catalogue.root, dataset_id)))
+    versions = tuple(_logged(manifests, sizes, foreign, current_tags(catalogue.root, dataset_id)))
     return Log(dataset_id, versions, tuple(moves_of_tags(catalogue.root, dataset_id)), damaged)
 
 
 def _logged(
-    manifests: list[Manifest], sizes: dict[str, dict[str, int]], tags: dict[str, str]
+    manifests: list[Manifest],
+    sizes: dict[str, dict[str, int]],
+    foreign: dict[DatasetKey, int],
+    tags: dict[str, str],
 ) -> Iterator[LoggedVersion]:
     for number, manifest in enumerate(manifests):
         before = _compared_with(manifest, manifests[:number], manifests)
@@ -178,8 +216,9 @@ def _logged(
             earlier=manifest.earlier,
             shared_bytes=shared,
             added_bytes=sum(sizes[version].values()) - shared,
-            explanation=None if before is None else explain(before, manifest),
+            explanation=None if before is None else explain(before, manifest, foreign),
             metadata=manifest.metadata,
+            foreign_files=foreign[manifest.key],
         )
 
 

@@ -1,6 +1,8 @@
 """Find, list and read foreign files: local files, and objects of the buckets that a storage permits."""
 
 import glob
+import itertools
+import math
 import os
 import re
 import weakref
@@ -21,7 +23,7 @@ _WINDOW_BYTES: Final = 4 * 2**20
 _LOCAL_HEADER_BYTES: Final = 16 * 2**10
 _FAR_HEADER_BYTES: Final = 2**20
 _WILD: Final = re.compile(r"[*?\[]")
-_BRACES: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_BRACES: Final = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
 _MOST_EXPANDED: Final = 10**6
 
 
@@ -56,7 +58,7 @@ class ForeignStores:
         raise ConfigurationError(
             f"{without_secrets(address)} lies outside of what this storage may read: open it with "
             f"open_storage(..., foreign={{{address.rpartition('/')[0]!r}: {{}}}}), with the options of that "
-            "bucket in the inner dict"
+            "bucket in the inner dict; the command takes --foreign URL"
         )
 
     def reader(self, file: ForeignFile, *, is_read: bool) -> FileReader:
@@ -92,6 +94,9 @@ class ForeignStores:
         Raises:
             CacheFormatError: if it was changed or removed.
         """
+        if self.place(file.address) is None:
+            os.close(open_foreign(file.address, file))
+            return
         now = self.look_up(file.address)
         if now != file:
             raise changed_foreign(file, "it is missing" if now is None else "it was changed since")
@@ -112,12 +117,19 @@ class ForeignStores:
             some = list(self._listed(one, matches))
             if not some:
                 raise ConfigurationError(f"there is no file {without_secrets(one)}: check the path")
+            for file in some:
+                if not file.is_sound:
+                    raise ConfigurationError(
+                        f"{file.address!r:.200} has a name that no version can keep: with characters that "
+                        "can't be printed, a '.' or '..' as a segment, or too long; rename it"
+                    )
             found += some
         return found
 
     def _listed(self, pattern: str, matches: Callable[[str], bool]) -> Iterator[ForeignFile]:
         is_wild = _WILD.search(pattern) is not None
-        if not is_wild and not pattern.endswith("/") and (whole := self._whole(pattern)) is not None:
+        is_folder = pattern.endswith("/") or any(pattern == prefix for prefix, _ in self.buckets)
+        if not is_wild and not is_folder and (whole := self._whole(pattern)) is not None:
             yield whole
             return
         if "://" not in pattern:
@@ -153,12 +165,24 @@ def _listed_locally(pattern: str, matches: Callable[[str], bool], *, is_wild: bo
     if is_wild:
         paths = glob.glob(expanded, recursive=True)
     else:
-        paths = [os.path.join(folder, name) for folder, _, names in os.walk(expanded) for name in names]
+        folders = os.walk(expanded, onerror=_refuse_unreadable)
+        paths = [os.path.join(folder, name) for folder, _, names in folders for name in names]
         paths = [path for path in paths if matches(path)]
     for path in sorted(paths):
         found = _local_file(os.path.realpath(path))
         if found is not None:
             yield found
+        elif os.path.islink(path) and not os.path.exists(path):
+            raise ConfigurationError(
+                f"{path} is a link to a file that is not there: restore it, or remove it"
+            )
+
+
+def _refuse_unreadable(error: OSError) -> None:
+    """Raise an error for a folder that can't be listed, whose files would be left out otherwise."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        problem = f"can't look for foreign files: {error.strerror}"
+        raise StorageError(error.errno, problem, error.filename) from error
 
 
 def _local_file(path: str) -> ForeignFile | None:
@@ -218,29 +242,33 @@ def read_far(file: ForeignFile, bucket: Bucket, name: str, position: int, length
     return piece.content
 
 
-def _expanded(pattern: str) -> list[str]:
-    """Return the patterns that one with ``{000..099}`` stands for."""
-    match = _BRACES.search(pattern)
-    if match is None:
-        return [pattern]
-    first, last, width = int(match[1]), int(match[2]), len(match[1])
-    if not first <= last < first + _MOST_EXPANDED:
-        raise ConfigurationError(f"{match[0]} in {pattern!r:.200} counts no files")
-    before, after = pattern[: match.start()], pattern[match.end() :]
-    rests = _expanded(after)
-    return [f"{before}{n:0{width}d}{rest}" for n in range(first, last + 1) for rest in rests]
+def _expanded(pattern: str) -> Iterator[str]:
+    """Yield the patterns that one with ``{000..099}`` stands for."""
+    matches = list(_BRACES.finditer(pattern))
+    counts = [range(int(match[1]), int(match[2]) + 1) for match in matches]
+    for match, count in zip(matches, counts, strict=True):
+        if not count:
+            raise ConfigurationError(f"{match[0]} in {pattern!r:.200} counts no files")
+    if math.prod(map(len, counts)) > _MOST_EXPANDED:
+        raise ConfigurationError(f"{pattern!r:.200} counts more than {_MOST_EXPANDED:,} files")
+    for numbers in itertools.product(*counts):
+        text, end = "", 0
+        for match, number in zip(matches, numbers, strict=True):
+            text += f"{pattern[end : match.start()]}{number:0{len(match[1])}d}"
+            end = match.end()
+        yield text + pattern[end:]
 
 
 def _regex(pattern: str) -> "re.Pattern[str]":
     """Return the expression of a pattern in which ``*`` and ``?`` do not match a slash."""
-    text = re.sub(r"\[[!^]?\]?[^]/]*\]|\*\*/|[*?]|[^*?[]+|\[", _part_of_regex, pattern)
+    text = re.sub(r"\[[!^]?\]?[^]/]*\]|(?<=/)\*\*(?:/|$)|[*?]|[^*?[]+|\[", _part_of_regex, pattern)
     return re.compile(text, re.DOTALL)
 
 
 def _part_of_regex(match: "re.Match[str]") -> str:
     text = match[0]
-    if text in ("**/", "*", "?"):
-        return {"**/": "(?:[^/]+/)*", "*": "[^/]*", "?": "[^/]"}[text]
+    if text in ("**/", "**", "*", "?"):
+        return {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}[text]
     if text.startswith("[") and len(text) > 1:
         inner = text[1:-1].replace("\\", "\\\\")
         return f"(?!/)[{'^' + inner[1:] if inner[0] in '!^' else inner}]"

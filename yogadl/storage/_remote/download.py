@@ -438,7 +438,14 @@ class _Downloader:
             receiver = replace(receiver, bucket=bucket)
         with open_partial(wanted.path, is_noted=has_ranges(wanted.size_bytes, wanted.in_few)) as file:
             tags: set[str] = set()
-            found = receiver.receive(name, wanted.size_bytes, file, report, in_few=wanted.in_few, tags=tags)
+            try:
+                found = receiver.receive(
+                    name, wanted.size_bytes, file, report, in_few=wanted.in_few, tags=tags
+                )
+            except CacheFormatError as error:
+                if wanted.foreign is None:
+                    raise
+                raise changed_foreign(wanted.foreign, str(error).partition(";")[0]) from error
             if wanted.foreign is not None:
                 if tags - {wanted.foreign.tag}:
                     raise changed_foreign(wanted.foreign, "it was replaced")

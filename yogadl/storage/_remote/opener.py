@@ -414,7 +414,7 @@ def files_with_foreign(
     manifest: Manifest, table: PartTable, own: "PartFiles", foreign: "ForeignStores"
 ) -> "PartFiles":
     """Return the files of a version in a folder together with its foreign files."""
-    if all(file.is_local for file in table.foreign):
+    if table.foreign.are_all_local:
         return own
     nowhere = LocalBucket(Path(os.devnull))  # of the parts, which are all here
     places = [foreign.place(file.address) for file in table.foreign]

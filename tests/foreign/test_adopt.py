@@ -1,0 +1,317 @@
+"""Records of foreign files are those that were written, however they are adopted and read."""
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from adopted_files import FORMATS, SUFFIXES, every, plain, record, write, write_numbered
+from foreign_files import bytes_feature, entry, example_of, int64_feature, tfrecord_of
+from inside import set_constants
+from processes import in_fork
+
+import yogadl
+from yogadl.errors import ConfigurationError, StorageError, UnsupportedDataError
+from yogadl.storage import copy
+
+COUNTS = [7, 1, 23, 12]
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return yogadl.open_storage(tmp_path / "caches")
+
+
+def one_file_a_group(monkeypatch):
+    """Have a part for each file."""
+    set_constants(monkeypatch, GROUPS=10**9, LEAST_GROUP_BYTES=1, LEAST_UNREAD_FILES=1)
+
+
+def adopted(storage, folder, form, version="1", **options):
+    storage.adopt(str(folder), "d", version, format=form, **options)
+    return storage.fetch("d", version)
+
+
+@pytest.mark.parametrize("read", [True, False])
+@pytest.mark.parametrize("form", FORMATS)
+def test_all_ways_to_read_give_the_records(tmp_path, storage, form, read, monkeypatch):
+    # Groups of one file, so that there are several parts; a window holds a few records.
+    one_file_a_group(monkeypatch)
+    set_constants(monkeypatch, FOREIGN_WINDOW_BYTES=1000)
+    records = write_numbered(tmp_path / "in", form, COUNTS)
+    expected = [plain(each) for each in records]
+    made = adopted(storage, tmp_path / "in", form, read=read)
+    assert storage.info("d", "1").parts == len(COUNTS)
+    numbers = [41, 0, 7, 8, 8, 30, 6, 0, 42]
+    for mapped in (True, False):
+        opened = yogadl.open_storage(tmp_path / "caches", mapped=mapped)
+        for check in (False, True):
+            ref = opened.fetch("d", "1", check=check)
+            assert len(ref) == len(records)
+            assert every(ref) == expected
+            assert every(ref, numbers) == [expected[k] for k in numbers]
+            assert [plain(ref[k]) for k in (0, 17, -1)] == [expected[k] for k in (0, 17, -1)]
+            assert every(ref[5:40:3]) == expected[5:40:3]
+            assert every(ref[::-1]) == expected[::-1]
+            if form == "webdataset":
+                assert every(ref.fields("cls", "__key__"), numbers) == [
+                    {"cls": expected[k]["cls"], "__key__": expected[k]["__key__"]} for k in numbers
+                ]
+        ref = opened.fetch("d", "1")
+        assert every(ref.filter(_is_even)) == expected[::2] or form != "jsonl"
+        ordinary = [record(form, k) for k in range(100, 110)]
+        storage.submit(ordinary, "other", "1")
+        joined = yogadl.concat([ref, storage.fetch("other", "1")])
+        assert every(joined, [42, 43, 0, 52]) == [
+            expected[42], plain(ordinary[0]), expected[0], plain(ordinary[9])
+        ]  # fmt: skip
+    if not made.fingerprint:
+        raise AssertionError
+    assert storage.verify("d", "1").records == len(records)
+
+
+def _is_even(value):
+    return int(re.search(rb"\d+", value)[0]) % 2 == 0 if isinstance(value, bytes) else True
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("read", [True, False])
+def test_streams_with_threads_and_workers_give_each_record_once(tmp_path, storage, form, read):
+    expected = [plain(each) for each in write_numbered(tmp_path / "in", form, COUNTS)]
+    ref = adopted(storage, tmp_path / "in", form, read=read)
+    plain_order = [plain(each) for each in ref.stream(shuffle=True, shuffle_seed=3)]
+    assert sorted(map(repr, plain_order)) == sorted(map(repr, expected))
+    for options in ({}, {"workers": 2}):
+        stream = ref.stream(shuffle=True, shuffle_seed=3).prefetch(2, **options)
+        assert [plain(each) for each in stream] == plain_order
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_processes_adopt_the_same_as_one(tmp_path, storage, form, monkeypatch):
+    one_file_a_group(monkeypatch)
+    expected = [plain(each) for each in write_numbered(tmp_path / "in", form, COUNTS)]
+    for read in (True, False):
+        alone = adopted(storage, tmp_path / "in", form, f"alone-{read}", read=read)
+        together = adopted(storage, tmp_path / "in", form, f"together-{read}", read=read, workers=2)
+        assert every(together) == every(alone) == expected
+        assert alone.fingerprint == together.fingerprint
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_fingerprint_of_what_was_read_is_that_of_the_records(tmp_path, storage, form):
+    records = write_numbered(tmp_path / "in", form, COUNTS)
+    ref = adopted(storage, tmp_path / "in", form)
+    storage.submit(records, "s", "1")
+    assert ref.fingerprint == storage.fetch("s", "1").fingerprint
+    assert ref.spec == storage.fetch("s", "1").spec
+    weak = adopted(storage, tmp_path / "in", form, "2", read=False)
+    assert weak.fingerprint != ref.fingerprint
+
+
+def test_values_of_every_size_around_the_window_come_back(tmp_path, storage, monkeypatch):
+    set_constants(monkeypatch, FOREIGN_WINDOW_BYTES=64, UNREAD_BLOCK_BYTES=100, FOREIGN_MOST_RECORDS=3)
+    sizes = [1, 62, 63, 64, 65, 127, 128, 129, 191, 192, 193, 99, 100, 101, 1, 1, 1, 1, 1, 300, 2]
+    lines = [bytes([65 + k]) * size for k, size in enumerate(sizes)]
+    write(tmp_path / "in/a.jsonl", "jsonl", lines)
+    for read in (True, False):
+        ref = adopted(storage, tmp_path / "in", "jsonl", f"{read}", read=read)
+        assert every(ref) == lines
+        assert every(storage.fetch("d", f"{read}", check=True), range(20, -1, -1)) == lines[::-1]
+        assert storage.verify("d", f"{read}").records == len(lines)
+    storage.submit(lines, "s", "1")
+    assert storage.fetch("s", "1").fingerprint == storage.fetch("d", "True").fingerprint
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 9, 10])
+@pytest.mark.parametrize("read", [True, False])
+def test_groups_of_any_number_of_files_keep_the_order(tmp_path, storage, count, read, monkeypatch):
+    size_bytes = len(b'{"n": 0, "text": ""}\n')
+    set_constants(
+        monkeypatch, GROUPS=2, LEAST_GROUP_BYTES=3 * size_bytes, MOST_GROUP_BYTES=4 * size_bytes,
+        LEAST_UNREAD_FILES=3,
+    )  # fmt: skip
+    expected = write_numbered(tmp_path / "in", "jsonl", [1] * count)
+    ref = adopted(storage, tmp_path / "in", "jsonl", read=read)
+    assert every(ref) == expected
+    assert storage.info("d", "1").parts < count
+
+
+def test_features_are_gathered_and_refreshed(tmp_path, storage):
+    def example(number):
+        return example_of(
+            entry(b"image", bytes_feature(b"i" * (50 + number))), entry(b"label", int64_feature([number]))
+        )
+
+    features = {"image": "bytes", "label": "int64"}
+    (tmp_path / "a.tfrecord").write_bytes(tfrecord_of([example(0), example(1)]))
+    storage.adopt(str(tmp_path / "*.tfrecord"), "d", "1", format="tfrecord", features=features)
+    (tmp_path / "b.tfrecord").write_bytes(tfrecord_of([example(2)]))
+    assert storage.refresh("d", "1", "2")
+    found = storage.fetch("d", "2").gather(range(3))
+    assert list(found["image"]) == [b"i" * 50, b"i" * 51, b"i" * 52]
+    assert np.asarray(found["label"]).tolist() == [0, 1, 2]
+
+
+def test_a_version_continues_another_one(tmp_path, storage):
+    first = write_numbered(tmp_path / "a", "jsonl", [3, 4])
+    second = write_numbered(tmp_path / "b", "jsonl", [5])
+    storage.adopt(str(tmp_path / "a"), "d", "1", format="jsonl")
+    storage.adopt(str(tmp_path / "b"), "d", "2", format="jsonl", base_version="1")
+    assert every(storage.fetch("d", "2")) == first + second
+    assert not storage.refresh("d", "2", "3")
+    with pytest.raises(ConfigurationError, match="give the same"):
+        storage.adopt(str(tmp_path / "c.txt"), "d", "3", format="jsonl", base_version="2", read=False) if (
+            write(tmp_path / "c.txt", "jsonl", [b"c"])
+        ) else None
+
+
+def test_no_file_is_appended_twice(tmp_path, storage):
+    write_numbered(tmp_path / "a", "jsonl", [3, 4])
+    storage.adopt(str(tmp_path / "a"), "d", "1", format="jsonl")
+    write(tmp_path / "a/c.jsonl", "jsonl", [b"c"])
+    with pytest.raises(ConfigurationError, match=r"already.*storage\.refresh"):
+        storage.adopt(str(tmp_path / "a"), "d", "2", format="jsonl", base_version="1")
+    storage.adopt(str(tmp_path / "a/c.jsonl"), "d", "2", format="jsonl", base_version="1")
+    assert len(storage.fetch("d", "2")) == 8
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_copy_with_values_has_the_records_and_needs_no_files(tmp_path, storage, form):
+    expected = [plain(each) for each in write_numbered(tmp_path / "in", form, COUNTS)]
+    target = yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=None)
+    for read in (True, False):
+        adopted(storage, tmp_path / "in", form, f"{read}", read=read)
+        assert copy(storage, target, "d", f"{read}", materialize=True)
+        assert not copy(storage, target, "d", f"{read}", materialize=True)
+    for path in (tmp_path / "in").iterdir():
+        path.unlink()
+    for read in (True, False):
+        assert every(target.fetch("d", f"{read}")) == expected
+
+
+# Paths.
+
+
+def test_patterns_find_the_files_in_order(tmp_path, storage, monkeypatch):
+    names = ["a1.jsonl", "a2.jsonl", "b1.jsonl", "sub/a3.jsonl", "sub/deep/a4.jsonl", "a5.other",
+             "with space.jsonl", "ümläut.jsonl", ".hidden.jsonl"]  # fmt: skip
+    for name in names:
+        write(tmp_path / "in" / name, "jsonl", [name.encode()])
+    (tmp_path / "in/folder.jsonl").mkdir()
+    os.mkfifo(tmp_path / "in/pipe.jsonl")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tops = ["a1.jsonl", "a2.jsonl", "b1.jsonl"]
+    cases = {
+        "in/a?.jsonl": tops[:2],
+        "in/[ab]1.jsonl": ["a1.jsonl", "b1.jsonl"],
+        "in/[!a]1.jsonl": ["b1.jsonl"],
+        "in/**/a*.jsonl": ["a1.jsonl", "a2.jsonl", "sub/a3.jsonl", "sub/deep/a4.jsonl"],
+        "in/*.jsonl": [*tops, "with space.jsonl", "ümläut.jsonl"],
+        "in/*/a3.jsonl": ["sub/a3.jsonl"],
+        "in/a{1..2}.jsonl": tops[:2],
+        "in/{2..2}a.jsonl": None,
+        "in/a5.other": ["a5.other"],
+        "~/in/a1.jsonl": ["a1.jsonl"],
+        "in/sub": ["sub/a3.jsonl", "sub/deep/a4.jsonl"],
+        "in/sub/": ["sub/a3.jsonl", "sub/deep/a4.jsonl"],
+        "in/sub/../b1.jsonl": ["b1.jsonl"],
+        "in/pipe.jsonl": None,
+        "in/folder.jsonl": None,
+        "in/none.jsonl": None,
+        "in/c*.jsonl": None,
+        ("in/b1.jsonl", "in/a1.jsonl"): ["b1.jsonl", "a1.jsonl"],
+        ("in/sub", Path("in/a1.jsonl")): ["sub/a3.jsonl", "sub/deep/a4.jsonl", "a1.jsonl"],
+    }
+    for number, (pattern, expected) in enumerate(cases.items()):
+        paths = list(pattern) if isinstance(pattern, tuple) else pattern
+        if expected is None:
+            with pytest.raises(ConfigurationError, match="there is no file"):
+                storage.adopt(paths, "d", f"{number}", format="jsonl")
+            continue
+        storage.adopt(paths, "d", f"{number}", format="jsonl", read=bool(number % 2))
+        assert every(storage.fetch("d", f"{number}")) == [name.encode() for name in expected], pattern
+
+
+@pytest.mark.parametrize("paths", ["", [], [""], b"a", [b"a"], 3, None, [None]])
+def test_what_names_no_files_is_refused(storage, paths):
+    with pytest.raises(ConfigurationError, match="give a path"):
+        storage.adopt(paths, "d", "1", format="jsonl")
+
+
+@pytest.mark.parametrize("pattern", ["a{3..1}.jsonl", "a{0..9999999}.jsonl", "{0..99999}{0..99999}.jsonl"])
+def test_braces_that_count_too_much_are_refused_at_once(tmp_path, storage, pattern):
+    write(tmp_path / "a0.jsonl", "jsonl", [b"a"])
+    with pytest.raises(ConfigurationError):
+        storage.adopt(str(tmp_path / pattern), "d", "1", format="jsonl")
+
+
+@pytest.mark.parametrize("second", ["a.jsonl", "*.jsonl", "link.jsonl", ".", "{0..0}/../a.jsonl"])
+def test_a_file_that_is_named_twice_is_refused(tmp_path, storage, second):
+    write(tmp_path / "in/a.jsonl", "jsonl", [b"a"])
+    (tmp_path / "in/0").mkdir()
+    (tmp_path / "in/link.jsonl").symlink_to(tmp_path / "in/a.jsonl")
+    with pytest.raises(ConfigurationError, match=r"a\.jsonl is named twice"):
+        storage.adopt([str(tmp_path / "in/a.jsonl"), f"{tmp_path}/in/{second}"], "d", "1", format="jsonl")
+
+
+def test_links_are_followed_to_files_that_are_there(tmp_path, storage):
+    write(tmp_path / "real/a.jsonl", "jsonl", [b"a"])
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/b.jsonl").symlink_to("../real/a.jsonl")
+    (tmp_path / "linked").symlink_to("in")
+    assert every(adopted(storage, tmp_path / "linked/*.jsonl", "jsonl")) == [b"a"]
+    (tmp_path / "in/c.jsonl").symlink_to("nowhere")
+    for pattern in ("linked/*.jsonl", "in"):
+        with pytest.raises(ConfigurationError, match=r"c\.jsonl is a link to a file that is not there"):
+            adopted(storage, tmp_path / pattern, "jsonl", "2")
+
+
+@pytest.mark.parametrize("name", ["a\nb.jsonl", "\x1b[2J.jsonl", os.fsdecode(b"\xff.jsonl"), "\u202e.jsonl"])
+def test_names_that_can_not_be_kept_are_refused_before_files_are_read(tmp_path, storage, name):
+    write(tmp_path / "in" / name, "jsonl", [b"a"])
+    with pytest.raises(ConfigurationError, match="rename it"):
+        adopted(storage, tmp_path / "in", "jsonl")
+
+
+def test_a_folder_that_can_not_be_listed_is_an_error():
+    def adopt_as_somebody_else(folder):
+        if os.geteuid() == 0:
+            os.seteuid(65534)
+        try:
+            yogadl.open_storage(f"{folder}/caches").adopt(f"{folder}/in", "d", "1", format="jsonl")
+        except StorageError as error:
+            return str(error)
+        return "nothing"
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o777)
+        write(Path(folder) / "in/a.jsonl", "jsonl", [b"a"])
+        write(Path(folder) / "in/closed/b.jsonl", "jsonl", [b"b"])
+        (Path(folder) / "in/closed").chmod(0o700 if os.geteuid() == 0 else 0)
+        assert "in/closed" in in_fork(adopt_as_somebody_else, folder)
+        (Path(folder) / "in/closed").chmod(0o700)
+
+
+def test_formats_and_options_that_are_none_are_refused(tmp_path, storage):
+    write(tmp_path / "a.jsonl", "jsonl", [b"a"])
+    for options in (
+        {"format": "parquet"},
+        {"format": "jsonl", "fields": ["a"]},
+        {"format": "npy", "missing": "empty"},
+    ):
+        with pytest.raises(ConfigurationError):
+            storage.adopt(str(tmp_path / "a.jsonl"), "d", "1", **options)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_files_without_records_are_left_out(tmp_path, storage, form):
+    counts = [2, 0, 3, 0] if form == "webdataset" else [0, 2, 0, 3, 0]
+    expected = [plain(each) for each in write_numbered(tmp_path / "in", form, counts)]
+    for read in (True, False):
+        assert every(adopted(storage, tmp_path / "in", form, f"{read}", read=read)) == expected
+    write(tmp_path / f"none/a.{SUFFIXES[form]}", form, [])
+    with pytest.raises(UnsupportedDataError):
+        adopted(storage, tmp_path / "none", form, "3")

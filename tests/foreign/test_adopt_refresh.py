@@ -1,0 +1,478 @@
+"""A version of changed files has their records as they are now, and reads only what it must."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+from adopted_files import SUFFIXES, every, plain, record, tar_of, write, write_numbered
+from inside import set_constants
+
+import yogadl
+from yogadl.errors import CacheFormatError, ConfigurationError, CursorError, UnsupportedDataError
+
+FORMS = ("webdataset", "jsonl", "megatron")
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return yogadl.open_storage(tmp_path / "caches")
+
+
+@pytest.fixture(params=[1, 2, 10])
+def group(request, monkeypatch):
+    """Have parts of so many files."""
+    set_constants(
+        monkeypatch, GROUPS=10**9, LEAST_GROUP_BYTES=1 if request.param == 1 else 900 * request.param,
+        LEAST_UNREAD_FILES=request.param,
+    )  # fmt: skip
+    return request.param
+
+
+def lines(*numbers):
+    return [b'{"n": %d, "text": "%s"}' % (number, b"x" * 400) for number in numbers]
+
+
+def write_lines(folder, **files):
+    for name, numbers in files.items():
+        write(folder / f"{name}.jsonl", "jsonl", lines(*numbers))
+
+
+def now(folder):
+    return [
+        line for path in sorted(folder.glob("*.jsonl")) for line in path.read_bytes().split(b"\n") if line
+    ]
+
+
+def append(folder):
+    write_lines(folder, f=[10, 11])
+
+
+def change_middle(folder):
+    write_lines(folder, c=[20, 21, 22])
+
+
+def append_to_last(folder):
+    with (folder / "e.jsonl").open("ab") as file:
+        file.write(b"more\n")
+
+
+def touch(folder):
+    os.utime(folder / "b.jsonl", ns=(1, 1))
+
+
+def remove_first(folder):
+    (folder / "a.jsonl").unlink()
+
+
+def remove_last(folder):
+    (folder / "e.jsonl").unlink()
+
+
+def remove_middle(folder):
+    (folder / "c.jsonl").unlink()
+
+
+def remove_most(folder):
+    for name in "abde":
+        (folder / f"{name}.jsonl").unlink()
+
+
+def rename(folder):
+    (folder / "b.jsonl").rename(folder / "b2.jsonl")
+
+
+def reorder(folder):
+    (folder / "a.jsonl").rename(folder / "z.jsonl")
+
+
+def swap(folder):
+    (folder / "a.jsonl").rename(folder / "x")
+    (folder / "e.jsonl").rename(folder / "a.jsonl")
+    (folder / "x").rename(folder / "e.jsonl")
+
+
+def insert(folder):
+    write_lines(folder, b1=[30], a0=[31, 32])
+
+
+def change_all(folder):
+    write_lines(folder, a=[1], b=[1], c=[1], d=[1], e=[1])
+
+
+def replace_all(folder):
+    for path in folder.glob("*.jsonl"):
+        path.unlink()
+    write_lines(folder, k=[77, 78])
+
+
+def empty_one(folder):
+    (folder / "b.jsonl").write_bytes(b"")
+
+
+def add_empty(folder):
+    (folder / "b1.jsonl").write_bytes(b"\n\n")
+    append(folder)
+
+
+CHANGES = [
+    append, change_middle, append_to_last, touch, remove_first, remove_last, remove_middle, remove_most, rename,
+    reorder, swap, insert, change_all, replace_all, empty_one, add_empty,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("read", [True, False])
+def test_the_records_are_those_of_the_files_as_they_are(tmp_path, storage, group, read, change):
+    folder = tmp_path / "in"
+    write_lines(folder, a=[0, 1], b=[2], c=[3, 4], d=[5], e=[6, 7])
+    storage.adopt(f"{folder}/*.jsonl", "d", "1", format="jsonl", read=read)
+    assert not storage.refresh("d", "1", "none")
+    change(folder)
+    assert storage.refresh("d", "1", "2")
+    found = storage.fetch("d", "2", check=True)
+    assert every(found) == now(folder)
+    assert storage.verify("d", "2").records == len(found)
+    storage.adopt(f"{folder}/*.jsonl", "d", "anew", format="jsonl", read=read)
+    assert storage.fetch("d", "anew").fingerprint == found.fingerprint
+    assert not storage.refresh("d", "2", "none")
+    earlier = [each.version for each in storage.info("d", "2").earlier]
+    assert earlier == (
+        ["1"] if change is append or (change is add_empty and group == 1) else earlier and ["1"]
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_changes_one_after_the_other(tmp_path, storage, seed, monkeypatch):
+    rng = random.Random(seed)
+    set_constants(
+        monkeypatch, GROUPS=10**9, LEAST_GROUP_BYTES=rng.choice([1, 1500, 3000]), LEAST_UNREAD_FILES=2
+    )
+    folder = tmp_path / "in"
+    write_lines(folder, a=[0], b=[1], c=[2], d=[3])
+    storage.adopt(f"{folder}/*.jsonl", "d", "0", format="jsonl", read=bool(seed % 2))
+    version, number = 0, 100
+    for _ in range(12):
+        for _ in range(rng.randrange(3)):
+            names = sorted(path.stem for path in folder.glob("*.jsonl"))
+            number += 1
+            chosen = rng.choice(names)
+            if rng.random() < 0.3 and len(names) > 1:
+                (folder / f"{chosen}.jsonl").unlink()
+            elif rng.random() < 0.3:
+                os.replace(folder / f"{chosen}.jsonl", folder / f"{rng.choice('abcdefgh')}.jsonl")
+            else:
+                write_lines(folder, **{rng.choice("abcdefgh"): [number] * rng.randrange(3)})
+        expected = now(folder)
+        if not expected:
+            write_lines(folder, a=[number])
+            expected = now(folder)
+        has_changed = storage.refresh("d", f"{version}", f"{version + 1}")
+        version += has_changed
+        assert every(storage.fetch("d", f"{version}")) == expected
+
+
+def test_only_parts_with_changed_files_are_read(tmp_path, storage, group, monkeypatch):
+    from inside import ForeignStores
+
+    folder = tmp_path / "in"
+    write_lines(folder, a=[0], b=[1], c=[2], d=[3], e=[4], f=[5])
+    storage.adopt(f"{folder}/*.jsonl", "d", "1", format="jsonl")
+    write_lines(folder, d=[9])
+    opened, reader = [], ForeignStores.reader
+
+    def counted(self, file, **options):
+        opened.append(os.path.basename(file.address)[0])
+        return reader(self, file, **options)
+
+    monkeypatch.setattr(ForeignStores, "reader", counted)
+    assert storage.refresh("d", "1", "2")
+    parts = {1: "d", 2: "cd" if storage.info("d", "1").parts == 3 else "abcdef", 10: "abcdef"}[group]
+    assert set(opened) <= set(parts) | {"a"}  # the first file says which fields there are
+    assert every(storage.fetch("d", "2")) == now(folder)
+
+
+def test_a_cursor_of_the_files_so_far_goes_on_with_those_that_were_added(tmp_path, storage):
+    folder = tmp_path / "in"
+    write_lines(folder, a=range(10), b=range(10, 15))
+    storage.adopt(f"{folder}/*.jsonl", "d", "1", format="jsonl")
+    before = storage.fetch("d", "1").stream()
+    iterator = iter(before)
+    seen = [next(iterator) for _ in range(7)]
+    cursor = iterator.state_dict()
+    write_lines(folder, c=range(15, 20))
+    assert storage.refresh("d", "1", "2")
+    grown = storage.fetch("d", "2")
+    assert seen + list(grown[:15].stream(cursor=cursor)) + list(grown[15:].stream()) == lines(*range(20))
+    write_lines(folder, a=range(10))
+    assert storage.refresh("d", "2", "3")
+    assert storage.info("d", "3").earlier == ()
+
+
+@pytest.mark.parametrize("names", ["cls jpg", "jpg", "jpg cls txt"])
+def test_the_first_file_decides_on_the_fields_as_it_does_when_all_are_adopted(tmp_path, storage, names):
+    first = [{"__key__": "a", "jpg": b"jpg of a", "cls": b"cls of a"}]
+    (tmp_path / "b.tar").write_bytes(tar_of(first))
+    storage.adopt(f"{tmp_path}/*.tar", "d", "1", format="webdataset")
+    other = [{"__key__": "b", **{name: name.encode() + b" of b" for name in names.split()}}]
+    (tmp_path / "c.tar").write_bytes(tar_of(other))
+    if names == "cls jpg":
+        assert storage.refresh("d", "1", "2")
+        assert every(storage.fetch("d", "2")) == first + other
+    else:
+        with pytest.raises(UnsupportedDataError, match=r"c\.tar"):
+            storage.refresh("d", "1", "2")
+    (tmp_path / "c.tar").rename(tmp_path / "a.tar")
+    if names == "cls jpg":
+        assert storage.refresh("d", "1", "3")
+        found = storage.fetch("d", "3")
+        assert every(found) == other + first
+        assert list(found[0]) == ["__key__", "cls", "jpg"]
+    else:
+        with pytest.raises(UnsupportedDataError, match=r"b\.tar"):
+            storage.refresh("d", "1", "3")
+
+
+def test_records_that_were_not_adopted_are_not_lost(tmp_path, storage):
+    write_lines(tmp_path / "in", a=[1])
+    storage.submit([b"x", b"y"], "d", "1")
+    storage.adopt(f"{tmp_path}/in", "d", "2", format="jsonl", base_version="1")
+    assert every(storage.fetch("d", "2")) == [b"x", b"y", *lines(1)]
+    write_lines(tmp_path / "in", b=[2])
+    with pytest.raises(ConfigurationError, match="records 0 to 1 .* not adopted"):
+        storage.refresh("d", "2", "3")
+    storage.append([b"z"], "d", "4", base_version="2")
+    with pytest.raises(ConfigurationError, match="was not adopted"):
+        storage.refresh("d", "4", "5")
+    storage.compact("d", "6", base_version="2")
+    with pytest.raises(ConfigurationError, match="was not adopted"):
+        storage.refresh("d", "6", "7")
+
+
+def test_values_that_were_copied_can_not_be_refreshed(tmp_path, storage):
+    np.save(tmp_path / "a.npy", np.arange(5))
+    storage.adopt(f"{tmp_path}/*.npy", "d", "1", format="npy")
+    np.save(tmp_path / "b.npy", np.arange(3))
+    with pytest.raises(ConfigurationError, match="so small that they were copied"):
+        storage.refresh("d", "1", "2")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_base_that_is_gone_or_whose_files_are_gone(tmp_path, storage, form):
+    records = write_numbered(tmp_path / "in", form, [3, 2])
+    storage.adopt(f"{tmp_path}/in/*.{SUFFIXES[form]}", "d", "1", format=form)
+    write(tmp_path / f"in/x.{SUFFIXES[form]}", form, [record(form, 9)])
+    storage.refresh("d", "1", "2")
+    storage.delete("d", "1")
+    storage.prune()
+    assert every(storage.fetch("d", "2")) == [plain(each) for each in [*records, record(form, 9)]]
+    assert not storage.refresh("d", "2", "3")
+    for path in (tmp_path / "in").iterdir():
+        path.unlink()
+    with pytest.raises(ConfigurationError, match="there is no file"):
+        storage.refresh("d", "2", "3")
+    with pytest.raises(yogadl.errors.DatasetNotFoundError):
+        storage.refresh("d", "1", "3")
+
+
+def test_files_that_have_no_records_any_more(tmp_path, storage):
+    write_lines(tmp_path / "in", a=[1], b=[2])
+    storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
+    for name in "ab":
+        (tmp_path / f"in/{name}.jsonl").write_bytes(b"\n")
+    with pytest.raises(UnsupportedDataError):
+        storage.refresh("d", "1", "2")
+
+
+def test_an_appended_version_is_refreshed_by_all_its_patterns(tmp_path, storage):
+    write_lines(tmp_path / "in", a=[0], c=[1])
+    write_lines(tmp_path / "more", a=[2])
+    storage.adopt(f"{tmp_path}/in/*.jsonl", "d", "1", format="jsonl")
+    storage.adopt(f"{tmp_path}/more/*.jsonl", "d", "2", format="jsonl", base_version="1")
+    assert not storage.refresh("d", "2", "3")
+    write_lines(tmp_path / "in", b=[3])
+    write_lines(tmp_path / "more", b=[4])
+    assert storage.refresh("d", "2", "3")
+    assert every(storage.fetch("d", "3")) == lines(0, 3, 1, 2, 4)
+
+
+@pytest.mark.parametrize("size_bytes", [-1, 0, 1])
+def test_files_of_any_size_without_records(tmp_path, storage, size_bytes, monkeypatch):
+    set_constants(monkeypatch, SMALL_FILE_BYTES=100)
+    write_lines(tmp_path / "in", a=[0])
+    storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
+    (tmp_path / "in/b.jsonl").write_bytes(b"\n" * (100 + size_bytes))
+    write_lines(tmp_path / "in", c=[1])
+    assert storage.refresh("d", "1", "2")
+    assert every(storage.fetch("d", "2")) == lines(0, 1)
+
+
+# Files that are not as they were.
+
+
+def _append(path):
+    with path.open("ab") as file:
+        file.write(b"more\n")
+
+
+def _truncate(path):
+    os.truncate(path, path.stat().st_size - 5)
+
+
+def _touch(path):
+    os.utime(path, ns=(1, 1))
+
+
+def _link(path):
+    path.rename(path.parent / "moved")
+    path.symlink_to("moved")
+
+
+def _folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def _pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _remove(path):
+    path.unlink()
+
+
+def _rewrite(path):
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+
+
+def _empty(path):
+    os.truncate(path, 0)
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize(
+    "spoil", [_append, _truncate, _touch, _link, _folder, _pipe, _remove, _rewrite, _empty]
+)
+def test_a_file_that_was_changed_is_an_error_that_names_it(tmp_path, storage, spoil, mapped):
+    folder = tmp_path / "in"
+    write_lines(folder, a=range(5), b=range(5, 9))
+    for read in (True, False):
+        storage.adopt(str(folder), "d", f"{read}", format="jsonl", read=read)
+    spoil(folder / "b.jsonl")
+    opened = yogadl.open_storage(tmp_path / "caches", mapped=mapped)
+    for version in ("True", "False"):
+        ref = opened.fetch("d", version)
+        calls = (
+            lambda ref=ref: ref[7],
+            lambda ref=ref: ref.gather(range(9)),
+            lambda ref=ref: list(ref.stream(shuffle=True, shuffle_seed=1)),
+            lambda ref=ref: list(ref.stream().prefetch(2)),
+            lambda version=version: opened.fetch("d", version, check=True)[8],
+            lambda version=version: opened.verify("d", version),
+        )
+        for call in calls:
+            with pytest.raises(CacheFormatError, match=r"/b\.jsonl is not the file .*refresh"):
+                call()
+        if mapped is False:
+            assert ref[2] == lines(2)[0]
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("spoil", [_append, _touch, _link, _pipe, _remove, _rewrite])
+def test_a_file_that_changes_while_it_is_read_is_seen(tmp_path, storage, spoil, mapped, check, monkeypatch):
+    set_constants(monkeypatch, FOREIGN_CHECK_S=0.0)
+    write_lines(tmp_path / "in", a=range(9))
+    storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
+    ref = yogadl.open_storage(tmp_path / "caches", mapped=mapped).fetch("d", "1", check=check)
+    assert ref[2] == lines(2)[0]
+    spoil(tmp_path / "in/a.jsonl")
+    with pytest.raises(CacheFormatError, match=r"/a\.jsonl is not the file"):
+        ref.gather([3])
+
+
+def test_a_mapped_file_that_was_cut_is_seen_before_its_blocks_are_compared(tmp_path, storage, monkeypatch):
+    set_constants(monkeypatch, FOREIGN_CHECK_S=0.0, FOREIGN_WINDOW_BYTES=4096)
+    write_lines(tmp_path / "in", a=range(100))
+    storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
+    ref = storage.fetch("d", "1", check=True)
+    assert ref[0] == lines(0)[0]
+    os.truncate(tmp_path / "in/a.jsonl", 100)
+    with pytest.raises(CacheFormatError, match=r"/a\.jsonl is not the file"):
+        ref.gather([99])  # its block was not compared yet, and lies past the end
+
+
+@pytest.mark.parametrize("passed_s, is_seen", [(0.9, False), (1.0, False), (1.1, True)])
+def test_a_mapped_file_is_looked_at_again_after_a_second(tmp_path, storage, passed_s, is_seen, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("yogadl._format.rows.time.monotonic", lambda: clock[0])
+    write_lines(tmp_path / "in", a=range(9))
+    storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
+    ref = storage.fetch("d", "1")
+    assert ref[1] == lines(1)[0]
+    _touch(tmp_path / "in/a.jsonl")
+    clock[0] += passed_s
+    if is_seen:
+        with pytest.raises(CacheFormatError, match="it was written since"):
+            ref.gather([2])
+    else:
+        assert ref[2] == lines(2)[0]
+
+
+@pytest.mark.parametrize("spoil", [_append, _truncate, _touch, _folder, _pipe, _remove])
+@pytest.mark.parametrize("verb", ["adopt", "refresh"])
+def test_a_file_that_changes_after_it_was_listed_is_not_adopted(tmp_path, storage, spoil, verb, monkeypatch):
+    from yogadl.storage._builds import adopted
+
+    write_lines(tmp_path / "in", a=[0], b=[1, 2], c=[3])
+    if verb == "refresh":
+        storage.adopt(f"{tmp_path}/in/a.jsonl", "d", "0", format="jsonl")
+        storage.adopt(f"{tmp_path}/in/[bc].jsonl", "d", "1", format="jsonl", base_version="0")
+        write_lines(tmp_path / "in", b=[4])
+    listed = adopted._listed
+
+    def spoiled(*args):
+        found = listed(*args)
+        if len(found) > 1:
+            spoil(tmp_path / "in/b.jsonl")
+        return found
+
+    monkeypatch.setattr(adopted, "_listed", spoiled)
+    with pytest.raises(CacheFormatError, match=r"/b\.jsonl is not the file"):
+        if verb == "refresh":
+            storage.refresh("d", "1", "2")
+        else:
+            storage.adopt(f"{tmp_path}/in", "d", "2", format="jsonl")
+    with pytest.raises(yogadl.errors.DatasetNotFoundError):
+        storage.fetch("d", "2")
+
+
+def test_damage_without_a_trace_is_found_by_checksums_where_all_was_read(tmp_path, storage):
+    path = tmp_path / "in/a.jsonl"
+    write_lines(tmp_path / "in", a=range(5))
+    storage.adopt(str(path), "d", "1", format="jsonl")
+    storage.adopt(str(path), "d", "weak", format="jsonl", read=False)
+    status = path.stat()
+    content = bytearray(path.read_bytes())
+    content[30] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    for call in (lambda: storage.verify("d", "1"), lambda: storage.fetch("d", "1", check=True)[0]):
+        with pytest.raises(CacheFormatError, match=r"records 0 to 4: the bytes in .*/a\.jsonl were changed"):
+            call()
+    assert storage.verify("d", "weak").records == 5  # as documented, only size and time are compared
+
+
+def test_a_cursor_of_other_files_is_refused(tmp_path, storage):
+    write_lines(tmp_path / "in", a=range(5))
+    storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
+    iterator = iter(storage.fetch("d", "1").stream())
+    next(iterator)
+    cursor = iterator.state_dict()
+    write_lines(tmp_path / "in", a=range(10, 15))
+    storage.refresh("d", "1", "2")
+    with pytest.raises(CursorError):
+        next(iter(storage.fetch("d", "2").stream(cursor=cursor)))

@@ -1,0 +1,279 @@
+"""Build versions of files of other libraries, which stay where they are."""
+
+import argparse
+import re
+import time
+import warnings
+from pathlib import Path
+from typing import Any, Final
+
+from yogadl._core.key import DatasetKey, new_key
+from yogadl._foreign.example import leaf_of_feature
+from yogadl._format.manifest import ADOPTED, Manifest
+from yogadl.cli._arguments import add_json, add_key, add_storage, add_tagged, open_or_make, open_version
+from yogadl.cli._build import (
+    SharedWork,
+    WrittenPartitions,
+    add_metadata,
+    add_task_arguments,
+    add_workers,
+    check_options,
+    run_share,
+    say_result,
+    show_log_messages,
+)
+from yogadl.cli._list import adopted_of, fingerprint_line, info_to_json
+from yogadl.cli._output import contents, duration, say, say_json
+from yogadl.errors import ConfigurationError, YogaError
+from yogadl.storage import CacheStorage
+from yogadl.storage._builds.adopted import FORMATS, entry_of, format_named, source_of
+
+_MEGATRON: Final = "megatron"
+_MISSING: Final = ("error", "empty")
+# Patterns of shards: `train.tfrecord-{00000..00063}-of-00064`, `train.tfrecord-*`.
+_BRACES: Final = re.compile(r"\{(\d+)\.\.\d+\}")
+_WILD_SHARD: Final = re.compile(r"-[^/.]*\*[^/.]*$")
+_DTYPE: Final = re.compile(r"([a-z0-9_]+)(?:\[([0-9, ]*)\])?")
+# What `build` has options for, and a version of foreign files has not.
+_NOT_OF_ADOPT: Final = {"codec": None, "allow_pickle": False, "part_bytes": None, "on_error": "raise"}
+
+
+def add_adopt_arguments(parser: argparse.ArgumentParser) -> None:
+    add_key(parser)
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="a file, a folder, a URL, or a pattern: 's3://bucket/raw/*.tar', 'shards-{000..099}.tar'",
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, help="the files' format (default: the one that their names end like)"
+    )
+    parser.add_argument(
+        "--no-read",
+        dest="read",
+        action="store_false",
+        help="trust the files' own indexes and headers, without checksums of what they contain",
+    )
+    parser.add_argument(
+        "--field",
+        metavar="NAME",
+        action="append",
+        help="of webdataset, mds and arrow: only this field; may be repeated",
+    )
+    parser.add_argument(
+        "--feature",
+        metavar="NAME=DTYPE",
+        type=parse_feature,
+        action="append",
+        help="of tfrecord: a feature of a tf.train.Example, as bytes, str, int64, float32, float32[128] or, "
+        "if its length varies, int64[]; may be repeated",
+    )
+    parser.add_argument(
+        "--missing", choices=_MISSING, help="of webdataset: whether a sample may lack a field, which is empty"
+    )
+    parser.add_argument(
+        "--base", metavar="VERSION", help="a version whose records come first, or a tag of it"
+    )
+    add_storage(parser)
+    add_metadata(parser)
+    parser.add_argument(
+        "--replace", action="store_true", help="adopt again and replace the version if it exists"
+    )
+    add_workers(parser)
+    add_json(parser)
+    add_task_arguments(parser)
+    parser.set_defaults(**_NOT_OF_ADOPT)
+
+
+def run_adopt(arguments: argparse.Namespace) -> int:
+    """Build a version whose values stay in files of other libraries.
+
+    Only an index is written, which says where each value lies; small values are copied into it. The version
+    is read like any other. Each file is pinned by its size and its ETag or time of change: reading a file
+    that was changed since is an error. If the version exists already, it is left as it is; --replace adopts
+    the files again.
+
+    Many tasks, such as those of a job array, can read the files together, with --task K/N and --commit: see
+    `yogadl build -h`.
+
+    Example:
+      yogadl adopt train 1 's3://bucket/raw/*.tar' --format webdataset -s s3://bucket/caches
+      yogadl adopt images 1 'train-*.tfrecord' --feature image=bytes --feature label=int64 -s caches
+      yogadl adopt train 2 'more/*.tar' --base 1 -s caches
+    """
+    is_task = check_options(arguments)
+    if is_task and arguments.base is not None:
+        arguments.refuse("--base is for an append in one call: leave out --task and --commit")
+    features = _features_of(arguments)
+    key = new_key(arguments.id, arguments.version)
+    storage = open_or_make(arguments)
+    format = arguments.format or _guessed_format(storage, arguments)
+    terms = {"fields": arguments.field, "features": features, "missing": arguments.missing}
+    format_named(format, is_read=arguments.read, **terms)  # refuses an option of another format
+    started = time.perf_counter()
+    with show_log_messages():
+        result = (_share if is_task else _adopt)(storage, key, format, terms, arguments)
+    say_result(storage, key, result, time.perf_counter() - started, arguments)
+    return 0
+
+
+def _adopt(
+    storage: CacheStorage, key: DatasetKey, format: str, terms: dict[str, Any], arguments: argparse.Namespace
+) -> bool:
+    """Return whether this call built the version; False if the version exists already."""
+    published = None if arguments.replace else storage._backend.catalogue.find(key)
+    if published is not None:
+        _warn_if_other(published.manifest, format, terms, arguments)
+        return False
+    storage.adopt(
+        arguments.paths,
+        key.id,
+        key.version,
+        format=format,
+        read=arguments.read,
+        base_version=arguments.base,
+        workers=arguments.workers,
+        metadata=arguments.metadata and dict(arguments.metadata),
+        **terms,
+    )
+    return True
+
+
+def _share(
+    storage: CacheStorage, key: DatasetKey, format: str, terms: dict[str, Any], arguments: argparse.Namespace
+) -> "bool | WrittenPartitions":
+    """Adopt the files of one task, or publish the version from what all tasks have written."""
+    work = SharedWork(
+        lambda: source_of(storage._backend, arguments.paths, format, arguments.read, **terms),
+        lambda built: _warn_if_other(built, format, terms, arguments),
+    )
+    return run_share(storage, key, work, arguments)
+
+
+def _warn_if_other(
+    built: Manifest, format: str, terms: dict[str, Any], arguments: argparse.Namespace
+) -> None:
+    """Warn that the version that exists was adopted from other paths, or otherwise."""
+    now, then = entry_of(arguments.paths, format, arguments.read, **terms), built.builder.get(ADOPTED)
+    if isinstance(then, dict) and arguments.base is not None and isinstance(then.get("paths"), list):
+        then = {**then, "paths": then["paths"][-len(now["paths"]) :]}  # those of the base come first
+    if then == now:
+        return
+    if not isinstance(then, dict):
+        what = "was not adopted from foreign files"
+    else:
+        names = [name for name in now if then.get(name) != now[name]]
+        changes = "; ".join(f"{name}: {then.get(name)!s:.200} -> {now[name]!s:.200}" for name in names)
+        what = f"was adopted otherwise than this call says ({changes})"
+    warnings.warn(f"{built.key} {what}. It is left as it is", UserWarning, stacklevel=1)
+
+
+def parse_feature(text: str) -> tuple[str, Any]:
+    """Return name and description of a feature in a text such as ``label=int64``, ``boxes=float32[,4]``.
+
+    A size that is left out varies.
+    """
+    name, _, described = text.rpartition("=")
+    found = _DTYPE.fullmatch(described)
+    if not name or found is None:
+        raise argparse.ArgumentTypeError(
+            f"give NAME=DTYPE, as in label=int64, row=float32[128] or tokens=int64[], not {text!r}"
+        )
+    dtype, sizes = found.groups()
+    feature: Any = dtype
+    try:
+        if sizes is not None:
+            shape = tuple(int(size) if size.strip() else None for size in sizes.split(","))
+            feature = (dtype, shape)
+        leaf_of_feature(name, feature)
+    except YogaError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{sizes!r} are no sizes of {name}: {error}") from error
+    return name, feature
+
+
+def _features_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    given = arguments.feature
+    if given is None:
+        return None
+    if len(dict(given)) != len(given):
+        arguments.refuse("--feature names a feature twice")
+    return dict(given)
+
+
+def _guessed_format(storage: CacheStorage, arguments: argparse.Namespace) -> str:
+    """Return the format that the names of all paths end like, or refuse to guess."""
+    found = {_format_of(path) for path in arguments.paths}
+    guessed = found.pop() if len(found) == 1 else None
+    if guessed is None or (guessed == _MEGATRON and not _have_indexes(storage, arguments.paths)):
+        arguments.refuse(f"the format can't be told from {_shown(arguments.paths)}: give --format, one of "
+                         f"{', '.join(FORMATS)}")  # fmt: skip
+    return str(guessed)
+
+
+def _format_of(path: str) -> str | None:
+    """Return the format whose suffix a path or pattern has. Text files are of too many kinds."""
+    if path.endswith(".txt"):
+        return None
+    counted_from = _BRACES.sub(r"\1", path)
+    names = (path, counted_from, _WILD_SHARD.sub("", counted_from))
+    return next(
+        (format for format in FORMATS if any(map(format_named(format, is_read=False).matches, names))), None
+    )
+
+
+def _have_indexes(storage: CacheStorage, paths: list[str]) -> bool:
+    """Return whether there is an .idx beside each .bin, as far as one path or pattern tells."""
+    stores = storage._backend.catalogue.opener.foreign
+    try:
+        for path in paths:
+            address = path if "://" in path else str(Path(path).expanduser().absolute())
+            stores.listed(f"{address.removesuffix('.bin')}.idx", lambda name: name.endswith(".idx"))
+    except ConfigurationError:
+        return False
+    return True
+
+
+def _shown(paths: list[str]) -> str:
+    first, more = paths[0], len(paths) - 1
+    return f"{first!r:.200} and {more} more" if more else f"{first!r:.200}"
+
+
+def add_refresh_arguments(parser: argparse.ArgumentParser) -> None:
+    add_tagged(parser, new="the version to build")
+    add_storage(parser)
+    add_workers(parser)
+    add_json(parser)
+
+
+def run_refresh(arguments: argparse.Namespace) -> int:
+    """Build a version of adopted files as they are now.
+
+    The paths and patterns of VERSION are looked up again. Only files that are new or were changed are read,
+    with those that share a part of the index with them. If nothing has changed, no version is built. If NEW
+    is VERSION, the version is replaced.
+
+    Example:
+      yogadl refresh train 1 2 -s /data/caches
+    """
+    storage = open_version(arguments, "new")
+    started = time.perf_counter()
+    before = storage.info(arguments.id, arguments.version)
+    with show_log_messages():
+        is_new = storage.refresh(arguments.id, arguments.version, arguments.new, workers=arguments.workers)
+    elapsed_s = time.perf_counter() - started
+    info = storage.info(arguments.id, arguments.new) if is_new else before
+    adopted = adopted_of(storage, info)
+    if arguments.json:
+        document = {"storage": storage.location, "was_built": is_new, "elapsed_s": elapsed_s}
+        say_json(**document, **info_to_json(info), adopted=adopted and vars(adopted))
+    elif not is_new:
+        say(f"The files of {info.id} {info.version} are as they were: {adopted}. Nothing is built.")
+    else:
+        say(f"Built {info.id} {info.version} in {duration(elapsed_s)}: {contents(info)}.")
+        files = adopted_of(storage, before) if before.version != info.version else None
+        say(f"Its values stay in {adopted}" + (f"; those of {before.version} in {files}." if files else "."))
+        say(fingerprint_line(info, adopted))
+    return 0
