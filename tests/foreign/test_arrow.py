@@ -11,6 +11,7 @@ from yogadl.errors import ConfigurationError
 
 SCHEMA, DICTIONARY, RECORDS = 1, 2, 3
 INT, FLOAT, BINARY, STRING, BOOL, LIST, STRUCT, FIXED_BINARY, FIXED_LIST = 2, 3, 4, 5, 6, 12, 13, 15, 16
+STRING_VIEW = 24
 
 
 class Part:
@@ -225,7 +226,7 @@ def texts(*offsets):
         (schema(field("x", STRUCT, children=[field("y", 1)])), "'x/y' is of type null"),
         (schema(field("x", STRUCT, children=[int32()], dictionary=table())), "'x' is dictionary-encoded"),
         (schema(field("x", LIST, children=[nested(1)])), "a list of struct"),
-        (schema(*[wide(name, 2049) for name in "ab"]), "more than 4096"),
+        (schema(wide("a", 2048), wide("b", 2049)), "more than 4096 columns: choose"),
         (schema(field("x" * 5000, STRING)), "a text of 5000 bytes"),
         (TEXTS + records(2, [(2, 0)], [(0, 0), (0, 8), (8, 8)], bytes(16)), "has 8 bytes of 12"),
         (texts(0, 5, 9), "outside of its buffer"),
@@ -430,6 +431,36 @@ def test_a_name_with_a_slash():
     fields = [field("p", STRUCT, children=[int32("q")]), int32("p/q")]
     with pytest.raises(ConfigurationError, match="'p/q' is the name of several columns"):
         Arrow(("p/q",)).of_first_file(reader_of(schema(*fields)))
+
+
+def test_a_field_of_a_struct_that_is_not_read_is_refused_as_the_struct_is():
+    content = schema(field("x", STRUCT, children=[int32()], dictionary=table()))
+    assert "column 'x' is dictionary-encoded" in refusal(Arrow(("x/n",)), content)
+
+
+def test_as_many_fields_as_may_be():
+    kind = Arrow().of_first_file(reader_of(schema(wide("a", 2048), wide("b", 2048))))
+    assert len(kind.spec.fields) == 4096
+
+
+def views(*counts):
+    """Return two numbers before, between and after two columns of views, whose buffers vary in number."""
+    fields = [int32("a"), field("v", STRING_VIEW), int32("b"), field("w", STRING_VIEW), int32("c")]
+    sizes = [0, 8, 0, 32, *[0] * max(counts[0], 0), 0, 8, 0, 32, *[0] * max(counts[1], 0), 0, 8]
+    places = np.cumsum([0, *sizes[:-1]]).tolist()
+    body = np.arange(sum(sizes) // 4, dtype="<i4").tobytes()
+    buffers = list(zip(places, sizes, strict=True))
+    return schema(*fields) + records(2, [(2, 0)] * 5, buffers, body, counts=counts)
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (1, 3), (4, 0)])
+def test_views_beside_a_column_have_any_number_of_buffers(counts):
+    found = records_of(Arrow(("c", "a", "b")), views(*counts))[1]
+    assert found == [{"a": k, "b": 10 + k, "c": 20 + k} for k in range(2)]
+
+
+def test_a_negative_number_of_buffers_is_refused():
+    assert "the counts of buffers are damaged" in refusal(Arrow(("a",)), views(3, -3))
 
 
 def test_a_struct_of_another_form_than_in_the_first_file_is_refused():

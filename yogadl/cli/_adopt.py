@@ -59,7 +59,7 @@ def add_adopt_arguments(parser: argparse.ArgumentParser) -> None:
         "--field",
         metavar="NAME",
         action="append",
-        help="of webdataset, mds and arrow: only this field; may be repeated",
+        help="of webdataset, mds and arrow: only this field, or image/bytes of a struct; may be repeated",
     )
     parser.add_argument(
         "--feature",
@@ -70,7 +70,10 @@ def add_adopt_arguments(parser: argparse.ArgumentParser) -> None:
         "if its length varies, int64[]; may be repeated",
     )
     parser.add_argument(
-        "--missing", choices=_MISSING, help="of webdataset: whether a sample may lack a field, which is empty"
+        "--missing",
+        choices=_MISSING,
+        help="whether a field is empty that a sample of webdataset lacks, and bytes or a string of arrow "
+        "that are null (default: error)",
     )
     parser.add_argument(
         "--base", metavar="VERSION", help="a version whose records come first, or a tag of it"
