@@ -22,11 +22,15 @@ _MEGATRON_CODES = {"uint8": 1, "int32": 4, "int64": 5, "uint16": 8}
 
 
 def blobs(count: int, size: int, seed: int = 0) -> Iterator[bytes]:
-    """Yield values of this many random bytes; they are cut from a pool, and each begins with its number."""
+    """Yield values of this many random bytes, and up to 60 more, so that no two parts of an index are alike.
+
+    They are cut from a pool, and each begins with its number.
+    """
     pool = np.random.default_rng(seed).bytes(_POOL_BYTES)
     for number in range(count):
-        start = number * 7919 % (_POOL_BYTES - size)
-        yield struct.pack("<q", number) + pool[start : start + size - 8]
+        length = size - 8 + number * 37 % 61
+        start = number * 7919 % (_POOL_BYTES - length)
+        yield struct.pack("<q", number) + pool[start : start + length]
 
 
 def write_tars(folder: Path, values: Iterable[bytes], a_shard: int, extension: str = "bin") -> list[Path]:

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +142,7 @@ class _Shard:
         if not 0 < length <= min(_MAX_CONFIG_BYTES, reader.size_bytes - self.config_position):
             reader.refuse(4, f"the configuration can't have {length} bytes: this is no shard of MDS")
         try:
-            config = parse_json(bytes(reader.read(self.config_position, length)))
+            config = _parsed(bytes(reader.read(self.config_position, length)))
             names, encodings, sizes = (config[f"column_{part}"] for part in ("names", "encodings", "sizes"))
             kind = config["format"], config["version"]
             lists = [names, encodings, sizes]
@@ -252,6 +253,13 @@ class _Shard:
         return min(self._reader.read(int(starts[column.name][0]), 1)[0] >> 2, MAX_DIMENSIONS)
 
 
+@lru_cache(maxsize=4)
+def _parsed(config: bytes) -> Any:
+    """Return a configuration, which is the same in all shards of a dataset. Nobody changes it."""
+    return parse_json(config)
+
+
+@lru_cache(maxsize=256)
 def _leaf_of(encoding: str) -> Leaf | None:
     """Return the leaf of an encoding; None if its values can't be read."""
     if encoding in _BYTES_ENCODINGS:

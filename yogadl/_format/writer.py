@@ -55,6 +55,9 @@ _MARGIN: Final = 1.1
 # was chosen, and fill less than this many bytes of a block: a block takes whole pages, at least two.
 _MUCH_SMALLER: Final = 1 / 8
 _LEAST_BLOCK_BYTES: Final = 2**16
+# Records that are hashed without a thread of their own: at most so many, with so many bytes in each column.
+_FEW_RECORDS: Final = 1024
+_FEW_BYTES: Final = 2**16
 
 # A build that compresses holds its first records, up to so many or so many bytes of them, to decide how.
 SAMPLE_BYTES: Final = 16 * 2**20
@@ -194,10 +197,17 @@ class CacheWriter:
                 self._end_part()
                 continue
             piece = [column[:fitting] for column in rest]
-            hashed = self._hasher.submit(_hash_columns, piece, fitting)
-            self.size_bytes += part.write(piece, fitting, hashed)
+            self.size_bytes += part.write(piece, fitting, self._hashed(piece, fitting))
             self.records += fitting
             start += fitting
+
+    def _hashed(self, columns: list[StoredColumn], count: int) -> Future[RunHash]:
+        """Hash records, in another thread unless they are so few that this takes longer."""
+        if count > _FEW_RECORDS or any(_hashed_bytes(column) > _FEW_BYTES for column in columns):
+            return self._hasher.submit(_hash_columns, columns, count)
+        done: Future[RunHash] = Future()
+        done.set_result(_hash_columns(columns, count))
+        return done
 
     def _count_fitting(self, part: PartWriter, columns: list[StoredColumn], count: int) -> int:
         """Return how many of these records still fit into the part; at least one if the part is empty.
@@ -346,6 +356,12 @@ def _fits(part: PartWriter, columns: Sequence[StoredColumn]) -> bool:
         and (shape is None or (isinstance(column, FixedRows) and column.shape == shape))
         for shape, is_foreign, column in zip(part.shapes, part.are_foreign, columns, strict=True)
     )
+
+
+def _hashed_bytes(column: StoredColumn) -> int:
+    """Return about how many bytes are hashed of a column."""
+    data = column.data if isinstance(column, ForeignValues) else None
+    return column.size_bytes if data is None else data.size
 
 
 def _hash_columns(columns: Sequence[StoredColumn], count: int) -> RunHash:

@@ -1,0 +1,66 @@
+"""Files whose bytes are not read through have the same records, in few batches."""
+
+import json
+
+import numpy as np
+import pytest
+from foreign_files import tar_member, tfrecord_of
+from test_mds import shard
+
+import yogadl
+
+VALUES = [bytes([k]) * (k * 97 % 900) for k in range(150)]
+
+
+def write(folder, form):
+    """Write two files of a format."""
+    for number in range(2):
+        values = VALUES[75 * number : 75 * number + 75]
+        if form == "webdataset":
+            members = [tar_member(b"%03d.bin" % (75 * number + k), value) for k, value in enumerate(values)]
+            (folder / f"{number}.tar").write_bytes(b"".join(members) + bytes(1024))
+        elif form == "tfrecord":
+            (folder / f"{number}.tfrecord").write_bytes(tfrecord_of(values))
+        elif form == "mds":
+            samples = [[value, b"%08d" % k] for k, value in enumerate(values)]
+            (folder / f"{number}.mds").write_bytes(shard({"a": "bytes", "b": "int"}, samples))
+        else:
+            lines = [json.dumps(len(value)) for value in values]
+            (folder / f"{number}.jsonl").write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize("form", ["webdataset", "tfrecord", "mds", "jsonl"])
+@pytest.mark.parametrize(("joined", "batch_bytes"), [(7, 512), (2**16, 2**30)])
+def test_records_are_those_of_files_that_are_read(tmp_path, monkeypatch, form, joined, batch_bytes):
+    monkeypatch.setattr("yogadl.storage._files.foreign_stores._LOCAL_HEADER_BYTES", 512)
+    monkeypatch.setattr("yogadl.storage._files.foreign_stores._UNREAD_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr("yogadl._foreign.file_reader._JOINED_RECORDS", joined)
+    (tmp_path / "raw").mkdir()
+    write(tmp_path / "raw", form)
+    storage = yogadl.open_storage(tmp_path / "store")
+    for version, read in (("read", True), ("unread", False)):
+        storage.adopt(tmp_path / "raw", "set", version, format=form, read=read)
+    refs = [storage.fetch("set", version) for version in ("read", "unread")]
+    assert len(refs[0]) == len(refs[1]) == 150
+    for ours, theirs in zip(*refs, strict=True):
+        np.testing.assert_equal(ours, theirs)
+    order = [list(ref.stream(shuffle=True, shuffle_seed=3).indices(0, 0, 150)) for ref in refs]
+    assert order[0] == order[1]
+
+
+def test_a_file_that_is_not_read_makes_one_block_of_a_field(tmp_path, monkeypatch):
+    monkeypatch.setattr("yogadl.storage._files.foreign_stores._LOCAL_HEADER_BYTES", 512)
+    (tmp_path / "raw").mkdir()
+    write(tmp_path / "raw", "webdataset")
+    storage = yogadl.open_storage(tmp_path / "store")
+    found = []
+    original = yogadl.storage._builds.adopted.columns_of
+
+    def columns_of(*arguments, **options):
+        for columns in original(*arguments, **options):
+            found.append(columns)
+            yield columns
+
+    monkeypatch.setattr("yogadl.storage._builds.adopted.columns_of", columns_of)
+    storage.adopt(tmp_path / "raw", "set", "1", format="webdataset", read=False)
+    assert len(found) == 2
