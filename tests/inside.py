@@ -9,7 +9,7 @@ from typing import Any
 
 # A module, and what it has; `NAME=GIVEN` where two modules give the same name.
 NAMES = """
-yogadl.storage._builds _build=build _engines=executors _shares=building
+yogadl.storage._builds _build=build _engines=executors _shares=building adopted
 yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=parts _tags=tags
 yogadl.storage._files _folder=folder local=local_bucket
 yogadl.storage._objects bucket obstore_ranges
@@ -96,6 +96,7 @@ yogadl.adapters.tensorflow._source graph_of
 yogadl.cli _adopt _arguments _bench _demo _output _report
 yogadl.cli._adopt parse_feature
 yogadl.cli._arguments parse_size
+yogadl.cli._output size_in_words=size
 yogadl.cli._build parse_argument
 yogadl.cli._report_page Subject charts=markup page_of summary
 yogadl.cli fields=_report_page records=_report_page sampling=_report_page
@@ -152,6 +153,7 @@ yogadl._core.spec _MAX_NAME_CHARACTERS
 yogadl._views.views CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
 yogadl._views.chosen _TASKS _TASK_RECORDS CHOSEN_READ_RECORDS=_READ_RECORDS
 yogadl._format.joined _MOST_BLOCKS
+yogadl._format.writer _FEW_RECORDS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._foreign.file_reader _UNREAD_BLOCK_BYTES FOREIGN_MOST_RECORDS=_MOST_RECORDS
 yogadl._format.foreign MAX_FOREIGN_BYTES _MOST_TEXT_BYTES

@@ -425,7 +425,7 @@ def test_a_mapped_file_is_looked_at_again_after_a_second(tmp_path, storage, pass
 @pytest.mark.parametrize("spoil", [_append, _truncate, _touch, _folder, _pipe, _remove])
 @pytest.mark.parametrize("verb", ["adopt", "refresh"])
 def test_a_file_that_changes_after_it_was_listed_is_not_adopted(tmp_path, storage, spoil, verb, monkeypatch):
-    from yogadl.storage._builds import adopted
+    from inside import adopted
 
     write_lines(tmp_path / "in", a=[0], b=[1, 2], c=[3])
     if verb == "refresh":

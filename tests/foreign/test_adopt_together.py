@@ -140,7 +140,7 @@ def test_adopted_and_ordinary_versions_mix_and_follow_each_other(tmp_path, stora
 
 def adopt_slowly(folder, verb, workers, log, stop_at):
     """Adopt, or refresh, a file a group; log which are read, and wait to be killed after so many."""
-    from yogadl.storage._builds import adopted
+    from inside import adopted
 
     adopted._GROUPS, adopted._LEAST_GROUP_BYTES, adopted._LEAST_UNREAD_FILES = 10**9, 1, 1
     columns = adopted._Group._columns

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from foreign_files import tar_member, tfrecord_of
+from inside import adopted
 from test_mds import shard
 
 import yogadl
@@ -54,7 +55,7 @@ def test_a_file_that_is_not_read_makes_one_block_of_a_field(tmp_path, monkeypatc
     write(tmp_path / "raw", "webdataset")
     storage = yogadl.open_storage(tmp_path / "store")
     found = []
-    original = yogadl.storage._builds.adopted.columns_of
+    original = adopted.columns_of
 
     def columns_of(*arguments, **options):
         for columns in original(*arguments, **options):

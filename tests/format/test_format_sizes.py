@@ -406,7 +406,26 @@ ELSEWHERE = {
     ],
     "adapters/with_ray/test_ray_reading.py": ["adapters.ray._source._BLOCK_BYTES"],
     "faults/test_foreign_caches.py": ["_format.table.MOST_EMPTY_RECORDS"],
-    "foreign/test_adopt.py": ["_foreign.blocks._MOST_RECORDS", "_foreign.blocks._UNREAD_BLOCK_BYTES"],
+    "foreign/test_adopt.py": [
+        "_foreign.file_reader._MOST_RECORDS",
+        "_foreign.file_reader._UNREAD_BLOCK_BYTES",
+    ],
+    "foreign/test_crc32c.py": ["_foreign.crc32c._BLOCK_BYTES", "_foreign.crc32c._ROW_BYTES"],
+    "foreign/test_foreign_sizes.py": [
+        "_foreign.arrow._BATCH_RECORDS",
+        "_foreign.example._COPIED_BYTES",
+        "_foreign.example._FEW_BYTES",
+        "_foreign.example._SMALL_BYTES",
+        "_foreign.mds._SMALL_BYTES",
+        "_foreign.npy._BATCH_RECORDS",
+        "_foreign.npy._SMALL_BYTES",
+        "_format.writer._FEW_BYTES",
+        "_format.writer._FEW_RECORDS",
+    ],
+    "foreign/test_mds.py": ["_foreign.mds._BATCH_RECORDS"],
+    "foreign/test_megatron.py": ["_foreign.megatron._BATCH_RECORDS"],
+    "foreign/test_unread.py": ["_foreign.file_reader._JOINED_RECORDS"],
+    "foreign/with_pyarrow/test_arrow_pyarrow.py": ["_foreign.arrow._SMALL_BYTES"],
     "foreign/test_adopt_fence.py": ["_format.foreign.MAX_FOREIGN_BYTES", "_format.foreign._MOST_TEXT_BYTES"],
     "foreign/test_forged_foreign.py": ["_format.table.MAX_FOREIGN_BLOCK_BYTES"],
     "test_memory.py": [
@@ -521,6 +540,15 @@ ELSEWHERE = {
 }
 # What no record crosses: how large a file of ours may be, what a message says, what is fast.
 OF_NO_RECORD = {
+    "_foreign.arrow._MAX_METADATA_BYTES",
+    "_foreign.compressed._BZIP2_BLOCKS",
+    "_foreign.flatbuffer._MAX_STRING_BYTES",
+    "_foreign.mds._MAX_CONFIG_BYTES",
+    "_foreign.megatron._HEADER_BYTES",
+    "_foreign.npy._MAX_HEADER_BYTES",
+    "_foreign.tar._MAX_PAX_BYTES",
+    "_foreign.tfrecord._FOOTER_BYTES",
+    "_foreign.tfrecord._HEADER_BYTES",
     "_format.table._MAX_HEADER_BYTES",
     "_format.part._FULL_BYTES",
     "_format.table.LEAST_PAGE_BYTES",

@@ -85,6 +85,7 @@ SKIPPED = {
     "docs/howto/pytorch.md": 12,
     "docs/howto/ray.md": 5,
     "docs/howto/s3.md": 1,
+    "docs/howto/shards.md": 2,
     "docs/howto/sources.md": 7,
     "docs/howto/tensorflow.md": 12,
     "docs/stories/images.md": 9,

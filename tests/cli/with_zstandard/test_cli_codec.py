@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from yogadl.cli._output import size
+from inside import size_in_words as size
 
 CODE = """
 def texts():
