@@ -160,7 +160,7 @@ yogadl._format.foreign MAX_FOREIGN_BYTES _MOST_TEXT_BYTES
 yogadl._format.rows _FOREIGN_CHECK_S
 yogadl.storage._builds.adopted _GROUPS _LEAST_GROUP_BYTES _MOST_GROUP_BYTES _LEAST_UNREAD_FILES
 yogadl.storage._builds.adopted _SMALL_FILE_BYTES
-yogadl.storage._files.foreign_stores FOREIGN_WINDOW_BYTES=_WINDOW_BYTES _LOCAL_HEADER_BYTES _MOST_EXPANDED
+yogadl.storage._files.foreign_stores FOREIGN_WINDOW_BYTES=_LOCAL_WINDOW_BYTES _LOCAL_HEADER_BYTES _MOST_EXPANDED
 yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _REMAP_CACHE_BYTES _REMAP_AFTER_PAGES
 yogadl._format.table _SUMS_AT_ONCE
 yogadl._order.lengths CHUNK_LENGTHS=_CHUNK

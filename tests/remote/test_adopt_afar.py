@@ -189,7 +189,7 @@ def test_files_of_a_machine_and_of_a_bucket_make_one_version(either_place: Place
 
 
 def adopt_until_killed(place: Place, log: str) -> None:
-    from yogadl.storage._builds import adopted
+    from inside import adopted
 
     adopted._GROUPS, adopted._LEAST_GROUP_BYTES = 10**9, 1
     columns = adopted._Group._columns
