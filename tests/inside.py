@@ -14,7 +14,7 @@ yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=parts _tags
 yogadl.storage._files _folder=folder local=local_bucket
 yogadl.storage._objects bucket obstore_ranges
 yogadl.storage._remote _held=held_ranges _ranges=ranges _remote_opening=opener
-yogadl.storage._remote eviction filling location=eviction mirrored_cache partial_file receive=download
+yogadl.storage._remote eviction location=eviction mirrored_cache partial_file receive=download
 yogadl.storage._remote transfer=download
 yogadl._views _chain=functions _stages=stages _filter=chosen
 yogadl._core.arguments names_of
@@ -156,11 +156,10 @@ yogadl._format.joined _MOST_BLOCKS
 yogadl._format.writer _FEW_RECORDS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._foreign.file_reader _UNREAD_BLOCK_BYTES FOREIGN_MOST_RECORDS=_MOST_RECORDS
-yogadl._format.foreign MAX_FOREIGN_BYTES _MOST_TEXT_BYTES
 yogadl._format.rows _FOREIGN_CHECK_S
 yogadl.storage._builds.adopted _GROUPS _LEAST_GROUP_BYTES _MOST_GROUP_BYTES _LEAST_UNREAD_FILES
 yogadl.storage._builds.adopted _SMALL_FILE_BYTES
-yogadl.storage._files.foreign_stores FOREIGN_WINDOW_BYTES=_LOCAL_WINDOW_BYTES _LOCAL_HEADER_BYTES _MOST_EXPANDED
+yogadl.storage._files.foreign_stores FOREIGN_WINDOW_BYTES=_LOCAL_WINDOW_BYTES
 yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _REMAP_CACHE_BYTES _REMAP_AFTER_PAGES
 yogadl._format.table _SUMS_AT_ONCE
 yogadl._order.lengths CHUNK_LENGTHS=_CHUNK
