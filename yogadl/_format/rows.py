@@ -434,8 +434,9 @@ class Parts:
     def check_foreign(self, files: Int64s) -> None:
         """Raise `CacheFormatError` if mapped foreign files are not as they were; looks from time to time."""
         now = time.monotonic()
-        numbers = files - len(self.table)
-        for number in np.unique(numbers[now - self._checked_s[numbers] > _FOREIGN_CHECK_S]).tolist():
+        numbers = files[files >= len(self.table)] - len(self.table)
+        is_due = now - self._checked_s[numbers] > _FOREIGN_CHECK_S
+        for number in np.unique(numbers[is_due]).tolist() if is_due.any() else ():
             os.close(self.open(number + len(self.table)))
             self._checked_s[number] = now
 
@@ -580,10 +581,10 @@ class StoredRows:
         Those of mapped files are valid only as long as the window.
         """
         self._map(parts)
+        is_mapped = self._are_mapped(parts)
         if self.parts.has_foreign:
-            own = len(self.parts.table)
-            self.parts.check_foreign(parts[(parts >= own) & self._are_mapped(parts)])
-        if not self._are_mapped(parts).all():
+            self.parts.check_foreign(parts[is_mapped])
+        if not is_mapped.all():
             return self.parts.read(parts, positions, lengths)
         starts = positions + self.window.offset[parts]
         memory, ends = self.window.bytes.data, (starts + lengths).tolist()

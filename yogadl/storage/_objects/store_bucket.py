@@ -1,5 +1,6 @@
 """Make a bucket of a store. Retries, resumed reads, names and pickling are the same for all stores."""
 
+import copy
 import errno
 import threading
 from collections.abc import Callable, Iterator
@@ -82,6 +83,12 @@ class StoreBucket(Bucket):
     @property
     def origin(self) -> str:
         return f"{self._store.endpoint} {self.url}"
+
+    def at_root(self) -> "StoreBucket":
+        """Return the whole bucket that this one lies in."""
+        found = copy.copy(self)  # shares the connections
+        found._root, found._location = "", (self._location[0], "")
+        return found
 
     def hurried(self) -> "StoreBucket":
         policy = self._retrier.policy
