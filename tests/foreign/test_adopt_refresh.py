@@ -405,21 +405,35 @@ def test_a_mapped_file_that_was_cut_is_seen_before_its_blocks_are_compared(tmp_p
         ref.gather([99])  # its block was not compared yet, and lies past the end
 
 
-@pytest.mark.parametrize(("passed_s", "is_seen"), [(0.9, False), (1.0, False), (1.1, True)])
-def test_a_mapped_file_is_looked_at_again_after_a_second(tmp_path, storage, passed_s, is_seen, monkeypatch):
-    clock = [100.0]
+@pytest.mark.parametrize(("passed_s", "looks"), [(0.04, 1), (0.06, 2)])
+def test_a_mapped_file_is_looked_at_after_each_read_and_at_times_before(
+    tmp_path, storage, passed_s, looks, monkeypatch
+):
+    clock, looked = [100.0], []
     monkeypatch.setattr("yogadl._format.rows.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("yogadl._format.rows.require_at_path", looked.append)
     write_lines(tmp_path / "in", a=range(9))
     storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
     ref = storage.fetch("d", "1")
     assert ref[1] == lines(1)[0]
-    _touch(tmp_path / "in/a.jsonl")
+    looked.clear()
     clock[0] += passed_s
-    if is_seen:
-        with pytest.raises(CacheFormatError, match="it was written since"):
-            ref.gather([2])
-    else:
-        assert ref[2] == lines(2)[0]
+    assert ref[2] == lines(2)[0]
+    assert len(looked) == looks
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_file_that_is_written_over_in_place_never_gives_its_new_bytes(tmp_path, storage, mapped):
+    write_lines(tmp_path / "in", a=range(1000))
+    path = tmp_path / "in/a.jsonl"
+    storage.adopt(str(path), "d", "1", format="jsonl")
+    ref = yogadl.open_storage(tmp_path / "caches", mapped=mapped).fetch("d", "1")
+    batches = iter(ref.stream(shuffle=True, shuffle_seed=1).batch(10))
+    assert next(batches)
+    with path.open("r+b") as file:  # as long as before
+        file.write(path.read_bytes().replace(b"1", b"7"))
+    with pytest.raises(CacheFormatError, match="it was written since"):
+        next(batches)
 
 
 @pytest.mark.parametrize("spoil", [_append, _truncate, _touch, _folder, _pipe, _remove])

@@ -12,8 +12,9 @@ from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
 from yogadl._format.fields import VaryingField
 from yogadl._format.layout import BlockKind, BlockRanges, PartIndex
+from yogadl._format.part_file import PartFiles
 from yogadl._format.reader import Reader
-from yogadl._format.rows import PartFiles, StoredRows
+from yogadl._format.rows import StoredRows
 from yogadl._format.table import PartTable, running_sums
 from yogadl.errors import CacheFormatError
 

@@ -1,12 +1,104 @@
-"""Open the file of a part, or a foreign file, after a check that it is the right one, and read it."""
+"""What finds and reads the files of parts and foreign files; those that are here are checked when opened."""
 
 import errno
 import os
 import stat
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.protocols import Int64s
 from yogadl._format.foreign import ForeignFile
 from yogadl.errors import CacheFormatError, StorageError
+
+
+class PartRemovedError(StorageError):
+    """A part was removed from this machine, which has no room for it again: it counts as away from now on."""
+
+
+class PartFiles(Protocol):
+    """The places of the parts' files. Foreign files are numbered after the parts."""
+
+    def path(self, part: int) -> str:
+        """Return the path of the file of a part, or of a foreign file or its copy, by its number."""
+
+    def dictionary(self, sha256: str) -> bytes:
+        """Return the dictionary of that name, which compressed values need."""
+
+    @property
+    def away(self) -> "AwayParts | None":
+        """The reader of parts that are not on this machine; ``None`` if all are."""
+        return None
+
+
+class AwayParts(Protocol):
+    """Reads parts that are not on this machine, by ranges of their bytes.
+
+    Attributes:
+        are_away: Whether each part, and each foreign file, is away. A part may arrive at any time; a part
+            that was removed may become away.
+    """
+
+    are_away: NDArray[np.bool_]
+
+    @property
+    def are_here(self) -> NDArray[np.bool_]:
+        """Whether each part is on this machine by now: other processes download parts, too."""
+
+    def read(
+        self,
+        parts: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool,
+        is_announced: bool = True,
+    ) -> Sequence[bytes | memoryview]:
+        """Read ranges of parts that are away.
+
+        Args:
+            parts: The part of each range.
+            positions: The start of each range in its part.
+            lengths: The bytes of each range.
+            keeps_pages: Whether the bytes around a range are likely to be read, too.
+            is_announced: Whether this is the read that was announced; after any other read, the bytes must
+                be kept, since the announced read is still to come.
+        """
+
+    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
+        """Begin to read ranges that will soon be read."""
+
+    def will_read(self, records: int, *, held_bytes: int | None) -> None:
+        """Announce that a stream of this process is going to read so many records an epoch; see `choice`."""
+
+    def choice(self, share: float, *, held_bytes: int | None) -> tuple[str, str]:
+        """Return the way in which a stream reads this share of the records an epoch, and the reason.
+
+        `held_bytes` is the memory needed to hold the stream's blocks, if its order is of blocks.
+        """
+
+    def block_store(self, key: str, share: float, held_bytes: int, *, is_shared: bool) -> Any:
+        """Return the store in which a stream holds the blocks that it reads from; None if it needs none.
+
+        Args:
+            key: A name for the stream, the same in all processes of this machine that read it.
+            share: The share of the records that the stream reads an epoch.
+            held_bytes: The room that the blocks take.
+            is_shared: Whether several processes read one shard.
+        """
+
+    @property
+    def received(self) -> tuple[int, int]:
+        """The number of requests by which this process read ranges, and the number of bytes received."""
+
+
+class HeldRows(Protocol):
+    """Keeps bytes of parts that are not on this machine."""
+
+    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Begin to read these ranges, and keep their bytes."""
 
 
 def open_part(path: str, size_bytes: int) -> int:
@@ -69,6 +161,20 @@ def require_unchanged(descriptor: int, path: str, file: ForeignFile) -> None:
     status = os.fstat(descriptor)
     tag = str(status.st_mtime_ns) if path == file.address else file.tag
     if (status.st_size, tag) != (file.size_bytes, file.tag):
+        raise changed_foreign(file, "it was written since")
+
+
+def require_at_path(file: ForeignFile) -> None:
+    """Make sure that a local foreign file is as it was.
+
+    Raises:
+        CacheFormatError: if it was changed or removed.
+    """
+    try:
+        status = os.lstat(file.address)  # a link is refused, as when it is opened
+    except OSError as error:
+        raise changed_foreign(file, f"{error.strerror}") from error
+    if (status.st_size, str(status.st_mtime_ns)) != (file.size_bytes, file.tag):
         raise changed_foreign(file, "it was written since")
 
 

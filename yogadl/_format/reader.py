@@ -13,7 +13,8 @@ from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
 from yogadl._format.fields import BlockPositions, FixedField, StackedField, VaryingField
-from yogadl._format.rows import PAGE_BYTES, HeldRows, PartFiles, PartRemovedError, Parts, StoredRows, Window
+from yogadl._format.part_file import HeldRows, PartFiles, PartRemovedError
+from yogadl._format.rows import PAGE_BYTES, Parts, StoredRows, Window
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, StorageError
 
@@ -133,7 +134,10 @@ class Reader:
             self.parts.count_read_bytes(len(indices) * len(self.fields) * (PAGE_BYTES + self.record_bytes))
         try:
             rows = self.parts.rows(indices)
-            return [field.gather(rows, memory) for field in chosen_fields]
+            found = [field.gather(rows, memory) for field in chosen_fields]
+            if self.parts.has_foreign:
+                rows.confirm()
+            return found
         except PartRemovedError:
             return self.columns(indices, fields, memory)
 
@@ -152,7 +156,10 @@ class Reader:
                 2 * PAGE_BYTES * len(indices) + int((stops - starts).sum()) * field.item_bytes
             )
         try:
-            return field.stretches(self.parts.rows(indices), starts, stops)
+            rows = self.parts.rows(indices)
+            found = field.stretches(rows, starts, stops)
+            rows.confirm()
+            return found
         except PartRemovedError:
             return self.stretches(indices, number, starts, stops)
 

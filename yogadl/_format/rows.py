@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,16 @@ from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
 from yogadl._format.codec import Decoders
 from yogadl._format.foreign import ForeignFile
-from yogadl._format.part_file import open_foreign, open_part, read_at, require_unchanged, unreadable
+from yogadl._format.part_file import (
+    HeldRows,
+    PartFiles,
+    open_foreign,
+    open_part,
+    read_at,
+    require_at_path,
+    require_unchanged,
+    unreadable,
+)
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, StorageError
 
@@ -232,88 +241,9 @@ _REMAP_CACHE_BYTES: Final = 16 * 2**30
 # the cache together take no more than KEPT_BYTES: otherwise each record would cost a request for its label.
 KEPT_ROW_BYTES: Final = 1024
 KEPT_BYTES: Final = 64 * 2**20
-# A foreign file that is mapped is looked at again after this time: anybody may write to it.
-_FOREIGN_CHECK_S: Final = 1.0
-
-
-class PartRemovedError(StorageError):
-    """A part was removed from this machine, which has no room for it again: it counts as away from now on."""
-
-
-class PartFiles(Protocol):
-    """The places of the parts' files. Foreign files are numbered after the parts."""
-
-    def path(self, part: int) -> str:
-        """Return the path of the file of a part, or of a foreign file or its copy, by its number."""
-
-    def dictionary(self, sha256: str) -> bytes:
-        """Return the dictionary of that name, which compressed values need."""
-
-    @property
-    def away(self) -> "AwayParts | None":
-        """The reader of parts that are not on this machine; ``None`` if all are."""
-        return None
-
-
-class AwayParts(Protocol):
-    """Reads parts that are not on this machine, by ranges of their bytes.
-
-    Attributes:
-        are_away: Whether each part, and each foreign file, is away. A part may arrive at any time; a part
-            that was removed may become away.
-    """
-
-    are_away: NDArray[np.bool_]
-
-    @property
-    def are_here(self) -> NDArray[np.bool_]:
-        """Whether each part is on this machine by now: other processes download parts, too."""
-
-    def read(
-        self,
-        parts: Int64s,
-        positions: Int64s,
-        lengths: Int64s,
-        *,
-        keeps_pages: bool,
-        is_announced: bool = True,
-    ) -> Sequence[bytes | memoryview]:
-        """Read ranges of parts that are away.
-
-        Args:
-            parts: The part of each range.
-            positions: The start of each range in its part.
-            lengths: The bytes of each range.
-            keeps_pages: Whether the bytes around a range are likely to be read, too.
-            is_announced: Whether this is the read that was announced; after any other read, the bytes must
-                be kept, since the announced read is still to come.
-        """
-
-    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
-        """Begin to read ranges that will soon be read."""
-
-    def will_read(self, records: int, *, held_bytes: int | None) -> None:
-        """Announce that a stream of this process is going to read so many records an epoch; see `choice`."""
-
-    def choice(self, share: float, *, held_bytes: int | None) -> tuple[str, str]:
-        """Return the way in which a stream reads this share of the records an epoch, and the reason.
-
-        `held_bytes` is the memory needed to hold the stream's blocks, if its order is of blocks.
-        """
-
-    def block_store(self, key: str, share: float, held_bytes: int, *, is_shared: bool) -> Any:
-        """Return the store in which a stream holds the blocks that it reads from; None if it needs none.
-
-        Args:
-            key: A name for the stream, the same in all processes of this machine that read it.
-            share: The share of the records that the stream reads an epoch.
-            held_bytes: The room that the blocks take.
-            is_shared: Whether several processes read one shard.
-        """
-
-    @property
-    def received(self) -> tuple[int, int]:
-        """The number of requests by which this process read ranges, and the number of bytes received."""
+# Before a mapped foreign file is read, it is looked at again after this time: a file that was cut since would
+# end the process. After it was read it is looked at in any case: anybody may write to it.
+_FOREIGN_CHECK_S: Final = 0.05
 
 
 class Parts:
@@ -329,6 +259,7 @@ class Parts:
         self.are_all_mappable = self.mapped == len(self.sizes)
         self._files = files
         self.has_foreign = len(table.foreign) > 0
+        self._local_files: dict[int, ForeignFile] = {}
         self._checked_s = np.zeros(len(table.foreign))  # when each foreign file was last seen unchanged
         self.away = files.away
         self.fields_with_kept_pages = frozenset[int]() if self.away is None else _kept_fields(table)
@@ -431,13 +362,22 @@ class Parts:
             return np.ones(len(parts), bool)
         return self.are_away(parts)
 
-    def check_foreign(self, files: Int64s) -> None:
-        """Raise `CacheFormatError` if mapped foreign files are not as they were; looks from time to time."""
-        now = time.monotonic()
-        numbers = files[files >= len(self.table)] - len(self.table)
-        is_due = now - self._checked_s[numbers] > _FOREIGN_CHECK_S
-        for number in np.unique(numbers[is_due]).tolist() if is_due.any() else ():
-            os.close(self.open(number + len(self.table)))
+    def check_foreign(self, files: Int64s, *, is_read: bool = False) -> None:
+        """Raise `CacheFormatError` if mapped foreign files are not as they were.
+
+        Args:
+            files: Their numbers.
+            is_read: Whether they were just read; otherwise those are left out that were checked just now.
+        """
+        now, numbers = time.monotonic(), files - len(self.table)
+        if not is_read:
+            numbers = numbers[now - self._checked_s[numbers] > _FOREIGN_CHECK_S]
+        for number in set(numbers.tolist()):
+            file = self._local_files.get(number)
+            if file is None:
+                file = self._local_files[number] = self.table.foreign[number]
+            if file.is_local:  # else it is a mirror's copy
+                require_at_path(file)
             self._checked_s[number] = now
 
     def count_read_bytes(self, size_bytes: int) -> None:
@@ -476,13 +416,6 @@ def _kept_fields(table: PartTable) -> frozenset[int]:
     )
 
 
-class HeldRows(Protocol):
-    """Keeps bytes of parts that are not on this machine."""
-
-    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
-        """Begin to read these ranges, and keep their bytes."""
-
-
 class StoredRows:
     """The rows of one batch; the part of each row is found at the first use.
 
@@ -493,6 +426,7 @@ class StoredRows:
         is_announced: Whether the rows are read for a batch; otherwise only to announce the values to which
             their entries point.
         held: Keeps the announced bytes.
+        foreign: The mapped foreign files that were read for the batch so far.
     """
 
     def __init__(
@@ -502,10 +436,12 @@ class StoredRows:
         indices: Int64s,
         is_announced: bool = True,
         held: HeldRows | None = None,
+        foreign: list[Int64s] | None = None,
     ) -> None:
         self.parts = parts
         self.window = window
         self.indices = indices
+        self._foreign: list[Int64s] = [] if foreign is None else foreign
         self._is_announced = is_announced
         self.held = held
         self._located: tuple[Int64s, Int64s] | None = None
@@ -526,7 +462,13 @@ class StoredRows:
 
     def subset(self, chosen: NDArray[np.intp]) -> "StoredRows":
         """Return some of these rows."""
-        return StoredRows(self.parts, self.window, self.indices[chosen], self._is_announced, self.held)
+        options = self._is_announced, self.held, self._foreign
+        return StoredRows(self.parts, self.window, self.indices[chosen], *options)
+
+    def confirm(self) -> None:
+        """Raise `CacheFormatError` if a mapped foreign file was changed since before it was read."""
+        if self._foreign:
+            self.parts.check_foreign(np.concatenate(self._foreign), is_read=True)
 
     def gather(self, positions: Int64s, row_bytes: int, *, keeps_pages: bool = False) -> NDArray[Any]:
         """Return the rows at these positions of their parts' files, back to back in a new array."""
@@ -583,7 +525,8 @@ class StoredRows:
         self._map(parts)
         is_mapped = self._are_mapped(parts)
         if self.parts.has_foreign:
-            self.parts.check_foreign(parts[is_mapped])
+            self._foreign.append(parts[is_mapped & (parts >= len(self.parts.table))])
+            self.parts.check_foreign(self._foreign[-1])
         if not is_mapped.all():
             return self.parts.read(parts, positions, lengths)
         starts = positions + self.window.offset[parts]

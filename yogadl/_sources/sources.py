@@ -495,7 +495,8 @@ class RecordsSource:
         lineage = getattr(records, "lineage", None)
         self.provenance = {} if lineage is None else {"from": lineage.to_json()}
         # A copy goes on with cursors of the original, though its own fingerprint may be another one.
-        self.fingerprints = {records.fingerprint, *getattr(records, "aliases", ())}
+        own = getattr(records, "fingerprint", None)
+        self.fingerprints = set() if own is None else {own, *getattr(records, "aliases", ())}
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
 

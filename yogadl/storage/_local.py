@@ -20,7 +20,8 @@ from yogadl.storage._files.folder import Folder, network_file_system, storage_er
 from yogadl.storage._files.root import Root
 
 if TYPE_CHECKING:
-    from yogadl._format.rows import PartFiles, Parts
+    from yogadl._format.part_file import PartFiles
+    from yogadl._format.rows import Parts
     from yogadl._format.table import PartTable
     from yogadl.storage._files.bucket_root import SharedRoot
     from yogadl.storage._files.foreign_stores import ForeignStores

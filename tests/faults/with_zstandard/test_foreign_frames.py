@@ -186,9 +186,9 @@ def test_a_table_of_another_form_is_refused_by_name(forgery: forge.Forgery, form
         yogadl.open_storage(forgery.folder.parent).fetch("data", "1")[0]
 
 
-def test_a_container_of_foreign_files_is_refused_by_name(forgery: forge.Forgery) -> None:
-    forgery.manifest["table"]["container"] = "foreign-1"
+def test_a_container_of_another_time_is_refused_by_name(forgery: forge.Forgery) -> None:
+    forgery.manifest["table"]["container"] = "foreign-2"
     forgery.write()
-    with pytest.raises(CacheFormatError, match="needs 'foreign-1', unknown to this library: upgrade yogadl"):
+    with pytest.raises(CacheFormatError, match="needs 'foreign-2', unknown to this library: upgrade yogadl"):
         yogadl.open_storage(forgery.folder.parent).fetch("data", "1")
     assert json.loads((forgery.folder / "versions" / "1.json").read_bytes())["codec"] == ["zstd"]

@@ -87,10 +87,10 @@ def test_tasks_sample_the_source_once(storage):
 
 @pytest.mark.parametrize("build", [build_with_an_engine, build_by_tasks])
 def test_a_slow_source_is_sampled_for_a_time(storage, monkeypatch, build):
-    set_constants(monkeypatch, TRAINING_S=0.2)
-    source = Items(800, seconds=0.001)
+    set_constants(monkeypatch, TRAINING_S=1.0)
+    source = Items(seconds=0.001)
     build(storage, source, "1")
-    assert 800 + 64 <= len(source.reads) < 800 + 400
+    assert RECORDS + 64 <= len(source.reads) < RECORDS + 2000
     assert len(dictionary_files(storage)) == 1
 
 

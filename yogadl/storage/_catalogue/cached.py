@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from yogadl._format.fields import BlockPositions
     from yogadl._format.joined import Selection
     from yogadl._format.layout import PartIndex
-    from yogadl._format.rows import HeldRows, PartFiles, Parts, Window
+    from yogadl._format.part_file import HeldRows, PartFiles
+    from yogadl._format.rows import Parts, Window
     from yogadl._format.table import PartTable
     from yogadl.storage._files.foreign_stores import ForeignStores
 

@@ -282,7 +282,7 @@ class WindowReader:
     def read(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
     ) -> Sequence[bytes | memoryview]:
-        """Return the bytes of these ranges; see `AwayParts` in `_format/rows.py`."""
+        """Return the bytes of these ranges; see `AwayParts` in `_format/part_file.py`."""
         if os.getpid() != self._pid:
             self._pid, self._windows = os.getpid(), []  # a forked child has no threads that would read them
         windows = [held for window in self._windows if (held := window()) is not None]

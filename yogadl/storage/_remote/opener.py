@@ -38,7 +38,8 @@ from yogadl.storage._remote.requests import Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
-    from yogadl._format.rows import PartFiles, Parts
+    from yogadl._format.part_file import PartFiles
+    from yogadl._format.rows import Parts
     from yogadl.storage._files.foreign_stores import ForeignStores
     from yogadl.storage._remote.planning import Planner
 

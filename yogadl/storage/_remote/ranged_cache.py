@@ -14,7 +14,7 @@ from yogadl._core.arguments import in_words
 from yogadl._core.protocols import Int64s
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.manifest import Manifest
-from yogadl._format.rows import PartFiles, PartRemovedError
+from yogadl._format.part_file import PartFiles, PartRemovedError
 from yogadl._format.table import PartTable
 from yogadl.errors import StorageError
 from yogadl.storage import _names
