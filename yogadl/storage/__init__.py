@@ -187,7 +187,7 @@ def open_storage(
         copies = open_mirror(bucket, mirror, mirror_limit, mirror_fill)
         prices = usual_prices(text) if prices is None else prices
         spending = Spending(max_requests, max_requests_per_s, max_price, prices)
-        places = _foreign_buckets(foreign, at, _own_bucket(text, bucket))
+        places = _foreign_buckets(foreign, at)
         backend_of = partial(
             remote_backend, bucket, copies, policy, spending=spending, verify=verify, buckets=places
         )
@@ -202,25 +202,15 @@ def open_storage(
         bucket_only |= {"wait_s": wait_s}
         bucket_only |= {"lease_ttl_s": None if lease_ttl_s == DEFAULT_TTL_S else lease_ttl_s}
     _refuse_options(text, bucket_only, shared=shared)
-    places = _foreign_buckets(foreign, partial(_bucket_at, patience_s=None, offline=False), {})
+    places = _foreign_buckets(foreign, partial(_bucket_at, patience_s=None, offline=False))
     if shared:
         return CacheStorage(shared_backend(Path(text), policy, mapped, places))
     return CacheStorage(local_backend(Path(text), mapped, places))
 
 
-def _own_bucket(url: str, bucket: "Bucket") -> "dict[str, Bucket]":
-    """Return the bucket of a storage, whose objects its versions may name, by its URL without a prefix."""
-    from yogadl.storage._objects.store_bucket import StoreBucket
-
-    if url.startswith("file:"):  # a folder of a machine
-        return {}
-    return {"/".join(url.split("/")[:3]): bucket.at_root() if isinstance(bucket, StoreBucket) else bucket}
-
-
 def _foreign_buckets(
     foreign: Mapping[str, Mapping[str, Any]] | None,
     at: "Callable[[str, dict[str, Any]], Bucket]",
-    own: "dict[str, Bucket]",
 ) -> "tuple[tuple[str, Bucket], ...]":
     """Return the buckets of foreign files, the longest prefix first."""
     given: Any = {} if foreign is None else foreign  # as the caller passed it
@@ -231,7 +221,7 @@ def _foreign_buckets(
             "foreign must be a dict of URLs, each with a dict of the options of its bucket, such as "
             f'{{"s3://raw/shards": {{}}}}, not {foreign!r:.200}'
         )
-    found = own | {url.rstrip("/"): at(url, dict(options)) for url, options in given.items()}
+    found = {url.rstrip("/"): at(url, dict(options)) for url, options in given.items()}
     return tuple(sorted(found.items(), key=lambda each: -len(each[0])))
 
 
