@@ -12,17 +12,19 @@ import re
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
+from xml.sax.saxutils import escape
 
 _PIECE_BYTES = 2**16  # sent at a time where the rate is limited
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answer GET, of a whole object or of one range, and HEAD; and nothing else."""
+    """Answer GET, of a whole object or of one range, HEAD, and the list of a bucket; and nothing else."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -51,7 +53,11 @@ class Handler(BaseHTTPRequestHandler):
             return
         self._count(1, 0)
         time.sleep(self.delay_s)
-        path = self.folder / unquote(self.path.partition("?")[0]).lstrip("/")
+        name, _, query = self.path.partition("?")
+        path = self.folder / unquote(name).lstrip("/")
+        if path.is_dir():
+            self._list(path, parse_qs(query).get("prefix", [""])[0])
+            return
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except OSError:
@@ -64,6 +70,23 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             os.close(descriptor)
 
+    def _list(self, bucket: Path, prefix: str) -> None:
+        """Send the names of a bucket's objects, all in one page, as ListObjectsV2 does."""
+        files = {str(path.relative_to(bucket)): path for path in bucket.rglob("*") if path.is_file()}
+        objects = ""
+        for name in sorted(name for name in files if name.startswith(prefix)):
+            found = files[name].stat()
+            changed = datetime.fromtimestamp(found.st_mtime, UTC).isoformat()
+            objects += (
+                f"<Contents><Key>{escape(name)}</Key><Size>{found.st_size}</Size>"
+                f"<ETag>{_tag(found)}</ETag><LastModified>{changed}</LastModified></Contents>"
+            )
+        content = f"<ListBucketResult>{objects}<IsTruncated>false</IsTruncated></ListBucketResult>".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
     def _send(self, descriptor: int) -> None:
         found = os.fstat(descriptor)
         start, stop = 0, found.st_size
@@ -74,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(stop - start))
         if wanted:
             self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{found.st_size}")
-        self.send_header("ETag", f'"{found.st_mtime_ns:x}-{found.st_size:x}"')
+        self.send_header("ETag", _tag(found))
         self.send_header("Last-Modified", formatdate(found.st_mtime, usegmt=True))
         self.send_header("Accept-Ranges", "bytes")
         self.end_headers()
@@ -102,6 +125,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing of what is answered."""
+
+
+def _tag(found: os.stat_result) -> str:
+    return f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
 
 
 def main() -> None:
