@@ -10,6 +10,7 @@ from inside import set_constants
 
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError, CursorError, UnsupportedDataError
+from yogadl.storage import copy
 
 FORMS = ("webdataset", "jsonl", "megatron")
 
@@ -475,7 +476,12 @@ def test_damage_without_a_trace_is_found_by_checksums_where_all_was_read(tmp_pat
     content[30] ^= 1
     path.write_bytes(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    for call in (lambda: storage.verify("d", "1"), lambda: storage.fetch("d", "1", check=True)[0]):
+    target = yogadl.open_storage(tmp_path / "copies")
+    for call in (
+        lambda: storage.verify("d", "1"),
+        lambda: storage.fetch("d", "1", check=True)[0],
+        lambda: copy(storage, target, "d", "1", materialize=True),
+    ):
         with pytest.raises(CacheFormatError, match=r"records 0 to 4: the bytes in .*/a\.jsonl were changed"):
             call()
     assert storage.verify("d", "weak").records == 5  # as documented, only size and time are compared

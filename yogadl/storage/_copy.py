@@ -130,7 +130,7 @@ def _materialize(source: CacheStorage, target: CacheStorage, manifest: Manifest,
             return False
         if not replaces:
             raise _has_other(target._backend.root, key, found.digest, digest_of(manifest.to_bytes()))
-    ref = source.fetch(key.id, key.version)
+    ref = source.fetch(key.id, key.version, check=not manifest.is_weak)  # only sound files are copied
     target.submit(ref, key.id, key.version, metadata=manifest.metadata or None)
     return True
 
