@@ -131,11 +131,17 @@ def _tag(found: os.stat_result) -> str:
     return f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
 
 
+class _Server(ThreadingHTTPServer):
+    """A server with room for all connections that begin at once: one that is dropped waits for seconds."""
+
+    request_queue_size = 1024
+
+
 def main() -> None:
     """Serve until killed."""
     folder, port, delay_s, bytes_per_s = (*sys.argv[1:], *("0", "0", "0")[len(sys.argv) - 2 :])
     Handler.folder, Handler.delay_s, Handler.bytes_per_s = Path(folder), float(delay_s), float(bytes_per_s)
-    server = ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)
+    server = _Server(("127.0.0.1", int(port)), Handler)
     server.daemon_threads = True
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()

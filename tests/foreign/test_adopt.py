@@ -36,6 +36,20 @@ def adopted(storage, folder, form, version="1", **options):
     return storage.fetch("d", version)
 
 
+@pytest.mark.parametrize("window_bytes", [100, 4095, 4096, 4097, 2**20])
+@pytest.mark.parametrize("form", FORMATS)
+def test_files_are_read_alike_mapped_and_not(tmp_path, monkeypatch, form, window_bytes):
+    set_constants(monkeypatch, FOREIGN_WINDOW_BYTES=window_bytes)
+    write_numbered(tmp_path / "in", form, [150, 50])
+    found = set()
+    for mapped in (True, False):
+        storage = yogadl.open_storage(tmp_path / f"caches {mapped}", mapped=mapped)
+        adopted(storage, tmp_path / "in", form)
+        assert storage.verify("d", "1").records == 200
+        found.add(storage.info("d", "1").fingerprint)
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("read", [True, False])
 @pytest.mark.parametrize("form", FORMATS)
 def test_all_ways_to_read_give_the_records(tmp_path, storage, form, read, monkeypatch):

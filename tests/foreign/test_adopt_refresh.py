@@ -6,10 +6,16 @@ import random
 import numpy as np
 import pytest
 from adopted_files import SUFFIXES, every, plain, record, tar_of, write, write_numbered
-from inside import set_constants
+from inside import Lines, set_constants
 
 import yogadl
-from yogadl.errors import CacheFormatError, ConfigurationError, CursorError, UnsupportedDataError
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    CursorError,
+    DatasetNotFoundError,
+    UnsupportedDataError,
+)
 from yogadl.storage import copy
 
 FORMS = ("webdataset", "jsonl", "megatron")
@@ -393,6 +399,29 @@ def test_a_file_that_changes_while_it_is_read_is_seen(tmp_path, storage, spoil, 
     spoil(tmp_path / "in/a.jsonl")
     with pytest.raises(CacheFormatError, match=r"/a\.jsonl is not the file"):
         ref.gather([3])
+
+
+@pytest.mark.parametrize("batch", [0, -1])
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("spoil", [_append, _touch, _rewrite, _remove])
+def test_a_file_that_changes_while_it_is_adopted_is_seen(tmp_path, monkeypatch, spoil, mapped, batch):
+    set_constants(monkeypatch, FOREIGN_WINDOW_BYTES=4096)
+    write_lines(tmp_path / "in", a=range(100))
+    find = Lines.batches
+
+    def batches(self, reader):
+        every = list(find(self, reader))
+        for each in every:
+            yield each
+            if each is every[batch]:
+                spoil(tmp_path / "in/a.jsonl")
+
+    monkeypatch.setattr(Lines, "batches", batches)
+    storage = yogadl.open_storage(tmp_path / "caches", mapped=mapped)
+    with pytest.raises(CacheFormatError, match=r"/a\.jsonl is not the file"):
+        storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
+    with pytest.raises(DatasetNotFoundError):
+        storage.fetch("d", "1")
 
 
 def test_a_mapped_file_that_was_cut_is_seen_before_its_blocks_are_compared(tmp_path, storage, monkeypatch):

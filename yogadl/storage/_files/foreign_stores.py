@@ -3,11 +3,13 @@
 import glob
 import itertools
 import math
+import mmap
 import os
 import re
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from yogadl._core.frozen import frozen
@@ -16,6 +18,7 @@ from yogadl._foreign.file_reader import FileReader
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.part_file import changed_foreign, open_foreign, read_at
 from yogadl.errors import ConfigurationError, StorageError
+from yogadl.storage._files.folder import network_file_system
 from yogadl.storage._objects.bucket import Bucket, ReplacedError
 
 # The bytes that are fetched at once, of files that are read whole and of others: from a disk, from a bucket.
@@ -37,10 +40,12 @@ class ForeignStores:
     Args:
         has_local: Whether they may be files of this machine.
         buckets: The prefixes of permitted URLs, each with a bucket whose objects they name.
+        maps: Whether files of this machine may be mapped.
     """
 
     has_local: bool
     buckets: tuple[tuple[str, Bucket], ...] = ()
+    maps: bool = False
 
     def place(self, address: str) -> tuple[Bucket, str] | None:
         """Return bucket and name of an object; ``None`` for a file of this machine.
@@ -74,7 +79,8 @@ class ForeignStores:
         place = self.place(file.address)
         fetch: Callable[[int, int], bytes | memoryview]
         if place is None:
-            fetch, sizes = _LocalFile(file), (_LOCAL_WINDOW_BYTES, _LOCAL_HEADER_BYTES)
+            maps = is_read and self.maps and network_file_system(Path(file.address).parent) is None
+            fetch, sizes = _LocalFile(file, maps=maps), (_LOCAL_WINDOW_BYTES, _LOCAL_HEADER_BYTES)
         else:
             fetch, sizes = partial(read_far, file, *place), (_FAR_WINDOW_BYTES, _FAR_HEADER_BYTES)
         window_bytes, batch_bytes = (sizes[0], None) if is_read else (sizes[1], _UNREAD_BATCH_BYTES)
@@ -204,13 +210,20 @@ def _local_file(path: str) -> ForeignFile | None:
 
 
 class _LocalFile:
-    """Reads a local file, which is opened at the first read, and stays open as long as this object lives."""
+    """Reads a local file, which is opened at the first read, and stays open as long as this object lives.
 
-    def __init__(self, file: ForeignFile) -> None:
+    Args:
+        file: The file.
+        maps: Whether the bytes are mapped, which spares a copy, and so half of the time of an adoption. They
+            may change as long as they are used, so the file is looked at once more at the end.
+    """
+
+    def __init__(self, file: ForeignFile, *, maps: bool) -> None:
         self._file = file
+        self._maps = maps
         self._descriptor: int | None = None
 
-    def __call__(self, position: int, length: int) -> bytes:
+    def __call__(self, position: int, length: int) -> bytes | memoryview:
         """Return bytes of the file.
 
         Raises:
@@ -221,7 +234,7 @@ class _LocalFile:
             self._descriptor = open_foreign(file.address, file)
             weakref.finalize(self, os.close, self._descriptor)
         try:
-            content = read_at(self._descriptor, position, length)
+            content = (self._mapped if self._maps and length else self._read)(position, length)
             status = os.fstat(self._descriptor)  # after the read, so that no change goes unnoticed
         except OSError as error:
             problem = f"can't read a foreign file: {error.strerror}"
@@ -229,6 +242,22 @@ class _LocalFile:
         if (status.st_size, str(status.st_mtime_ns)) != (file.size_bytes, file.tag) or len(content) != length:
             raise changed_foreign(file, "it was written since")
         return content
+
+    def _read(self, position: int, length: int) -> bytes:
+        assert self._descriptor is not None
+        return read_at(self._descriptor, position, length)
+
+    def _mapped(self, position: int, length: int) -> bytes | memoryview:
+        assert self._descriptor is not None
+        extra = position % mmap.ALLOCATIONGRANULARITY
+        where = {"offset": position - extra, "access": mmap.ACCESS_READ}
+        try:
+            content = mmap.mmap(self._descriptor, extra + length, **where)
+        except ValueError:  # the file ends before
+            return b""
+        if hasattr(mmap, "MADV_WILLNEED"):
+            content.madvise(mmap.MADV_WILLNEED)
+        return memoryview(content)[extra:]
 
 
 def read_far(file: ForeignFile, bucket: Bucket, name: str, position: int, length: int) -> bytes | memoryview:
