@@ -513,6 +513,8 @@ def test_damage_without_a_trace_is_found_by_checksums_where_all_was_read(tmp_pat
     ):
         with pytest.raises(CacheFormatError, match=r"records 0 to 4: the bytes in .*/a\.jsonl were changed"):
             call()
+    with pytest.raises(CacheFormatError, match="do not have the fingerprint"):
+        storage.submit(storage.fetch("d", "1"), "d", "copy")
     assert storage.verify("d", "weak").records == 5  # as documented, only size and time are compared
 
 

@@ -48,12 +48,13 @@ def test_one_cursor_goes_through_adopted_files_and_all_copies(tmp_path, storage,
     storage.compact("d", "compact", base_version="copy")
     storage.compact("d", "direct", base_version="adopted")
     storage.adopt(f"{tmp_path}/in", "d", "again", format="jsonl", read=read)
-    versions = ["adopted", "copy", "compact", "direct", "again"]
+    storage.submit(storage.fetch("d", "copy"), "d", "copy of a copy")
+    versions = ["adopted", "copy", "compact", "direct", "again", "copy of a copy"]
     refs = [VIEWS[view](storage.fetch("d", version)) for version in versions]
     if not read:  # a weak fingerprint is an alias of the copies; theirs is none of the files
-        refs_to = {0: [0, 1, 2, 3, 4], 4: [0, 1, 2, 3, 4], 1: [1, 2, 3], 2: [1, 2, 3], 3: [1, 2, 3]}
+        refs_to = {n: range(6) if n in (0, 4) else (1, 2, 3, 5) for n in range(6)}
     else:
-        refs_to = dict.fromkeys(range(5), range(5))
+        refs_to = dict.fromkeys(range(6), range(6))
     order = {"shuffle": True, "shuffle_seed": 5}
     whole = list(refs[0].stream(**order))
     assert sorted(whole) == sorted(refs[0].gather(range(len(refs[0]))))

@@ -73,6 +73,19 @@ def test_rot_is_read_as_data_unless_a_check_is_asked_for(opened):
         open_storage().fetch("d", "1", check=True).gather(every)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rot_is_not_copied(opened, tmp_path, workers):
+    open_storage, folder = opened
+    target = yogadl.open_storage(tmp_path / "copies", shared=True)
+    target.submit(open_storage().fetch("d", "1"), "d", "before", workers=workers)
+    assert target.info("d", "before").fingerprint == open_storage().fetch("d", "1").fingerprint
+    flip(folder)
+    with pytest.raises(CacheFormatError, match="do not have the fingerprint of the version"):
+        target.submit(open_storage().fetch("d", "1"), "d", "1", workers=workers)
+    with pytest.raises(DatasetNotFoundError):
+        target.fetch("d", "1")
+
+
 def test_what_is_sound_reads_the_same_with_a_check(opened):
     open_storage, _ = opened
     ref = open_storage().fetch("d", "1", check=True)

@@ -78,6 +78,17 @@ def test_any_chain_of_appends_is_as_if_built_at_once(tmp_path_factory, cuts, par
     check_whole(storage, str(len(cuts)), count)
 
 
+def test_a_version_does_not_go_on_with_cursors_of_what_was_appended(base):
+    base.submit(records(97, 120), "other", "1")
+    ref = base.fetch("other", "1")
+    base.append(ref, "d", "2", base_version="1")
+    check_whole(base, "2", 120)
+    batches = iter(ref.stream(shuffle=True, shuffle_seed=1).batch(4))
+    next(batches)
+    with pytest.raises(CursorError):
+        base.fetch("d", "2").stream(shuffle=True, shuffle_seed=1, cursor=batches.state_dict()).batch(4)
+
+
 def test_no_part_of_the_base_is_written_again(base):
     before = files_of(base)
     base.append(records(97, 101), "d", "2", base_version="1")

@@ -496,7 +496,9 @@ class RecordsSource:
         self.provenance = {} if lineage is None else {"from": lineage.to_json()}
         # A copy goes on with cursors of the original, though its own fingerprint may be another one.
         own = getattr(records, "fingerprint", None)
-        self.fingerprints = set() if own is None else {own, *getattr(records, "aliases", ())}
+        stored = getattr(records, "_records", records)  # of a version, if the records are all of one
+        self.fingerprints = set() if own is None else {own, *getattr(stored, "aliases", ())}
+        self.content_fingerprint: str | None = getattr(stored, "content_fingerprint", None)
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
 

@@ -11,7 +11,7 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.spec import Spec
 from yogadl._format.manifest import LEFT_OUT, MAX_METADATA_BYTES
 from yogadl._sources.sources import Source
-from yogadl.errors import ConfigurationError
+from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.storage._builds.publish import Content
 from yogadl.storage._builds.receipts import WrittenParts
 
@@ -119,9 +119,19 @@ def with_metadata(
         source: The source, which may have `metadata`, such as the names of classes.
         key: The version.
         left_out: The records that this build left out.
+
+    Raises:
+        CacheFormatError: if the records are not those that a version had which is copied.
     """
-    if left_out is None or not left_out.count:  # else the records are not those of the source
+    is_copy = content.run.records == getattr(source, "length", None) and not (left_out and left_out.count)
+    if is_copy:  # else there are a base's records, too, or not all of the source
         content = content.with_aliases(getattr(source, "fingerprints", ()))
+        if getattr(source, "content_fingerprint", None) not in (None, content.fingerprint):
+            raise CacheFormatError(
+                f"{key}: the records that were read do not have the fingerprint of the version that they come "
+                "from: bytes were changed since it was built. Find out which by verify, and restore them, or "
+                "build that version again"
+            )
     base = content.metadata
     metadata = getattr(source, "metadata", {}) | (base if given is None else given)
     listed = LeftOut.of(base.get(LEFT_OUT))

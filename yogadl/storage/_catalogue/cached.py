@@ -247,6 +247,12 @@ class CachedRecords:
         return self.open()[0].fingerprint
 
     @property
+    def content_fingerprint(self) -> str | None:
+        """The fingerprint that a copy of the records has, or None if it may be another one."""
+        manifest = self.open()[0]
+        return None if manifest.is_weak or NEEDS_PICKLE in manifest.needs else manifest.fingerprint
+
+    @property
     def aliases(self) -> tuple[str, ...]:
         """Other fingerprints of the same records."""
         return self.open()[0].aliases
