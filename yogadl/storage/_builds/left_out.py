@@ -128,9 +128,9 @@ def with_metadata(
         content = content.with_aliases(getattr(source, "fingerprints", ()))
         if getattr(source, "content_fingerprint", None) not in (None, content.fingerprint):
             raise CacheFormatError(
-                f"{key}: the records that were read do not have the fingerprint of the version that they come "
-                "from: bytes were changed since it was built. Find out which by verify, and restore them, or "
-                "build that version again"
+                f"{key}: the records that were read do not have the fingerprint of the version that they "
+                "come from: bytes were changed since it was built. Find out which by verify, and restore "
+                "them, or build that version again"
             )
     base = content.metadata
     metadata = getattr(source, "metadata", {}) | (base if given is None else given)
