@@ -442,8 +442,31 @@ def test_new_files_are_added_and_changed_ones_read_again(adopt, yoga, root, raw,
     assert keys(storage, "2") == [*range(50, 53), 60, 61]
 
 
+def test_another_version_is_not_replaced_unawares(adopt, yoga, root, raw, storage):
+    adopt()
+    storage.submit([1], "d", "2")
+    write_tar(raw / "train-002.tar", 60, 2)
+    ended = yoga("refresh", "d", "1", "2", "-s", root)
+    assert (ended.code, ended.out) == (1, "")
+    assert "'d' version '2' exists: give NEW another name, or replace it with --replace" in ended.err
+    assert len(storage.fetch("d", "2")) == 1
+    assert yoga("refresh", "d", "1", "2", "-s", root, "--replace").code == 0
+    assert keys(storage, "2") == [*range(20), 60, 61]
+
+
+def test_verify_says_what_it_has_compared(adopt, yoga, root):
+    adopt()
+    ended = yoga("verify", "d", "1", "-s", root)
+    assert ended.out.endswith("\n2 foreign files of it: all bytes were compared with their checksums\n")
+    adopt("--no-read", "--replace")
+    ended = yoga("verify", "d", "1", "-s", root)
+    assert "\n2 foreign files of it: only their sizes and tags were compared; they were adopted" in ended.out
+    (found,) = json.loads(yoga("verify", "--all", "-s", root, "--json").out)["versions"]
+    assert (found["is_sound"], found["foreign_files"], found["foreign_read"]) == (True, 2, False)
+
+
 def test_a_version_that_was_not_adopted_is_not_refreshed(yoga, squares, root):
-    ended = yoga("refresh", "squares", "1", "2", "-s", root)
+    ended = yoga("refresh", "squares", "1", "3", "-s", root)
     assert ended.code == 1
     assert "was not adopted from foreign files" in ended.err
 
@@ -622,6 +645,9 @@ def test_log_and_explain_say_what_a_version_was_adopted_from(adopt, yoga, root, 
     other = yoga("explain", "d", "1", "3", "-s", root).out
     assert f"adopted paths: ['{raw}/*.tar'] -> ['{raw}/train-000.tar']" in other
     assert "adopted read: True -> False" in other
+    assert "(whether their records differ is not known: foreign files were adopted without reading" in other
+    storage.submit(storage.fetch("d", "3"), "d", "copy")
+    assert "(their records are the same)" in yoga("explain", "d", "3", "copy", "-s", root).out
     assert "(version '3' was adopted from 1 file)" in other
     assert "(version '4' was not built by storage.cacheable" in yoga("explain", "d", "1", "4", "-s", root).out
 

@@ -393,3 +393,35 @@ def test_files_without_records_are_left_out(tmp_path, storage, form):
     write(tmp_path / f"none/a.{SUFFIXES[form]}", form, [])
     with pytest.raises(UnsupportedDataError):
         adopted(storage, tmp_path / "none", form, "3")
+
+
+@pytest.mark.parametrize("name", ["a[1].jsonl", "[b].jsonl", "c[.jsonl"])
+def test_a_name_with_brackets_is_that_file(tmp_path, storage, name):
+    write(tmp_path / "in" / name, "jsonl", [b"1" * 30])
+    write(tmp_path / "in/a1.jsonl", "jsonl", [b"2" * 30])
+    assert every(adopted(storage, tmp_path / "in" / name, "jsonl")) == [b"1" * 30]
+    if name != "a[1].jsonl":  # then it is a pattern
+        assert every(adopted(storage, tmp_path / "in/a[1].jsonl", "jsonl", "2")) == [b"2" * 30]
+
+
+def test_files_without_a_byte_are_refused_by_name(tmp_path, storage):
+    for name in "abc":
+        (tmp_path / f"{name}.jsonl").write_bytes(b"")
+    with pytest.raises(UnsupportedDataError, match=r"/a\.jsonl is empty: there are no records"):
+        adopted(storage, tmp_path / "a.jsonl", "jsonl")
+    with pytest.raises(UnsupportedDataError, match=r"/a\.jsonl is empty, and so are the 2 others"):
+        adopted(storage, tmp_path / "*.jsonl", "jsonl")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("file:///data/a.jsonl", "give the path of a local file, without file://"),
+        ("https://example.org/a.jsonl", "files of https:// can't be adopted"),
+        ("hdfs://cluster/a.jsonl", "files of hdfs:// can't be adopted"),
+        ("s3://bucket/a.jsonl", "lies outside of what this storage may read"),
+    ],
+)
+def test_urls_that_are_not_read_say_what_to_do(storage, url, said):
+    with pytest.raises(ConfigurationError, match=said):
+        adopted(storage, url, "jsonl")

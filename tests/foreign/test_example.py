@@ -290,3 +290,45 @@ def test_damaged_examples_are_refused_or_read_within_the_record():
     ]
     assert outcomes.count(None) > 100
     assert len(outcomes) - outcomes.count(None) > 100
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_features_that_a_record_lacks_may_be_empty(window):
+    features = {
+        "b": "bytes",
+        "s": "str",
+        "n": ("int64", (None,)),
+        "f": ("float32", (None, 2)),
+        "k": "int64",
+    }
+    whole = [
+        entry(b"b", bytes_feature(b"1")),
+        entry(b"s", bytes_feature(b"2")),
+        entry(b"n", int64_feature([3])),
+        entry(b"f", float_feature([4.0, 5.0])),
+        entry(b"k", int64_feature([6])),
+    ]
+    records = [example_of(*whole), example_of(whole[4]), example_of(entry(b"b", b""), *whole[2:])]
+    form = TFRecord(features, "empty")
+    first, second, third = records_of(form, tfrecord_of(records), window)
+    assert_same(first, {"b": b"1", "s": "2", "n": np.array([3]), "f": np.array([[4, 5]], np.float32), "k": 6})
+    nothing = {"n": np.zeros(0, np.int64), "f": np.zeros((0, 2), np.float32)}
+    assert_same(second, {"b": b"", "s": "", **nothing, "k": 6})
+    assert_same(third, {**first, "b": b"", "s": ""})
+    with pytest.raises(UnsupportedDataError, match=r"record 1: feature 'b': the record has no such feature"):
+        records_of(TFRecord(features), tfrecord_of(records), window)
+    with pytest.raises(UnsupportedDataError, match="record 1: feature 'k'"):  # of fixed size
+        records_of(form, tfrecord_of([records[0], example_of(*whole[:4])]), window)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_feature_that_no_record_of_the_first_file_has_is_refused(window):
+    def records(names):
+        return tfrecord_of([example_of(entry(name, bytes_feature(b"x" * 100))) for name in names])
+
+    form = TFRecord({"a": "bytes", "b": "bytes"}, "empty")
+    assert len(records_of(form, records([b"a", b"a", b"b"]), window)) == 3
+    with pytest.raises(UnsupportedDataError, match="no record of this first file has 'b'"):
+        records_of(form, records([b"a", b"a", b"c"]), window)
+    with pytest.raises(ConfigurationError, match="missing is about features"):
+        TFRecord(None, "empty")

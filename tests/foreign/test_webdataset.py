@@ -275,3 +275,33 @@ def test_a_hostile_name_takes_no_long_time():
     content = archive(tar_member(b"", b"/" * 2**20, b"L"), tar_member(b"a.x", b""), tar_member(b"a.x", b""))
     assert records_of(WebDataset(), content) == [{"__key__": "a", "x": b""}]
     assert split_name("a./" + "/" * 2**20 + "./.x") is None
+
+
+@pytest.mark.parametrize("missing", ["error", "empty"])
+def test_a_name_that_no_sample_of_the_first_file_has_is_refused(missing):
+    content = archive(tar_member(b"a.jpg", b"1"), tar_member(b"b.jpg", b"2"), tar_member(b"b.cls", b"3"))
+    said = refusal(content, WebDataset(("jpg", "jgp"), missing))
+    assert "'jgp'" in said
+    assert ("no sample of this first file has 'jgp'" in said) == (missing == "empty")
+    records = records_of(WebDataset(("cls", "jpg"), "empty"), content)
+    assert [record["cls"] for record in records] == [b"", b"3"]
+
+
+def test_the_way_out_names_the_fields_that_there_are():
+    content = archive(tar_member(b"a.x", b"1"), tar_member(b"a.y", b"2"), tar_member(b"b.x", b"3"))
+    assert "fields=('x',), or make it empty" in refusal(content)
+    assert "'b' has no 'y': make it empty" in refusal(content, WebDataset(("y",)))
+
+
+@pytest.mark.parametrize("zeros", [512, 1024, 10240, 2**16 - 512])
+def test_an_archive_behind_the_end_of_another_is_refused(zeros):
+    first, second = tar_member(b"a.x", b"1"), tar_member(b"b.x", b"2")
+    said = refusal(first + bytes(zeros) + second + END)
+    assert f"byte {1024 + zeros}: another archive begins there" in said
+    assert len(records_of(WebDataset(), first + bytes(2**16) + second)) == 1  # as other programs read it
+
+
+@pytest.mark.parametrize("rest", [511, 512, 513])
+def test_what_lies_behind_the_end_and_is_no_archive_is_left_alone(rest):
+    content = tar_member(b"a.x", b"1") + END
+    assert len(records_of(WebDataset(), content + b"x" * rest)) == 1

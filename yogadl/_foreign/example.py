@@ -4,8 +4,9 @@ The messages, as far as they are read here: Example {1: Features}, Features {1: 
 {1: key, 2: Feature}, Feature {1: BytesList, 2: FloatList or 3: Int64List}, and each list {1: its values}.
 """
 
+import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -74,11 +75,13 @@ class ExampleReader:
     Args:
         reader: The file.
         features: The leaf of each feature.
+        missing: ``"empty"`` if a feature that a record lacks is a list without values, or an empty value.
     """
 
-    def __init__(self, reader: FileReader, features: Mapping[str, Leaf]) -> None:
+    def __init__(self, reader: FileReader, features: Mapping[str, Leaf], missing: str = "error") -> None:
         self._reader = reader
         self._features = features
+        self._is_lenient = missing == "empty"
         self._numbers = {name.encode(errors="surrogatepass"): k for k, name in enumerate(features)}
 
     def batch(self, positions: Int64s, lengths: Int64s, first: int) -> Batch:
@@ -88,7 +91,7 @@ class ExampleReader:
             UnsupportedDataError: if a record is no Example, or lacks a feature.
         """
         reader = self._reader
-        gatherers = [_gatherer(leaf) for leaf in self._features.values()]
+        gatherers = [_gatherer(leaf, self._is_lenient) for leaf in self._features.values()]
         named = list(zip(self._features, gatherers, strict=True))
         for position, length in zip(positions.tolist(), lengths.tolist(), strict=True):
             data: Data = reader.read(position, length)
@@ -106,6 +109,20 @@ class ExampleReader:
                 what = "the record is no tf.train.Example" if name is None else f"feature {name!r}"
                 reader.refuse(position, f"record {number}: {what}: {problem}")
         return tuple(gatherer.values(reader) for gatherer in gatherers)
+
+    def unseen(self, names: Collection[str], positions: Int64s, lengths: Int64s) -> list[str]:
+        """Return the features of these names that none of some records has; damage is found later."""
+        left = dict.fromkeys(names)
+        spans: list[_Span | None] = [None] * len(self._features)
+        for position, length in zip(positions.tolist(), lengths.tolist(), strict=True):
+            with contextlib.suppress(_ExampleError, IndexError):
+                _find(self._reader.read(position, length), self._numbers, spans)
+            for name, span in zip(self._features, spans, strict=True):
+                if span is not None:
+                    left.pop(name, None)
+            if not left:
+                break
+        return list(left)
 
 
 class _ExampleError(Exception):
@@ -222,17 +239,24 @@ class _Gatherer(Protocol):
         """Return the feature of all records."""
 
 
-def _gatherer(leaf: Leaf) -> _Gatherer:
+def _gatherer(leaf: Leaf, is_lenient: bool) -> _Gatherer:
     if not leaf.is_numeric:
-        return _BytesGatherer()
+        return _BytesGatherer(is_lenient)
+    is_lenient &= not leaf.is_fixed
     if leaf.dtype == "float32" and not (leaf.is_fixed and leaf.row_bytes <= _SMALL_BYTES):
-        return _FloatsGatherer(leaf)
-    return _NumbersGatherer(leaf)
+        return _FloatsGatherer(leaf, is_lenient)
+    return _NumbersGatherer(leaf, is_lenient)
 
 
-def _content(span: _Span | None, dtype: str) -> tuple[int, int]:
+def _content(span: _Span | None, dtype: str, is_lenient: bool) -> tuple[int, int]:
+    """Return where a feature's values begin and end; where both are 0 for one that is missing and may be."""
     if span is None:
-        raise _ExampleError("the record has no such feature: give features without it")
+        if is_lenient:
+            return 0, 0
+        raise _ExampleError(
+            "the record has no such feature: give features without it, or, for bytes, str and arrays of "
+            'varying size, missing="empty"'
+        )
     if span[0] != _LIST_OF_DTYPE[dtype]:
         raise _ExampleError(f"it is a {_KINDS[span[0]]}, not the {_KINDS[_LIST_OF_DTYPE[dtype]]} of {dtype}")
     return span[1], span[2]
@@ -249,14 +273,17 @@ def _packed(data: Data, begin: int, end: int) -> int:
 
 
 class _BytesGatherer:
-    def __init__(self) -> None:
+    def __init__(self, is_lenient: bool) -> None:
+        self._is_lenient = is_lenient
         self._positions: list[int] = []
         self._lengths: list[int] = []
 
     def add(self, data: Data, position: int, span: _Span | None) -> None:
-        begin, end = _content(span, BYTES)
+        begin, end = _content(span, BYTES, self._is_lenient)
         start = _packed(data, begin, end)
-        if start < 0:
+        if self._is_lenient and begin == end:
+            start = end
+        elif start < 0:
             count = sum(tag == _FIELD_1 for tag, _, _ in _fields(data, begin, end))
             raise _ExampleError(f"it has {count} values, not one: give features without it")
         self._positions.append(position + start)
@@ -269,14 +296,15 @@ class _BytesGatherer:
 class _FloatsGatherer:
     """Gathers floats where they lie, unless one of the lists does not lie in one piece."""
 
-    def __init__(self, leaf: Leaf) -> None:
+    def __init__(self, leaf: Leaf, is_lenient: bool) -> None:
         self._leaf = leaf
+        self._is_lenient = is_lenient
         self._positions: list[int] = []
         self._counts: list[int] = []
         self._decoded: dict[int, NDArray[Any]] = {}
 
     def add(self, data: Data, position: int, span: _Span | None) -> None:
-        begin, end = _content(span, "float32")
+        begin, end = _content(span, "float32", self._is_lenient)
         start = _packed(data, begin, end) if begin < end else end
         count = (end - start) // 4
         if start < 0 or (end - start) % 4:
@@ -312,14 +340,15 @@ class _FloatsGatherer:
 class _NumbersGatherer:
     """Gathers numbers that are decoded: integers, and floats of small fixed shapes."""
 
-    def __init__(self, leaf: Leaf) -> None:
+    def __init__(self, leaf: Leaf, is_lenient: bool) -> None:
         self._leaf = leaf
+        self._is_lenient = is_lenient
         self._is_scalar = leaf.shape == ()
         self._is_label = self._is_scalar and leaf.dtype == "int64"
         self._rows: list[Any] = []
 
     def add(self, data: Data, position: int, span: _Span | None) -> None:
-        begin, end = _content(span, self._leaf.dtype)
+        begin, end = _content(span, self._leaf.dtype, self._is_lenient)
         # A scalar of one byte, which most labels are.
         if (
             self._is_label

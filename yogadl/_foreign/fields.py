@@ -1,7 +1,9 @@
 """Check what a user says of the fields of foreign files."""
 
+from collections.abc import Collection
 from typing import Any
 
+from yogadl._foreign.file_reader import FileReader
 from yogadl.errors import ConfigurationError
 
 
@@ -29,3 +31,17 @@ def check_missing(missing: Any) -> None:
     """
     if missing not in ("error", "empty"):
         raise ConfigurationError(f'missing is "error" or "empty", not {missing!r:.100}')
+
+
+def refuse_unknown(reader: FileReader, what: str, names: Collection[str]) -> None:
+    """Refuse names that nothing in the first file has, though they may be missing: they would all be empty.
+
+    Raises:
+        UnsupportedDataError: if there are any.
+    """
+    if names:
+        reader.refuse(
+            0,
+            f"no {what} of this first file has {', '.join(map(repr, names))}: correct the name, or let a "
+            "file come first that has it",
+        )

@@ -56,7 +56,10 @@ class Npy(Format):
         """
         leaf, rows, start = _header_of(reader)
         if leaf != self.leaf:
-            reader.refuse(0, f"the rows are {leaf}, those of the first file {self.leaf}")
+            first = None if self.leaf is None else f"{self.leaf.dtype} of shape {self.leaf.shape}"
+            reader.refuse(
+                0, f"the rows are {leaf.dtype} of shape {leaf.shape}, those of the first file {first}"
+            )
         row_bytes, shape = leaf.row_bytes, [size for size in leaf.shape or () if size is not None]
         is_small = row_bytes <= _SMALL_BYTES
         at_once = max(

@@ -26,6 +26,8 @@ _REFUSED: Final = {
 # GNU tar's own headers have times where those of POSIX have the first part of the name.
 _GNU_MAGIC: Final = b"ustar  \0"
 _MAX_PAX_BYTES: Final = 2**20
+# The zeros behind an archive: programs fill up its last record, which has 10 KiB unless one says otherwise.
+_MOST_ZEROS_BYTES: Final = 2**16
 _WAY_OUT: Final = (
     "pack the archive anew, without links and sparse files (tar --dereference --hard-dereference)"
 )
@@ -34,10 +36,11 @@ _WAY_OUT: Final = (
 def members(reader: FileReader) -> Iterator[tuple[str, int, int, int]]:
     """Yield the regular files of an archive in order: name, first header's position, position and size.
 
-    A block of zeros or the end of the file ends the archive; what lies behind it is not looked at.
+    A block of zeros or the end of the file ends the archive.
 
     Raises:
-        UnsupportedDataError: if the archive is compressed or damaged, or has a member of another kind.
+        UnsupportedDataError: if the archive is compressed or damaged, or has a member of another kind, or if
+            another archive follows.
     """
     refuse_compressed(reader, "webdataset")
     if not reader.size_bytes:
@@ -47,6 +50,7 @@ def members(reader: FileReader) -> Iterator[tuple[str, int, int, int]]:
     while position < reader.size_bytes:
         header = bytes(reader.read(position, _BLOCK))
         if header == _ZEROS:
+            _refuse_another(reader, position)
             break
         _check_sum(reader, position, header)
         kind = header[156:157]
@@ -75,6 +79,20 @@ def members(reader: FileReader) -> Iterator[tuple[str, int, int, int]]:
         given = {}
     if start != position:
         reader.refuse(position, "the archive ends after the extended header of a member, before its own")
+
+
+def _refuse_another(reader: FileReader, position: int) -> None:
+    """Refuse an archive that follows the zeros that end the first one: no program would read its members."""
+    for begin in range(position, min(reader.size_bytes - _BLOCK + 1, position + _MOST_ZEROS_BYTES), _BLOCK):
+        block = reader.read(begin, _BLOCK)
+        if block != _ZEROS:
+            if bytes(block[257:262]) == b"ustar":
+                reader.refuse(
+                    begin,
+                    "another archive begins there, behind the end of the first one: the members in it would "
+                    "be lost. Join archives by tar --concatenate, not by cat",
+                )
+            return
 
 
 def _end(reader: FileReader, position: int, size: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import BYTES, STR, Leaf
 from yogadl._core.spec import MAX_FIELDS, DictNode, Spec
-from yogadl._foreign.fields import check_missing
+from yogadl._foreign.fields import check_missing, refuse_unknown
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl._foreign.tar import members
 from yogadl.errors import ConfigurationError
@@ -18,7 +18,7 @@ KEY: Final = "__key__"
 # The names that every sample of webdataset has: a member with such an extension is an error there.
 _TAKEN: Final = frozenset({KEY, "__url__"})
 _META: Final = re.compile(r"__[^/]*__($|/)|___?$")
-_WAY_OUT: Final = 'give fields=("jpg", "cls") to choose fields'
+_WAY_OUT: Final = 'give fields=("jpg", "cls") to choose fields, those that you have'
 
 # Of the members of a sample, by extension, position and size.
 _Places = dict[str, tuple[int, int]]
@@ -71,15 +71,20 @@ class WebDataset(Format):
         """Return the format with the extensions of this file's samples, in the order in which they come.
 
         Raises:
-            UnsupportedDataError: if the file is damaged or has no samples.
+            UnsupportedDataError: if the file is damaged or has no samples, or none of them has a field that
+                may be missing: its name is likely to be wrong.
         """
-        if self.fields is not None:
+        if self.fields is not None and (self.missing == "error" or self.are_of_first_file):
             return self
         found: dict[str, None] = {}
         for key, start, places in _samples(reader, None):
             found.update(dict.fromkeys(places))
-            if len(found) >= MAX_FIELDS:
+            if self.fields is not None and found.keys() >= set(self.fields):
+                return self
+            if self.fields is None and len(found) >= MAX_FIELDS:
                 reader.refuse(start, f"sample {key!r} has extension number {len(found)}: {_WAY_OUT}")
+        if self.fields is not None:
+            refuse_unknown(reader, "sample", [name for name in self.fields if name not in found])
         if not found:
             reader.refuse(0, f"there is no sample, whose extensions would be the fields: {_WAY_OUT}")
         return WebDataset(tuple(found), self.missing, are_of_first_file=True)
@@ -118,15 +123,14 @@ class WebDataset(Format):
             if name not in self.fields:
                 reader.refuse(
                     places[name][0],
-                    f"sample {key!r} has {name!r}, which the first file's samples don't have: {_WAY_OUT}",
+                    f"sample {key!r} has {name!r}, which the first file's samples don't have: to leave it "
+                    f"out, give fields={self.fields}",
                 )
         for name in self.fields:
             if name not in places and self.missing == "error":
-                reader.refuse(
-                    start,
-                    f'sample {key!r} has no {name!r}: {_WAY_OUT} without it, or missing="empty" '
-                    "to make it empty",
-                )
+                others = tuple(other for other in self.fields if other != name)
+                rest = f"leave it out of the fields, fields={others}, or " if others else ""
+                reader.refuse(start, f'sample {key!r} has no {name!r}: {rest}make it empty, missing="empty"')
         return {name: places.get(name, (start, 0)) for name in self.fields}
 
 

@@ -143,7 +143,8 @@ def open_foreign(path: str, file: ForeignFile) -> int:
     try:
         descriptor = open_part(path, file.size_bytes)
     except CacheFormatError as error:
-        raise changed_foreign(file, str(error).partition(";")[0]) from error
+        problem = str(error).partition(";")[0].replace(f"part {path}", "it", 1)
+        raise changed_foreign(file, problem) from error
     try:
         require_unchanged(descriptor, path, file)
     except CacheFormatError:
@@ -182,7 +183,7 @@ def changed_foreign(file: ForeignFile, problem: str) -> CacheFormatError:
     """Return the error of a foreign file that is not as it was when it was adopted."""
     return CacheFormatError(
         f"{file.address} is not the file that this version was adopted from: {problem}; restore it, or make "
-        "a version of the files as they are: storage.refresh"
+        "a version of the files as they are: storage.refresh, or storage.adopt if they were moved"
     )
 
 

@@ -15,9 +15,11 @@ from yogadl.cli._build import (
     SharedWork,
     WrittenPartitions,
     add_metadata,
+    add_replace_new,
     add_task_arguments,
     add_workers,
     check_options,
+    refuse_to_replace,
     run_share,
     say_result,
     show_log_messages,
@@ -246,6 +248,7 @@ def _shown(paths: list[str]) -> str:
 
 def add_refresh_arguments(parser: argparse.ArgumentParser) -> None:
     add_tagged(parser, new="the version to build")
+    add_replace_new(parser)
     add_storage(parser)
     add_workers(parser)
     add_json(parser)
@@ -256,7 +259,7 @@ def run_refresh(arguments: argparse.Namespace) -> int:
 
     The paths and patterns of VERSION are looked up again. Only files that are new or were changed are read,
     with those that share a part of the index with them. If nothing has changed, no version is built. If NEW
-    is VERSION, the version is replaced.
+    is VERSION, the version is replaced; another version that exists is replaced only with --replace.
 
     Example:
       yogadl refresh train 1 2 -s /data/caches
@@ -264,6 +267,7 @@ def run_refresh(arguments: argparse.Namespace) -> int:
     storage = open_version(arguments, "new")
     started = time.perf_counter()
     before = storage.info(arguments.id, arguments.version)
+    refuse_to_replace(storage, before, arguments)
     with show_log_messages():
         is_new = storage.refresh(arguments.id, arguments.version, arguments.new, workers=arguments.workers)
     elapsed_s = time.perf_counter() - started

@@ -365,7 +365,7 @@ def add_recompress_arguments(parser: argparse.ArgumentParser) -> None:
     add_key(parser)
     parser.add_argument("new", metavar="NEW", help="the version to build")
     add_codec(parser)
-    parser.add_argument("--replace", action="store_true", help="replace NEW if it is another version")
+    add_replace_new(parser)
     add_workers(parser)
     add_storage(parser)
     add_json(parser)
@@ -384,10 +384,7 @@ def run_recompress(arguments: argparse.Namespace) -> int:
         arguments.refuse("say how: --codec zstd, auto or none, or FIELD=CODEC")
     storage, codec = open_existing(arguments), codec_of(arguments)
     before = storage.info(arguments.id, arguments.version)
-    key = DatasetKey(arguments.id, arguments.new)
-    is_other = key.version != before.version
-    if is_other and not arguments.replace and storage._backend.catalogue.find(key) is not None:
-        raise ConfigurationError(f"{key} exists: give NEW another name, or replace it with --replace")
+    refuse_to_replace(storage, before, arguments)
     storage.recompress(arguments.id, arguments.version, arguments.new, codec=codec, workers=arguments.workers)
     info = storage.info(arguments.id, arguments.new)
     if arguments.json:
@@ -395,6 +392,18 @@ def run_recompress(arguments: argparse.Namespace) -> int:
     else:
         say(f"Built {info.id} {info.version}: {contents(info)}, from {size(before.size_bytes)}.")
     return 0
+
+
+def add_replace_new(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--replace", action="store_true", help="replace NEW if it is another version")
+
+
+def refuse_to_replace(storage: CacheStorage, before: DatasetInfo, arguments: argparse.Namespace) -> None:
+    """Refuse to build NEW if it is another version than VERSION and exists, unless --replace is given."""
+    key = DatasetKey(arguments.id, arguments.new)
+    is_other = key.version != before.version
+    if is_other and not arguments.replace and storage._backend.catalogue.find(key) is not None:
+        raise ConfigurationError(f"{key} exists: give NEW another name, or replace it with --replace")
 
 
 @dataclass(frozen=True)

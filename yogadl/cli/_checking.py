@@ -419,6 +419,13 @@ class _Checked:
     error: str = ""
 
 
+_COMPARED: Final = "all bytes were compared with their checksums"
+_NOT_COMPARED: Final = (
+    "only their sizes and tags were compared; they were adopted without reading them, so that there are no "
+    "checksums"
+)
+
+
 def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", nargs="?", help="the name of the dataset; or ID@TAG")
     parser.add_argument("version", metavar="VERSION", nargs="?", help="the name of the version, or a tag")
@@ -433,7 +440,8 @@ def run_verify(arguments: argparse.Namespace) -> int:
     """Read every byte of a version and compare it with its checksums.
 
     If the version is in a bucket, the copies in this machine's mirror are compared, too. A damaged copy is
-    downloaded again.
+    downloaded again. Foreign files that were adopted are read as well, if they were read then; else only
+    their sizes and tags are compared.
 
     If there is damage, the command names the dataset, the field and the records, and the exit code is 1. With
     --all the other versions are still checked.
@@ -504,13 +512,16 @@ def _progress(show: Callable[[float], None], before_bytes: int, own_bytes: int) 
 
 def _say_checked(result: _Checked, verified: Verified) -> None:
     say(f"{result.id} {result.version} is sound: {contents(verified)}")
+    if verified.foreign_files:
+        files = counted(verified.foreign_files, "foreign file")
+        say(f"{files} of it: " + (_COMPARED if verified.foreign_read else _NOT_COMPARED))
     if verified.mirrored:
         files = counted(verified.mirrored, "file")
         say(f"{files} of it in this machine's mirror: {repair_result(verified.mended)}")
 
 
 def _to_json(result: _Checked) -> dict[str, Any]:
-    names = ("records", "parts", "size_bytes", "mirrored", "mended")
+    names = ("records", "parts", "size_bytes", "mirrored", "mended", "foreign_files", "foreign_read")
     facts = {name: getattr(result.verified, name, None) for name in names}
     is_sound = result.verified is not None
     return {

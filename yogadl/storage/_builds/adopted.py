@@ -18,7 +18,7 @@ from yogadl._format.foreign import ForeignFile
 from yogadl._format.manifest import ADOPTED, Manifest
 from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import NO_RECORDS, Source
-from yogadl.errors import ConfigurationError, UnsupportedDataError
+from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 from yogadl.storage._builds.build import PlannedBuild, content_of
 from yogadl.storage._builds.building import build_version
 from yogadl.storage._builds.growth import append, earlier_of, newest, receipts_of
@@ -36,7 +36,7 @@ FORMATS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "mds": ("mds", "MDS", ("fields",)),
     "megatron": ("megatron", "Megatron", ()),
     "npy": ("npy", "Npy", ()),
-    "tfrecord": ("tfrecord", "TFRecord", ("features",)),
+    "tfrecord": ("tfrecord", "TFRecord", ("features", "missing")),
     "webdataset": ("webdataset", "WebDataset", ("fields", "missing")),
 }
 # Files are adopted in groups, each by one task: of about this many groups, and of groups of such sizes.
@@ -130,11 +130,16 @@ class _Group(Partition):
     def _columns(self) -> Iterator[Columns]:
         for file in self._files:
             reader = self._stores.reader(file, is_read=self._is_read or self._format.reads_all)
-            batches = self._format.batches(reader)
-            for batch in batches if self._is_read else joined(batches):
-                yield from columns_of(batch, self.spec, reader, is_read=self._is_read)
-            if file.is_local:
-                self._stores.check(file)  # mapped bytes may have changed after they were looked at
+            try:
+                batches = self._format.batches(reader)
+                for batch in batches if self._is_read else joined(batches):
+                    yield from columns_of(batch, self.spec, reader, is_read=self._is_read)
+                if file.is_local:
+                    self._stores.check(file)  # mapped bytes may have changed after they were looked at
+            except CacheFormatError as error:
+                raise CacheFormatError(
+                    f"{file.address} was changed while it was adopted: adopt files when nobody writes to them"
+                ) from error
 
 
 class _GroupRecords:
@@ -276,8 +281,9 @@ def _source(
     is_read: bool,
     provenance: Mapping[str, Any],
 ) -> AdoptedSource:
-    if not files:
-        raise UnsupportedDataError(NO_RECORDS)
+    if not any(file.size_bytes for file in files):
+        others = f", and so are the {len(files) - 1} others" if len(files) > 1 else ""
+        raise UnsupportedDataError(f"{files[0].address} is empty{others}: there are no records")
     # Of a local file, the headers between the values cost less than all its bytes.
     first = stores.reader(files[0], is_read=is_read and not files[0].is_local)
     found = format.of_first_file(first)

@@ -42,7 +42,7 @@ class Explanation:
 
 
 def _records_note(first: Manifest, second: Manifest) -> str:
-    if first.fingerprint == second.fingerprint:
+    if {first.fingerprint, *first.aliases} & {second.fingerprint, *second.aliases}:
         return "their records are the same"
     for shorter, longer in ((first, second), (second, first)):
         if any(earlier.fingerprint == shorter.fingerprint for earlier in longer.earlier):
@@ -50,6 +50,8 @@ def _records_note(first: Manifest, second: Manifest) -> str:
             return (
                 f"version {longer.key.version!r} has the records of {shorter.key.version!r}, and {more} more"
             )
+    if first.is_weak or second.is_weak:
+        return "whether their records differ is not known: foreign files were adopted without reading them"
     return "their records differ"
 
 

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from xxhash import xxh3_64_intdigest
@@ -36,6 +36,9 @@ class Verified:
         size_bytes: The size of the parts.
         mirrored: The number of files in this machine's mirror, which were checked as well.
         mended: The names of files in the mirror that were damaged, and were downloaded again from the bucket.
+        foreign_files: The number of foreign files, which were checked as well.
+        foreign_read: Whether their bytes were compared; if they were adopted without reading them, only size
+            and tag were.
     """
 
     records: int
@@ -43,6 +46,8 @@ class Verified:
     size_bytes: int
     mirrored: int = 0
     mended: tuple[str, ...] = ()
+    foreign_files: int = 0
+    foreign_read: bool = True
 
 
 def verify(
@@ -71,11 +76,20 @@ def verify(
     for part in range(len(table)):
         sealed.append(_verify_part(root, manifest, table, part))
         if sealed[-1].index.foreign:
-            _verify_foreign(manifest, foreign(), sealed[-1].index, int(table.first_record[part]))
+            _verify_foreign(
+                manifest, replace(foreign(), maps=False), sealed[-1].index, int(table.first_record[part])
+            )
         if progress is not None:
             progress(part + 1, len(table))
     _verify_manifest(manifest, sealed)
-    return Verified(manifest.records, len(table), int(table.size_bytes.sum()))
+    size_bytes, foreign_files = int(table.size_bytes.sum()), len(table.foreign)
+    return Verified(
+        manifest.records,
+        len(table),
+        size_bytes,
+        foreign_files=foreign_files,
+        foreign_read=not manifest.is_weak,
+    )
 
 
 def _verify_manifest(manifest: Manifest, parts: Sequence[SealedPart]) -> None:
@@ -158,7 +172,8 @@ def _verify_foreign(manifest: Manifest, stores: "ForeignStores", index: PartInde
 def _damaged_records(descriptor: int, field: FieldIndex, records: int) -> range | None:
     """Return the records whose bytes differ from their checksums, if any.
 
-    The bytes are read, not mapped: a disk error in a mapped file would kill the process.
+    The bytes are read, not mapped, as are those of foreign files: a disk error in a mapped file would kill
+    the process.
     """
     size_bytes = os.fstat(descriptor).st_size
     kinds: tuple[tuple[BlockKind, BlockRanges], ...] = ("rows", field.rows), ("heap", field.heap)

@@ -63,6 +63,14 @@ class ForeignStores:
         for prefix, bucket in self.buckets:
             if address.startswith(f"{prefix}/"):
                 return bucket, address[len(prefix) + 1 :]
+        scheme = address.partition("://")[0]
+        if scheme == "file" and self.has_local:
+            raise ConfigurationError(f"{address}: give the path of a local file, without file://")
+        if scheme not in ("s3", "gs", "file"):
+            raise ConfigurationError(
+                f"{without_secrets(address)}: files of {scheme}:// can't be adopted: copy them to this "
+                "machine, or to a bucket of S3 or GCS"
+            )
         raise ConfigurationError(
             f"{without_secrets(address)} lies outside of what this storage may read: open it with "
             f"open_storage(..., foreign={{{address.rpartition('/')[0]!r}: {{}}}}), with the options of that "
@@ -141,7 +149,8 @@ class ForeignStores:
     def _listed(self, pattern: str, matches: Callable[[str], bool]) -> Iterator[ForeignFile]:
         is_wild = _WILD.search(pattern) is not None
         is_folder = pattern.endswith("/") or any(pattern == prefix for prefix, _ in self.buckets)
-        if not is_wild and not is_folder and (whole := self._whole(pattern)) is not None:
+        is_name = not is_wild or "[" in pattern  # a name may have brackets
+        if is_name and not is_folder and (whole := self._whole(pattern)) is not None:
             yield whole
             return
         if "://" not in pattern:
