@@ -547,6 +547,7 @@ OF_NO_RECORD = {
     "_foreign.megatron._HEADER_BYTES",
     "_foreign.npy._MAX_HEADER_BYTES",
     "_foreign.tar._MAX_PAX_BYTES",
+    "_foreign.tar._MOST_ZEROS_BYTES",
     "_foreign.tfrecord._FOOTER_BYTES",
     "_foreign.tfrecord._HEADER_BYTES",
     "_format.table._MAX_HEADER_BYTES",

@@ -320,6 +320,34 @@ def test_fields_are_kept_as_long_as_all_of_them_have_room(tmp_path, monkeypatch,
     assert ref.locality().ranges == (2 if over == 0 else 4)
 
 
+def is_kept(ref, number):
+    """Return whether a record that was read is read again without a request."""
+    first, before = ref[number], ref.locality().ranges
+    same(ref[number], first)
+    return ref.locality().ranges == before
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_values_are_kept_up_to_a_size_on_average(tmp_path, over):
+    size = stored_rows.KEPT_ROW_BYTES
+    values = [b"x" * (2 * size * (number % 2)) for number in range(600)]
+    values[1] += b"x" * over
+    yogadl.open_storage(tmp_path).submit({"b": values}, "set", "1")
+    ref = yogadl.open_storage(tmp_path.as_uri(), mirror=None).fetch("set", "1")
+    assert list(ref.gather(range(600))["b"]) == values
+    assert is_kept(ref, 301) == (over == 0)
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_values_are_kept_as_long_as_all_fields_have_room(tmp_path, monkeypatch, over):
+    values = [f"{number:>030}" for number in range(600)]
+    yogadl.open_storage(tmp_path).submit({"text": values, "x": np.arange(600)}, "set", "1")
+    set_constants(monkeypatch, KEPT_BYTES=600 * (8 + 12 + 30) - over)  # numbers, entries, values
+    ref = yogadl.open_storage(tmp_path.as_uri(), mirror=None).fetch("set", "1")
+    assert ref[3]["text"] == values[3]
+    assert is_kept(ref, 301) == (over == 0)
+
+
 @pytest.mark.parametrize("over", [0, 1])
 def test_what_is_small_is_brought_at_once(url, tmp_path, monkeypatch, over):
     size_bytes = fetched(yogadl.open_storage(url, mirror=None)).locality().bytes

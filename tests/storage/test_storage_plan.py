@@ -85,6 +85,8 @@ ABOUT = {
     "in order": lambda ref: ref.stream().batch(32),
     "a shuffle": lambda ref: ref.stream(shuffle=True).batch(32),
     "varying fields": lambda ref: ref.fields("tokens").stream(shuffle=True).batch(32),
+    "small values": lambda ref: ref.fields("name").stream(shuffle=True).batch(32),
+    "values of all sizes": lambda ref: ref.fields("name", "tokens").stream(shuffle=True).batch(32),
     "a shard": lambda ref: ref.stream(shuffle=True, shard_rank=1, num_shards=4).batch(32),
     "in threads": lambda ref: ref.stream(shuffle=True).batch(16).prefetch(4, threads=3),
     "joined": lambda ref: yogadl.concat([ref[:1000], ref[2000:]]).stream(shuffle=True).batch(8),

@@ -14,7 +14,7 @@ from yogadl._core.columns import JOINED_BYTES, JoinedValues
 from yogadl._core.leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf, is_too_large
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._format.codec import MOST_RATIO
-from yogadl._format.rows import Parts, StoredRows, Window, row_step
+from yogadl._format.rows import KEPT_ROW_BYTES, Parts, StoredRows, Window, row_step
 from yogadl._format.table import FieldTable
 from yogadl.errors import CacheFormatError
 
@@ -112,7 +112,7 @@ class FixedField:
         self._shape = tuple(size or 0 for size in leaf.shape)
         self._dtype = leaf.numpy_dtype
         self._row_bytes = leaf.row_bytes
-        self._keeps_pages = number in parts.fields_with_kept_pages
+        self._keeps_pages = number in parts.kept[0]
         self._positions: Int64s | None = None
         self._piece: tuple[int, int] | None = None
         table, window = parts.table, parts.window
@@ -253,7 +253,8 @@ class VaryingField:
         table = parts.table
         self._leaf = leaf
         self._dtype = leaf.numpy_dtype
-        self._keeps_pages = number in parts.fields_with_kept_pages
+        self._keeps_pages = number in parts.kept[0]
+        self._keeps_heap = number in parts.kept[1]
         if len(table):
             self._table = field = table.fields[number]
             # Parts differ in layout if the build had written some of them before it found that the field's
@@ -307,10 +308,12 @@ class VaryingField:
             row_bytes, is_varying = int(self._table.row_bytes[part]), bool(self._table.varying[part])
             if is_varying and not entries:
                 found = self._entries(subset, part)
-                subset.announce(found.positions, found.stored, files=found.files)
+                where = found.positions, found.stored
+                subset.announce(*where, files=found.files, keeps_pages=self._keeps_heap)
             elif row_bytes and is_varying == entries:
                 positions = _row_positions(self._table, subset, row_bytes)
-                subset.announce(positions, np.full(len(positions), row_bytes), keeps_pages=self._keeps_pages)
+                keeps_pages = self._keeps_pages and row_bytes <= KEPT_ROW_BYTES
+                subset.announce(positions, np.full(len(positions), row_bytes), keeps_pages=keeps_pages)
 
     def _from_rows(self, rows: StoredRows, part: int) -> list[Any]:
         rank = int(self._table.shape[part, 0])
@@ -339,7 +342,8 @@ class VaryingField:
 
     def _content(self, rows: StoredRows, part: int, entries: Entries) -> Iterable[Any]:
         """Return the bytes of values, a buffer each; of mapped parts only as long as the window."""
-        stored = rows.content(entries.files, entries.positions, entries.stored)
+        where = entries.files, entries.positions, entries.stored
+        stored = rows.content(*where, keeps_pages=self._keeps_heap)
         if not self._table.codec[part]:
             return stored
         found, is_frame = list(stored), entries.stored != entries.lengths

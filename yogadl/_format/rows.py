@@ -239,6 +239,7 @@ _REMAP_CACHE_BYTES: Final = 16 * 2**30
 
 # Ranges of a field with rows up to this size are read as whole pages, which are kept, if all such fields of
 # the cache together take no more than KEPT_BYTES: otherwise each record would cost a request for its label.
+# So are those of a heap whose values have this size on average.
 KEPT_ROW_BYTES: Final = 1024
 KEPT_BYTES: Final = 64 * 2**20
 # Before a mapped foreign file is read, it is looked at again after this time: a file that was cut since would
@@ -262,7 +263,8 @@ class Parts:
         self._local_files: dict[int, ForeignFile] = {}
         self._checked_s = np.zeros(len(table.foreign))  # when each foreign file was last seen unchanged
         self.away = files.away
-        self.fields_with_kept_pages = frozenset[int]() if self.away is None else _kept_fields(table)
+        # The fields whose rows, and those whose heaps are read by range in pages that are kept.
+        self.kept = (frozenset[int](), frozenset[int]()) if self.away is None else _kept_fields(table)
         self.window = self._new_window()
         counts = np.diff(table.first_record)
         # If all parts but the last have one size, the part of a record is found by a division.
@@ -402,18 +404,23 @@ def _open_file(table: PartTable, files: PartFiles, number: int) -> int:
     return open_foreign(files.path(number), table.foreign[number - own])
 
 
-def _kept_fields(table: PartTable) -> frozenset[int]:
-    """Return the fields that are read by range in pages that are kept."""
+def _kept_fields(table: PartTable) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the fields whose rows, and those whose heaps are read by range in pages that are kept."""
     records, sizes = np.diff(table.first_record), []
     for number, field in enumerate(table.fields):
         # A field whose shape was found to vary late has rows in some parts and small entries in the others.
         is_small = field.row_bytes <= KEPT_ROW_BYTES
         if is_small.any():
-            sizes.append((int((records * field.row_bytes)[is_small].sum()), number))
-    ends = itertools.accumulate(size_bytes for size_bytes, _ in sorted(sizes))
-    return frozenset(
-        number for (_, number), end in zip(sorted(sizes), ends, strict=True) if end <= KEPT_BYTES
-    )
+            sizes.append((int((records * field.row_bytes)[is_small].sum()), False, number))
+        heap_bytes = int(field.heap_bytes().sum())
+        has_small = 0 < heap_bytes <= KEPT_ROW_BYTES * int(records[field.varying].sum())
+        if has_small and not field.are_foreign.any():
+            sizes.append((heap_bytes, True, number))
+    sizes.sort()
+    ends = itertools.accumulate(size_bytes for size_bytes, _, _ in sizes)
+    kept = [each for each, end in zip(sizes, ends, strict=True) if end <= KEPT_BYTES]
+    rows, heaps = ([number for _, of_heap, number in kept if of_heap is one] for one in (False, True))
+    return frozenset(rows), frozenset(heaps)
 
 
 class StoredRows:
@@ -494,7 +501,6 @@ class StoredRows:
         self, positions: Int64s, lengths: Int64s, *, keeps_pages: bool = False, files: Int64s | None = None
     ) -> None:
         """Begin to read these ranges of the rows' parts, or of `files`, if they are not on this machine."""
-        keeps_pages = keeps_pages and int(lengths.max(initial=0)) <= KEPT_ROW_BYTES
         parts = self.parts.locate(self.indices)[0] if files is None else files
         away = None if self.held is None or keeps_pages else self.parts.are_away(parts)
         if self.held is None or away is None:
@@ -517,7 +523,9 @@ class StoredRows:
         """Return the bytes at these positions of parts' or foreign files, back to back."""
         return bytearray().join(self.content(parts, positions, lengths))
 
-    def content(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Iterable[Any]:
+    def content(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool = False
+    ) -> Iterable[Any]:
         """Return the bytes at these positions of parts' or foreign files, a buffer each.
 
         Those of mapped files are valid only as long as the window.
@@ -528,7 +536,7 @@ class StoredRows:
             self._foreign.append(parts[is_mapped & (parts >= len(self.parts.table))])
             self.parts.check_foreign(self._foreign[-1])
         if not is_mapped.all():
-            return self.parts.read(parts, positions, lengths)
+            return self.parts.read(parts, positions, lengths, keeps_pages=keeps_pages)
         starts = positions + self.window.offset[parts]
         memory, ends = self.window.bytes.data, (starts + lengths).tolist()
         # One after another: views of many short values would keep Python's garbage collector busy.

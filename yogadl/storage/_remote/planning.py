@@ -227,18 +227,22 @@ class _RangeCounter:
         self._kept.update(new)
         self.pages = self.pages + _cost(self._pages.spans(new), self.gap_bytes)
 
-    def all_pages(self, fields: set[int], kept: frozenset[int]) -> int:
-        """Return the number of pages with rows of fields that are kept, among these fields."""
+    def all_pages(self, fields: set[int], kept: tuple[frozenset[int], frozenset[int]]) -> int:
+        """Return the number of pages of these fields that are kept, those of rows and those of heaps."""
         pages: set[tuple[int, int]] = set()
         records = np.diff(self._table.first_record)
-        for number in fields & kept:
+        for number in fields & (kept[0] | kept[1]):
             field = self._table.fields[number]
-            of_part = np.repeat(np.arange(len(self._table)), np.diff(field.rows_first_block))
-            lasts = (field.rows_position + field.rows_length(records) - 1) // PAGE_BYTES
-            firsts = field.rows_position // PAGE_BYTES
-            for part, first, last in zip(of_part.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
-                if field.row_bytes[part] <= KEPT_ROW_BYTES:
-                    pages.update((part, page) for page in range(first, last + 1))
+            rows = field.rows_first_block, field.rows_position, field.rows_length(records)
+            heaps = field.heap_first_block, field.heap_position, field.heap_length
+            for of_heap, (first_block, position, length) in enumerate((rows, heaps)):
+                if number not in kept[of_heap]:
+                    continue
+                of_part = np.repeat(np.arange(len(self._table)), np.diff(first_block))
+                firsts, lasts = position // PAGE_BYTES, (position + length - 1) // PAGE_BYTES
+                for part, first, last in zip(of_part.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
+                    if of_heap or field.row_bytes[part] <= KEPT_ROW_BYTES:
+                        pages.update((part, page) for page in range(first, last + 1))
         return len(pages)
 
 
@@ -278,10 +282,17 @@ class _BlockCounter:
         """The number of blocks that are kept."""
         return len(self._kept) + len(self._held) * self._has_room
 
-    def all_pages(self, fields: set[int], kept: frozenset[int]) -> int:
+    def all_pages(self, fields: set[int], kept: tuple[frozenset[int], frozenset[int]]) -> int:
         """Return the number of blocks of these fields that would be kept."""
         blocks = np.diff(self._sums.first).reshape(-1, 2)
-        return int(sum(blocks[number].sum() for number in (fields if self._has_room else fields & kept)))
+        return int(
+            sum(
+                blocks[number, of_heap]
+                for number in fields
+                for of_heap in (0, 1)
+                if self._has_room or number in kept[of_heap]
+            )
+        )
 
     def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         full = lengths > 0
@@ -344,14 +355,15 @@ class Planner:
             blocks += field.rows_first_block[parts]
             for size in np.unique(row_bytes[row_bytes > 0]).tolist():  # parts may store a field in two ways
                 chosen = np.flatnonzero(row_bytes == size)
-                keeps_pages = number in self._parts.fields_with_kept_pages and size <= KEPT_ROW_BYTES
+                keeps_pages = number in self._parts.kept[0] and size <= KEPT_ROW_BYTES
                 positions = field.rows_position[blocks[chosen]] + within[chosen] * size
                 lengths = np.full(len(chosen), size)
                 self._announce(parts[chosen], positions, lengths, keeps_pages=keeps_pages)
             varying = np.flatnonzero(field.varying[parts])
             if len(varying):
                 values = self._values(number, parts[varying], indices[varying])
-                self._announce(*values, keeps_pages=False)
+                keeps_pages = number in self._parts.kept[1]
+                self._announce(*values, keeps_pages=keeps_pages)
 
     def _announce(self, files: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         away = self._parts.are_away(files)
@@ -389,12 +401,12 @@ class Planner:
     def by_range(self, share: float, epochs: int) -> tuple[int, int]:
         """Return requests and bytes of this many epochs, if a share of each epoch was counted."""
         rows, pages = self._counter.rows / share * epochs, self._counter.pages.astype(float)
-        count = self._counter.page_count
+        count, kept = self._counter.page_count, self._parts.kept
         if count:  # kept pages are requested once, and there are no more than `all_pages`
             pages *= (
                 min(
                     count / share,
-                    max(count, self._counter.all_pages(self._fields, self._parts.fields_with_kept_pages)),
+                    max(count, self._counter.all_pages(self._fields, kept)),
                 )
                 / count
             )
