@@ -74,8 +74,8 @@ def add_adopt_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--missing",
         choices=_MISSING,
-        help="whether a field is empty that a sample of webdataset lacks, and bytes or a string of arrow "
-        "that are null (default: error)",
+        help="whether a field is empty that a sample of webdataset or a record of tfrecord lacks, and bytes "
+        "or a string of arrow that are null (default: error)",
     )
     parser.add_argument(
         "--base", metavar="VERSION", help="a version whose records come first, or a tag of it"

@@ -398,7 +398,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             features: Of ``"tfrecord"``: the features of a `tf.train.Example`, each with its dtype, or with
                 dtype and shape; if not given, a record is the bytes.
             missing: ``"empty"`` makes a value empty, of ``"webdataset"`` a field that a sample lacks, of
-                ``"arrow"`` bytes or a str that are null; by default, ``"error"`` refuses them.
+                ``"tfrecord"`` a feature that a record lacks, of ``"arrow"`` bytes or a str that are null; by
+                default, ``"error"`` refuses them.
             workers: How many processes read the files; with 0 or 1, this process does.
             engine: As for `submit`.
             progress: As for `submit`.
