@@ -3,7 +3,7 @@
 Run ``python benchmarks/adopt.py``; needs google-crc32c for the row of TFRecord, boto3 and obstore for the
 row of a bucket. The rows of other libraries need these in this Python, in one that ``compare.py`` made, or in
 one of the Pythons that the variable YOGADL_BENCH_PYTHONS lists as PATH does; the others are left out. Files
-of up to 5 GB are written.
+of up to 9 GB are written.
 """
 
 import importlib.util
@@ -50,7 +50,7 @@ from afar import opened, serving
 
 import yogadl
 
-LARGE, LARGE_RECORDS = 100_000, 20_000
+LARGE, LARGE_RECORDS, MORE_RECORDS = 100_000, 20_000, 60_000
 SMALL, SMALL_RECORDS = 4096, 50_000
 SHARDS, BATCH, WINDOW = 16, 256, 2048
 UNREAD_SHARDS, DOCUMENTS = 1000, 40_000
@@ -89,6 +89,9 @@ def measure_large(settings: Settings) -> None:
         measure_indexing(settings, storage, form, paths)
         if form == "webdataset":
             measure_shuffled(settings, storage.fetch("set", "1"), paths)
+        (folder / "more").mkdir()
+        more = write(folder / "more", blobs(settings.scaled(MORE_RECORDS), LARGE), -(-count // SHARDS))
+        measure_indexing(settings, storage, form, [*paths, *more])
         clear(folder)
     clear(root)
 
@@ -104,10 +107,11 @@ def print_index(settings: Settings, what: str, store: Path, paths: list[Path]) -
 def measure_indexing(settings: Settings, storage: Any, form: str, paths: list[Path]) -> None:
     """Print the row of indexing files whose pages are in memory."""
     numbers = itertools.count()
+    total_bytes = sum(path.stat().st_size for path in paths)
     files = " ".join(shlex.quote(str(path)) for path in paths)
 
     def adopt(**how: Any) -> None:
-        storage.adopt(list(paths), "timed", f"{form} {next(numbers)}", format=form, **how)
+        storage.adopt(list(paths), "timed", f"{form} {len(paths)} {next(numbers)}", format=form, **how)
 
     works: dict[str, Callable[[], object]] = {
         "cat": partial(subprocess.run, f"cat {files} > /dev/null", shell=True, check=True),
@@ -117,7 +121,8 @@ def measure_indexing(settings: Settings, storage: Any, form: str, paths: list[Pa
     }
     times = interleave(works, settings.rounds, uncounted=1)
     settings.row(
-        f"indexing {form}, records of {LARGE // 1000} KB, 2 workers, against cat > /dev/null",
+        f"indexing {form}, {total_bytes / 1e9:.0f} GB in records of {LARGE // 1000} KB, 2 workers, "
+        "against cat > /dev/null",
         at_least(READ),
         ratios(times["cat"], times["2 workers"]),
         "; ".join(f"{name} {np.median(spent):.2f} s" for name, spent in times.items()),
