@@ -87,7 +87,8 @@ class ForeignStores:
         place = self.place(file.address)
         fetch: Callable[[int, int], bytes | memoryview]
         if place is None:
-            maps = is_read and self.maps and network_file_system(Path(file.address).parent) is None
+            is_large = is_read and file.size_bytes >= _LOCAL_WINDOW_BYTES
+            maps = is_large and self.maps and network_file_system(Path(file.address).parent) is None
             fetch, sizes = _LocalFile(file, maps=maps), (_LOCAL_WINDOW_BYTES, _LOCAL_HEADER_BYTES)
         else:
             fetch, sizes = partial(read_far, file, *place), (_FAR_WINDOW_BYTES, _FAR_HEADER_BYTES)
