@@ -15,7 +15,7 @@ from inside import set_constants
 from processes import in_fork
 
 import yogadl
-from yogadl.errors import ConfigurationError, StorageError, UnsupportedDataError
+from yogadl.errors import CacheFormatError, ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import copy
 
 COUNTS = [7, 1, 23, 12]
@@ -425,3 +425,22 @@ def test_files_without_a_byte_are_refused_by_name(tmp_path, storage):
 def test_urls_that_are_not_read_say_what_to_do(storage, url, said):
     with pytest.raises(ConfigurationError, match=said):
         adopted(storage, url, "jsonl")
+
+
+@pytest.mark.parametrize("window_bytes", [64, 2**20])
+def test_text_that_is_no_utf8_is_found_where_it_is_read(tmp_path, storage, monkeypatch, window_bytes):
+    set_constants(monkeypatch, FOREIGN_WINDOW_BYTES=window_bytes)
+    texts = [b"plain", "ü".encode() * 60, b"", "ü".encode()[:1], b"last"]
+    for count in (5, 3):  # the first three are sound
+        records = [example_of(entry(b"t", bytes_feature(text))) for text in texts[:count]]
+        (tmp_path / f"{count}.tfrecord").write_bytes(tfrecord_of(records))
+    how = {"format": "tfrecord", "features": {"t": "str"}}
+    with pytest.raises(UnsupportedDataError, match=r"5\.tfrecord, byte \d+: a text there is not UTF-8"):
+        storage.adopt(tmp_path / "5.tfrecord", "d", "1", **how)
+    storage.adopt(tmp_path / "3.tfrecord", "d", "1", **how)
+    assert storage.fetch("d", "1").gather(range(3))["t"] == [text.decode() for text in texts[:3]]
+    storage.adopt(tmp_path / "5.tfrecord", "d", "2", read=False, **how)
+    ref = storage.fetch("d", "2")
+    assert ref[4]["t"] == "last"
+    with pytest.raises(CacheFormatError, match="not UTF-8: adopt the files with read=True"):
+        ref.gather([0, 3])

@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import Leaf
+from yogadl._core.leaf import STR, Leaf
 from yogadl._core.protocols import Column, Int64s
 from yogadl._core.spec import Spec
 from yogadl._format.columns import ForeignValues
@@ -317,6 +317,23 @@ def _blocks(
     return found
 
 
+def _check_texts(
+    reader: FileReader, position: int, data: NDArray[np.uint8], starts: Int64s, lengths: Int64s
+) -> None:
+    content = bytes(data)
+    if content.isascii():
+        return
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        try:
+            content[start : start + length].decode()
+        except UnicodeDecodeError as error:
+            reader.refuse(
+                position + start,
+                f"a text there is not UTF-8 ({error.reason}): write it anew, or, of a tf.train.Example, take "
+                "the feature as bytes",
+            )
+
+
 def _column(
     leaf: Leaf, located: _Located, block: tuple[int, int, int, Any], first: int, end: int
 ) -> ForeignValues:
@@ -324,6 +341,8 @@ def _column(
     lengths = located.lengths[first:end]
     starts: Int64s = np.where(lengths > 0, located.positions[first:end] - position, 0)
     shapes = located.shapes[first:end]
+    if leaf.dtype == STR and data is not None:
+        _check_texts(located.reader, position, data, starts, lengths)
     return ForeignValues(
         located.reader.file, position, length, checksum, data, starts, lengths, shapes, not leaf.is_numeric
     )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.columns import JOINED_BYTES, JoinedValues
-from yogadl._core.leaf import BYTES, MAX_DIMENSIONS, OBJECT, Leaf, is_too_large
+from yogadl._core.leaf import BYTES, MAX_DIMENSIONS, OBJECT, STR, Leaf, is_too_large
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._format.codec import MOST_RATIO
 from yogadl._format.rows import KEPT_ROW_BYTES, Parts, StoredRows, Window, row_step
@@ -551,6 +551,10 @@ class VaryingField:
                 return [decode_value(leaf, value, shape) for value, shape in zip(data, each, strict=True)]
             return [_writable(value, self._dtype, shape) for value, shape in zip(data, each, strict=True)]
         except ValueError as error:
+            if self._first_foreign is not None and leaf.dtype == STR:  # adopted without reading it
+                raise CacheFormatError(
+                    "a text in a foreign file is not UTF-8: adopt the files with read=True, which says where"
+                ) from error
             raise CacheFormatError(
                 "a value does not fit its shape or is no text: run storage.verify, then build again"
             ) from error
