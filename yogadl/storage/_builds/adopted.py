@@ -281,6 +281,8 @@ def _source(
     is_read: bool,
     provenance: Mapping[str, Any],
 ) -> AdoptedSource:
+    if not files:
+        raise UnsupportedDataError(NO_RECORDS)
     if not any(file.size_bytes for file in files):
         others = f", and so are the {len(files) - 1} others" if len(files) > 1 else ""
         raise UnsupportedDataError(f"{files[0].address} is empty{others}: there are no records")
