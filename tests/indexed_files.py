@@ -42,7 +42,7 @@ def records_of(kind, content, *, kind_is_known=False, **options):
 
 def _values(content, leaf, column):
     if not isinstance(column, Places):
-        if leaf.is_numeric:
+        if leaf.is_fixed:
             assert (column.dtype, column.shape[1:]) == (leaf.numpy_dtype, leaf.shape)
         return list(column)
     values = []
