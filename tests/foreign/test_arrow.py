@@ -243,8 +243,16 @@ def test_what_is_refused(content, problem):
     assert problem in refusal(Arrow(), content)
 
 
+@pytest.mark.parametrize("batches", [0, 1, 2, 3])
+def test_a_stream_that_is_cut_between_batches_is_refused(batches):
+    parts = [schema(*FIELDS), *[batch(5 * number, 5) for number in range(3)], END]
+    assert len(records_of(Arrow(), b"".join(parts))[1]) == 15
+    said = refusal(Arrow(), b"".join(parts[: batches + 1]))
+    assert "the stream has no end: it is cut" in said
+
+
 def test_an_empty_buffer_may_be_said_to_lie_anywhere():
-    content = TEXTS + records(2, [(2, 0)], [(2**60, 0), (0, 12), (-(2**60), 0)], bytes(16))
+    content = TEXTS + records(2, [(2, 0)], [(2**60, 0), (0, 12), (-(2**60), 0)], bytes(16)) + END
     assert records_of(Arrow(), content)[1] == [{"s": ""}] * 2
 
 
@@ -352,7 +360,8 @@ def test_nulls_in_several_batches_of_a_record_batch(monkeypatch, rows, values):
         buffers.append((len(body), len(part)))
         body += part + bytes(-len(part) % 8)
     nodes = [(rows, int((~outer).sum())), (rows, int((~inner).sum()))]
-    content = schema(field("s", STRUCT, children=[field("t", STRING)])) + records(rows, nodes, buffers, body)
+    content = schema(field("s", STRUCT, children=[field("t", STRING)]))
+    content += records(rows, nodes, buffers, body) + END
     expected = [{"s": {"t": "x" if k % 3 and k % 11 else ""}} for k in range(rows)]
     assert records_of(Arrow(missing="empty"), content)[1] == expected
 
@@ -424,9 +433,8 @@ def test_fields_that_are_not_there_or_twice(fields, problem):
 
 def test_a_name_with_a_slash():
     body = schema(int32("a/b"), field("p", STRUCT, children=[int32("a/b")]))
-    body += records(
-        2, [(2, 0)] * 3, [(0, 0), (0, 8), (8, 0), (8, 0), (8, 8)], np.arange(4, dtype="<i4").tobytes()
-    )
+    buffers = [(0, 0), (0, 8), (8, 0), (8, 0), (8, 8)]
+    body += records(2, [(2, 0)] * 3, buffers, np.arange(4, dtype="<i4").tobytes()) + END
     assert records_of(Arrow(("a/b", "p/a/b")), body)[1] == [{"a/b": k, "p": {"a/b": k + 2}} for k in range(2)]
     fields = [field("p", STRUCT, children=[int32("q")]), int32("p/q")]
     with pytest.raises(ConfigurationError, match="'p/q' is the name of several columns"):
@@ -450,7 +458,7 @@ def views(*counts):
     places = np.cumsum([0, *sizes[:-1]]).tolist()
     body = np.arange(sum(sizes) // 4, dtype="<i4").tobytes()
     buffers = list(zip(places, sizes, strict=True))
-    return schema(*fields) + records(2, [(2, 0)] * 5, buffers, body, counts=counts)
+    return schema(*fields) + records(2, [(2, 0)] * 5, buffers, body, counts=counts) + END
 
 
 @pytest.mark.parametrize("counts", [(0, 0), (1, 3), (4, 0)])
@@ -477,7 +485,7 @@ def test_a_struct_of_another_form_than_in_the_first_file_is_refused():
 def test_structs_as_deep_as_may_be():
     levels = 63
     buffers = [(0, 0)] * (levels + 1) + [(0, 8)]
-    content = schema(nested(levels)) + records(2, [(2, 0)] * (levels + 1), buffers, bytes(range(8)))
+    content = schema(nested(levels)) + records(2, [(2, 0)] * (levels + 1), buffers, bytes(range(8))) + END
     for number, record in zip((0x03020100, 0x07060504), records_of(Arrow(), content)[1], strict=True):
         for _ in range(levels):
             record = record["x"]

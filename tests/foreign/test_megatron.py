@@ -77,6 +77,8 @@ GOOD = ([1, 2, 3], [0, 4, 12], [0, 3])
         (index_of([1, 2, 3], [4, 0, 12], [0]), "another order"),
         (index_of([6] * 3, [0] * 3, [0]), "more bytes together"),
         (index_of([2**31 - 1], [0], [0]), "more than"),
+        (index_of([1, 2], [0, 4], [0]), "the sequences end at 12, data.bin at 24"),
+        (index_of([], [], [0]), "the sequences end at 0, data.bin at 24"),
         (b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, 2**63, 2**64 - 1), "cut or damaged"),
     ],
 )

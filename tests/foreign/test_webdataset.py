@@ -131,10 +131,17 @@ def test_long_names_and_sizes_of_extended_headers():
         ]
 
 
-@pytest.mark.parametrize("end", [b"", bytes(512), END, bytes(10240), END + b"what lies behind the end"])
+@pytest.mark.parametrize("end", [bytes(512), END, bytes(10240), END + b"what lies behind the end"])
 def test_archives_end_in_many_ways(end):
     content = archive(tar_member(b"a.x", b"1"), end=end)
     assert records_of(WebDataset(), content) == [{"__key__": "a", "x": b"1"}]
+
+
+def test_an_archive_without_an_end_is_refused():
+    members = tar_member(b"a.x", b"1"), tar_member(b"b.x", b"2")
+    for count in (1, 2):
+        said = refusal(b"".join(members[:count]))
+        assert f"byte {1024 * count}: the archive has no end: it is cut" in said
 
 
 def test_only_consecutive_members_are_a_sample():

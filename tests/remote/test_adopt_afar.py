@@ -1,6 +1,7 @@
 """Versions of files that lie in real stores: adopted, read in every way, refreshed, and fenced in."""
 
 import os
+import pickle
 import signal
 import time
 from dataclasses import replace
@@ -74,6 +75,44 @@ def test_records_of_objects_are_those_of_the_files(either_place: Place, tmp_path
     assert storage.fetch("s", "1").fingerprint == storage.fetch("d", "1").fingerprint
     storage.submit(storage.fetch("d", "weak"), "d", "copied")
     assert every(storage.fetch("d", "copied")) == expected
+
+
+@pytest.mark.parametrize("form", ["webdataset", "jsonl"])
+def test_copies_of_objects_that_rot_are_mended(either_place: Place, tmp_path: Path, form: str) -> None:
+    expected = raw_of(either_place, tmp_path / "raw", form)
+    mirror = tmp_path / "mirror"
+    storage = opened(either_place, mirror=mirror)
+    storage.adopt(f"{above(either_place, 'raw').url}/*.{SUFFIXES[form]}", "d", "1", format=form)
+    assert every(storage.fetch("d", "1")) == expected
+    copies = sorted((mirror / "caches/d/parts").glob("*.foreign"))
+    assert len(copies) == len(COUNTS)
+    whole = storage.verify("d", "1")
+    assert (whole.mended, whole.foreign_files) == ((), len(COUNTS))
+    value = record(form, 9)["jpg" if form == "webdataset" else slice(None)][:30]
+    (flip,) = [path for path in copies if value in path.read_bytes()]
+    damaged, status = bytearray(flip.read_bytes()), flip.stat()
+    damaged[damaged.index(value) + 20] ^= 1
+    flip.write_bytes(damaged)
+    os.utime(flip, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(CacheFormatError, match=r"mirror that has other bytes, storage\.verify downl"):
+        every(opened(either_place, mirror=mirror).fetch("d", "1", check=True))
+    found = opened(either_place, mirror=mirror).verify("d", "1")
+    assert [Path(name).name for name in found.mended] == [flip.name]
+    assert found.mirrored == whole.mirrored
+    assert flip.read_bytes() != bytes(damaged)
+    assert every(opened(either_place, mirror=mirror).fetch("d", "1", check=True)) == expected
+
+
+def test_without_the_network_a_mirror_has_the_objects_of_its_own_bucket(
+    s3_place: Place, tmp_path: Path
+) -> None:
+    expected = raw_of(s3_place, tmp_path / "raw", "webdataset")
+    storage = opened(s3_place, mirror=tmp_path / "mirror")
+    storage.adopt(f"{above(s3_place, 'raw').url}/*.tar", "d", "1", format="webdataset")
+    assert every(storage.fetch("d", "1")) == expected
+    ref = opened(s3_place, mirror=tmp_path / "mirror", offline=True).fetch("d", "1")
+    assert every(ref) == expected
+    assert len(list(pickle.loads(pickle.dumps(ref)).stream(shuffle=True).batch(4))) > 1
 
 
 def test_workers_read_objects(s3_place: Place, tmp_path: Path) -> None:

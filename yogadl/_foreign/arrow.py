@@ -115,6 +115,8 @@ class Arrow(Format):
             elif message.kind != _DICTIONARY:  # of a column that is not taken, or it would have been refused
                 reader.refuse(position, f"a message of type {message.kind} is not read")
             position = message.end
+        if end == reader.size_bytes:  # a file with a footer is whole
+            reader.refuse(end, "the stream has no end: it is cut, or was not closed by its writer")
 
     def _chosen(self, reader: FileReader, schema: ArrowSchema) -> tuple[ArrowColumn, ...]:
         columns = schema.columns

@@ -59,7 +59,7 @@ class Megatron(Format):
         index, dtype, count = _index_of(reader)
         if dtype != self.dtype:
             index.refuse(17, f"the tokens are of dtype {dtype}, those of the first file {self.dtype}")
-        item_bytes, end, total = np.dtype(dtype).itemsize, 0, 0
+        item_bytes, end, stop, total = np.dtype(dtype).itemsize, 0, 0, 0
         for begin in range(0, count, _BATCH_RECORDS):
             size = min(_BATCH_RECORDS, count - begin)
             place = _HEADER_BYTES + 4 * begin
@@ -83,10 +83,17 @@ class Megatron(Format):
                     f"the sequences lie in another order in {reader.name} than in the index: write them in "
                     "order with megatron.core's IndexedDatasetBuilder (add_item for each sequence)",
                 )
-            end, total = int(positions[-1]), total + int(lengths.sum())
+            end, stop = int(positions[-1]), max(stop, int((positions + lengths).max()))
+            total += int(lengths.sum())
             if total > reader.size_bytes:
                 index.refuse(place, f"the sequences have more bytes together than {reader.name}")
             yield (Places(positions, lengths, np.stack([np.ones(size, np.int64), tokens], axis=1)),)
+        if stop != reader.size_bytes:
+            index.refuse(
+                _HEADER_BYTES,
+                f"the sequences end at {stop}, {reader.name} at {reader.size_bytes}: the index is of another "
+                "file, or was written before all sequences were",
+            )
 
 
 def _index_of(reader: FileReader) -> tuple[FileReader, str, int]:

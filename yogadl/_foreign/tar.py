@@ -36,11 +36,11 @@ _WAY_OUT: Final = (
 def members(reader: FileReader) -> Iterator[tuple[str, int, int, int]]:
     """Yield the regular files of an archive in order: name, first header's position, position and size.
 
-    A block of zeros or the end of the file ends the archive.
+    A block of zeros ends the archive.
 
     Raises:
-        UnsupportedDataError: if the archive is compressed or damaged, or has a member of another kind, or if
-            another archive follows.
+        UnsupportedDataError: if the archive is compressed, cut or damaged, has a member of another kind, or
+            if another archive follows.
     """
     refuse_compressed(reader, "webdataset")
     if not reader.size_bytes:
@@ -79,6 +79,12 @@ def members(reader: FileReader) -> Iterator[tuple[str, int, int, int]]:
         given = {}
     if start != position:
         reader.refuse(position, "the archive ends after the extended header of a member, before its own")
+    if position >= reader.size_bytes:
+        reader.refuse(
+            position,
+            "the archive has no end: it is cut, or was not closed by its writer. If nothing is missing, "
+            "append zeros (truncate -s +1024 FILE)",
+        )
 
 
 def _refuse_another(reader: FileReader, position: int) -> None:

@@ -20,7 +20,11 @@ from yogadl.errors import CacheFormatError
 
 # The checksum of a block of a foreign file that was adopted without reading it.
 UNREAD: Final = 0
-REFRESH: Final = "restore the file, or make a version of the files as they are: storage.refresh"
+REFRESH: Final = (
+    "restore the file, or, if its bytes are right as they are, touch it, and make a version of the files as "
+    "they are: storage.refresh"
+)
+_IN_MIRROR: Final = "If it is this machine's mirror that has other bytes, storage.verify downloads them again"
 _KINDS: tuple[BlockKind, BlockKind] = ("rows", "heap")
 
 
@@ -139,9 +143,8 @@ class Checksums:
         records = range(first + records_in_part.start, first + records_in_part.stop)
         own, file = len(self.table), int(self.file[block])
         if file >= own:
-            raise damage_error(
-                self._what, self._names[number], records, self.table.foreign[file - own].address
-            )
+            address = self.table.foreign[file - own].address
+            raise damage_error(self._what, self._names[number], records, address, f"{REFRESH}. {_IN_MIRROR}")
         raise damage_error(self._what, self._names[number], records, self._part_name(part), self._remedy)
 
     def _part_name(self, part: int) -> str:

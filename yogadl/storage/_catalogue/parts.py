@@ -138,7 +138,7 @@ def part_files(dataset_id: str, table: PartTable) -> Iterator[str]:
         yield from _names.indexes(dataset_id, sha256, index_sha256)
 
 
-def read_sealed(root: Root, dataset_id: str, sha256: str, index_sha256: str) -> "SealedPart":
+def read_sealed(root: "Root | BucketRoot", dataset_id: str, sha256: str, index_sha256: str) -> "SealedPart":
     """Return a part of the storage with its index, the file that describes its layout.
 
     Raises:
@@ -178,7 +178,7 @@ def read_dictionary(root: "Root | BucketRoot", dataset_id: str, sha256: str) -> 
     return content
 
 
-def read_index(root: Root, key: DatasetKey, table: PartTable, part: int) -> "PartIndex":
+def read_index(root: "Root | BucketRoot", key: DatasetKey, table: PartTable, part: int) -> "PartIndex":
     """Return the index of a part.
 
     Raises:

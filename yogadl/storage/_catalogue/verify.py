@@ -3,15 +3,16 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
 from yogadl._foreign.file_reader import FileReader
 from yogadl._format.checks import UNREAD, damage_error
 from yogadl._format.columns import RunHash, fingerprint_of
+from yogadl._format.foreign import ForeignFile
 from yogadl._format.layout import BlockKind, BlockRanges, FieldIndex, PartIndex, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
 from yogadl._format.part_file import open_part, read_at, unreadable
@@ -149,24 +150,40 @@ def _verify_foreign(manifest: Manifest, stores: "ForeignStores", index: PartInde
     """Compare the blocks of foreign files with their checksums, each once, though several fields have it."""
     for file in index.foreign:
         stores.check(file)
-    blocks: dict[tuple[int, int, int], tuple[int, int]] = {}  # each with a field and its number there
+    reader: FileReader | None = None
+    for found in foreign_blocks(index):
+        if reader is None or reader.file != found.file:
+            reader = stores.reader(found.file, is_read=True)
+        if xxh3_64_intdigest(reader.read(found.position, found.length)) != found.checksum:
+            damaged = index.fields[found.field].records_of("heap", found.block, index.records)
+            records = range(first + damaged.start, first + damaged.stop)
+            name = manifest.spec.fields[found.field].name
+            raise damage_error(str(manifest.key), name, records, found.file.address)
+
+
+class ForeignBlock(NamedTuple):
+    """A block of a foreign file: its bytes, their checksum, and a field with the block's number there."""
+
+    file: ForeignFile
+    position: int
+    length: int
+    checksum: int
+    field: int
+    block: int
+
+
+def foreign_blocks(index: PartIndex) -> Iterator[ForeignBlock]:
+    """Yield the blocks of a part that lie in foreign files and were read, by file and position, each once."""
+    blocks: dict[tuple[int, int, int], tuple[int, int]] = {}
     for number, field in enumerate(index.fields):
         if field.heap_file is not None:
             places = zip(field.heap_file.tolist(), field.heap.position.tolist(), strict=True)
             for block, (file_number, position) in enumerate(places):
                 blocks.setdefault((file_number, position, int(field.heap.length[block])), (number, block))
-    reader: FileReader | None = None
     for (file_number, position, length), (number, block) in sorted(blocks.items()):
-        field, file = index.fields[number], index.foreign[file_number]
-        checksum = int(field.heap.checksum[block])
-        if checksum == UNREAD:
-            continue
-        if reader is None or reader.file != file:
-            reader = stores.reader(file, is_read=True)
-        if xxh3_64_intdigest(reader.read(position, length)) != checksum:
-            damaged = field.records_of("heap", block, index.records)
-            records = range(first + damaged.start, first + damaged.stop)
-            raise damage_error(str(manifest.key), manifest.spec.fields[number].name, records, file.address)
+        checksum = int(index.fields[number].heap.checksum[block])
+        if checksum != UNREAD:
+            yield ForeignBlock(index.foreign[file_number], position, length, checksum, number, block)
 
 
 def _damaged_records(descriptor: int, field: FieldIndex, records: int) -> range | None:

@@ -6,22 +6,26 @@ import itertools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
 from yogadl._core.process import ProcessLock
 from yogadl._core.progress import showing_bytes
+from yogadl._format.foreign import ForeignFile
 from yogadl._format.layout import PartIndex
 from yogadl._format.manifest import Manifest
+from yogadl._format.part_file import read_at
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.parts import read_dictionary, read_index, table_to_read
+from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import storage_error
 from yogadl.storage._files.locks import open_lock, try_lock, wait_for_lock
 from yogadl.storage._objects.bucket import Bucket
@@ -35,6 +39,9 @@ from yogadl.storage._remote.download import (
 )
 from yogadl.storage._remote.eviction import MirrorLocation, evict_for
 from yogadl.storage._remote.held_ranges import BlockFiles
+
+if TYPE_CHECKING:
+    from yogadl.storage._catalogue.verify import ForeignBlock
 
 _log = logging.getLogger("yogadl")
 
@@ -254,7 +261,7 @@ class MirroredCache:
         Returns:
             The number of files that were here. `mended` has the names of the damaged ones.
         """
-        numbers = range(len(self.table))  # no checksum of a whole foreign file is known
+        numbers = range(len(self.table))
         parts = {part: self.folder.size(part.name) for part in map(self._part, numbers)}
         held = {part: size_bytes for part, size_bytes in parts.items() if size_bytes is not None}
         self.mended += _repair(self._bucket, held, progress)
@@ -262,8 +269,34 @@ class MirroredCache:
         damaged = [number for number in indexes if self._drop_if_damaged(number)]
         self.complete_indexes(damaged)
         self.mended += [self._index_names(number)[0] for number in damaged]
-        others = 1 + len(self.table.dictionaries)  # and the table
+        others = 1 + len(self.table.dictionaries) + self._mend_foreign()  # and the table
         return len(held) + len({self._index_names(number) for number in indexes}) + others
+
+    def _mend_foreign(self) -> int:
+        """Compare the copies of foreign files block by block, as far as these were read; return their number.
+
+        No checksum of a whole file is known.
+        """
+        from yogadl.storage._catalogue.verify import foreign_blocks  # reading does not need it
+
+        numbers = {file: number for number, file in enumerate(self.table.foreign, len(self.table))}
+        copies: dict[ForeignFile, Download] = {}
+        damaged: dict[ForeignFile, Download] = {}
+        root = BucketRoot(self._bucket)
+        for part in range(len(self.table)) if numbers else ():
+            blocks = foreign_blocks(read_index(root, self._manifest.key, self.table, part))
+            for file, own in itertools.groupby(blocks, lambda block: block.file):
+                copy = self._part(numbers[file])
+                if file not in damaged and self.is_here(numbers[file]):
+                    copies[file] = copy
+                    if not _are_sound(copy.path, own):
+                        damaged[file] = copy
+        for copy in damaged.values():
+            _warn_of_damage(copy.path)
+            self.folder.remove(copy.name)
+        fetch(self._bucket, list(damaged.values()))
+        self.mended += [copy.name for copy in damaged.values()]
+        return len(copies)
 
     def _register_reader(self) -> Callable[[], object]:
         """Register as a reader; return the function that ends the registration."""
@@ -392,6 +425,20 @@ def _repair(bucket: Bucket, files: Mapping[Download, int], progress: Received | 
                 wanted.path.unlink(missing_ok=True)
         raise
     return [wanted.name for wanted in damaged]
+
+
+def _are_sound(path: Path, blocks: "Iterable[ForeignBlock]") -> bool:
+    """Return whether these blocks of a copy of a foreign file have their checksums."""
+    try:
+        with path.open("rb") as file:
+            return all(
+                xxh3_64_intdigest(read_at(file.fileno(), block.position, block.length)) == block.checksum
+                for block in blocks
+            )
+    except FileNotFoundError:
+        return True  # it is downloaded when it is needed
+    except OSError as error:
+        raise storage_error(error, f"can't read {path}") from error
 
 
 def _warn_of_damage(path: Path) -> None:

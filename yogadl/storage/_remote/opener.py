@@ -169,13 +169,9 @@ class MirrorOpener:
         """The places where foreign files may lie: also anywhere in the storage's own bucket."""
         # Only versions of foreign files need these.
         from yogadl.storage._files.foreign_stores import ForeignStores
-        from yogadl.storage._objects.store_bucket import StoreBucket
 
-        found, own = self._buckets, self._bucket
-        if isinstance(own, StoreBucket):  # not pickled, which keeps references small
-            whole = own.at_root()
-            found = *found, (whole.url, whole)
-        return ForeignStores(False, found)
+        whole = self._bucket.at_root()  # not pickled, which keeps references small
+        return ForeignStores(False, self._buckets if whole is None else (*self._buckets, (whole.url, whole)))
 
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         """Return the manifest of a version as it is now, or ``None`` if there is none.
