@@ -137,7 +137,7 @@ yogadl.storage._remote.download Download download_all upload
 yogadl.storage._files.folder file_system_of is_network network_file_system
 yogadl.storage._builds.partitions Partitions
 yogadl.storage._catalogue.parts PartPaths open_table read_index table_to_read
-yogadl.storage._remote.planning GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES merged
+yogadl.storage._remote.planning FOREIGN_GAP_BYTES GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES merged
 yogadl.storage._remote.ranges Ranges
 yogadl.storage._files.bucket_root BucketRoot
 yogadl.storage._remote.opener MirrorOpener remote_backend

@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+from adopted_files import write
 from foreign.test_arrow import stream_of
 from foreign.test_mds import SIZES, shard
 from foreign_files import (
@@ -16,7 +17,7 @@ from foreign_files import (
     tfrecord_of,
 )
 from indexed_files import records_of as records_of_index
-from inside import Arrow, Npy, TFRecord, set_constants
+from inside import FOREIGN_GAP_BYTES, Arrow, Npy, TFRecord, set_constants
 
 import yogadl
 
@@ -86,3 +87,64 @@ def test_few_records_have_the_hash_of_many(tmp_path, monkeypatch, records, size)
     storage.submit(values, "d", "2")
     assert storage.info("d", "1").fingerprint == storage.info("d", "2").fingerprint
     storage.verify("d", "1")
+
+
+def bucket_of(tmp_path, form):
+    """Return a storage in a bucket that is a folder, with a version of the files in "raw" beside it."""
+    (tmp_path / "raw").mkdir(exist_ok=True)
+    raw = (tmp_path / "raw").as_uri()
+    storage = yogadl.open_storage((tmp_path / "caches").as_uri(), foreign={raw: {}}, mirror=None)
+    storage.adopt(f"{raw}/", "d", "1", format=form)
+    return storage
+
+
+@pytest.mark.parametrize(("over", "requests"), [(0, 1), (1, 2)])
+def test_values_that_are_near_each_other_are_one_request(tmp_path, over, requests):
+    (tmp_path / "raw").mkdir()
+    lines = [b"a" * 5000, b"b" * 5000]
+    between = b"\n" * (FOREIGN_GAP_BYTES + over)
+    (tmp_path / "raw/a.jsonl").write_bytes(between.join(lines))
+    ref = bucket_of(tmp_path, "jsonl").fetch("d", "1")
+    assert ref.gather([0])[0] == lines[0]  # the entries are kept
+    before = ref.locality().ranges
+    assert list(ref.gather([1, 0])) == lines[::-1]
+    assert ref.locality().ranges - before == requests
+
+
+ORDERS = {
+    "in order": {},
+    "shuffled": {"shuffle": True, "shuffle_seed": 1},
+    "blocks": {"shuffle": yogadl.Blocks(records=32, window=4, lanes=1)},
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("prefetched", [0, 2])
+def test_the_fields_of_a_record_are_one_request_as_is_planned(tmp_path, name, prefetched):
+    rng = np.random.default_rng(1)
+    samples = [
+        {
+            "__key__": f"{number:06d}",
+            "jpg": rng.bytes(int(rng.integers(20_000, 30_000))),
+            "txt": b"t" * int(rng.integers(20, 400)),
+            "cls": b"%d" % (number % 10),
+        }
+        for number in range(600)
+    ]
+    for first in range(0, 600, 150):
+        write(tmp_path / "raw" / f"{first}.tar", "webdataset", samples[first : first + 150])
+    ref = bucket_of(tmp_path, "webdataset").fetch("d", "1")
+    stream = ref.stream(**ORDERS[name]).batch(32)
+    plan = stream.plan()
+    planned = plan.way(plan.chosen)
+    before = ref.locality()
+    batches = stream.prefetch(prefetched) if prefetched else stream
+    found = {
+        key: value for batch in batches for key, value in zip(batch["__key__"], batch["txt"], strict=True)
+    }
+    assert found == {sample["__key__"]: sample["txt"] for sample in samples}
+    after = ref.locality()
+    requests, size_bytes = after.ranges - before.ranges, after.range_bytes - before.range_bytes
+    assert requests == pytest.approx(planned.requests, rel=0.05, abs=3)
+    assert size_bytes == pytest.approx(planned.bytes, rel=0.05)
+    assert requests < 610  # of 1,800 values

@@ -412,6 +412,7 @@ ELSEWHERE = {
     ],
     "foreign/test_crc32c.py": ["_foreign.crc32c._BLOCK_BYTES", "_foreign.crc32c._ROW_BYTES"],
     "foreign/test_foreign_sizes.py": [
+        "storage._remote.planning.FOREIGN_GAP_BYTES",
         "_foreign.arrow._BATCH_RECORDS",
         "_foreign.example._COPIED_BYTES",
         "_foreign.example._FEW_BYTES",

@@ -102,6 +102,8 @@ def _index_of(reader: FileReader) -> tuple[FileReader, str, int]:
     Raises:
         UnsupportedDataError: if there is no index, or it is of another format or cut.
     """
+    if not reader.name.endswith(".bin"):
+        reader.refuse(0, "give the .bin, which has the tokens; its .idx is found beside it")
     name = reader.name.removesuffix(".bin") + ".idx"
     index = reader.sibling(name)
     if index is None:

@@ -225,8 +225,10 @@ class Reader:
         rows = self.parts.rows(indices[away], is_announced=False)
         with contextlib.suppress(CacheFormatError, StorageError):  # reading the stretches raises it
             self._varying_field(number).announce_stretches(rows, starts[away], stops[away])
+            rows.announce_waiting()
         return True
 
     def _announce(self, rows: StoredRows, fields: Sequence[int] | None, *, entries: bool = False) -> None:
         for field in self.fields if fields is None else [self.fields[number] for number in fields]:
             field.announce(rows, entries=entries)
+        rows.announce_waiting()

@@ -434,6 +434,7 @@ class StoredRows:
             their entries point.
         held: Keeps the announced bytes.
         foreign: The mapped foreign files that were read for the batch so far.
+        waiting: The ranges of foreign files that are going to be announced together.
     """
 
     def __init__(
@@ -444,11 +445,13 @@ class StoredRows:
         is_announced: bool = True,
         held: HeldRows | None = None,
         foreign: list[Int64s] | None = None,
+        waiting: list[tuple[Int64s, Int64s, Int64s]] | None = None,
     ) -> None:
         self.parts = parts
         self.window = window
         self.indices = indices
         self._foreign: list[Int64s] = [] if foreign is None else foreign
+        self._waiting: list[tuple[Int64s, Int64s, Int64s]] = [] if waiting is None else waiting
         self._is_announced = is_announced
         self.held = held
         self._located: tuple[Int64s, Int64s] | None = None
@@ -469,7 +472,7 @@ class StoredRows:
 
     def subset(self, chosen: NDArray[np.intp]) -> "StoredRows":
         """Return some of these rows."""
-        options = self._is_announced, self.held, self._foreign
+        options = self._is_announced, self.held, self._foreign, self._waiting
         return StoredRows(self.parts, self.window, self.indices[chosen], *options)
 
     def confirm(self) -> None:
@@ -502,6 +505,19 @@ class StoredRows:
     ) -> None:
         """Begin to read these ranges of the rows' parts, or of `files`, if they are not on this machine."""
         parts = self.parts.locate(self.indices)[0] if files is None else files
+        if files is not None and self.parts.has_foreign and not keeps_pages:
+            self._waiting.append((parts, positions, lengths))  # fields of a record lie side by side
+            return
+        self._announce(parts, positions, lengths, keeps_pages=keeps_pages)
+
+    def announce_waiting(self) -> None:
+        """Begin to read what was announced of foreign files, those of all fields together."""
+        if self._waiting:
+            parts, positions, lengths = map(np.concatenate, zip(*self._waiting, strict=True))
+            self._waiting.clear()
+            self._announce(parts, positions, lengths, keeps_pages=False)
+
+    def _announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         away = None if self.held is None or keeps_pages else self.parts.are_away(parts)
         if self.held is None or away is None:
             self.parts.announce(parts, positions, lengths, keeps_pages=keeps_pages)

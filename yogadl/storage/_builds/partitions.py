@@ -293,7 +293,7 @@ class Partitions:
         receipts = list(itertools.chain.from_iterable(one.receipts for one in written if one is not None))
         firsts = itertools.accumulate((receipt.part.index.records for receipt in receipts), initial=0)
         if not receipts:
-            raise UnsupportedDataError(f"{self.key}: no partition has any records")
+            raise UnsupportedDataError(f"{self.key}: no partition has any records, as {self.described(0)}")
         return [
             Receipt(first, receipt.part, receipt.spec)
             for first, receipt in zip(firsts, receipts, strict=False)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Rows closer than this are requested together: the bytes between them cost less than a request.
 GAP_BYTES: Final = 512
+# The same of foreign files: between two members of a tar file there may be two headers, and zeros.
+FOREIGN_GAP_BYTES: Final = 4 * 512
 # Ranges of blocks with a gap up to this are requested together: between two blocks of the format there may be
 # a header.
 HELD_GAP_BYTES: Final = 2 * 4096
@@ -50,6 +52,11 @@ def full_of(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, 
 def spans_of(parts: Int64s, positions: Int64s, lengths: Int64s) -> list[ByteSpan]:
     """Return these ranges as spans."""
     return list(zip(parts.tolist(), positions.tolist(), (positions + lengths).tolist(), strict=True))
+
+
+def gap_of(table: PartTable) -> int:
+    """Return the largest gap between ranges of a version that one request spans."""
+    return FOREIGN_GAP_BYTES if len(table.foreign) else GAP_BYTES
 
 
 def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tuple[ByteSpan, list[int]]]:
@@ -208,7 +215,7 @@ class _RangeCounter:
 
     def __init__(self, table: PartTable) -> None:
         self.rows = self.pages = np.zeros(2, np.int64)
-        self.gap_bytes: int | None = None
+        self.gap_bytes: int | None = gap_of(table)
         self._table = table
         self._pages = Pages(table.file_bytes())
         self._kept: set[int] = set()
@@ -338,7 +345,7 @@ class Planner:
 
     def add(self, indices: Int64s, fields: Sequence[int] | None, *, is_block: bool = False) -> None:
         """Count the requests for these records, which are announced together, or held as a block."""
-        self._counter.gap_bytes = HELD_GAP_BYTES if is_block else None
+        self._counter.gap_bytes = HELD_GAP_BYTES if is_block else gap_of(self._table)
         self._records += len(indices)
         numbers = range(len(self._table.fields)) if fields is None else fields
         self._fields.update(numbers)
@@ -347,6 +354,8 @@ class Planner:
         if away is None:
             return
         indices, parts, rows = indices[away], parts[away], rows[away]
+        foreign = []  # the values of all fields, which are announced together, and lie one after the other
+        before = np.zeros(len(indices), np.int64)
         for number in numbers:
             field = self._table.fields[number]
             row_bytes = field.row_bytes[parts]
@@ -362,8 +371,17 @@ class Planner:
             varying = np.flatnonzero(field.varying[parts])
             if len(varying):
                 values = self._values(number, parts[varying], indices[varying])
-                keeps_pages = number in self._parts.kept[1]
-                self._announce(*values, keeps_pages=keeps_pages)
+                if self._parts.has_foreign and number not in self._parts.kept[1]:
+                    files, positions, lengths = values
+                    foreign.append((files, positions + before[varying], lengths))
+                    before[varying] += lengths
+                else:
+                    self._announce(*values, keeps_pages=number in self._parts.kept[1])
+        if foreign:
+            if not is_block:  # what lies between the fields of a record is counted behind the last of them
+                self._counter.gap_bytes = gap_of(self._table) * len(foreign)
+            files, positions, lengths = map(np.concatenate, zip(*foreign, strict=True))
+            self._announce(files, positions, lengths, keeps_pages=False)
 
     def _announce(self, files: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         away = self._parts.are_away(files)

@@ -25,6 +25,7 @@ from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.filling import Filler, FillPolicy
 from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore, WindowReader
 from yogadl.storage._remote.mirrored_cache import MirroredCache
+from yogadl.storage._remote.planning import gap_of
 from yogadl.storage._remote.ranges import CheckedRanges, Ranges
 from yogadl.storage._remote.requests import Pins, Spending
 
@@ -102,6 +103,7 @@ class RangedCache:
             spending,
             Pins(bucket, dataset_id, table, manifest.table_sha256) if needs_pins else None,
             partial(_foreign_file, table),
+            gap_of(table),
         )
         self._reading = self._ranges if sums is None else CheckedRanges(self._ranges, sums)
         self._window_reader = WindowReader(self._ranges)

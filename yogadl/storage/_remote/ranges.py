@@ -61,6 +61,7 @@ class Ranges:
         spending: Counts requests and bytes, and enforces limits.
         pins: The pins of the published objects, or ``None`` to skip the check.
         foreign_file: Returns the foreign file of a number, or ``None`` if it is that of a part.
+        gap_bytes: The largest gap between ranges that one request spans, if not `GAP_BYTES`.
 
     Attributes:
         requests: The number of requests that this process has made.
@@ -74,7 +75,9 @@ class Ranges:
         spending: Spending,
         pins: Pins | None = None,
         foreign_file: Callable[[int], ForeignFile | None] = lambda part: None,
+        gap_bytes: int | None = None,
     ) -> None:
+        self._gap_bytes = gap_bytes
         self._place_of = place_of
         self._foreign_file = foreign_file
         self._sizes = sizes
@@ -242,7 +245,7 @@ class Ranges:
 
     def _requested(self, spans: Sequence[ByteSpan], *, is_urgent: bool) -> list[tuple[Extent, list[int]]]:
         """Request these spans; return each range, and the numbers of the spans in it."""
-        requested = [(Extent(*span), members) for span, members in merged(spans)]
+        requested = [(Extent(*span), members) for span, members in merged(spans, self._gap_bytes)]
         for extent, _ in reversed(requested) if is_urgent else requested:
             self._put(extent, is_urgent=is_urgent)
         return requested
