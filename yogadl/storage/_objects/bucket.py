@@ -103,10 +103,6 @@ class Bucket(Protocol):
         """Return the same bucket with a wait of only a few seconds, for callers that have a fallback."""
         return self
 
-    def at_root(self) -> "Bucket | None":
-        """Return the whole bucket that this one lies in; ``None`` if it is a folder."""
-        return None
-
     def get(
         self, name: str, start: int = 0, stop: int | None = None, *, tag: str | None = None
     ) -> AbstractContextManager[Body | None]:
@@ -369,9 +365,10 @@ class OfflineBucket(Bucket):
     def delete(self, name: str) -> None:
         self._refuse("delete", name)
 
-    def at_root(self) -> Bucket | None:
-        whole = self._bucket.at_root()
-        return None if whole is None else OfflineBucket(whole)
+    def at_root(self) -> "OfflineBucket | None":
+        """Return the whole bucket that this one lies in; ``None`` if it is a folder."""
+        at_root = getattr(self._bucket, "at_root", None)
+        return None if at_root is None else OfflineBucket(at_root())
 
     def _refuse(self, verb: str, name: str) -> NoReturn:
         raise OfflineError(

@@ -85,6 +85,7 @@ class StoreBucket(Bucket):
         return f"{self._store.endpoint} {self.url}"
 
     def at_root(self) -> "StoreBucket":
+        """Return the whole bucket that this one lies in."""
         found = copy.copy(self)  # shares the connections
         found._root, found._location = "", (self._location[0], "")
         return found

@@ -170,7 +170,10 @@ class MirrorOpener:
         # Only versions of foreign files need these.
         from yogadl.storage._files.foreign_stores import ForeignStores
 
-        whole = self._bucket.at_root()  # not pickled, which keeps references small
+        at_root = getattr(self._bucket, "at_root", None)  # a folder has none
+        whole: Bucket | None = (
+            None if at_root is None else at_root()
+        )  # not pickled, which keeps references small
         return ForeignStores(False, self._buckets if whole is None else (*self._buckets, (whole.url, whole)))
 
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
