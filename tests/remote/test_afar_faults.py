@@ -170,7 +170,8 @@ def test_an_error_is_told_once_and_what_failed_ahead_is_asked_for_anew(
 
 def nothing_is_on_its_way(proxy: StoreProxy) -> None:
     """Wait until each range that was asked for ahead has come, or failed."""
-    here = [found for found in gc.get_objects() if isinstance(found, Ranges)]
+    # One that another test interrupted while it was made has nothing on its way.
+    here = [found for found in gc.get_objects() if isinstance(found, Ranges) and hasattr(found, "_rows")]
     wait_until(
         lambda: (
             proxy.answering == 0

@@ -116,7 +116,11 @@ class Arrow(Format):
                 reader.refuse(position, f"a message of type {message.kind} is not read")
             position = message.end
         if end == reader.size_bytes:  # a file with a footer is whole
-            reader.refuse(end, "the stream has no end: it is cut, or was not closed by its writer")
+            reader.refuse(
+                end,
+                "the stream has no end: it is cut, or was not closed by its writer. If nothing is missing, "
+                "append four bytes of 255 and four of 0",
+            )
 
     def _chosen(self, reader: FileReader, schema: ArrowSchema) -> tuple[ArrowColumn, ...]:
         columns = schema.columns

@@ -232,8 +232,9 @@ def test_what_is_refused(content, problem):
     assert problem in refusal(Arrow(), content)
 
 
-def test_a_stream_whose_end_is_not_marked_is_read():
-    check(records_of(Arrow(), STREAM[:-8])[1], 3)
+def test_a_stream_whose_end_is_not_marked_may_be_cut():
+    assert "the stream has no end" in refusal(Arrow(), STREAM[:-8])
+    check(records_of(Arrow(), STREAM[:-8] + b"\xff\xff\xff\xff" + bytes(4))[1], 3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
