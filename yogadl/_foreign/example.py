@@ -91,8 +91,10 @@ class ExampleReader:
             UnsupportedDataError: if a record is no Example, or lacks a feature.
         """
         reader = self._reader
-        gatherers = [_gatherer(leaf, self._is_lenient) for leaf in self._features.values()]
-        named = list(zip(self._features, gatherers, strict=True))
+        leaves = self._features.values()
+        gatherers = [_gatherer(leaf, self._is_lenient) for leaf in leaves]
+        empty = [_empty(leaf) if self._is_lenient else None for leaf in leaves]
+        named = list(zip(self._features, gatherers, empty, strict=True))
         for position, length in zip(positions.tolist(), lengths.tolist(), strict=True):
             data: Data = reader.read(position, length)
             if length <= _COPIED_BYTES:
@@ -101,8 +103,8 @@ class ExampleReader:
             name = None
             try:
                 _find(data, self._numbers, spans)
-                for (name, gatherer), span in zip(named, spans, strict=True):  # noqa: B007  (used in the error)
-                    gatherer.add(data, position, span)
+                for (name, gatherer, none), span in zip(named, spans, strict=True):  # noqa: B007  (for the error)
+                    gatherer.add(data, position, span or none)
             except (_ExampleError, IndexError) as error:
                 number = first + int(np.searchsorted(positions, position))
                 problem = "it ends too early" if isinstance(error, IndexError) else str(error)
@@ -242,17 +244,18 @@ class _Gatherer(Protocol):
 def _gatherer(leaf: Leaf, is_lenient: bool) -> _Gatherer:
     if not leaf.is_numeric:
         return _BytesGatherer(is_lenient)
-    is_lenient &= not leaf.is_fixed
     if leaf.dtype == "float32" and not (leaf.is_fixed and leaf.row_bytes <= _SMALL_BYTES):
-        return _FloatsGatherer(leaf, is_lenient)
-    return _NumbersGatherer(leaf, is_lenient)
+        return _FloatsGatherer(leaf)
+    return _NumbersGatherer(leaf)
 
 
-def _content(span: _Span | None, dtype: str, is_lenient: bool) -> tuple[int, int]:
-    """Return where a feature's values begin and end; where both are 0 for one that is missing and may be."""
+def _empty(leaf: Leaf) -> _Span | None:
+    """Return the span of a list without values, or None if the feature can't be empty."""
+    return None if leaf.is_numeric and leaf.is_fixed else (_LIST_OF_DTYPE[leaf.dtype], 0, 0)
+
+
+def _content(span: _Span | None, dtype: str) -> tuple[int, int]:
     if span is None:
-        if is_lenient:
-            return 0, 0
         raise _ExampleError(
             "the record has no such feature: give features without it, or, for bytes, str and arrays of "
             'varying size, missing="empty"'
@@ -279,7 +282,7 @@ class _BytesGatherer:
         self._lengths: list[int] = []
 
     def add(self, data: Data, position: int, span: _Span | None) -> None:
-        begin, end = _content(span, BYTES, self._is_lenient)
+        begin, end = _content(span, BYTES)
         start = _packed(data, begin, end)
         if self._is_lenient and begin == end:
             start = end
@@ -296,15 +299,14 @@ class _BytesGatherer:
 class _FloatsGatherer:
     """Gathers floats where they lie, unless one of the lists does not lie in one piece."""
 
-    def __init__(self, leaf: Leaf, is_lenient: bool) -> None:
+    def __init__(self, leaf: Leaf) -> None:
         self._leaf = leaf
-        self._is_lenient = is_lenient
         self._positions: list[int] = []
         self._counts: list[int] = []
         self._decoded: dict[int, NDArray[Any]] = {}
 
     def add(self, data: Data, position: int, span: _Span | None) -> None:
-        begin, end = _content(span, "float32", self._is_lenient)
+        begin, end = _content(span, "float32")
         start = _packed(data, begin, end) if begin < end else end
         count = (end - start) // 4
         if start < 0 or (end - start) % 4:
@@ -340,15 +342,14 @@ class _FloatsGatherer:
 class _NumbersGatherer:
     """Gathers numbers that are decoded: integers, and floats of small fixed shapes."""
 
-    def __init__(self, leaf: Leaf, is_lenient: bool) -> None:
+    def __init__(self, leaf: Leaf) -> None:
         self._leaf = leaf
-        self._is_lenient = is_lenient
         self._is_scalar = leaf.shape == ()
         self._is_label = self._is_scalar and leaf.dtype == "int64"
         self._rows: list[Any] = []
 
     def add(self, data: Data, position: int, span: _Span | None) -> None:
-        begin, end = _content(span, self._leaf.dtype, self._is_lenient)
+        begin, end = _content(span, self._leaf.dtype)
         # A scalar of one byte, which most labels are.
         if (
             self._is_label

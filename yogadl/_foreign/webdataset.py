@@ -74,17 +74,20 @@ class WebDataset(Format):
             UnsupportedDataError: if the file is damaged or has no samples, or none of them has a field that
                 may be missing: its name is likely to be wrong.
         """
-        if self.fields is not None and (self.missing == "error" or self.are_of_first_file):
+        if self.fields is not None:
+            if self.missing == "empty" and not self.are_of_first_file:
+                unseen = dict.fromkeys(self.fields)
+                for _, _, places in _samples(reader, None):
+                    unseen = {name: None for name in unseen if name not in places}
+                    if not unseen:
+                        break
+                refuse_unknown(reader, "sample", unseen)
             return self
         found: dict[str, None] = {}
         for key, start, places in _samples(reader, None):
             found.update(dict.fromkeys(places))
-            if self.fields is not None and found.keys() >= set(self.fields):
-                return self
-            if self.fields is None and len(found) >= MAX_FIELDS:
+            if len(found) >= MAX_FIELDS:
                 reader.refuse(start, f"sample {key!r} has extension number {len(found)}: {_WAY_OUT}")
-        if self.fields is not None:
-            refuse_unknown(reader, "sample", [name for name in self.fields if name not in found])
         if not found:
             reader.refuse(0, f"there is no sample, whose extensions would be the fields: {_WAY_OUT}")
         return WebDataset(tuple(found), self.missing, are_of_first_file=True)

@@ -112,7 +112,7 @@ class FixedField:
         self._shape = tuple(size or 0 for size in leaf.shape)
         self._dtype = leaf.numpy_dtype
         self._row_bytes = leaf.row_bytes
-        self._keeps_pages = number in parts.kept[0]
+        self._keeps_pages = number in parts.kept.rows
         self._positions: Int64s | None = None
         self._piece: tuple[int, int] | None = None
         table, window = parts.table, parts.window
@@ -253,8 +253,8 @@ class VaryingField:
         table = parts.table
         self._leaf = leaf
         self._dtype = leaf.numpy_dtype
-        self._keeps_pages = number in parts.kept[0]
-        self._keeps_heap = number in parts.kept[1]
+        self._keeps_pages = number in parts.kept.rows
+        self._keeps_heap = number in parts.kept.heaps
         if len(table):
             self._table = field = table.fields[number]
             # Parts differ in layout if the build had written some of them before it found that the field's

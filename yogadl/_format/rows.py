@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -247,6 +247,13 @@ KEPT_BYTES: Final = 64 * 2**20
 _FOREIGN_CHECK_S: Final = 0.05
 
 
+class Kept(NamedTuple):
+    """The fields whose rows, and those whose heaps, are read by range in pages that are kept."""
+
+    rows: frozenset[int] = frozenset()
+    heaps: frozenset[int] = frozenset()
+
+
 class Parts:
     """The parts of one cache, which find the part of each record. Safe for threads, and after a fork.
 
@@ -263,8 +270,7 @@ class Parts:
         self._local_files: dict[int, ForeignFile] = {}
         self._checked_s = np.zeros(len(table.foreign))  # when each foreign file was last seen unchanged
         self.away = files.away
-        # The fields whose rows, and those whose heaps are read by range in pages that are kept.
-        self.kept = (frozenset[int](), frozenset[int]()) if self.away is None else _kept_fields(table)
+        self.kept = Kept() if self.away is None else _kept_fields(table)
         self.window = self._new_window()
         counts = np.diff(table.first_record)
         # If all parts but the last have one size, the part of a record is found by a division.
@@ -404,8 +410,8 @@ def _open_file(table: PartTable, files: PartFiles, number: int) -> int:
     return open_foreign(files.path(number), table.foreign[number - own])
 
 
-def _kept_fields(table: PartTable) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the fields whose rows, and those whose heaps are read by range in pages that are kept."""
+def _kept_fields(table: PartTable) -> Kept:
+    """Return the fields that are read by range in pages that are kept."""
     records, sizes = np.diff(table.first_record), []
     for number, field in enumerate(table.fields):
         # A field whose shape was found to vary late has rows in some parts and small entries in the others.
@@ -420,7 +426,7 @@ def _kept_fields(table: PartTable) -> tuple[frozenset[int], frozenset[int]]:
     ends = itertools.accumulate(size_bytes for size_bytes, _, _ in sizes)
     kept = [each for each, end in zip(sizes, ends, strict=True) if end <= KEPT_BYTES]
     rows, heaps = ([number for _, of_heap, number in kept if of_heap is one] for one in (False, True))
-    return frozenset(rows), frozenset(heaps)
+    return Kept(frozenset(rows), frozenset(heaps))
 
 
 class StoredRows:

@@ -281,14 +281,7 @@ def _compacted(catalogue: Catalogue, base: DatasetKey) -> PlannedBuild:
     manifest = published.manifest
 
     def content(receipts: list[Receipt]) -> Content:
-        found = content_of(receipts)
-        if not manifest.is_weak and found.fingerprint != manifest.fingerprint:
-            raise CacheFormatError(
-                f"the records of {base} do not have the fingerprint of its manifest: build the dataset "
-                "again, or restore the files"
-            )
-        found = replace(found, earlier=manifest.earlier, metadata=manifest.metadata)
-        return found.with_aliases([manifest.fingerprint, *manifest.aliases])
+        return replace(content_of(receipts), earlier=manifest.earlier, metadata=manifest.metadata)
 
     return PlannedBuild(_Stored(catalogue, published), content=content, codec=_codec_of(manifest))
 
@@ -308,6 +301,8 @@ class _Stored:
         self._reader: Reader | None = None
         self.spec = published.manifest.spec
         self.length = published.manifest.records
+        self.fingerprints = {published.manifest.fingerprint, *published.manifest.aliases}
+        self.content_fingerprint = None if published.manifest.is_weak else published.manifest.fingerprint
         # The compacted cache keeps the provenance of its base.
         self.provenance = _without_machine(published.manifest.builder)
         self.provenance["compacts"] = published.manifest.key.version

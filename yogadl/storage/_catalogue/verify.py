@@ -73,24 +73,19 @@ def verify(
     table = open_table(root, manifest)
     for dictionary in table.dictionaries:
         read_dictionary(root, manifest.key.id, dictionary)
+    stores = replace(foreign(), maps=False) if len(table.foreign) else None
     sealed = []
     for part in range(len(table)):
         sealed.append(_verify_part(root, manifest, table, part))
-        if sealed[-1].index.foreign:
-            _verify_foreign(
-                manifest, replace(foreign(), maps=False), sealed[-1].index, int(table.first_record[part])
-            )
+        if stores is not None and sealed[-1].index.foreign:
+            _verify_foreign(manifest, stores, sealed[-1].index, int(table.first_record[part]))
         if progress is not None:
             progress(part + 1, len(table))
     _verify_manifest(manifest, sealed)
-    size_bytes, foreign_files = int(table.size_bytes.sum()), len(table.foreign)
     return Verified(
-        manifest.records,
-        len(table),
-        size_bytes,
-        foreign_files=foreign_files,
-        foreign_read=not manifest.is_weak,
-    )
+        manifest.records, len(table), int(table.size_bytes.sum()),
+        foreign_files=len(table.foreign), foreign_read=not manifest.is_weak,
+    )  # fmt: skip
 
 
 def _verify_manifest(manifest: Manifest, parts: Sequence[SealedPart]) -> None:

@@ -244,7 +244,8 @@ class _LocalFile:
             self._descriptor = open_foreign(file.address, file)
             weakref.finalize(self, os.close, self._descriptor)
         try:
-            content = (self._mapped if self._maps and length else self._read)(position, length)
+            read = _map_at if self._maps and length else read_at
+            content = read(self._descriptor, position, length)
             status = os.fstat(self._descriptor)  # after the read, so that no change goes unnoticed
         except OSError as error:
             problem = f"can't read a foreign file: {error.strerror}"
@@ -253,21 +254,17 @@ class _LocalFile:
             raise changed_foreign(file, "it was written since")
         return content
 
-    def _read(self, position: int, length: int) -> bytes:
-        assert self._descriptor is not None
-        return read_at(self._descriptor, position, length)
 
-    def _mapped(self, position: int, length: int) -> bytes | memoryview:
-        assert self._descriptor is not None
-        extra = position % mmap.ALLOCATIONGRANULARITY
-        where = {"offset": position - extra, "access": mmap.ACCESS_READ}
-        try:
-            content = mmap.mmap(self._descriptor, extra + length, **where)
-        except ValueError:  # the file ends before
-            return b""
-        if hasattr(mmap, "MADV_WILLNEED"):
-            content.madvise(mmap.MADV_WILLNEED)
-        return memoryview(content)[extra:]
+def _map_at(descriptor: int, position: int, length: int) -> bytes | memoryview:
+    """Return this many bytes of a file from a position on, mapped; none if the file ends before."""
+    extra = position % mmap.ALLOCATIONGRANULARITY
+    try:
+        content = mmap.mmap(descriptor, extra + length, offset=position - extra, access=mmap.ACCESS_READ)
+    except ValueError:
+        return b""
+    if hasattr(mmap, "MADV_WILLNEED"):
+        content.madvise(mmap.MADV_WILLNEED)
+    return memoryview(content)[extra:]
 
 
 def read_far(file: ForeignFile, bucket: Bucket, name: str, position: int, length: int) -> bytes | memoryview:

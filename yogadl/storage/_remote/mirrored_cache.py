@@ -279,24 +279,24 @@ class MirroredCache:
         """
         from yogadl.storage._catalogue.verify import foreign_blocks  # reading does not need it
 
-        numbers = {file: number for number, file in enumerate(self.table.foreign, len(self.table))}
-        copies: dict[ForeignFile, Download] = {}
+        numbers = enumerate(self.table.foreign, len(self.table))
+        here = {file: self._part(number) for number, file in numbers if self.is_here(number)}
+        compared: set[ForeignFile] = set()
         damaged: dict[ForeignFile, Download] = {}
         root = BucketRoot(self._bucket)
-        for part in range(len(self.table)) if numbers else ():
+        for part in range(len(self.table)) if here else ():
             blocks = foreign_blocks(read_index(root, self._manifest.key, self.table, part))
             for file, own in itertools.groupby(blocks, lambda block: block.file):
-                copy = self._part(numbers[file])
-                if file not in damaged and self.is_here(numbers[file]):
-                    copies[file] = copy
-                    if not _are_sound(copy.path, own):
-                        damaged[file] = copy
+                if file in here and file not in damaged:
+                    compared.add(file)
+                    if not _are_sound(here[file].path, own):
+                        damaged[file] = here[file]
         for copy in damaged.values():
             _warn_of_damage(copy.path)
             self.folder.remove(copy.name)
         fetch(self._bucket, list(damaged.values()))
         self.mended += [copy.name for copy in damaged.values()]
-        return len(copies)
+        return len(compared)
 
     def _register_reader(self) -> Callable[[], object]:
         """Register as a reader; return the function that ends the registration."""

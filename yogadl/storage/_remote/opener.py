@@ -170,10 +170,8 @@ class MirrorOpener:
         # Only versions of foreign files need these.
         from yogadl.storage._files.foreign_stores import ForeignStores
 
-        at_root = getattr(self._bucket, "at_root", None)  # a folder has none
-        whole: Bucket | None = (
-            None if at_root is None else at_root()
-        )  # not pickled, which keeps references small
+        # The own bucket is not pickled, which keeps references small. A folder has no root.
+        whole: Bucket | None = getattr(self._bucket, "at_root", lambda: None)()
         return ForeignStores(False, self._buckets if whole is None else (*self._buckets, (whole.url, whole)))
 
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:

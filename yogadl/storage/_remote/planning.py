@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from yogadl._core.protocols import Int64s, Prices
-from yogadl._format.rows import KEPT_ROW_BYTES, Parts
+from yogadl._format.rows import KEPT_ROW_BYTES, Kept, Parts
 from yogadl._format.table import PartTable, running_sums
 from yogadl.errors import CacheFormatError
 from yogadl.storage._remote.download import ranges_of
@@ -215,7 +215,7 @@ class _RangeCounter:
 
     def __init__(self, table: PartTable) -> None:
         self.rows = self.pages = np.zeros(2, np.int64)
-        self.gap_bytes: int | None = gap_of(table)
+        self.gap_bytes: int | None = None
         self._table = table
         self._pages = Pages(table.file_bytes())
         self._kept: set[int] = set()
@@ -234,11 +234,11 @@ class _RangeCounter:
         self._kept.update(new)
         self.pages = self.pages + _cost(self._pages.spans(new), self.gap_bytes)
 
-    def all_pages(self, fields: set[int], kept: tuple[frozenset[int], frozenset[int]]) -> int:
+    def all_pages(self, fields: set[int], kept: Kept) -> int:
         """Return the number of pages of these fields that are kept, those of rows and those of heaps."""
         pages: set[tuple[int, int]] = set()
         records = np.diff(self._table.first_record)
-        for number in fields & (kept[0] | kept[1]):
+        for number in fields & (kept.rows | kept.heaps):
             field = self._table.fields[number]
             rows = field.rows_first_block, field.rows_position, field.rows_length(records)
             heaps = field.heap_first_block, field.heap_position, field.heap_length
@@ -289,7 +289,7 @@ class _BlockCounter:
         """The number of blocks that are kept."""
         return len(self._kept) + len(self._held) * self._has_room
 
-    def all_pages(self, fields: set[int], kept: tuple[frozenset[int], frozenset[int]]) -> int:
+    def all_pages(self, fields: set[int], kept: Kept) -> int:
         """Return the number of blocks of these fields that would be kept."""
         blocks = np.diff(self._sums.first).reshape(-1, 2)
         return int(
@@ -364,19 +364,19 @@ class Planner:
             blocks += field.rows_first_block[parts]
             for size in np.unique(row_bytes[row_bytes > 0]).tolist():  # parts may store a field in two ways
                 chosen = np.flatnonzero(row_bytes == size)
-                keeps_pages = number in self._parts.kept[0] and size <= KEPT_ROW_BYTES
+                keeps_pages = number in self._parts.kept.rows and size <= KEPT_ROW_BYTES
                 positions = field.rows_position[blocks[chosen]] + within[chosen] * size
                 lengths = np.full(len(chosen), size)
                 self._announce(parts[chosen], positions, lengths, keeps_pages=keeps_pages)
             varying = np.flatnonzero(field.varying[parts])
             if len(varying):
                 values = self._values(number, parts[varying], indices[varying])
-                if self._parts.has_foreign and number not in self._parts.kept[1]:
+                if self._parts.has_foreign and number not in self._parts.kept.heaps:
                     files, positions, lengths = values
                     foreign.append((files, positions + before[varying], lengths))
                     before[varying] += lengths
                 else:
-                    self._announce(*values, keeps_pages=number in self._parts.kept[1])
+                    self._announce(*values, keeps_pages=number in self._parts.kept.heaps)
         if foreign:
             if not is_block:  # what lies between the fields of a record is counted behind the last of them
                 self._counter.gap_bytes = gap_of(self._table) * len(foreign)
