@@ -1,6 +1,8 @@
-"""What can't be listed may name anything: prune leaves that dataset alone, says so, and prunes the others."""
+"""A folder that can't be listed is an error that names it: for prune, and for all that look for files."""
 
+import errno
 import os
+import re
 import resource
 import stat
 import tempfile
@@ -75,6 +77,81 @@ def test_prune_removes_nothing_of_a_dataset_of_which_a_folder_may_not_be_listed(
     storage.verify("others", "2")
     with pytest.raises(DatasetNotFoundError):
         storage.undelete("mine", "2")
+
+
+def read_as_nobody(root: Path) -> dict[str, str]:
+    """Look for files as nobody, before and after a folder among them belongs to root; return the errors."""
+    files = root / "files"
+    for name in ("a/1", "b/2", "c/deep/3"):
+        (files / name).parent.mkdir(parents=True, exist_ok=True)
+        (files / f"{name}.jsonl").write_bytes(f"record {name}\n".encode() * 9)
+    patterns = ("*/*.jsonl", "**/*.jsonl", "*/deep/3.jsonl", "c/*/3.jsonl", "**", "")
+    with tempfile.TemporaryDirectory() as other:  # imports everything that is imported late
+        opened(Path(other), "folder").adopt(f"{files}/**", "adopted", "1", format="jsonl")
+        opened(Path(other), "folder").refresh("adopted", "1", "2")
+        yogadl.image_folder(files, extensions=[".jsonl"])
+    os.setgroups([])
+    os.seteuid(NOBODY)
+    storage = opened(root / "caches", "folder")
+    for number, pattern in enumerate(patterns):
+        storage.adopt(f"{files}/{pattern}", "adopted", f"{number}", format="jsonl")
+    assert len(yogadl.image_folder(files, extensions=[".jsonl"])) == 3
+    os.seteuid(0)
+    (files / "c").chmod(stat.S_IRWXU)
+    os.seteuid(NOBODY)
+    said = {}
+    for number, pattern in enumerate(patterns):
+        with pytest.raises(StorageError) as caught:
+            storage.adopt(f"{files}/{pattern}", "adopted", "anew", format="jsonl")
+        said[f"adopt {pattern}"] = str(caught.value)
+        with pytest.raises(StorageError) as caught:
+            storage.refresh("adopted", f"{number}", "anew")
+        said[f"refresh {pattern}"] = str(caught.value)
+    with pytest.raises(StorageError) as caught:
+        yogadl.image_folder(files, extensions=[".jsonl"])
+    said["image_folder"] = str(caught.value)
+    with pytest.raises(DatasetNotFoundError):
+        storage.fetch("adopted", "anew")
+    return said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+def test_files_of_a_folder_that_may_not_be_listed_are_never_left_out(seen_by_all: Path) -> None:
+    (seen_by_all / "caches").mkdir()
+    os.chown(seen_by_all / "caches", NOBODY, NOBODY)
+    said: dict[str, str] = in_child(read_as_nobody, seen_by_all)
+    assert len(said) == 13
+    for way, text in said.items():
+        assert re.search("can't (look for files|read a foreign file): Permission denied", text), way
+        assert f"{seen_by_all}/files/c" in text, way
+
+
+@pytest.mark.parametrize("pattern", ["*/*.jsonl", "**/*.jsonl", "", "image_folder"])
+def test_whichever_list_fails_no_file_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / "files" / name).mkdir(parents=True)
+        (tmp_path / "files" / name / "1.jsonl").write_bytes(name.encode() * 99)
+    storage = opened(tmp_path / "caches", "folder")
+    scandir, fails = os.scandir, [""]
+
+    def failing(path: Any = ".") -> Any:
+        if os.fspath(path) == fails[0]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return scandir(path)
+
+    def look() -> None:
+        if pattern == "image_folder":
+            yogadl.image_folder(tmp_path / "files", extensions=[".jsonl"])
+        else:
+            storage.adopt(f"{tmp_path}/files/{pattern}", "data", "1", format="jsonl")
+
+    monkeypatch.setattr(os, "scandir", failing)
+    for name in ("files/b", "files/c", "files"):
+        fails[0] = str(tmp_path / name)
+        with pytest.raises(StorageError, match=rf"Input/output error.*{name}"):
+            look()
 
 
 def prune_with_no_more_files(root: Path, kind: str) -> None:

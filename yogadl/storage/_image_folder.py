@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from yogadl._core.printable import without_secrets
 from yogadl._sources.sources import ItemsSource, Source
 from yogadl.errors import ConfigurationError
+from yogadl.storage._files.listing import entries_below, is_folder, look_at, refuse_impossible
 from yogadl.storage._objects.bucket import Bucket, read
 from yogadl.storage._remote.opener import open_bucket
 
@@ -36,9 +37,10 @@ class ImageFolder:
     ``file``, its path below the folder. The records are sorted by class and then by path, the same on each
     machine. A version that is built of them has the names of the classes in its metadata.
 
-    The names are those of the folders in the folder, sorted. Links are followed. Names that begin with a dot,
-    files beside the class folders and files with other extensions don't count. It has a length and random
-    access, so builds can use workers, continue after a kill, and leave out files that can't be read.
+    The names are those of the folders in the folder, sorted. Links are followed; a folder that they lead to
+    twice is an error, and so is one that can't be listed. Names that begin with a dot, files beside the
+    class folders and files with other extensions don't count. It has a length and random access, so builds
+    can use workers, continue after a kill, and leave out files that can't be read.
 
     ::
 
@@ -53,7 +55,9 @@ class ImageFolder:
         options: Options of the bucket, as for `open_storage`.
 
     Raises:
-        ConfigurationError: if there is no such folder, a class has no file, or a name is not in `classes`.
+        ConfigurationError: if there is no such folder, a class has no file, a name is not in `classes`, or
+            links lead to the same folder twice.
+        StorageError: if a folder can't be listed.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class ImageFolder:
         **options: Any,
     ) -> None:
         text = os.fspath(location)
+        refuse_impossible(text)
         self._bucket: Bucket | None = open_bucket(text, **options) if "://" in text else None
         if self._bucket is None and options:
             raise ConfigurationError(f"{', '.join(options)}: no option of a folder")
@@ -73,7 +78,7 @@ class ImageFolder:
         endings = _checked_extensions(extensions)
         folders: set[str] = set()
         by_class: dict[str, list[_File]] = {}
-        for file in _files_below(Path(text)) if self._bucket is None else _objects_in(self._bucket):
+        for file in _files_below(text) if self._bucket is None else _objects_in(self._bucket):
             name, separator, rest = file.path.partition("/")
             if not separator or any(part.startswith(".") for part in file.path.split("/")):
                 continue
@@ -193,35 +198,26 @@ def _check_name(path: str) -> None:
         raise ConfigurationError(f"the name of {path!r} is no UTF-8: rename the file") from None
 
 
-def _files_below(root: Path) -> Iterator[_File]:
-    """Yield all files below a folder, of those that are regular or links to such.
+def _files_below(root: str) -> Iterator[_File]:
+    """Yield the classes, and all files below a folder, of those that are regular or links to such.
 
     Raises:
-        ConfigurationError: if there is no such folder.
+        ConfigurationError: if there is no such folder, or a link in it leads to a folder that is met before.
+        StorageError: if a folder can't be listed.
     """
-    if not root.is_dir():
-        raise ConfigurationError(f"there is no folder {str(root)!r}")
-    above: dict[str, tuple[str, ...]] = {}  # the real paths of each folder and those it lies in
-    for folder, names, files in os.walk(root, followlinks=True):
-        ancestors = above.pop(folder, (os.path.realpath(root),))
-        for name in list(names):
-            real = os.path.realpath(os.path.join(folder, name))
-            if name.startswith(".") or real in ancestors:  # a link to a folder above would lead here again
-                names.remove(name)
-            else:
-                if len(ancestors) == 1:
-                    yield _File(f"{name}/", 0, "")  # a class, perhaps without files
-                above[os.path.join(folder, name)] = (*ancestors, real)
-        for name in files:
-            path = os.path.join(folder, name)
-            try:
-                status = os.stat(path)
-            except FileNotFoundError:  # a link to nothing, which an error reports when it is read
-                yield _File(os.path.relpath(path, root), 0, "")
-                continue
-            if not stat.S_ISREG(status.st_mode):  # a pipe, which would be waited for
-                continue
-            yield _File(os.path.relpath(path, root), status.st_size, str(status.st_mtime_ns))
+    if not is_folder(root):
+        raise ConfigurationError(f"there is no folder {root!r}")
+    for entry in entries_below(root):
+        path = os.path.relpath(entry.path, root)
+        if entry.is_folder and "/" not in path:
+            yield _File(f"{path}/", 0, "")  # a class, perhaps without files
+        if entry.is_folder or entry.is_hidden:
+            continue
+        status = look_at(entry.path)
+        if status is None:  # a link to nothing, which an error reports when it is read
+            yield _File(path, 0, "")
+        elif stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+            yield _File(path, status.st_size, str(status.st_mtime_ns))
 
 
 def _objects_in(bucket: Bucket) -> Iterator[_File]:

@@ -28,6 +28,7 @@ from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
 from yogadl.storage._catalogue.parts import open_table
 from yogadl.storage._files.foreign_stores import ForeignStores
+from yogadl.storage._files.listing import refuse_impossible
 
 # The class of each format, and the options that it takes.
 FORMATS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
@@ -224,7 +225,7 @@ def checked_paths(paths: Any) -> list[str]:
     """Return paths as texts; those of local files absolute.
 
     Raises:
-        ConfigurationError: if they are none.
+        ConfigurationError: if they are none, or no file can have one.
     """
     one = isinstance(paths, str | os.PathLike)
     if not one and (isinstance(paths, bytes) or not isinstance(paths, Iterable)):
@@ -233,6 +234,8 @@ def checked_paths(paths: Any) -> list[str]:
     found = [os.fspath(path) for path in given if isinstance(path, str | os.PathLike)]
     if not found or len(found) < len(given) or not all(isinstance(path, str) and path for path in found):
         raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
+    for path in found:
+        refuse_impossible(path)
     return [path if "://" in path else _absolute(path) for path in found]
 
 

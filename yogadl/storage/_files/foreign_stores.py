@@ -1,11 +1,11 @@
 """Find, list and read foreign files: local files, and objects of the buckets that a storage permits."""
 
-import glob
 import itertools
 import math
 import mmap
 import os
 import re
+import stat
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,6 +19,7 @@ from yogadl._format.foreign import ForeignFile
 from yogadl._format.part_file import changed_foreign, open_foreign, read_at
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._files.folder import network_file_system
+from yogadl.storage._files.listing import EVERYTHING, Pattern, entries_below, is_folder, is_wild
 from yogadl.storage._objects.bucket import Bucket, ReplacedError
 
 # The bytes that are fetched at once, of files that are read whole and of others: from a disk, from a bucket.
@@ -28,7 +29,6 @@ _FAR_WINDOW_BYTES: Final = 4 * 2**20
 _LOCAL_HEADER_BYTES: Final = 16 * 2**10
 _FAR_HEADER_BYTES: Final = 2**20
 _UNREAD_BATCH_BYTES: Final = 2**30
-_WILD: Final = re.compile(r"[*?\[]")
 _BRACES: Final = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
 _MOST_EXPANDED: Final = 10**6
 
@@ -122,20 +122,25 @@ class ForeignStores:
         if now != file:
             raise changed_foreign(file, "it is missing" if now is None else "it was changed since")
 
-    def listed(self, pattern: str, matches: Callable[[str], bool]) -> list[ForeignFile]:
+    def listed(
+        self, pattern: str, matches: Callable[[str], bool], left_out: list[str] | None = None
+    ) -> list[ForeignFile]:
         """Return the files that a path, a folder or a pattern names, in the order of their addresses.
 
         Args:
-            pattern: A path or URL; a folder stands for its files of the format; ``*``, ``?`` and ``[...]``
-                match in one segment, ``**`` any number of them, and ``{000..099}`` counts.
+            pattern: A path or URL; a folder stands for its files of the format that are not hidden; ``*``,
+                ``?`` and ``[...]`` match in one segment, ``**`` any number of them, ``{000..099}`` counts.
             matches: Whether a file of this name is of the format.
+            left_out: To which the addresses are added of what in a folder is hidden, or not of the format.
 
         Raises:
             ConfigurationError: if there is no such file.
+            StorageError: if a folder can't be listed.
         """
         found: list[ForeignFile] = []
+        unused: list[str] = []
         for one in _expanded(pattern):
-            some = list(self._listed(one, matches))
+            some = list(self._listed(one, matches, unused if left_out is None else left_out))
             if not some:
                 raise ConfigurationError(f"there is no file {without_secrets(one)}: check the path")
             for file in some:
@@ -147,27 +152,32 @@ class ForeignStores:
             found += some
         return found
 
-    def _listed(self, pattern: str, matches: Callable[[str], bool]) -> Iterator[ForeignFile]:
-        is_wild = _WILD.search(pattern) is not None
-        is_folder = pattern.endswith("/") or any(pattern == prefix for prefix, _ in self.buckets)
-        is_name = not is_wild or "[" in pattern  # a name may have brackets
-        if is_name and not is_folder and (whole := self._whole(pattern)) is not None:
+    def _listed(
+        self, pattern: str, matches: Callable[[str], bool], left_out: list[str]
+    ) -> Iterator[ForeignFile]:
+        is_local = "://" not in pattern
+        has_wild = is_wild(pattern)
+        names_folder = pattern.endswith("/") or any(pattern == prefix for prefix, _ in self.buckets)
+        # A name may have such characters. In a bucket, each question costs a request.
+        is_name = not has_wild or "[" in pattern or is_local
+        if is_name and not names_folder and (whole := self._whole(pattern)) is not None:
             yield whole
             return
-        if "://" not in pattern:
-            yield from _listed_locally(pattern, matches, is_wild=is_wild)
+        if is_local:
+            yield from _listed_locally(pattern, matches, left_out)
             return
-        start = _WILD.split(pattern, maxsplit=1)[0]
-        above = start.rpartition("/")[0] if is_wild else pattern.rstrip("/")
+        above, segments = _split(pattern, lambda path: False)
         place = self.place(f"{above}/")
         assert place is not None
         bucket, below = place[0], place[1].rstrip("/")
         prefix = above[: len(above) - len(below)] if below else f"{above}/"
-        expected = _regex(pattern) if is_wild else None
+        expected = Pattern(segments) if segments else EVERYTHING
         differs: bool | None = None
         for found in bucket.list(f"{below}/" if below else ""):
             address = f"{prefix}{found.name}"
-            if expected.fullmatch(address) is None if expected else not matches(address):
+            if not expected.matches(address[len(above) + 1 :]) or not (segments or matches(address)):
+                if not segments:
+                    left_out.append(address)
                 continue
             if differs is None:  # some stores list other tags than they send
                 first = bucket.head(found.name)
@@ -182,14 +192,34 @@ class ForeignStores:
         return self.look_up(address if "://" in address else os.path.realpath(os.path.expanduser(address)))
 
 
-def _listed_locally(pattern: str, matches: Callable[[str], bool], *, is_wild: bool) -> Iterator[ForeignFile]:
-    expanded = os.path.abspath(os.path.expanduser(pattern))
-    if is_wild:
-        paths = glob.glob(expanded, recursive=True)
-    else:
-        folders = os.walk(expanded, onerror=_refuse_unreadable)
-        paths = [os.path.join(folder, name) for folder, _, names in folders for name in names]
-        paths = [path for path in paths if matches(path)]
+def _split(pattern: str, is_there: Callable[[str], bool]) -> tuple[str, list[str]]:
+    """Return the folder in which a pattern begins to match, and its segments from there on; none of a folder.
+
+    Args:
+        pattern: The pattern.
+        is_there: Whether there is a folder of that name, whatever its characters.
+    """
+    segments = pattern.rstrip("/").split("/")
+    for number, segment in enumerate(segments):
+        if is_wild(segment) and not is_there("/".join(segments[: number + 1])):
+            return "/".join(segments[:number]), segments[number:]
+    return "/".join(segments), []
+
+
+def _listed_locally(
+    pattern: str, matches: Callable[[str], bool], left_out: list[str]
+) -> Iterator[ForeignFile]:
+    folder, segments = _split(os.path.abspath(os.path.expanduser(pattern)), is_folder)
+    if not is_folder(folder or "/"):
+        return
+    paths = []
+    for entry in entries_below(folder or "/", Pattern(segments) if segments else EVERYTHING):
+        if entry.is_folder:
+            continue
+        if not entry.is_hidden and (segments or matches(entry.path)):
+            paths.append(entry.path)
+        elif not segments:
+            left_out.append(entry.path)
     for path in sorted(paths):
         found = _local_file(os.path.realpath(path))
         if found is not None:
@@ -200,13 +230,6 @@ def _listed_locally(pattern: str, matches: Callable[[str], bool], *, is_wild: bo
             )
 
 
-def _refuse_unreadable(error: OSError) -> None:
-    """Raise an error for a folder that can't be listed, whose files would be left out otherwise."""
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        problem = f"can't look for foreign files: {error.strerror}"
-        raise StorageError(error.errno, problem, error.filename) from error
-
-
 def _local_file(path: str) -> ForeignFile | None:
     try:
         status = os.stat(path)
@@ -214,7 +237,7 @@ def _local_file(path: str) -> ForeignFile | None:
         return None
     except OSError as error:
         raise StorageError(error.errno, f"can't read a foreign file: {error.strerror}", path) from error
-    if not os.path.isfile(path):
+    if not stat.S_ISREG(status.st_mode):
         return None
     return ForeignFile(path, status.st_size, str(status.st_mtime_ns))
 
@@ -299,19 +322,3 @@ def _expanded(pattern: str) -> Iterator[str]:
             text += f"{pattern[end : match.start()]}{number:0{len(match[1])}d}"
             end = match.end()
         yield text + pattern[end:]
-
-
-def _regex(pattern: str) -> "re.Pattern[str]":
-    """Return the expression of a pattern in which ``*`` and ``?`` do not match a slash."""
-    text = re.sub(r"\[[!^]?\]?[^]/]*\]|(?<=/)\*\*(?:/|$)|[*?]|[^*?[]+|\[", _part_of_regex, pattern)
-    return re.compile(text, re.DOTALL)
-
-
-def _part_of_regex(match: "re.Match[str]") -> str:
-    text = match[0]
-    if text in ("**/", "**", "*", "?"):
-        return {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}[text]
-    if text.startswith("[") and len(text) > 1:
-        inner = text[1:-1].replace("\\", "\\\\")
-        return f"(?!/)[{'^' + inner[1:] if inner[0] in '!^' else inner}]"
-    return re.escape(text)
