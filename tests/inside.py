@@ -30,6 +30,7 @@ yogadl._foreign.webdataset WebDataset split_name
 yogadl._format.foreign ForeignFile ForeignFiles
 yogadl.storage._files.foreign_stores ForeignStores
 yogadl.storage._builds.adopted source_of
+yogadl.storage._builds.adopted_files format_of_name
 yogadl.storage._builds.building begin_build
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declaration_text declare

@@ -476,7 +476,7 @@ def test_a_file_that_changes_after_it_was_listed_is_not_adopted(tmp_path, storag
         storage.adopt(f"{tmp_path}/in/a.jsonl", "d", "0", format="jsonl")
         storage.adopt(f"{tmp_path}/in/[bc].jsonl", "d", "1", format="jsonl", base_version="0")
         write_lines(tmp_path / "in", b=[4])
-    listed = adopted._listed
+    listed = adopted.listed_files
 
     def spoiled(*args):
         found = listed(*args)
@@ -484,7 +484,7 @@ def test_a_file_that_changes_after_it_was_listed_is_not_adopted(tmp_path, storag
             spoil(tmp_path / "in/b.jsonl")
         return found
 
-    monkeypatch.setattr(adopted, "_listed", spoiled)
+    monkeypatch.setattr(adopted, "listed_files", spoiled)
     calls = {
         "refresh": lambda: storage.refresh("d", "1", "2"),
         "adopt": lambda: storage.adopt(f"{tmp_path}/in", "d", "2", format="jsonl"),

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from yogadl._core.columns import MAX_LEAF_BYTES
-from yogadl._core.frozen import frozen
+from yogadl._core.frozen import frozen, parse_json
 from yogadl._core.leaf import BYTES, STR
 from yogadl._core.protocols import Column, Int64s
 from yogadl._core.spec import MAX_FIELDS, DictNode, Spec
@@ -64,6 +64,8 @@ class Arrow(Format):
     missing: str = "error"
     known: Spec | None = None
     suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
+    index_name: ClassVar[str] = "state.json"  # of save_to_disk of Hugging Face datasets
+    beside: ClassVar[tuple[str, ...]] = ("state.json", "dataset_info.json", "dataset_dict.json")
 
     def __post_init__(self) -> None:
         check_fields(self.fields)
@@ -74,6 +76,31 @@ class Arrow(Format):
         """A dict of the columns."""
         assert self.known is not None, "of_first_file comes first"
         return self.known
+
+    def listed_in(self, content: bytes) -> list[tuple[str, int | None]] | None:
+        """Return the data files of a `state.json`, whose order is that of the rows.
+
+        Raises:
+            UnsupportedDataError: if it names what is no file in its folder.
+        """
+        try:
+            document = parse_json(content)
+        except ValueError:
+            return None
+        if not isinstance(document, dict) or "_data_files" not in document:
+            return None
+        listed = document["_data_files"]
+        names: list[tuple[str, int | None]] = []
+        for each in listed if isinstance(listed, list) else [None]:
+            name = each.get("filename") if isinstance(each, dict) else each
+            if not isinstance(name, str) or not name.isprintable() or "/" in name or name in ("", ".", ".."):
+                raise UnsupportedDataError(f"{self.index_name}: {name!r:.200} is no file in its folder")
+            names.append((name, None))
+        return names
+
+    def is_cache(self, name: str) -> bool:
+        """Return whether a file is a result of `map` or `filter`, which are kept beside the data."""
+        return name.startswith("cache-")
 
     def of_first_file(self, reader: FileReader) -> "Arrow":
         """Return the format with the columns of the first file.

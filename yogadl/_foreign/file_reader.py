@@ -130,11 +130,15 @@ class Format(Protocol):
     Attributes:
         suffixes: The ends of the names of its files, by which they are found in a folder.
         reads_all: Whether records are found only by reading all bytes, so that large windows are faster.
+        index_name: The name of the list of files that a writer of this format leaves in a folder, if any.
+        beside: The ends of the names of other files that belong to those of the format.
         spec: The structure of a record; only after `of_first_file`.
     """
 
     suffixes: ClassVar[tuple[str, ...]]
     reads_all: ClassVar[bool] = False
+    index_name: ClassVar[str | None] = None
+    beside: ClassVar[tuple[str, ...]] = ()
 
     @property
     def spec(self) -> Spec: ...
@@ -142,6 +146,21 @@ class Format(Protocol):
     def matches(self, name: str) -> bool:
         """Return whether a file of this name is one of the format's, when a folder is searched for them."""
         return name.endswith(self.suffixes)
+
+    def listed_in(self, content: bytes) -> list[tuple[str, int | None]] | None:
+        """Return the names of the files that an `index_name` lists, with their sizes if it says these.
+
+        Returns:
+            The names relative to its folder; ``None`` if it is another file of that name.
+
+        Raises:
+            UnsupportedDataError: if it is damaged, or its files can't be read.
+        """
+        return None
+
+    def is_cache(self, name: str) -> bool:
+        """Return whether a file beside the index is one that its writer computed of the others."""
+        return False
 
     def of_first_file(self, reader: FileReader) -> "Format":
         """Return the format with the fields of all files, which the first one decides if the user did not."""

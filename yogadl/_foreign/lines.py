@@ -25,7 +25,7 @@ class Lines(Format):
     Empty lines are left out. The last line may lack its end.
     """
 
-    suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson", ".txt")
+    suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson")
     reads_all: ClassVar[bool] = True
 
     @property

@@ -65,6 +65,7 @@ class MDS(Format):
     known: Spec | None = None
     suffixes: ClassVar[tuple[str, ...]] = (".mds",)
     index_name: ClassVar[str] = "index.json"
+    beside: ClassVar[tuple[str, ...]] = ("index.json",)
 
     def __post_init__(self) -> None:
         check_fields(self.fields)
@@ -75,10 +76,9 @@ class MDS(Format):
         assert self.known is not None, "of_first_file comes first"
         return self.known
 
-    @staticmethod
-    def shards_of(content: bytes) -> list[tuple[str, int]]:
-        """Return the shards that an `index.json` names: see the function of this name."""
-        return shards_of(content)
+    def listed_in(self, content: bytes) -> list[tuple[str, int | None]]:
+        """Return the shards that an `index.json` names: see `shards_of`."""
+        return [*shards_of(content)]
 
     def of_first_file(self, reader: FileReader) -> "MDS":
         """Return the format with the columns of the first file.

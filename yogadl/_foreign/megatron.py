@@ -35,6 +35,7 @@ class Megatron(Format):
 
     dtype: str | None = None
     suffixes: ClassVar[tuple[str, ...]] = (".bin",)
+    beside: ClassVar[tuple[str, ...]] = (".idx",)
 
     @property
     def spec(self) -> Spec:

@@ -4,7 +4,6 @@ import argparse
 import re
 import time
 import warnings
-from pathlib import Path
 from typing import Any, Final
 
 from yogadl._core.key import DatasetKey, new_key
@@ -26,15 +25,12 @@ from yogadl.cli._build import (
 )
 from yogadl.cli._list import adopted_of, fingerprint_line, info_to_json
 from yogadl.cli._output import contents, duration, say, say_json
-from yogadl.errors import ConfigurationError, YogaError
+from yogadl.errors import YogaError
 from yogadl.storage import CacheStorage
-from yogadl.storage._builds.adopted import FORMATS, entry_of, format_named, source_of
+from yogadl.storage._builds.adopted import entry_of, source_of
+from yogadl.storage._builds.adopted_files import FORMATS, checked_paths, format_named, format_of
 
-_MEGATRON: Final = "megatron"
 _MISSING: Final = ("error", "empty")
-# Patterns of shards: `train.tfrecord-{00000..00063}-of-00064`, `train.tfrecord-*`.
-_BRACES: Final = re.compile(r"\{(\d+)\.\.\d+\}")
-_WILD_SHARD: Final = re.compile(r"-[^/.]*\*[^/.]*$")
 _DTYPE: Final = re.compile(r"([a-z0-9_]+)(?:\[([0-9, ]*)\])?")
 # What `build` has options for, and a version of foreign files has not.
 _NOT_OF_ADOPT: Final = {"codec": None, "allow_pickle": False, "part_bytes": None, "on_error": "raise"}
@@ -113,7 +109,8 @@ def run_adopt(arguments: argparse.Namespace) -> int:
     features = _features_of(arguments)
     key = new_key(arguments.id, arguments.version)
     storage = open_or_make(arguments)
-    format = arguments.format or _guessed_format(storage, arguments)
+    stores = storage._backend.catalogue.opener.foreign
+    format = arguments.format or format_of(stores, checked_paths(arguments.paths))
     terms = {"fields": arguments.field, "features": features, "missing": arguments.missing}
     format_named(format, is_read=arguments.read, **terms)  # refuses an option of another format
     started = time.perf_counter()
@@ -206,44 +203,6 @@ def _features_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
     if len(dict(given)) != len(given):
         arguments.refuse("--feature names a feature twice")
     return dict(given)
-
-
-def _guessed_format(storage: CacheStorage, arguments: argparse.Namespace) -> str:
-    """Return the format that the names of all paths end like, or refuse to guess."""
-    found = {_format_of(path) for path in arguments.paths}
-    guessed = found.pop() if len(found) == 1 else None
-    if guessed is None or (guessed == _MEGATRON and not _have_indexes(storage, arguments.paths)):
-        arguments.refuse(f"the format can't be told from {_shown(arguments.paths)}: give --format, one of "
-                         f"{', '.join(FORMATS)}")  # fmt: skip
-    return str(guessed)
-
-
-def _format_of(path: str) -> str | None:
-    """Return the format whose suffix a path or pattern has. Text files are of too many kinds."""
-    if path.endswith(".txt"):
-        return None
-    counted_from = _BRACES.sub(r"\1", path)
-    names = (path, counted_from, _WILD_SHARD.sub("", counted_from))
-    return next(
-        (format for format in FORMATS if any(map(format_named(format, is_read=False).matches, names))), None
-    )
-
-
-def _have_indexes(storage: CacheStorage, paths: list[str]) -> bool:
-    """Return whether there is an .idx beside each .bin, as far as one path or pattern tells."""
-    stores = storage._backend.catalogue.opener.foreign
-    try:
-        for path in paths:
-            address = path if "://" in path else str(Path(path).expanduser().absolute())
-            stores.listed(f"{address.removesuffix('.bin')}.idx", lambda name: name.endswith(".idx"))
-    except ConfigurationError:
-        return False
-    return True
-
-
-def _shown(paths: list[str]) -> str:
-    first, more = paths[0], len(paths) - 1
-    return f"{first!r:.200} and {more} more" if more else f"{first!r:.200}"
 
 
 def add_refresh_arguments(parser: argparse.ArgumentParser) -> None:

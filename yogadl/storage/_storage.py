@@ -365,7 +365,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         dataset_id: str,
         dataset_version: str,
         *,
-        format: str,
+        format: str | None = None,
         read: bool = True,
         base_version: str | None = None,
         fields: Sequence[str] | None = None,
@@ -384,11 +384,12 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
         Args:
             paths: A file, a folder, a URL, a pattern such as ``s3://bucket/raw/*.tar`` or
-                ``shards-{000..099}.tar``, or a list of them: the records are in this order.
+                ``shards-{000..099}.tar``, or a list of them: the records are in this order. Of a folder, the
+                files with an ending of the format are taken that are not hidden.
             dataset_id: The dataset's id.
             dataset_version: The version to build.
             format: ``"webdataset"``, ``"tfrecord"``, ``"megatron"``, ``"mds"``, ``"npy"``, ``"jsonl"`` or
-                ``"arrow"``.
+                ``"arrow"``; if not given, the one that the names of the files end like.
             read: Whether all files are read through, for checksums and the fingerprint that a cache of the
                 same records has. If not, the files' own indexes and headers are trusted, and the fingerprint
                 is made of their sizes and tags.
@@ -408,8 +409,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         Raises:
             UnsupportedDataError: if a file is damaged, or can be read only from its front; the error names
                 file and place.
-            ConfigurationError: if there is no such file, or the base version has its records already, or this
-                storage may not read there: see the argument `foreign` of `open_storage`.
+            ConfigurationError: if there is no such file, or the base version has its records already, or the
+                names don't tell the format, or this storage may not read there: see the argument `foreign` of
+                `open_storage`.
+            StorageError: if a folder can't be listed.
         """
         from yogadl.storage._builds.adopted import adopt
         from yogadl.storage._builds.options import BuildOptions

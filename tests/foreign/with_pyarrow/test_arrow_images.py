@@ -1,6 +1,7 @@
 """Datasets of images that HF datasets saves are adopted as they lie, and read as HF reads them."""
 
 import io
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -95,3 +96,46 @@ def test_ten_thousand_records_are_those_that_datasets_reads(tmp_path):
         bytes_, path = (row["image"] or {"bytes": b"", "path": ""}).values()
         assert found == {"image": {"bytes": bytes_, "path": path or ""}, "label": row["label"]}
         assert bytes_ == (value or {"bytes": b""})["bytes"]
+
+
+def text(number):
+    return f"{number:06d} " * 9
+
+
+@pytest.mark.parametrize(
+    "where", ["hf", "hf/", "hf/state.json", "hf/*.arrow", "*/*.arrow", "**/*.arrow", "."]
+)
+def test_what_datasets_computed_beside_its_data_is_left_out(tmp_path, where, caplog):
+    dataset = datasets.Dataset.from_dict({"text": list(map(text, range(1_000)))})
+    dataset.save_to_disk(tmp_path / "in/hf", num_shards=11)
+    loaded = datasets.load_from_disk(tmp_path / "in/hf")
+    loaded.map(lambda row: {"text": row["text"].upper() + "!"})
+    loaded.filter(lambda row: "7" in row["text"])
+    assert len(list((tmp_path / "in/hf").glob("cache-*.arrow"))) == 2
+    storage = yogadl.open_storage(tmp_path / "caches")
+    place = tmp_path / "in" / where if where != "hf/" else f"{tmp_path}/in/hf/"
+    storage.adopt(place, "numbers", "1", format="arrow")
+    assert [row["text"] for row in storage.fetch("numbers", "1")] == list(map(text, range(1_000)))
+    assert "2 files are left out" in caplog.text
+    assert not storage.refresh("numbers", "1", "2")
+
+
+def test_the_order_of_the_files_is_that_of_the_list(tmp_path):
+    dataset = datasets.Dataset.from_dict({"number": range(99)})
+    dataset.save_to_disk(tmp_path / "hf", num_shards=2)
+    document = json.loads((tmp_path / "hf/state.json").read_text())
+    document["_data_files"].reverse()
+    (tmp_path / "hf/state.json").write_text(json.dumps(document))
+    storage = yogadl.open_storage(tmp_path / "caches")
+    storage.adopt(tmp_path / "hf", "numbers", "1")
+    expected = datasets.load_from_disk(tmp_path / "hf")["number"][:]
+    assert expected[0] == 50
+    assert [row["number"] for row in storage.fetch("numbers", "1")] == expected
+
+
+def test_a_cache_that_a_pattern_names_is_taken(tmp_path):
+    datasets.Dataset.from_dict({"number": range(99)}).save_to_disk(tmp_path / "hf")
+    datasets.load_from_disk(tmp_path / "hf").map(lambda row: {"number": -row["number"]})
+    storage = yogadl.open_storage(tmp_path / "caches")
+    storage.adopt(tmp_path / "hf/cache-*.arrow", "numbers", "1")
+    assert storage.fetch("numbers", "1")[98] == {"number": -98}

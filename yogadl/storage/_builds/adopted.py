@@ -1,10 +1,8 @@
 """Adopt foreign files: a source whose records stay where they lie, and versions of what has changed."""
 
 import hashlib
-import importlib
 import itertools
 import json
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -13,12 +11,12 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.leaf import Leaf
 from yogadl._core.spec import Spec
 from yogadl._foreign.file_reader import Columns, Format, columns_of, joined
-from yogadl._foreign.mds import shards_of
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.manifest import ADOPTED, Manifest
 from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
+from yogadl.storage._builds.adopted_files import checked_paths, format_named, format_of, listed_files
 from yogadl.storage._builds.build import PlannedBuild, content_of
 from yogadl.storage._builds.building import build_version
 from yogadl.storage._builds.growth import append, earlier_of, newest, receipts_of
@@ -28,18 +26,7 @@ from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
 from yogadl.storage._catalogue.parts import open_table
 from yogadl.storage._files.foreign_stores import ForeignStores
-from yogadl.storage._files.listing import refuse_impossible
 
-# The class of each format, and the options that it takes.
-FORMATS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
-    "arrow": ("arrow", "Arrow", ("fields", "missing")),
-    "jsonl": ("lines", "Lines", ()),
-    "mds": ("mds", "MDS", ("fields",)),
-    "megatron": ("megatron", "Megatron", ()),
-    "npy": ("npy", "Npy", ()),
-    "tfrecord": ("tfrecord", "TFRecord", ("features", "missing")),
-    "webdataset": ("webdataset", "WebDataset", ("fields", "missing")),
-}
 # Files are adopted in groups, each by one task: of about this many groups, and of groups of such sizes.
 _GROUPS: Final = 48
 _LEAST_GROUP_BYTES: Final = 64 * 2**20
@@ -158,32 +145,11 @@ class _GroupRecords:
         return self._columns
 
 
-def format_named(name: str, *, is_read: bool, **options: Any) -> Format:
-    """Return a format with the options that are given, those that are not None.
-
-    Raises:
-        ConfigurationError: if there is no such format, or it does not take an option.
-    """
-    if name not in FORMATS:
-        raise ConfigurationError(f"there is no format {name!r:.100}: give one of {', '.join(FORMATS)}")
-    module, kind, takes = FORMATS[name]
-    given = {option: value for option, value in options.items() if value is not None}
-    unknown = sorted(given.keys() - set(takes))
-    if unknown:
-        raise ConfigurationError(f"{', '.join(unknown)}: no option of the format {name!r}")
-    if isinstance(given.get("fields"), Iterable) and not isinstance(given["fields"], str):
-        given["fields"] = tuple(given["fields"])
-    if name == "tfrecord":
-        given["checks_data"] = is_read
-    made: Format = getattr(importlib.import_module(f"yogadl._foreign.{module}"), kind)(**given)
-    return made
-
-
 def adopt(
     backend: Backend,
     key: DatasetKey,
     paths: Any,
-    format: str,
+    format: str | None,
     options: BuildOptions,
     *,
     is_read: bool,
@@ -197,16 +163,17 @@ def adopt(
     append(backend, key, lambda: _added(backend, base, paths, format, is_read, **terms), base, options)
 
 
-def source_of(backend: Backend, paths: Any, format: str, is_read: bool, **terms: Any) -> AdoptedSource:
-    """Return the source of foreign files.
+def source_of(backend: Backend, paths: Any, format: str | None, is_read: bool, **terms: Any) -> AdoptedSource:
+    """Return the source of foreign files, whose names decide the format if it is not given.
 
     Raises:
         ConfigurationError: if there are none, or this storage may not read there.
     """
     stores: ForeignStores = backend.catalogue.opener.foreign
     patterns = checked_paths(paths)
+    format = format_of(stores, patterns) if format is None else format
     made = format_named(format, is_read=is_read, **terms)
-    files = _listed(stores, patterns, made)
+    files = listed_files(stores, patterns, made)
     return _source(stores, made, files, is_read, {ADOPTED: entry_of(patterns, format, is_read, **terms)})
 
 
@@ -219,62 +186,6 @@ def entry_of(paths: Any, format: str, is_read: bool, **terms: Any) -> dict[str, 
     said = {name: value for name, value in terms.items() if value is not None}
     options = json.loads(json.dumps(said, default=lambda leaf: leaf.to_json()))
     return {"paths": checked_paths(paths), "format": format, "read": is_read, "options": options}
-
-
-def checked_paths(paths: Any) -> list[str]:
-    """Return paths as texts; those of local files absolute.
-
-    Raises:
-        ConfigurationError: if they are none, or no file can have one.
-    """
-    one = isinstance(paths, str | os.PathLike)
-    if not one and (isinstance(paths, bytes) or not isinstance(paths, Iterable)):
-        raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
-    given = [paths] if one else list(paths)
-    found = [os.fspath(path) for path in given if isinstance(path, str | os.PathLike)]
-    if not found or len(found) < len(given) or not all(isinstance(path, str) and path for path in found):
-        raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
-    for path in found:
-        refuse_impossible(path)
-    return [path if "://" in path else _absolute(path) for path in found]
-
-
-def _absolute(path: str) -> str:
-    absolute = os.path.abspath(os.path.expanduser(path))
-    return f"{absolute}/" if path.endswith("/") else absolute
-
-
-def _listed(stores: ForeignStores, patterns: Sequence[str], format: Format) -> list[ForeignFile]:
-    """Return the files of all patterns, in order."""
-    found: dict[str, ForeignFile] = {}
-    for pattern in patterns:
-        for file in _of_index(stores, pattern, format) or stores.listed(pattern, format.matches):
-            if file.address in found:
-                raise ConfigurationError(f"{file.address} is named twice: give each file once")
-            found[file.address] = file
-    return list(found.values())
-
-
-def _of_index(stores: ForeignStores, pattern: str, format: Format) -> list[ForeignFile]:
-    """Return the files that the list in a folder names, if the format has such a list; else none."""
-    name: str | None = getattr(format, "index_name", None)
-    if name is None or "*" in pattern:
-        return []
-    index = pattern if pattern.endswith(f"/{name}") else f"{pattern.rstrip('/')}/{name}"
-    found = stores.look_up(index if "://" in index else os.path.realpath(index))
-    if found is None:
-        return []
-    content = bytes(stores.reader(found, is_read=True).read(0, found.size_bytes))
-    folder = found.address.rpartition("/")[0]
-    known = {file.address: file for file in stores.listed(f"{folder}/", format.matches)}
-    files = []
-    for shard, size_bytes in shards_of(content):
-        file = known.get(f"{folder}/{shard}")
-        if file is None or file.size_bytes != size_bytes:
-            state = "is missing" if file is None else f"has {file.size_bytes} bytes, not {size_bytes}"
-            raise UnsupportedDataError(f"{folder}/{shard}, which {name} names, {state}")
-        files.append(file)
-    return files
 
 
 def _source(
@@ -327,7 +238,7 @@ def _adopted_entry(manifest: Manifest) -> dict[str, Any]:
 
 
 def _added(
-    backend: Backend, base: DatasetKey, paths: Any, format: str, is_read: bool, **terms: Any
+    backend: Backend, base: DatasetKey, paths: Any, format: str | None, is_read: bool, **terms: Any
 ) -> AdoptedSource:
     """Return the source of files that are appended to a version."""
     source = source_of(backend, paths, format, is_read, **terms)
@@ -366,7 +277,7 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
     made = format_named(entry["format"], is_read=is_read, **_options_of(entry))
     receipts = receipts_of(backend, manifest)
     _require_foreign(receipts, manifest.key)
-    before, files = files_of(receipts), _listed(stores, checked_paths(entry["paths"]), made)
+    before, files = files_of(receipts), listed_files(stores, checked_paths(entry["paths"]), made)
     if files == before:
         return False
     made = made.of_first_file(stores.reader(files[0], is_read=is_read))

@@ -138,11 +138,18 @@ class ForeignStores:
             StorageError: if a folder can't be listed.
         """
         found: list[ForeignFile] = []
-        unused: list[str] = []
         for one in _expanded(pattern):
-            some = list(self._listed(one, matches, unused if left_out is None else left_out))
+            others: list[str] = []
+            some = list(self._listed(one, matches, others))
+            if not some and others:
+                raise ConfigurationError(
+                    f"there is no file of the format in {without_secrets(one)}, only {len(others)} that are "
+                    f"hidden or end otherwise, such as {min(others)!r:.200}: name those by a pattern"
+                )
             if not some:
                 raise ConfigurationError(f"there is no file {without_secrets(one)}: check the path")
+            if left_out is not None:
+                left_out += others
             for file in some:
                 if not file.is_sound:
                     raise ConfigurationError(
@@ -190,6 +197,13 @@ class ForeignStores:
     def _whole(self, address: str) -> ForeignFile | None:
         """Return the file of that name, if it is one."""
         return self.look_up(address if "://" in address else os.path.realpath(os.path.expanduser(address)))
+
+
+def wild_segments(pattern: str) -> list[str]:
+    """Return the segments of a pattern from the first one on that matches several names; none of a path."""
+    if "://" in pattern:
+        return _split(pattern, lambda path: False)[1]
+    return _split(pattern, os.path.lexists)[1]
 
 
 def _split(pattern: str, is_there: Callable[[str], bool]) -> tuple[str, list[str]]:
