@@ -1,5 +1,6 @@
 """A version of changed files has their records as they are now, and reads only what it must."""
 
+import json
 import os
 import random
 
@@ -15,6 +16,7 @@ from yogadl.errors import (
     CursorError,
     DatasetNotFoundError,
     UnsupportedDataError,
+    YogaError,
 )
 from yogadl.storage import copy
 
@@ -314,6 +316,115 @@ def test_files_of_any_size_without_records(tmp_path, storage, size_bytes, monkey
     assert every(storage.fetch("d", "2")) == lines(0, 1)
 
 
+@pytest.mark.parametrize("new", ["1", "2"])
+def test_a_version_that_exists_is_replaced_only_if_told_to(tmp_path, storage, new):
+    write_lines(tmp_path / "in", a=[0])
+    storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
+    storage.submit([b"x"], "d", "2")
+    assert not storage.refresh("d", "1", new)  # there is nothing to build
+    write_lines(tmp_path / "in", b=[1])
+    before = every(storage.fetch("d", new))
+    with pytest.raises(ConfigurationError, match=f"'d' version '{new}' exists.*replace=True"):
+        storage.refresh("d", "1", new)
+    assert every(storage.fetch("d", new)) == before
+    assert storage.refresh("d", "1", new, replace=True)
+    assert every(storage.fetch("d", new)) == lines(0, 1)
+
+
+def test_a_version_that_appears_meanwhile_is_not_replaced(tmp_path, storage, monkeypatch):
+    from inside import adopted
+
+    write_lines(tmp_path / "in", a=[0])
+    storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
+    write_lines(tmp_path / "in", b=[1])
+    build = adopted.build_version
+
+    def late(*args):
+        monkeypatch.undo()
+        storage.submit([b"x"], "d", "2")
+        build(*args)
+
+    monkeypatch.setattr(adopted, "build_version", late)
+    with pytest.raises(ConfigurationError, match="exists"):
+        storage.refresh("d", "1", "2")
+    assert every(storage.fetch("d", "2")) == [b"x"]
+
+
+@pytest.mark.parametrize("fields", [None, ("jpg",)])
+@pytest.mark.parametrize("missing", ["error", "empty"])
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_first_tar_that_is_as_it_was_is_not_read_for_its_fields(
+    tmp_path, monkeypatch, scheme, fields, missing
+):
+    from inside import FileReader
+
+    set_constants(monkeypatch, GROUPS=10**9, LEAST_GROUP_BYTES=1)
+    storage = yogadl.open_storage(tmp_path / "caches", foreign={f"file://{tmp_path}": {}})
+    samples = [{"__key__": f"{k}", "jpg": b"j" * 100_000, "cls": b"c" * 40} for k in range(30)]
+    for name in "abc":
+        (tmp_path / f"{name}.tar").write_bytes(tar_of(samples))
+    options = {"format": "webdataset", "fields": fields, "missing": missing}
+    storage.adopt(f"{scheme}{tmp_path}/*.tar", "d", "1", **options)
+    os.utime(tmp_path / "b.tar", ns=(1, 1))
+    (tmp_path / "b.tar").write_bytes(tar_of(samples))
+    read = {}
+    init = FileReader.__init__
+
+    def counted(self, file, fetch, **others):
+        def fetch_counted(position, length):
+            read[file.address[-5]] = read.get(file.address[-5], 0) + length
+            return fetch(position, length)
+
+        init(self, file, fetch_counted, **others)
+
+    monkeypatch.setattr(FileReader, "__init__", counted)
+    assert storage.refresh("d", "1", "2")
+    assert read == {"b": (tmp_path / "b.tar").stat().st_size}
+    monkeypatch.undo()
+    storage.adopt(f"{scheme}{tmp_path}/*.tar", "d", "anew", **options)
+    assert storage.fetch("d", "2").fingerprint == storage.fetch("d", "anew").fingerprint
+
+
+CRAFTED = [None, 3, True, "x", "", [], {}, ["x"], [3], [[]], {"a": 1}, {"a": []}, {"a": [1, [2]]}, "\0",
+           {"a": {"dtype": 3}}, {"a": ["int64", [{}]]}, ["a\0b"], ["\ud800"], ["../x"], [{}], "jsonl", -1,
+           {"fields": [[]]}, {"fields": {}}, {"features": 3}, {"features": {"a": None}}, {"missing": []},
+           {"features": {"a": {"dtype": "int64", "shape": [-1]}}}, {"self": 1}, {"is_read": True}, {"": {}},
+           {"features": {"a": ["int64", ["x"]]}}, {"known": {}}, {"checks_data": 1}]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["adopted", "paths", "format", "read", "options", "more", "less"])
+def test_a_manifest_that_says_nonsense_of_its_files_is_one_clear_error(tmp_path, storage, name):
+    write_lines(tmp_path / "in", a=[0, 1])
+    storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
+    path = tmp_path / "caches/d/versions/1.json"
+    original = path.read_bytes()
+    write_lines(tmp_path / "in", b=[2])
+    for form in ("jsonl", "tfrecord", "webdataset", "mds", "arrow"):
+        for number, value in enumerate(CRAFTED):
+            manifest = json.loads(original)
+            entry = manifest["builder"]["adopted"]
+            entry["format"] = form
+            if name == "adopted":
+                manifest["builder"]["adopted"] = value
+            elif name == "less":
+                del entry[["paths", "format", "read", "options"][number % 4]]
+            else:
+                entry[name] = value
+            path.write_text(json.dumps(manifest))
+            opened = yogadl.open_storage(tmp_path / "caches")
+            calls = (
+                lambda opened=opened: opened.refresh("d", "1", "2"),
+                lambda opened=opened: opened.adopt(
+                    f"{tmp_path}/in/b.jsonl", "d", "3", format="jsonl", base_version="1"
+                ),
+            )
+            for call in calls:
+                try:
+                    call()
+                except YogaError:
+                    pass
+
+
 # Files that are not as they were.
 
 
@@ -492,6 +603,36 @@ def test_a_file_that_changes_after_it_was_listed_is_not_adopted(tmp_path, storag
     with pytest.raises(CacheFormatError, match=r"/b\.jsonl (is not the file|was changed while)"):
         calls[verb]()
     with pytest.raises(yogadl.errors.DatasetNotFoundError):
+        storage.fetch("d", "2")
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+@pytest.mark.parametrize("verb", ["adopt", "append", "refresh"])
+@pytest.mark.parametrize("spoil", [_append, _touch, _remove, _rewrite])
+def test_a_file_that_changes_after_its_turn_is_seen(tmp_path, monkeypatch, spoil, verb, scheme):
+    set_constants(monkeypatch, GROUPS=10**9, LEAST_GROUP_BYTES=1)
+    storage = yogadl.open_storage(tmp_path / "caches", foreign={f"file://{tmp_path}": {}})
+    write_lines(tmp_path / "in", a=[0], b=[1])
+    write_lines(tmp_path / "old", a=[0])
+    storage.adopt(f"{scheme}{tmp_path}/old", "d", "0", format="jsonl")
+    storage.adopt(f"{scheme}{tmp_path}/in", "d", "1", format="jsonl")
+    write_lines(tmp_path / "in", c=[2, 3])
+    find = Lines.batches
+
+    def batches(self, reader):
+        yield from find(self, reader)
+        if reader.name == "c.jsonl":  # the last one
+            spoil(tmp_path / "in/a.jsonl")
+
+    monkeypatch.setattr(Lines, "batches", batches)
+    calls = {
+        "adopt": lambda: storage.adopt(f"{scheme}{tmp_path}/in", "d", "2", format="jsonl"),
+        "append": lambda: storage.adopt(f"{scheme}{tmp_path}/in", "d", "2", format="jsonl", base_version="0"),
+        "refresh": lambda: storage.refresh("d", "1", "2"),
+    }
+    with pytest.raises(CacheFormatError, match=r"/a\.jsonl was changed while it was adopted"):
+        calls[verb]()
+    with pytest.raises(DatasetNotFoundError):
         storage.fetch("d", "2")
 
 

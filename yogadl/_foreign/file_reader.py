@@ -165,6 +165,13 @@ class Format(Protocol):
     def of_first_file(self, reader: FileReader) -> "Format":
         """Return the format with the fields of all files, which the first one decides if the user did not."""
 
+    def with_spec(self, spec: Spec) -> "Format | None":
+        """Return what `of_first_file` has returned for a version with this spec; None if that is not known.
+
+        Only a format whose first file takes long to look at knows it.
+        """
+        return None
+
     def batches(self, reader: FileReader) -> Iterator[Batch]:
         """Yield the records of a file in order, as many at a time as are known without reading further.
 

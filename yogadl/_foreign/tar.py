@@ -26,8 +26,8 @@ _REFUSED: Final = {
 # GNU tar's own headers have times where those of POSIX have the first part of the name.
 _GNU_MAGIC: Final = b"ustar  \0"
 _MAX_PAX_BYTES: Final = 2**20
-# The zeros behind an archive: programs fill up its last record, which has 10 KiB unless one says otherwise.
-_MOST_ZEROS_BYTES: Final = 2**16
+# The bytes behind the end of an archive that are looked at together.
+_TAIL_BYTES: Final = 2**20
 _WAY_OUT: Final = (
     "pack the archive anew, without links and sparse files (tar --dereference --hard-dereference)"
 )
@@ -89,16 +89,19 @@ def members(reader: FileReader) -> Iterator[tuple[str, int, int, int]]:
 
 def _refuse_another(reader: FileReader, position: int) -> None:
     """Refuse an archive that follows the zeros that end the first one: no program would read its members."""
-    for begin in range(position, min(reader.size_bytes - _BLOCK + 1, position + _MOST_ZEROS_BYTES), _BLOCK):
-        block = reader.read(begin, _BLOCK)
-        if block != _ZEROS:
-            if bytes(block[257:262]) == b"ustar":
-                reader.refuse(
-                    begin,
-                    "another archive begins there, behind the end of the first one: the members in it would "
-                    "be lost. Join archives by tar --concatenate, not by cat",
-                )
-            return
+    for begin in range(position, reader.size_bytes, _TAIL_BYTES):
+        tail = bytes(reader.read(begin, min(_TAIL_BYTES, reader.size_bytes - begin)))
+        zeros = len(tail) - len(tail.lstrip(b"\0"))
+        if zeros == len(tail):
+            continue
+        begin += zeros // _BLOCK * _BLOCK
+        if bytes(reader.read(begin, min(_BLOCK, reader.size_bytes - begin)))[257:262] == b"ustar":
+            reader.refuse(
+                begin,
+                "another archive begins there, behind the end of the first one: the members in it would "
+                "be lost. Join archives by tar --concatenate, not by cat",
+            )
+        return
 
 
 def _end(reader: FileReader, position: int, size: int) -> int:

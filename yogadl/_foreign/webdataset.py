@@ -92,6 +92,17 @@ class WebDataset(Format):
             reader.refuse(0, f"there is no sample, whose extensions would be the fields: {_WAY_OUT}")
         return WebDataset(tuple(found), self.missing, are_of_first_file=True)
 
+    def with_spec(self, spec: Spec) -> "WebDataset | None":
+        """Return the format with the fields of this spec: those of the first file, or those given."""
+        fields = tuple(map(str, spec.tree.keys[1:])) if isinstance(spec.tree, DictNode) else ()
+        if self.fields not in (None, fields):
+            return None
+        try:
+            found = WebDataset(fields, self.missing, are_of_first_file=self.fields is None)
+        except ConfigurationError:
+            return None
+        return found if found.spec == spec else None
+
     def batches(self, reader: FileReader) -> Iterator[Batch]:
         """Yield the samples that begin in a stretch of `batch_bytes`, then those of the next.
 

@@ -100,6 +100,9 @@ class PartitionedSource(Source):
         """The number of partitions."""
         return len(self._open)
 
+    def check_at_end(self) -> None:
+        """Raise an error if what was read has changed since; called when all partitions are read."""
+
     def partition(self, number: int) -> "Partition":
         """Return one partition, unopened."""
         path = None if self._paths is None else self._paths[number]

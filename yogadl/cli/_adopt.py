@@ -228,7 +228,13 @@ def run_refresh(arguments: argparse.Namespace) -> int:
     before = storage.info(arguments.id, arguments.version)
     refuse_to_replace(storage, before, arguments)
     with show_log_messages():
-        is_new = storage.refresh(arguments.id, arguments.version, arguments.new, workers=arguments.workers)
+        is_new = storage.refresh(
+            arguments.id,
+            arguments.version,
+            arguments.new,
+            workers=arguments.workers,
+            replace=arguments.replace or arguments.new == before.version,
+        )
     elapsed_s = time.perf_counter() - started
     info = storage.info(arguments.id, arguments.new) if is_new else before
     adopted = adopted_of(storage, info)

@@ -433,6 +433,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         workers: int = 0,
         engine: "Executor | str | None" = None,
         progress: "bool | Progress | None" = None,
+        replace: bool = False,
     ) -> bool:
         """Build a version of the foreign files of another version as they are now.
 
@@ -446,20 +447,23 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             workers: As for `adopt`.
             engine: As for `adopt`.
             progress: As for `adopt`.
+            replace: Whether a version that exists is replaced, also `dataset_version` itself.
 
         Returns:
             Whether anything has changed; if not, no version is built.
 
         Raises:
-            ConfigurationError: if the version was not adopted, or has records of another source, or values so
-                small that all were copied.
+            StorageError: if a folder can't be listed.
+            CacheFormatError: if a file changes meanwhile, or the other version is damaged.
+            ConfigurationError: if the new version exists and `replace` is not given, or if the other one was
+                not adopted, or has records of another source, or values so small that all were copied.
         """
         from yogadl.storage._builds.adopted import refresh
         from yogadl.storage._builds.options import BuildOptions
 
         key, base = DatasetKey(dataset_id, new_version), DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, None, False, progress, True, engine)
-        return refresh(self._backend, key, base, options)
+        return refresh(self._backend, key, base, options, replaces=replace)
 
     def begin(
         self,

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from yogadl.storage._builds.build import PlannedBuild, content_of
 from yogadl.storage._builds.building import build_version
 from yogadl.storage._builds.growth import append, earlier_of, newest, receipts_of
 from yogadl.storage._builds.options import BuildOptions
-from yogadl.storage._builds.publish import Content
+from yogadl.storage._builds.publish import Content, read_published
 from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
 from yogadl.storage._catalogue.parts import open_table
@@ -32,6 +33,7 @@ _GROUPS: Final = 48
 _LEAST_GROUP_BYTES: Final = 64 * 2**20
 _MOST_GROUP_BYTES: Final = 2**30
 _LEAST_UNREAD_FILES: Final = 256  # of a group whose files are not read
+_READERS: Final = 16  # threads that ask a bucket whether objects are as they were
 _SMALL_FILE_BYTES: Final = 2**16  # of a file that may have no records, such as an empty tar
 
 
@@ -83,6 +85,14 @@ class AdoptedSource(PartitionedSource):
         """Return one group."""
         return _Group(self._stores, self._format, self._groups[number], self._is_read)
 
+    def check_at_end(self) -> None:
+        """Make sure that no file has changed since it was listed, also after it was read.
+
+        Raises:
+            CacheFormatError: if one has.
+        """
+        _check_all(self._stores, self.files)
+
     def chunks(self, start: int = 0) -> Iterator[Any]:
         """Refuse to be read as one: the build writes groups."""
         raise AssertionError("foreign files are adopted in groups")
@@ -125,9 +135,38 @@ class _Group(Partition):
                 if file.is_local:
                     self._stores.check(file)  # mapped bytes may have changed after they were looked at
             except CacheFormatError as error:
-                raise CacheFormatError(
-                    f"{file.address} was changed while it was adopted: adopt files when nobody writes to them"
-                ) from error
+                raise _changed_meanwhile(file) from error
+
+
+def _changed_meanwhile(file: ForeignFile) -> CacheFormatError:
+    return CacheFormatError(
+        f"{file.address} was changed while it was adopted: adopt files when nobody writes to them"
+    )
+
+
+def _check_all(stores: ForeignStores, files: Iterable[ForeignFile]) -> None:
+    """Make sure that all files are as they were.
+
+    Raises:
+        CacheFormatError: if one is not.
+    """
+
+    def check(file: ForeignFile) -> None:
+        try:
+            stores.check(file)
+        except CacheFormatError as error:
+            raise _changed_meanwhile(file) from error
+
+    far = []
+    for file in files:
+        if file.is_local:
+            check(file)
+        else:
+            far.append(file)
+    if far:  # each costs a request
+        with ThreadPoolExecutor(_READERS) as pool:
+            for _ in pool.map(check, far):
+                pass
 
 
 class _GroupRecords:
@@ -200,10 +239,14 @@ def _source(
     if not any(file.size_bytes for file in files):
         others = f", and so are the {len(files) - 1} others" if len(files) > 1 else ""
         raise UnsupportedDataError(f"{files[0].address} is empty{others}: there are no records")
-    # Of a local file, the headers between the values cost less than all its bytes.
-    first = stores.reader(files[0], is_read=is_read and not files[0].is_local)
-    found = format.of_first_file(first)
+    found = _with_fields(stores, format, files[0], is_read=is_read)
     return AdoptedSource(stores, found, _grouped(files, is_read), is_read=is_read, provenance=provenance)
+
+
+def _with_fields(stores: ForeignStores, format: Format, first: ForeignFile, *, is_read: bool) -> Format:
+    """Return the format with the fields of all files, on which the first one decides."""
+    # Of a local file, the headers between the values cost less than all its bytes.
+    return format.of_first_file(stores.reader(first, is_read=is_read and not first.is_local))
 
 
 def _grouped(files: Sequence[ForeignFile], is_read: bool) -> list[list[ForeignFile]]:
@@ -228,13 +271,36 @@ def _adopted_entry(manifest: Manifest) -> dict[str, Any]:
 
     Raises:
         ConfigurationError: if it was not adopted.
+        CacheFormatError: if this is nothing that `entry_of` returns.
     """
     entry = manifest.builder.get(ADOPTED)
     if not isinstance(entry, dict):
         raise ConfigurationError(
             f"{manifest.key} was not adopted from foreign files, so there is nothing to refresh it from"
         )
+    kinds = {"paths": list, "format": str, "read": bool, "options": dict}
+    if {name: type(value) for name, value in entry.items()} != kinds:
+        raise _damaged(manifest, f"{entry!r:.200}")
     return entry
+
+
+def _damaged(manifest: Manifest, problem: str) -> CacheFormatError:
+    return CacheFormatError(
+        f"the manifest of {manifest.key} is damaged, as it does not say how files were adopted ({problem}): "
+        "adopt the files again"
+    )
+
+
+def _format_of_entry(manifest: Manifest, entry: Mapping[str, Any]) -> Format:
+    """Return the format that a manifest describes.
+
+    Raises:
+        CacheFormatError: if it describes none.
+    """
+    try:
+        return format_named(entry["format"], is_read=entry["read"], **_options_of(entry))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # whatever a foreign file may say
+        raise _damaged(manifest, f"{error}"[:200]) from error
 
 
 def _added(
@@ -250,9 +316,8 @@ def _added(
                 f"{base} has the records of {file.address} already: name only other files; or make a version "
                 "of all files as they are now: storage.refresh"
             )
-    entry = manifest.builder.get(ADOPTED)
-    if isinstance(entry, dict):
-        own = source.provenance[ADOPTED]
+    if isinstance(manifest.builder.get(ADOPTED), dict):
+        entry, own = _adopted_entry(manifest), source.provenance[ADOPTED]
         if {**entry, "paths": 0} != {**own, "paths": 0}:
             raise ConfigurationError(
                 f"{base} was adopted with {_described(entry)}, these files are with {_described(own)}: give "
@@ -268,19 +333,31 @@ def _described(entry: Mapping[str, Any]) -> str:
     )
 
 
-def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildOptions) -> bool:
+def refresh(
+    backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildOptions, *, replaces: bool
+) -> bool:
     """Build a version of a version's files as they are now: see `CacheStorage.refresh`."""
     manifest = newest(backend.catalogue, base).manifest
     entry = _adopted_entry(manifest)
     stores: ForeignStores = backend.catalogue.opener.foreign
-    is_read = bool(entry["read"])
-    made = format_named(entry["format"], is_read=is_read, **_options_of(entry))
+    is_read = entry["read"]
+    made = _format_of_entry(manifest, entry)
     receipts = receipts_of(backend, manifest)
     _require_foreign(receipts, manifest.key)
     before, files = files_of(receipts), listed_files(stores, checked_paths(entry["paths"]), made)
     if files == before:
         return False
-    made = made.of_first_file(stores.reader(files[0], is_read=is_read))
+
+    def refuse_to_replace() -> None:
+        if not replaces and read_published(backend.root, key) is not None:
+            raise ConfigurationError(
+                f"{key} exists, and refresh replaces no version unasked: give the new version another name, "
+                "or replace=True (--replace)"
+            )
+
+    refuse_to_replace()  # before files are read
+    same_first = made.with_spec(manifest.spec) if files[0] == before[0] else None
+    made = same_first or _with_fields(stores, made, files[0], is_read=is_read)
     files = _with_records(stores, made, files, set(before), is_read=is_read)
     # If the first file decides on other fields now, all files are read anew.
     kept = _unchanged(receipts, files) if made.spec.is_like(manifest.spec) else []
@@ -295,6 +372,7 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
     continues = was_whole and all(places[file] >= len(files) - len(new) for file in new)
 
     def content(built: list[Receipt]) -> Content:
+        _check_all(stores, kept_files)
         every = [receipt for run in kept for receipt in run] + built
         _require_foreign(every, base)
         every.sort(key=lambda receipt: places[receipt.part.index.foreign[0]])
@@ -303,6 +381,7 @@ def refresh(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildO
         return replace(found, earlier=earlier, metadata=manifest.metadata)
 
     def data() -> PlannedBuild:
+        refuse_to_replace()
         # No group has files from both sides of one whose part is kept.
         runs = itertools.groupby(enumerate(new), lambda each: places[each[1]] - each[0])
         grouped = [group for _, run in runs for group in _grouped([file for _, file in run], is_read)]

@@ -280,8 +280,7 @@ def _build(
             _check_space(backend.root, key, source, build.folder, options.codec)
         if build.run:  # else the only writer does it
             build.train_dictionaries(source)
-        # The log shows the progress, if nothing else does.
-        log_level = logging.WARNING if must_log(options.progress) else logging.INFO
+        log_level = logging.WARNING if must_log(options.progress) else logging.INFO  # of the progress
         if not build.run:
             progress = report_to_both(exclusion.report, show)
             receipts = build.write(
@@ -307,6 +306,8 @@ def _build(
                 "yogadl: %s: %d of %s records can't be read and are left out; the first is record %d: %s",
                 key, left_out.count, source.length, first["index"], first["reason"],
             )  # fmt: skip
+        if isinstance(source, PartitionedSource):
+            source.check_at_end()
         content = with_metadata(planned.content(receipts), options.metadata, source, key, left_out)
         builder = machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
         build.publish(content, builder, exclusion, replaces=replaces, aside=aside)
