@@ -54,6 +54,7 @@ class Pattern:
         self._matchers: list[Callable[[str], object]] = [
             re.compile(fnmatch.translate(one)).match if is_wild(one) else one.__eq__ for one in segments
         ]
+        self._leaves_out_hidden = [is_wild(one) and not one.startswith(".") for one in segments]
         self.start = self._opened({0})
 
     def after(self, states: frozenset[int], name: str) -> frozenset[int]:
@@ -62,10 +63,9 @@ class Pattern:
         for number in states:
             if number == len(self._segments):
                 continue
-            segment = self._segments[number]
-            if name.startswith(".") and is_wild(segment) and not segment.startswith("."):
+            if name.startswith(".") and self._leaves_out_hidden[number]:
                 continue
-            if segment == _ANY_FOLDERS:
+            if self._segments[number] == _ANY_FOLDERS:
                 found.add(number)
                 if number + 1 == len(self._segments):
                     found.add(number + 1)
