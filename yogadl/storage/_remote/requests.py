@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import above_zero, in_words
+from yogadl._core.operation import one_operation, operation_start_s
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Prices
 from yogadl._format.table import ArrayFile, PartTable
@@ -163,8 +164,8 @@ class Extents:
 
 _EXIT_TIMEOUT_S: Final = 5.0
 
-# A job for a thread, and the call that replaces it if the threads have ended.
-_Job = tuple[Callable[[], None], Callable[[], object]]
+# A job for a thread, the call that replaces it if the threads have ended, and when its operation began.
+_Job = tuple[Callable[[], None], Callable[[], object], float]
 
 
 class DaemonThreads(Executor):
@@ -209,7 +210,8 @@ class DaemonThreads(Executor):
             return
         with self._lock:
             if not self.ended.is_set():
-                (self._jobs.appendleft if is_urgent else self._jobs.append)((work, instead))
+                job = work, instead, operation_start_s()
+                (self._jobs.appendleft if is_urgent else self._jobs.append)(job)
                 self._tokens.put(True)
                 if len(self._threads) < self._most:
                     self._start_thread()
@@ -253,10 +255,11 @@ def _cancel(future: "Future[Any]") -> None:
 def _run_jobs(jobs: deque[_Job], tokens: "queue.SimpleQueue[bool]") -> None:
     while tokens.get():
         try:
-            work = jobs.popleft()[0]
+            work, _, began_s = jobs.popleft()
         except IndexError:  # `_end` has removed the job meanwhile
             continue
-        work()
+        with one_operation(began_s):
+            work()
         del work
 
 
