@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from inside import PROGRESS_BYTES, Bucket, RetryPolicy, read
 from places import Place
@@ -131,6 +132,57 @@ def test_what_is_slow_takes_as_long_as_it_needs(broken: Broken, stop: int | None
     assert time.monotonic() - begun > LONGER_S
 
 
+STREAMS: dict[str, Callable[[Any], Any]] = {
+    "alone": lambda batches: batches,
+    "ahead": lambda batches: batches.prefetch(2),
+    "workers": lambda batches: batches.prefetch(2, workers=2),
+}
+WHOLE_S = 3.0
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_a_batch_of_many_ranges_waits_for_a_silent_store_once(broken: Broken, kind: str) -> None:
+    """Not once for each round of ranges that wait for a thread, nor again to find the failing item."""
+    place, proxy = broken
+    options = {**place.options, "mirror": None}
+    yogadl.open_storage(place.url, **options).submit({"row": np.zeros((5000, 4000), np.uint8)}, "rows", "1")
+    ref = yogadl.open_storage(place.url, **options, patience_s=WHOLE_S).fetch("rows", "1")
+    batches = iter(STREAMS[kind](ref.stream(shuffle=True).batch(500)))
+    next(batches)
+    proxy.breaks(lambda _: True, stalls())
+    begun = time.monotonic()
+    with pytest.raises(StorageError):  # noqa: PT012  (what was ready comes first)
+        while True:
+            begun = time.monotonic()
+            next(batches)
+    assert time.monotonic() - begun < 4 * WHOLE_S
+    proxy.rules.clear()
+    assert len(list(ref.stream().batch(500))) == 10
+
+
+@pytest.mark.parametrize("broken", ["s3"], indirect=True)
+@pytest.mark.parametrize("what", ["parts/", "versions/"])
+def test_a_build_waits_for_a_silent_store_once(broken: Broken, what: str) -> None:
+    """Not again to look whether another builder has taken over, to end the lease and to clean up."""
+    place, proxy = broken
+    options = {**place.options, "mirror": None}
+    storage = yogadl.open_storage(place.url, **options, patience_s=WHOLE_S)
+    silent: list[float] = []
+
+    def takes(request: Request) -> bool:
+        if not silent and request.is_write and what in request.name:
+            silent.append(time.monotonic())
+        return bool(silent)
+
+    proxy.breaks(takes, stalls())
+    with pytest.raises(StorageError, match=f"can't write .*{what}"):
+        storage.submit([1, 2], "set", "1")
+    assert time.monotonic() - silent[0] < 2.5 * WHOLE_S
+    proxy.rules.clear()
+    storage.submit([1, 2], "set", "2")
+    assert len(storage.fetch("set", "2")) == 2
+
+
 def test_a_fetch_from_a_silent_store_ends(broken: Broken) -> None:
     place, proxy = broken
     yogadl.open_storage(place.url, **place.options, mirror=None).submit([1, 2], "set", "1")
@@ -176,10 +228,36 @@ def test_a_store_is_asked_again_when_it_wants_to_be(
         times.append(time.monotonic())
         return True
 
-    by_obstore = operation in ("range", "large range")  # which does not tell, so that the SDK asks, too
-    proxy.breaks(takes, busy("1", status), times=2 if by_obstore else 1)
+    # obstore does not tell for how long, so the SDK asks, too, after a pause.
+    pauses_s = [0.5, 1] if operation in ("range", "large range") else [1]
+    proxy.breaks(takes, busy("1", status), times=len(pauses_s))
     OPERATIONS[operation](bucket, path)
-    assert time.monotonic() - times[0] >= 1
+    times.append(time.monotonic())
+    gaps_s = np.diff(times[: len(pauses_s) + 1])
+    assert (gaps_s >= pauses_s).all()
+
+
+@pytest.mark.parametrize("size_bytes", [1000, PROGRESS_BYTES, PROGRESS_BYTES + 1, SIZE_BYTES])
+def test_after_a_busy_answer_ranges_go_by_the_sdk_which_tells_how_long_to_wait(
+    broken: Broken, size_bytes: int
+) -> None:
+    place, proxy = broken
+    place.open().put("name", CONTENT)
+    bucket = place.open(patience=RetryPolicy(30, 60))
+    asked: list[tuple[float, bool]] = []
+
+    def takes(request: Request) -> bool:
+        if of_name(request):
+            asked.append((time.monotonic(), request.headers["User-Agent"].endswith("obstore")))
+        return of_name(request) and len(asked) == 1
+
+    proxy.breaks(takes, busy("5", 429))
+    for _ in range(2):
+        found = bucket.fetch_range("name", 0, size_bytes)
+        assert found is not None
+        assert found.content == CONTENT[:size_bytes]
+    assert asked[1][0] - asked[0][0] >= 0.5
+    assert [by_obstore for _, by_obstore in asked] == [True, False, False]
 
 
 def test_a_store_that_wants_to_be_left_alone_for_a_day_is_asked_once_more(broken: Broken) -> None:

@@ -722,6 +722,28 @@ def test_what_waits_for_jobs_that_never_run_wakes_up():
     assert first.result(30)
 
 
+def test_threads_that_end_while_another_one_starts_all_end(monkeypatch):
+    """The exit once waited for a thread that was started after all others had got their end."""
+    start, gate = threading.Thread.start, threading.Event()
+    threads = DaemonThreads(2, "late")
+    ending = threading.Thread(target=threads.end, args=(time.monotonic() + 100,))
+    first = threads.submit(gate.wait)
+
+    def late(thread):
+        if thread.name == "late":
+            ending.start()
+            gate.wait(0.2)  # long enough for an end that does not wait for this start
+            gate.set()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", late)
+    second = threads.submit(int)
+    ending.join(30)
+    assert not ending.is_alive()
+    assert first.result(30)
+    assert second.cancelled() or second.result(30) == 0
+
+
 def test_as_many_threads_do_as_there_may_be(monkeypatch):
     start, started = threading.Thread.start, []
 

@@ -390,7 +390,7 @@ class WorkerPool:
 
 
 def _close(workers: dict[int, _PooledWorker]) -> None:
-    for worker in workers.values():
+    for worker in list(workers.values()):  # at exit, a daemon thread may still start some
         worker.channel.close()
 
 

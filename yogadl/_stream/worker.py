@@ -16,6 +16,7 @@ import numpy as np
 
 from yogadl._core.columns import JOINED_BYTES, JoinedValues
 from yogadl._core.memory import settle_allocator
+from yogadl._core.operation import one_operation
 from yogadl._core.protocols import Column, received_by
 from yogadl._stream.cut import Cut, Flags, Pieces, Rows, count_of, joined
 from yogadl._stream.items import Batches, ItemStage, Records
@@ -315,6 +316,7 @@ class _ItemReader:
         self._rejected += len(found)
         return found
 
+    @one_operation()
     def _parts(self, pieces: Pieces) -> tuple[list[Any], BaseException | None]:
         try:
             rows = joined([self._blocks.rows(*piece) for piece in pieces])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from yogadl._core.key import DatasetKey
+from yogadl._core.operation import one_operation
 from yogadl._format.foreign import FOREIGN
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl._format.table import PartTable
@@ -45,6 +46,7 @@ from yogadl.storage._storage import CacheStorage
 _AT_ONCE: Final = 4
 
 
+@one_operation()
 def copy(
     source: CacheStorage,
     target: CacheStorage,

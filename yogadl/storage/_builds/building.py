@@ -17,6 +17,7 @@ from typing import Any, Final
 from yogadl._core.arguments import in_words
 from yogadl._core.columns import Columns
 from yogadl._core.key import DatasetKey, is_version, new_key
+from yogadl._core.operation import one_operation
 from yogadl._core.progress import Progress, Tally, must_log, report_to_both, showing_progress
 from yogadl._core.protocols import DataRef
 from yogadl._dataref import RecordsRef
@@ -66,6 +67,7 @@ class PartitionedBuild:
         self.key, self.partitions, self.run = every.key, every.count, every.run
         self._all = every
 
+    @one_operation()
     def write(
         self,
         partition: int,
@@ -108,6 +110,7 @@ class PartitionedBuild:
                 partition, records, part_bytes=part_bytes, allow_pickle=allow_pickle, progress=progress
             )
 
+    @one_operation()
     def commit(self, *, metadata: dict[str, Any] | None = None) -> None:
         """Publish the cache, after all partitions are written. Any task may call it, also several times.
 
@@ -207,6 +210,7 @@ def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, codec
     return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
 
+@one_operation()
 def build_version(
     backend: Backend,
     key: DatasetKey,

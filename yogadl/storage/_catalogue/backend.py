@@ -56,8 +56,13 @@ def reporting_loss(exclusion: BuildExclusion) -> Iterator[None]:
     """
     try:
         yield
-    except (StorageError, CacheFormatError):
-        exclusion.check()
+    except (StorageError, CacheFormatError) as error:
+        try:
+            exclusion.check()
+        except LeaseLostError:
+            raise
+        except StorageError:  # the store does not answer, so the loss is not known
+            raise error from None
         raise
 
 

@@ -10,6 +10,7 @@ import errno
 import functools
 import logging
 import os
+import random
 import re
 import sys
 import time
@@ -44,8 +45,10 @@ _CREDENTIALS_LIFE: Final = timedelta(minutes=6)
 # progress much earlier.
 _LONGEST_BODY: Final = timedelta(days=1)
 # Answers with these statuses may have a Retry-After, which obstore does not return. So the request is
-# repeated at once through the SDK, which returns it.
+# repeated through the SDK, which returns it, after a pause; and so are others for some time.
 _BUSY_STATUSES: Final = (429, 503)
+_BUSY_PAUSE_S: Final = 1.0
+_BUSY_FOR_S: Final = 10.0
 # After a range that did not arrive within `short_limit_s`, `open_quick` is not tried for this time.
 _SLOW_FOR_S: Final = 60.0
 # An error of obstore has the HTTP status and the kind of failure only in its text.
@@ -69,10 +72,6 @@ class _ObstoreClient(NamedTuple):
     quick_store: Any = None
 
 
-class BusyError(TransientError):
-    """The store is busy, and obstore does not return its Retry-After: the request must go to the SDK."""
-
-
 class OverdueError(TransientError):
     """A range did not arrive within `short_limit_s`; `open`, which lacks this limit, must read the rest."""
 
@@ -90,7 +89,7 @@ class ObstoreRanges:
         self._patience_s = patience_s
         self._client = PerProcess(self._connected)
         self._refusals = 0
-        self._slow_until = 0.0
+        self._slow_until = self._busy_until = 0.0
         _forked_beside_obstore()  # its first call registers the hook that notes later forks
 
     @property
@@ -99,12 +98,8 @@ class ObstoreRanges:
         return self.sdk.url
 
     def fetch(self, name: str, start: int, stop: int, tag: str | None) -> FetchedRange | None:
-        """Return a range that begins inside its object, all at once, or ``None`` if `open` must be used.
-
-        Raises:
-            BusyError: if the request must go to the SDK.
-        """
-        client = self._client()
+        """Return a range that begins inside its object, all at once, or ``None`` if `open` must be used."""
+        client = self._usable()
         if client.store is None:
             return None
         try:
@@ -132,7 +127,7 @@ class ObstoreRanges:
             OverdueError: if it does not arrive in time, here or as its chunks are read: `open` must read the
                 rest.
         """
-        client, started_s = self._client(), time.monotonic()
+        client, started_s = self._usable(), time.monotonic()
         if client.store is None or started_s < self._slow_until:
             return None
         try:
@@ -165,24 +160,20 @@ class ObstoreRanges:
         self, name: str, start: int, stop: int | None, *, tag: str | None, chunk_bytes: int
     ) -> Iterator[Body | None]:
         """Open a range that begins inside its object; its chunks may break off, as for `Store.open`."""
-        client = self._client()
+        client = self._usable()
         result = info = None
-        is_busy = False
         if client.store is not None and stop is not None:
             try:
                 result = _get(client, client.store, name, start, stop, tag)
                 info = _object(client, name, result.meta)
             except _errors() as error:
-                try:
-                    self._raise_if_transient(error, name)
-                except BusyError:
-                    is_busy = True
+                self._raise_if_transient(error, name)
         if result is not None and info is not None:
             self._refusals = 0
             yield Body(info, self._chunks(result.stream(chunk_bytes), name))
             return
         with self.sdk.open(name, start, stop, tag=tag, chunk_bytes=chunk_bytes) as body:
-            if body is not None and not is_busy:
+            if body is not None:
                 self._note_refusal(client)
             yield body
 
@@ -192,6 +183,10 @@ class ObstoreRanges:
                 yield memoryview(chunk)
         except _errors() as error:
             raise self._transient(error, name) from error
+
+    def _usable(self) -> _ObstoreClient:
+        """Return the client, or one without stores while the SDK must be used, since the store is busy."""
+        return _ObstoreClient(None) if time.monotonic() < self._busy_until else self._client()
 
     def _connected(self) -> _ObstoreClient:
         try:
@@ -227,7 +222,10 @@ class ObstoreRanges:
         """Raise the translated error of obstore if it is transient; return if the SDK must decide."""
         status = _STATUS.search(_short_text(error))
         if status is not None and int(status[1]) in _BUSY_STATUSES:
-            raise BusyError(errno.EAGAIN, _short_text(error)) from error
+            self._busy_until = time.monotonic() + _BUSY_PAUSE_S + _BUSY_FOR_S
+            busy = self._transient(error, name)
+            busy.after_s = random.uniform(_BUSY_PAUSE_S / 2, _BUSY_PAUSE_S)
+            raise busy from error
         if _TRANSIENT_KIND.search(str(error)) if status is None else is_transient(int(status[1])):
             raise self._transient(error, name) from error
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from yogadl._core.operation import operation_start_s
 from yogadl._core.process import ProcessLock
 from yogadl.errors import ConfigurationError, StorageError
 
@@ -122,11 +123,19 @@ class Retrier:
 
     Attributes:
         presence: Whether the store answers; shared by all users of the same store.
+        given_up_s: When a request was last given up, of the monotonic clock; ``None`` if one was answered
+            since.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
         self.policy = policy
         self.presence = Presence()
+        self.given_up_s: float | None = None
+
+    def note_success(self) -> None:
+        """Note that a request was answered."""
+        self.given_up_s = None
+        self.presence.note_success()
 
     def call(self, attempt: Callable[[], Result], what: str = "use the store") -> Result:
         """Return the result of `attempt`; see `Attempts.call`."""
@@ -145,10 +154,21 @@ class Attempts:
         self._retrier = retrier
         self._policy = retrier.policy
         self._what = what
+        # When these attempts end at the latest, if a request of the same operation was given up before.
+        self._hurried_end_s: float | None = None
         self.restart()
+        given_up_s = retrier.given_up_s
+        if given_up_s is not None and given_up_s > operation_start_s():
+            self._hurried_end_s = given_up_s + min(_LEAST_ATTEMPT_S, self._policy.total_s / 4)
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether a request of the same operation was given up before, so this one waits but a moment."""
+        return self._hurried_end_s is not None
 
     def restart(self) -> None:
         """Start the policy's time and the count of failures again, since the operation has made progress."""
+        self._hurried_end_s = None
         self._failures = 0
         self._last: TransientError | None = None
         self._bytes = 0
@@ -162,7 +182,8 @@ class Attempts:
 
     def answered(self) -> None:
         """Note that the store has done the operation."""
-        self._retrier.presence.note_success()
+        self._hurried_end_s = None
+        self._retrier.note_success()
 
     def call(self, attempt: Callable[[], Result]) -> Result:
         """Return the result of `attempt`, called again while it raises `TransientError`.
@@ -186,6 +207,8 @@ class Attempts:
         Raises:
             UnavailableError: if the policy's time is over.
         """
+        if self._hurried_end_s is not None and time.monotonic() >= self._hurried_end_s:
+            raise self._unavailable()
         done = threading.Event()
         results: list[Result] = []
         errors: list[BaseException] = []
@@ -203,7 +226,8 @@ class Attempts:
             return work()
         least_s = time.monotonic() + _LEAST_ATTEMPT_S
         while not done.is_set():
-            left_s = max(self._begun + self._policy.total_s, least_s) - time.monotonic()
+            end_s = self._hurried_end_s or max(self._begun + self._policy.total_s, least_s)
+            left_s = end_s - time.monotonic()
             if left_s <= 0:
                 raise self._unavailable()
             done.wait(left_s)
@@ -237,13 +261,15 @@ class Attempts:
             delay = min(error.after_s, most_s) if most_s > 0 else error.after_s
         # The next attempt to connect may take long itself.
         is_endpoint_wrong = not has_answered and waited + delay > _NEVER_ANSWERED_LIMIT_S
-        if is_endpoint_wrong or delay > left_s:
+        if is_endpoint_wrong or delay > left_s or self.is_hurried:
             raise self._unavailable() from error
         if waited > _LOG_AFTER_S:
             self._retrier.presence.note_failures(self._begun, error, self._policy.total_s)
         time.sleep(delay)
 
     def _unavailable(self) -> UnavailableError:
+        if not self.is_hurried:
+            self._retrier.given_up_s = time.monotonic()
         advice = "see whether the store is up and can be reached, then try again"
         if not self._retrier.presence.answered.is_set():
             advice = (

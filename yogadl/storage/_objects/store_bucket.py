@@ -22,7 +22,7 @@ from yogadl.storage._objects.bucket import (
     replaced,
     whole,
 )
-from yogadl.storage._objects.obstore_ranges import BusyError, ObstoreRanges, OverdueError
+from yogadl.storage._objects.obstore_ranges import ObstoreRanges, OverdueError
 from yogadl.storage._objects.retry import (
     DEFAULT_RETRY,
     HURRIED_RETRY,
@@ -148,25 +148,21 @@ class StoreBucket(Bucket):
     def fetch_range(self, name: str, start: int, stop: int, *, tag: str | None = None) -> FetchedRange | None:
         check_range(name, start, stop)
         key = self._key(name)
+        attempts = Attempts(self._retrier, f"read {self.url}/{name}")
         # A larger range may take longer than the patience, so it is read chunk by chunk.
-        if 0 < stop - start <= PROGRESS_BYTES:
-            attempts = Attempts(self._retrier, f"read {self.url}/{name}")
+        has_failed = attempts.is_hurried
+        if 0 < stop - start <= PROGRESS_BYTES and not has_failed:
             try:
                 fetched = self._ranges.fetch(key, start, stop, tag)
             except TransientError as error:
-                source: Store | ObstoreRanges = self._store
-                if not isinstance(error, BusyError):
-                    attempts.failed(error)  # sleeps
-                    source = self._ranges
-                reading = ResumedRead(source, key, tag, attempts)
-                with self._read(reading, name, start, stop, tag) as body:
-                    return None if body is None else whole(body)
+                attempts.failed(error)  # sleeps
+                has_failed = True
             else:
                 if fetched is not None:
-                    self._retrier.presence.note_success()
+                    self._retrier.note_success()
                     return FetchedRange(fetched.content, self._below_root(fetched.object))
-        reading = ResumedRead(self._ranges, key, tag, Attempts(self._retrier, f"read {self.url}/{name}"))
-        with self._read(reading, name, start, stop, tag, is_whole=True) as body:
+        reading = ResumedRead(self._ranges, key, tag, attempts)
+        with self._read(reading, name, start, stop, tag, is_whole=not has_failed) as body:
             return None if body is None else whole(body)
 
     def put(self, name: str, content: bytes | Path) -> Object:
@@ -275,8 +271,6 @@ class ResumedRead:
                 body = self._store.open_quick(
                     self._name, start, stop, tag=self._tag, chunk_bytes=_CHUNK_BYTES
                 )
-            except BusyError:
-                self._store = self._store.sdk
             except TransientError as error:
                 self._failed(error)
         if body is None:

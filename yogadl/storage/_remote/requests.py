@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import above_zero, in_words
+from yogadl._core.operation import one_operation, operation_start_s
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Prices
 from yogadl._format.table import ArrayFile, PartTable
@@ -163,8 +164,8 @@ class Extents:
 
 _EXIT_TIMEOUT_S: Final = 5.0
 
-# A job for a thread, and the call that replaces it if the threads have ended.
-_Job = tuple[Callable[[], None], Callable[[], object]]
+# A job for a thread, the call that replaces it if the threads have ended, and when its operation began.
+_Job = tuple[Callable[[], None], Callable[[], object], float]
 
 
 class DaemonThreads(Executor):
@@ -189,6 +190,9 @@ class DaemonThreads(Executor):
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one for each job; False ends a thread
         self._threads: list[threading.Thread] = []
         self._pid = os.getpid()
+        # Held while a job is taken and while the threads get their end: no thread starts after that. It is
+        # re-entrant, since a signal's handler may read, too.
+        self._lock = threading.RLock()
         self.ended = threading.Event()
         self._end = partial(_end, self._jobs, self._tokens, self._threads, self.ended)
         weakref.finalize(self, self._end).atexit = False
@@ -197,22 +201,33 @@ class DaemonThreads(Executor):
     def put(
         self, work: Callable[[], None], instead: Callable[[], object], *, is_urgent: bool = False
     ) -> None:
-        """Let a thread call `work`, which must not raise; if the threads have ended, call `instead` now."""
-        if self.ended.is_set():
+        """Let a thread call `work`, which must not raise; call `instead` now if the threads have ended.
+
+        In a forked process, which has none of the threads, they have ended.
+        """
+        if os.getpid() != self._pid:
             instead()
             return
-        (self._jobs.appendleft if is_urgent else self._jobs.append)((work, instead))
-        self._tokens.put(True)
-        if len(self._threads) < self._most:
-            run_jobs = partial(_run_jobs, self._jobs, self._tokens)
-            thread = threading.Thread(target=run_jobs, name=self._name, daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # the system has no more threads
-                if not self._threads:
-                    raise
-            else:
-                self._threads.append(thread)
+        with self._lock:
+            if not self.ended.is_set():
+                job = work, instead, operation_start_s()
+                (self._jobs.appendleft if is_urgent else self._jobs.append)(job)
+                self._tokens.put(True)
+                if len(self._threads) < self._most:
+                    self._start_thread()
+                return
+        instead()
+
+    def _start_thread(self) -> None:
+        run_jobs = partial(_run_jobs, self._jobs, self._tokens)
+        thread = threading.Thread(target=run_jobs, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more threads
+            if not self._threads:
+                raise
+        else:
+            self._threads.append(thread)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         """Let a thread call a function; see `Executor.submit`."""
@@ -223,7 +238,8 @@ class DaemonThreads(Executor):
     def end(self, end_s: float) -> None:
         """Begin no further job, and wait for running ones until `end_s` of the monotonic clock."""
         if os.getpid() == self._pid:
-            self._end()
+            with self._lock:
+                self._end()
             for thread in self._threads:
                 thread.join(max(0.0, end_s - time.monotonic()))
 
@@ -239,10 +255,11 @@ def _cancel(future: "Future[Any]") -> None:
 def _run_jobs(jobs: deque[_Job], tokens: "queue.SimpleQueue[bool]") -> None:
     while tokens.get():
         try:
-            work = jobs.popleft()[0]
+            work, _, began_s = jobs.popleft()
         except IndexError:  # `_end` has removed the job meanwhile
             continue
-        work()
+        with one_operation(began_s):
+            work()
         del work
 
 
