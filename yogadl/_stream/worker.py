@@ -26,7 +26,7 @@ from yogadl._workers.server import Work, received
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from yogadl._views.stages import Rejected
+    from yogadl._views.stages import Rejected, Replaced
 
 # Send messages with memory descriptors between two processes, over a socket without a name.
 
@@ -175,6 +175,7 @@ class WorkerAnswer(NamedTuple):
     took: Mapping[str, float] = {}  # the seconds of each stage
     received: tuple[int, int] = (0, 0)  # the number of requests for ranges, and of bytes
     rejected: "Sequence[tuple[Rejected, int, int]]" = ()  # see `Counters.rejected_since`
+    replaced: "Mapping[tuple[int, int], Sequence[Rejected]]" = {}  # see `Counters.changes`
 
 
 def forked(task: WorkerTask) -> Work:
@@ -249,7 +250,7 @@ def _answer(channel: Channel, reader: "_ItemReader") -> None:
             iteration = request.iteration
             channel.send(WorkerAnswer(iteration, None))
         parts, descriptors, failure = reader.answer_parts(request.pieces, request.is_copy)
-        counts = reader.took(), reader.received(), reader.rejected()
+        counts = reader.took(), reader.received(), reader.rejected(), reader.replaced()
         answer = WorkerAnswer(request.iteration, request.number, parts, failure, *counts)
         channel.send(answer, descriptors)
         reader.packer.sent()
@@ -314,6 +315,10 @@ class _ItemReader:
         found = self._run.counters.rejected_since(self._rejected)
         self._rejected += len(found)
         return found
+
+    def replaced(self) -> "Replaced":
+        """Return at which places other records came, as far as that has changed since the last call."""
+        return self._run.counters.changes()
 
     def _parts(self, pieces: Pieces) -> tuple[list[Any], BaseException | None]:
         try:

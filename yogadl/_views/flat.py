@@ -12,6 +12,7 @@ import numpy as np
 from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
 from yogadl._core.memory import require_memory
+from yogadl._core.printable import error_text
 from yogadl._core.protocols import Indices, RandomAccess
 from yogadl._order.keys import RECORDS_LIMIT
 from yogadl._order.lengths import Kept, kept, offsets_of, total, word_for
@@ -76,7 +77,7 @@ class _FlatStage(Stage):
         report_duration: ReportDuration = ignore_duration,
         what: str = "record",
         *,
-        slots: Sequence[Any] | None = None,
+        slots: list[Any] | None = None,
         replace: Replace | None = None,
     ) -> list[Any]:
         """Return the pieces of these indices; see `Stage.call`."""
@@ -101,7 +102,7 @@ class _FlatStage(Stage):
             made = _checked(self.function(record))
         except Exception as error:
             what = f"{self} failed at record {parent}, of which record {index} of the result is a piece"
-            raise StageError(f"{what}: {type(error).__name__}: {error}", self.number, index) from error
+            raise StageError(f"{what}: {error_text(error)}", self.number, index) from error
         if len(made) != wanted:
             raise StageError(
                 f"{self} returned {len(made)} records for record {parent}, and {wanted} were counted: return "
