@@ -351,10 +351,10 @@ def test_an_error_whose_text_raises_is_replaced_like_others(options):
 @pytest.mark.parametrize("function", [check, fill], ids=["returned", "filled"])
 def test_the_last_item_names_what_was_delivered_and_what_was_rejected(options, function):
     stream = ref_of().stream(shuffle=True, shuffle_seed=11)
-    chosen = {"out": OUT} if function is fill else {}
-    stream = (stream.random_map if function is fill else stream.map)(
-        function, on_error="substitute", **chosen
-    )
+    if function is fill:
+        stream = stream.random_map(fill, out=OUT, on_error="substitute")
+    else:
+        stream = stream.map(check, on_error="substitute")
     loader = stream.batch(16, epochs=2)
     batches, rejected = iter(loader.prefetch(**options) if options else loader), []
     for batch in batches:

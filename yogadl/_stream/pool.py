@@ -339,7 +339,7 @@ class WorkerPool:
                 run.reject(rejected, attempt, run.chain.stages[number])
             except StageError as too_many:
                 error = error or too_many
-        run.counters.take_changes(answer.replaced)
+        run.counters.take_changes(answer.replaced or {})
         if answer.iteration == self._iteration:
             worker.requested.remove(answer.number)
             self._ready[answer.number] = AnswerParts(parts, error)

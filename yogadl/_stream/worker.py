@@ -175,7 +175,7 @@ class WorkerAnswer(NamedTuple):
     took: Mapping[str, float] = {}  # the seconds of each stage
     received: tuple[int, int] = (0, 0)  # the number of requests for ranges, and of bytes
     rejected: "Sequence[tuple[Rejected, int, int]]" = ()  # see `Counters.rejected_since`
-    replaced: "Mapping[tuple[int, int], Sequence[Rejected]]" = {}  # see `Counters.changes`
+    replaced: "Replaced | None" = None  # see `Counters.changes`
 
 
 def forked(task: WorkerTask) -> Work:
