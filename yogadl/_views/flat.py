@@ -18,7 +18,7 @@ from yogadl._order.keys import RECORDS_LIMIT
 from yogadl._order.lengths import Kept, kept, offsets_of, total, word_for
 from yogadl._views.chosen import Stored, by_workers, find_stored, results_of, seen_fields
 from yogadl._views.functions import Chain, MappedRecords
-from yogadl._views.stages import Places, Replace, ReportDuration, Stage, ignore_duration, name_of
+from yogadl._views.stages import Places, Replace, ReportDuration, Slots, Stage, ignore_duration, name_of
 from yogadl._views.views import RenumberedRecords, hash_of, hash_of_numbers
 from yogadl.errors import CacheFormatError, ConfigurationError, StageError
 
@@ -77,7 +77,7 @@ class _FlatStage(Stage):
         report_duration: ReportDuration = ignore_duration,
         what: str = "record",
         *,
-        slots: list[Any] | None = None,
+        slots: Slots | None = None,
         replace: Replace | None = None,
     ) -> list[Any]:
         """Return the pieces of these indices; see `Stage.call`."""

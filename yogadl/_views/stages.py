@@ -47,6 +47,13 @@ class StageOptions(NamedTuple):
     max_errors: Any = None
 
 
+class Slots(NamedTuple):
+    """Records for a function to fill, and the arrays of each field that they were made of."""
+
+    records: list[Any]
+    arrays: list[list[Any]]
+
+
 @frozen
 class Stage:
     """One function of a chain.
@@ -111,7 +118,7 @@ class Stage:
         report_duration: ReportDuration = ignore_duration,
         what: str = "record",
         *,
-        slots: list[Any] | None = None,
+        slots: Slots | None = None,
         replace: "Replace | None" = None,
     ) -> list[Any]:
         """Return the function's results for records or other items, such as batches.
@@ -132,12 +139,11 @@ class Stage:
         start_s = perf_counter()
         function = self.function
         results: list[Any] = []
-        arrays = [] if slots is None or self.out is None else split(self.out, slots)
         arguments: list[Iterable[Any]] = [records]
         if self.seed is not None:
             arguments.append(self._generators(places))
         if slots is not None:
-            arguments.append(slots)
+            arguments.append(slots.records)
         calls = zip(*arguments, strict=True)
         while len(results) < len(records):
             try:
@@ -155,15 +161,14 @@ class Stage:
                     raise failed from error
                 results.append(replace(len(results), failed))
                 if slots is not None and self.out is not None:  # it may have been changed before the error
-                    slots[len(results) - 1] = self.out.assemble([row[len(results) - 1] for row in arrays])
+                    rows = [arrays[len(results) - 1] for arrays in slots.arrays]
+                    slots.records[len(results) - 1] = self.out.assemble(rows)
         if slots is not None:
-            self._check_filled(results, slots, arrays, indices)
+            self._check_filled(results, slots, indices)
         report_duration(self.title, perf_counter() - start_s)
         return results
 
-    def _check_filled(
-        self, results: list[Any], slots: list[Any], arrays: list[list[Any]], indices: Indices
-    ) -> None:
+    def _check_filled(self, results: list[Any], slots: Slots, indices: Indices) -> None:
         """Refuse results, and records that have other objects than the arrays that were to be filled."""
         if any(result is not None for result in results):
             number = next(number for number, result in enumerate(results) if result is not None)
@@ -174,15 +179,15 @@ class Stage:
             )
         assert self.out is not None
         try:
-            found = split(self.out, slots)
+            found = split(self.out, slots.records)
         except UnsupportedDataError:
-            for index, slot in zip(indices, slots, strict=True):
+            for index, slot in zip(indices, slots.records, strict=True):
                 try:
                     split(self.out, [slot], int(index))
                 except UnsupportedDataError as error:
                     raise self._filling_error("changed what out= has", f"{error}; {_WRITE}", index) from None
             raise
-        for field, ours, theirs in zip(self.out.fields, arrays, found, strict=True):
+        for field, ours, theirs in zip(self.out.fields, slots.arrays, found, strict=True):
             if not all(map(operator.is_, ours, theirs)):
                 number = list(map(operator.is_, ours, theirs)).index(False)
                 path = field.name.replace("/", '"]["')
@@ -215,13 +220,15 @@ class Stage:
                 found[-1][...] = np.zeros((), leaf.numpy_dtype)
         return found
 
-    def slots(self, arrays: Sequence[NDArray[Any]]) -> list[Any]:
+    def slots(self, arrays: Sequence[NDArray[Any]]) -> Slots:
         """Return the records whose fields are the rows of arrays, and can be written to."""
         assert self.out is not None
         count = len(arrays[0])
         # Iterating over an array of one dimension gives copies of its values.
-        rows = [array if array.ndim > 1 else [array[row, ...] for row in range(count)] for array in arrays]
-        return self.out.records(rows, count)
+        rows = [
+            list(array) if array.ndim > 1 else [array[row, ...] for row in range(count)] for array in arrays
+        ]
+        return Slots(self.out.records(rows, count), rows)
 
     def kept_of(self, records: Sequence[Any]) -> list[Any]:
         """Return what the results have of the records that are taken."""
