@@ -275,8 +275,16 @@ class Run:
             skip_shuffle_at_epoch_end=self.skip_shuffle_at_epoch_end,
             change=getattr(self.order, "change", None),
             lineage=self._lineage,
+            rows=self._rows,
             source=self.source,
         )
+
+    @cached_property
+    def _rows(self) -> str | None:
+        """What the records are made of, unless each is one record of the data."""
+        from yogadl._views.views import composition_of  # only cursors need it
+
+        return composition_of(self.source)
 
     @cached_property
     def _lineage(self) -> Lineage | None:

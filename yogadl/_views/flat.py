@@ -19,7 +19,7 @@ from yogadl._order.lengths import Kept, kept, offsets_of, total, word_for
 from yogadl._views.chosen import Stored, by_workers, find_stored, results_of, seen_fields
 from yogadl._views.functions import Chain, MappedRecords
 from yogadl._views.stages import Places, Replace, ReportDuration, Slots, Stage, ignore_duration, name_of
-from yogadl._views.views import RenumberedRecords, hash_of, hash_of_numbers
+from yogadl._views.views import ComposedRecords, RenumberedRecords, hash_of, hash_of_numbers
 from yogadl.errors import CacheFormatError, ConfigurationError, StageError
 
 _MAGIC: Final = b"pieces1\n"
@@ -29,7 +29,7 @@ _Function = Callable[[Any], Any]
 _Functions = tuple[_Function, _Function | None]  # one that makes pieces, and one that counts them
 
 
-class RepeatedRecords(RenumberedRecords):
+class RepeatedRecords(RenumberedRecords, ComposedRecords):
     """Each record as many times as it has pieces, one after the other.
 
     Args:
@@ -40,7 +40,8 @@ class RepeatedRecords(RenumberedRecords):
     def __init__(self, parent: RandomAccess, offsets: Indices) -> None:
         super().__init__(parent)
         self.offsets = offsets
-        self.fingerprint = hash_of("flat", parent.fingerprint, hash_of_numbers(offsets))
+        self.composition = hash_of_numbers(offsets)
+        self.fingerprint = hash_of("flat", parent.fingerprint, self.composition)
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
