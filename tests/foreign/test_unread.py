@@ -67,6 +67,14 @@ def test_a_file_that_is_not_read_makes_one_block_of_a_field(tmp_path, monkeypatc
     assert len(found) == 2
 
 
+SPEC = {"tokens": yogadl.Leaf("int64", (None,))}
+
+
+def json_of(line):
+    record = json.loads(line)
+    return {"tokens": np.array(record["tokens"]), "kind": record["kind"]}
+
+
 VIEWS = {
     "sampled": lambda ref: ref.sampled(),
     "sampled_by": lambda ref: ref.sampled(by="kind", records=70),
@@ -75,7 +83,7 @@ VIEWS = {
     "bucketed": lambda ref: ref.bucketed("tokens", tokens=40),
     "chunks": lambda ref: ref.chunks("tokens", 8),
     "flat_map": lambda ref: ref.flat_map(lambda record: [{"kind": record["kind"]}] * 2),
-    "mapped": lambda ref: ref.map(dict).packed(16, fields="tokens").map(dict),
+    "mapped": lambda ref: ref.map(dict, spec=SPEC).packed(16, fields="tokens").map(dict),
     "selected": lambda ref: ref.select(range(0, 50, 2)).packed(16, fields="tokens").fields("tokens"),
     "mix": lambda ref: yogadl.mix({"a": (ref.sampled(), 0.5), "b": (ref, 0.5)}),
     "mix_of_packed": lambda ref: yogadl.mix({"a": (ref.packed(16, fields="tokens"), 1)}),
@@ -88,18 +96,18 @@ def unread_and_copies(tmp_path_factory):
     (folder / "raw").mkdir()
     lines = [json.dumps({"tokens": [n] * (n % 9 + 1), "kind": n % 3}) for n in range(60)]
     (folder / "raw" / "a.jsonl").write_text("\n".join(lines) + "\n")
-    spec = {"tokens": yogadl.Leaf("int64", (None,)), "kind": yogadl.Leaf("int64")}
     storage = yogadl.open_storage(folder / "store")
-    unread = storage.adopt(folder / "raw", "set", "unread", format="jsonl", spec=spec, read=False)
-    unread = storage.fetch("set", "unread")
-    storage.submit(unread, "set", "copied")
-    return unread, {"submitted": storage.fetch("set", "copied")}
+    storage.adopt(folder / "raw", "set", "unread", format="jsonl", read=False)
+    storage.submit(storage.fetch("set", "unread"), "set", "copied")
+    other = yogadl.open_storage(folder / "other")
+    yogadl.storage.copy(storage, other, "set", "unread", materialize=True)
+    return storage.fetch("set", "unread"), storage.fetch("set", "copied"), other.fetch("set", "unread")
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_cursor_goes_on_with_a_copy_of_the_records(unread_and_copies, view):
-    unread, copies = unread_and_copies
-    for copied in copies.values():
+    unread, *copies = (ref.map(json_of, spec=SPEC) for ref in unread_and_copies)
+    for copied in copies:
         assert copied.fingerprint != unread.fingerprint
         ours, theirs = (VIEWS[view](ref).stream(shuffle=True, shuffle_seed=5) for ref in (unread, copied))
         batches = iter(ours)
