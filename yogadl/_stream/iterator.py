@@ -225,7 +225,8 @@ class StreamIterator(Iterator[Item_co]):
 
         Args:
             state: The result of `state_dict`, from this job or another, on any number of shards.
-            rebind: Whether to accept a cursor of other data of equal length.
+            rebind: Whether to accept a cursor of other data of equal length; for rows that are made of
+                several records, of data of which each record is as long as before.
 
         Raises:
             CursorError: if `state` is no cursor, or belongs to other data or another order.

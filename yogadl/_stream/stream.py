@@ -345,8 +345,9 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
             out: What `fn` fills, such as ``{"image": yogadl.Leaf("uint8", (224, 224, 3))}``.
             keep: The names of fields of the record that the result has in addition, with `out`.
             on_error: "raise", or "substitute": see above.
-            max_errors: With "substitute": more records than this, in this process and its workers, are a
-                `StageError`. Other ranks count their own, and must be stopped.
+            max_errors: With "substitute": more different records than this, in this process and its workers,
+                are a `StageError`, which each `next` raises until the loader is made anew. Other ranks count
+                their own, and must be stopped.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
