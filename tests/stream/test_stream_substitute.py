@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from inside import derive_key, splitmix64_output
+from inside import derive_key, set_constants, splitmix64_output
 
 import yogadl
 from yogadl import Blocks, Leaf
@@ -366,6 +366,23 @@ def test_the_last_item_names_what_was_delivered_and_what_was_rejected(options, f
     kept = pickle.loads(pickle.dumps(batches.last))
     assert kept.rejected == batches.last.rejected
     assert kept.indices.tolist() == batches.last.indices.tolist()
+
+
+@pytest.mark.parametrize("most", [3, 14, 1000])
+@pytest.mark.parametrize("options", WAYS[:3], ids=str)
+def test_the_last_item_is_known_however_many_were_rejected_before(monkeypatch, most, options):
+    set_constants(monkeypatch, MOST_REJECTED=most)
+    stream = ref_of().stream(shuffle=True).map(check, on_error="substitute")
+    loader = stream.batch(4, epochs=2)
+    batches = iter(loader.prefetch(**options) if options else loader)
+    count = 0
+    for batch in batches:
+        assert batches.last.indices.tolist() == batch["id"].tolist()
+        count += len(batches.last.rejected)
+    assert count >= 2 * len(BROKEN)
+    assert len(stream.rejected()) == 0
+    list(loader)
+    assert len(loader.rejected()) <= most
 
 
 def test_an_error_that_does_not_come_again_leaves_the_record_in_its_place():

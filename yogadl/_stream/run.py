@@ -134,7 +134,7 @@ class Counters:
         self.take_changes(changes)
         self._changed.update(changes)
         while len(self._changed) > _MOST_REJECTED:
-            self._changed.pop(next(iter(self._changed)))
+            self._changed.pop(next(iter(self._changed)), None)
 
     def changes(self) -> "Replaced":
         """Return what `settle` has noted since the last call."""
@@ -148,10 +148,12 @@ class Counters:
             if rejected:
                 self._replaced[place] = rejected
         while len(self._replaced) > _MOST_REJECTED:
-            self._replaced.pop(next(iter(self._replaced)))
+            self._replaced.pop(next(iter(self._replaced)), None)
 
     def replaced_at(self, places: "Places") -> "Iterator[tuple[int, int, int, Sequence[Rejected]]]":
         """Yield each place where another record came: its number among these, and in place of which ones."""
+        if not self._replaced:
+            return
         number = 0
         for epoch, positions in places:
             for position in map(int, positions):
