@@ -190,10 +190,11 @@ class Stage:
         for field, ours, theirs in zip(self.out.fields, slots.arrays, found, strict=True):
             if not all(map(operator.is_, ours, theirs)):
                 number = list(map(operator.is_, ours, theirs)).index(False)
-                path = field.name.replace("/", '"]["')
+                keys = field.name.split("/")
+                path = "".join(f"[{key}]" if key.isdigit() else f'["{key}"]' for key in keys)
                 raise self._filling_error(
                     f"put another object into field {field.name!r} of out",
-                    f'{_WRITE}, out["{path}"][...] = value',
+                    f"{_WRITE}, out{path}[...] = value",
                     indices[number],
                 )
 
