@@ -173,6 +173,7 @@ yogadl._stream.items ITEMS_MOST_BYTES=MOST_BYTES
 yogadl._stream.plan COUNTED PLAN_INDICES=INDICES_PER_CHUNK
 yogadl._stream.pool MOST_SEGMENTS
 yogadl._stream.run RUN_INDICES=INDICES_PER_CHUNK
+yogadl._stream.run _MOST_REJECTED
 yogadl._stream.workers WORKERS_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.adapters.arrow_export _MAX_BYTES
 yogadl.adapters.ray._source _BLOCK_BYTES

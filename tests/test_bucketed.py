@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import yogadl
 from yogadl import Leaf
-from yogadl.errors import ConfigurationError, CursorError
+from yogadl.errors import ConfigurationError, CursorError, UnsupportedDataError
 
 LENGTHS = [3, 0, 7, 1, 5, 5, 2, 19, 4, 1, 8, 0, 6, 2, 2, 11, 3, 9, 1, 4, 5, 33, 2, 6] * 3
 TOKENS = 24
@@ -274,3 +274,22 @@ def test_records_that_make_no_batch_are_refused():
         yogadl.from_source([np.arange(3)]).bucketed("tokens", tokens=9)
     with pytest.raises(ConfigurationError, match="others inside"):
         yogadl.from_source([{"a": {"b": 1}, "tokens": np.arange(3)}]).bucketed("tokens", tokens=9)
+
+
+@pytest.mark.parametrize("lengths", [[5, 5, 5, 2], [40, 3, 3]])
+def test_a_function_that_gives_other_lengths_later_makes_no_batch_over_the_budget(lengths):
+    added = 0
+
+    def grow(record):
+        return {"tokens": np.resize(record["tokens"], len(record["tokens"]) + added)}
+
+    mapped = in_memory(lengths).map(grow, spec={"tokens": Leaf("int32", (None,))})
+    batches = mapped.bucketed("tokens", tokens=10)
+    whole = list(batches.stream())
+    added = -1  # this stays below the budget
+    assert len(list(batches.stream())) == len(whole)
+    added = 1
+    with pytest.raises(UnsupportedDataError, match=r"but had \d+ or fewer when .* must return the same each"):
+        list(batches.stream())
+    added = 0
+    assert len(list(batches.stream())) == len(whole)

@@ -714,6 +714,22 @@ def test_a_function_that_gives_other_lengths_later_is_found_out():
         list(packed.stream())
 
 
+def test_a_function_that_gives_more_later_is_found_out():
+    added = 0
+
+    def grow(record):
+        return {"tokens": np.resize(record["tokens"], len(record["tokens"]) + added)}
+
+    spec = {"tokens": Leaf("int32", (None,))}
+    packed = in_memory([4, 13, 2]).map(grow, spec=spec).packed(5, fields="tokens")
+    whole = list(packed.stream())
+    added = 1
+    with pytest.raises(UnsupportedDataError, match=r"has \d+ values .* but had \d+ when .*same each time"):
+        list(packed.stream())
+    added = 0
+    assert len(list(packed.stream())) == len(whole)
+
+
 def test_what_a_packed_reference_is_not(ref):
     packed = ref.packed(CAPACITY, fields="tokens")
     for name in ("gather", "select", "filter", "split", "packed", "columns"):

@@ -99,7 +99,8 @@ class StreamedRef(DataRef[Item_co]):
                 shards.
             pad_shard_remainder: Whether to repeat records of the epoch's start, so that they divide evenly.
             cursor: The place to continue from, as returned by `state_dict` of any iterator of this dataset.
-            rebind: Whether to accept a cursor of other data with as many records.
+            rebind: Whether to accept a cursor of other data with as many records. Rows that are made of
+                several records, or of a part of one, need data of which each record is as long as before.
 
         Raises:
             ConfigurationError: if the arguments make no sense.

@@ -65,3 +65,58 @@ def test_a_file_that_is_not_read_makes_one_block_of_a_field(tmp_path, monkeypatc
     monkeypatch.setattr("yogadl.storage._builds.adopted.columns_of", columns_of)
     storage.adopt(tmp_path / "raw", "set", "1", format="webdataset", read=False)
     assert len(found) == 2
+
+
+SPEC = {"tokens": yogadl.Leaf("int64", (None,))}
+
+
+def json_of(line):
+    record = json.loads(line)
+    return {"tokens": np.array(record["tokens"]), "kind": record["kind"]}
+
+
+VIEWS = {
+    "sampled": lambda ref: ref.sampled(),
+    "sampled_by": lambda ref: ref.sampled(by="kind", records=70),
+    "packed": lambda ref: ref.packed(16, fields="tokens"),
+    "packed_epoch": lambda ref: ref.packed(16, fields="tokens").at(2),
+    "bucketed": lambda ref: ref.bucketed("tokens", tokens=40),
+    "chunks": lambda ref: ref.chunks("tokens", 8),
+    "flat_map": lambda ref: ref.flat_map(lambda record: [{"kind": record["kind"]}] * 2),
+    "mapped": lambda ref: ref.map(dict, spec=SPEC).packed(16, fields="tokens").map(dict),
+    "selected": lambda ref: ref.select(range(0, 50, 2)).packed(16, fields="tokens").fields("tokens"),
+    "mix": lambda ref: yogadl.mix({"a": (ref.sampled(), 0.5), "b": (ref, 0.5)}),
+    "mix_of_packed": lambda ref: yogadl.mix({"a": (ref.packed(16, fields="tokens"), 1)}),
+}
+
+
+@pytest.fixture(scope="module")
+def unread_and_copies(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unread")
+    (folder / "raw").mkdir()
+    lines = [json.dumps({"tokens": [n] * (n % 9 + 1), "kind": n % 3}) for n in range(60)]
+    (folder / "raw" / "a.jsonl").write_text("\n".join(lines) + "\n")
+    storage = yogadl.open_storage(folder / "store")
+    storage.adopt(folder / "raw", "set", "unread", format="jsonl", read=False)
+    storage.submit(storage.fetch("set", "unread"), "set", "copied")
+    other = yogadl.open_storage(folder / "other")
+    yogadl.storage.copy(storage, other, "set", "unread", materialize=True)
+    return storage.fetch("set", "unread"), storage.fetch("set", "copied"), other.fetch("set", "unread")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_cursor_goes_on_with_a_copy_of_the_records(unread_and_copies, view):
+    unread, *copies = (ref.map(json_of, spec=SPEC) for ref in unread_and_copies)
+    for copied in copies:
+        assert copied.fingerprint != unread.fingerprint
+        ours, theirs = (VIEWS[view](ref).stream(shuffle=True, shuffle_seed=5) for ref in (unread, copied))
+        batches = iter(ours)
+        for _ in range(4):
+            next(batches)
+        cursor = json.loads(json.dumps(batches.state_dict()))
+        rest = VIEWS[view](copied).stream(shuffle=True, shuffle_seed=5, cursor=cursor)
+        for one, other in zip(batches, rest, strict=True):
+            np.testing.assert_equal(one, other)
+        theirs.load_state_dict(cursor)
+        with pytest.raises(yogadl.errors.CursorError):
+            VIEWS[view](copied[:59]).stream(shuffle=True, shuffle_seed=5, cursor=cursor)

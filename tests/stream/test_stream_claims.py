@@ -112,6 +112,37 @@ def test_a_look_at_the_first_batch_is_not_lost_to_a_training_that_goes_on():
     assert next(iter(loader))["id"].tolist() == [2, 3]
 
 
+LOOKS = {
+    "at": lambda loader: next(iter(loader.at(0))),
+    "at_the_end": lambda loader: list(loader.at(0, 8)),
+    "batch_at": lambda loader: loader.batch_at(0),
+    "plan": lambda loader: loader.plan(),
+    "shown": lambda loader: (repr(loader), loader._repr_html_(), loader.stats()),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("skip_finished_epoch", [False, True])
+@pytest.mark.parametrize("options", [{}, {"n": 2}, {"n": 2, "threads": 2}, {"n": 2, "workers": 1}], ids=str)
+def test_a_look_moves_no_loader(look, skip_finished_epoch, options):
+    loader = stream_of(10).batch(2, skip_finished_epoch=skip_finished_epoch)
+    loader = loader.prefetch(**options) if options else loader
+    LOOKS[look](loader)
+    assert place(loader.state_dict()) == (0, 0)
+    batches = iter(loader)
+    assert next(batches)["id"].tolist() == [0, 1]
+    LOOKS[look](loader)
+    assert place(loader.state_dict()) == place(batches.state_dict()) == (0, 2)
+    assert next(batches)["id"].tolist() == [2, 3]
+
+
+def test_a_look_moves_no_stream():
+    stream = stream_of(10)
+    next(stream.at(3, 4))
+    assert place(stream.state_dict()) == (0, 0)
+    assert record_ids(stream) == list(range(10))
+
+
 @pytest.mark.parametrize("arguments", [(0, 11), (-1,), (0, -1), (0.5,), (True,)])
 def test_there_is_no_iterator_nowhere(arguments):
     with pytest.raises(ConfigurationError):
@@ -131,8 +162,6 @@ def test_a_loaders_state_is_that_of_its_newest_iterator():
     assert place(loader.state_dict()) == (1, 0)
     next(second)
     assert place(loader.state_dict()) == (1, 2)
-    loader.at(4, 6)
-    assert place(loader.state_dict()) == (4, 6)
 
 
 def test_a_streams_state_is_that_of_its_newest_iterator():

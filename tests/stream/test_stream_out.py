@@ -221,3 +221,87 @@ def test_options_that_make_no_sense_are_refused(ref, options, text):
     for name in ("map", "random_map"):
         with pytest.raises(ConfigurationError, match=text):
             getattr(ref.stream(), name)(filled, **options)
+
+
+def nested(record, out):
+    out["a"]["x"][...] = record["label"]
+    out["b"][0][...] = 1
+
+
+MISSES = {
+    "another": (lambda record, out: out.update(image=np.ones((4, 3), np.float32)), "image"),
+    "a_number": (lambda record, out: out.__setitem__("label", 3), "label"),
+    "same_values": (lambda record, out: out.__setitem__("label", out["label"].copy()), "label"),
+}
+
+
+@pytest.mark.parametrize("miss", MISSES)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("on_error", ["raise", "substitute"])
+def test_an_array_that_is_put_in_place_of_the_batchs_is_an_error(ref, miss, way, on_error):
+    function, name = MISSES[miss]
+    loader = ref.stream().map(function, out=OUT, on_error=on_error).batch(4)
+    with pytest.raises(StageError, match=rf'record 0: write into .*out\["{name}"\]\[\.\.\.\] = '):
+        list(loader.prefetch(**WAYS[way]) if WAYS[way] else loader)
+
+
+def test_one_record_of_many_that_is_filled_wrongly_is_named(ref):
+    def one(record, out):
+        filled(record, out)
+        if record["label"] == 6:
+            out["label"] = np.array(6)
+
+    for stream in (ref.stream().map(one, out=OUT), ref.stream().map(one, out=OUT).map(dict)):
+        with pytest.raises(StageError, match="for record 6: write into"):
+            list(stream.batch(20))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda out: out.__delitem__("label"), lambda out: out.update(more=1), lambda out: out.clear()]
+)
+def test_a_field_that_is_taken_out_or_added_is_an_error(ref, change):
+    with pytest.raises(StageError, match="changed what out= has for record 0"):
+        list(ref.stream().map(lambda record, out: change(out), out=OUT).batch(4))
+
+
+def test_arrays_in_trees_are_looked_at_too(ref):
+    out = {"a": {"x": Leaf("int64")}, "b": [Leaf("int64"), Leaf("int64", (2,))]}
+    assert [int(one["a"]["x"]) for one in ref.stream().map(nested, out=out)] == list(range(COUNT))
+
+    def in_dict(record, out):
+        out["a"]["x"] = np.array(1)
+
+    def in_list(record, out):
+        out["b"][1] = np.zeros(2, np.int64)
+
+    def whole(record, out):
+        out["a"] = {"x": np.array(1)}
+
+    for function, path in ((in_dict, 'out["a"]["x"]'), (whole, 'out["a"]["x"]'), (in_list, 'out["b"][1]')):
+        with pytest.raises(StageError, match="write into") as caught:
+            list(ref.stream().map(function, out=out).batch(4))
+        assert f"{path}[...] = value" in str(caught.value)
+
+
+def test_operators_that_write_into_the_array_are_no_error(ref):
+    def added(record, out):
+        out["image"] += 1
+        out["label"] += record["label"]
+        out["flags"] |= True
+
+    batch = next(iter(ref.stream().map(added, out=OUT).batch(8)))
+    assert batch["label"].tolist() == list(range(8))
+    assert batch["image"].min() == 1
+    assert batch["flags"].all()
+
+
+def test_what_a_function_did_to_its_record_before_it_failed_is_forgotten(ref):
+    def fails(record, out):
+        if record["label"] == 3:
+            del out["label"]
+            raise ValueError("no")
+        filled(record, out)
+
+    labels = next(iter(ref.stream().map(fails, out=OUT, on_error="substitute").batch(COUNT)))["label"]
+    assert 3 not in labels
+    assert len(set(labels.tolist())) == COUNT - 1

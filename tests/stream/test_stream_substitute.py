@@ -1,12 +1,13 @@
 """Another record in the place of a broken one, the same wherever a place is read; no other place changes."""
 
 import json
+import pickle
 import random
 import sys
 
 import numpy as np
 import pytest
-from inside import derive_key, splitmix64_output
+from inside import derive_key, set_constants, splitmix64_output
 
 import yogadl
 from yogadl import Blocks, Leaf
@@ -231,19 +232,198 @@ def test_more_errors_than_allowed_are_an_error_that_stays(options):
     stream = ref_of().stream(shuffle=True)
     for most, is_enough in ((0, False), (5, False), (1000, True)):
         loader = stream.map(check, on_error="substitute", max_errors=most).batch(16)
-        batches = iter(loader.prefetch(**options) if options else loader)
+        loader = loader.prefetch(**options) if options else loader
+        batches = iter(loader)
         if is_enough:
             assert len(list(batches)) == COUNT // 16
             continue
         with pytest.raises(StageError, match=f"more than max_errors={most}; .*other ranks"):
             list(batches)
+        place = batches.state_dict()
+        for again in (batches, batches, iter(loader), iter(loader)):
+            with pytest.raises(StageError, match=f"more than max_errors={most}; .*make the loader anew"):
+                next(again)
+        assert batches.state_dict() == place
     made = stream.map(check, on_error="substitute").batch(16)
     list(made)
-    rejected = len(made.rejected())
+    rejected = len({one.index for one in made.rejected()})
     exact = stream.map(check, on_error="substitute", max_errors=rejected).batch(16)
     assert len(list(exact)) == COUNT // 16
     with pytest.raises(StageError, match="max_errors"):
         list(stream.map(check, on_error="substitute", max_errors=rejected - 1).batch(16))
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_a_record_that_is_broken_in_each_epoch_counts_once(options):
+    stream = ref_of().stream(shuffle=True).map(check, on_error="substitute", max_errors=len(BROKEN))
+    loader = stream.batch(16, epochs=5)
+    loader = loader.prefetch(**options) if options else loader
+    assert len(list(loader)) == 5 * COUNT // 16
+    assert len(list(loader)) == 5 * COUNT // 16
+    assert loader.stats().rejected >= 5 * len(BROKEN)
+
+
+def test_packed_rows_of_other_epochs_count_as_others():
+    packed = yogadl.from_source([{"tokens": np.full(4, n)} for n in range(8)]).packed(8, fields="tokens")
+
+    def no_threes(row):
+        if 3 in row["tokens"]:
+            raise ValueError("three")
+        return row
+
+    stream = packed.stream(shuffle=True).map(no_threes, on_error="substitute", max_errors=2)
+    loader = stream.batch(1)
+    assert [len(list(loader)) for _ in range(2)] == [4, 4]
+    with pytest.raises(StageError, match="max_errors=2"):
+        list(loader)
+
+
+def test_a_loader_that_is_made_anew_after_too_many_errors_delivers():
+    stream = ref_of().stream().map(check, on_error="substitute", max_errors=2)
+    ended = stream.batch(2)
+    with pytest.raises(StageError, match="max_errors=2"):
+        list(ended)
+    with pytest.raises(StageError, match="max_errors=2"):
+        ended.batch_at(20)
+    anew = iter(stream.batch(2))
+    anew.load_state_dict(ended.state_dict())
+    assert next(anew)["id"].tolist()[1] not in BROKEN
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_loaders_of_one_stream_count_by_themselves(options):
+    stream = ref_of().stream(shuffle=True).map(check, on_error="substitute")
+    plain = stream.batch(16)
+    loaders = [plain, plain.prefetch(**options) if options else stream.batch(16)]
+    counts = []
+    for loader in loaders:
+        assert loader.rejected() == []
+        list(loader)
+        assert loader.stats().rejected == len(loader.rejected())
+        counts.append(len(loader.rejected()))
+    assert counts[0] == counts[1] >= len(BROKEN)
+    assert stream.rejected() == []
+
+
+def test_the_file_of_a_rejected_record_is_its_field():
+    ref = yogadl.from_source([{"id": n, "file": f"{n}.jpg"} for n in range(COUNT)], fingerprint="files")
+
+    def dropped(record):
+        return {"id": check(record)["id"]}
+
+    streams = [
+        ref.stream(shuffle=True).map(dropped, on_error="substitute"),
+        ref.stream().map(lambda record: {"id": record["id"]}).map(check, on_error="substitute"),
+        ref.sampled(records=COUNT).stream().map(check, on_error="substitute"),
+    ]
+    for stream in streams:
+        list(stream)
+        assert len(stream.rejected()) > 0
+        assert all(one.file == f"{one.index}.jpg" for one in stream.rejected())
+
+
+class Mute(Exception):
+    """An error whose text can't be made."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_an_error_whose_text_raises_is_replaced_like_others(options):
+    def mute(record):
+        if int(record["id"]) in BROKEN:
+            raise Mute
+        return record
+
+    stream = ref_of().stream()
+    loader = stream.map(mute, on_error="substitute").batch(16)
+    loader = loader.prefetch(**options) if options else loader
+    assert ids(loader) == expected(range(COUNT), 0, 0)
+    assert {one.reason for one in loader.rejected()} == {"Mute (its text can't be shown: RuntimeError)"}
+    raising = stream.map(mute, spec=stream.spec).batch(16)
+    with pytest.raises(StageError, match="record 0: Mute"):
+        next(iter(raising.prefetch(**options) if options else raising))
+    assert len(ref_of().map(mute, on_error="skip")) == COUNT - len(BROKEN)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+@pytest.mark.parametrize("function", [check, fill], ids=["returned", "filled"])
+def test_the_last_item_names_what_was_delivered_and_what_was_rejected(options, function):
+    stream = ref_of().stream(shuffle=True, shuffle_seed=11)
+    if function is fill:
+        stream = stream.random_map(fill, out=OUT, on_error="substitute")
+    else:
+        stream = stream.map(check, on_error="substitute")
+    loader = stream.batch(16, epochs=2)
+    batches, rejected = iter(loader.prefetch(**options) if options else loader), []
+    for batch in batches:
+        assert batches.last.indices.tolist() == batch["id"].tolist()
+        rejected += batches.last.rejected
+        places = set(zip([batches.last.epoch] * 16, batches.last.positions.tolist(), strict=True))
+        assert {(one.epoch, one.position) for one in batches.last.rejected} <= places
+    assert {one.index for one in rejected} == BROKEN
+    kept = pickle.loads(pickle.dumps(batches.last))
+    assert kept.rejected == batches.last.rejected
+    assert kept.indices.tolist() == batches.last.indices.tolist()
+
+
+@pytest.mark.parametrize("most", [3, 14, 1000])
+@pytest.mark.parametrize("options", WAYS[:3], ids=str)
+def test_the_last_item_is_known_however_many_were_rejected_before(monkeypatch, most, options):
+    set_constants(monkeypatch, MOST_REJECTED=most)
+    stream = ref_of().stream(shuffle=True).map(check, on_error="substitute")
+    loader = stream.batch(4, epochs=2)
+    batches = iter(loader.prefetch(**options) if options else loader)
+    count = 0
+    for batch in batches:
+        assert batches.last.indices.tolist() == batch["id"].tolist()
+        count += len(batches.last.rejected)
+    assert count >= 2 * len(BROKEN)
+    assert len(stream.rejected()) == 0
+    list(loader)
+    assert len(loader.rejected()) <= most
+
+
+def test_an_error_that_does_not_come_again_leaves_the_record_in_its_place():
+    failing = {7}
+
+    def once(record):
+        if int(record["id"]) in failing:
+            raise OSError("once")
+        return record
+
+    loader = ref_of(20).stream().map(once, on_error="substitute").batch(4)
+    batches = iter(loader)
+    cursor = batches.state_dict()
+    next(batches)
+    assert next(batches)["id"].tolist() == batches.last.indices.tolist() != [4, 5, 6, 7]
+    failing.clear()
+    batches.load_state_dict(cursor)
+    next(batches)
+    assert next(batches)["id"].tolist() == batches.last.indices.tolist() == [4, 5, 6, 7]
+    assert batches.last.rejected == ()
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_the_last_documents_are_those_of_the_rows_that_were_delivered(options):
+    packed = yogadl.from_source([{"tokens": np.full(n % 7 + 1, n)} for n in range(90)]).packed(
+        12, fields="tokens"
+    )
+
+    def no_fives(row):
+        if 5 in row["tokens"]:
+            raise ValueError("five")
+        return row
+
+    loader = packed.stream(shuffle=True).map(no_fives, on_error="substitute").batch(4, epochs=3)
+    batches, rejected = iter(loader.prefetch(**options) if options else loader), 0
+    for batch in batches:
+        for row, documents in zip(batch["tokens"], batches.last.documents, strict=True):
+            made = [number for number, start, stop in documents for _ in range(start, stop)]
+            assert row.tolist()[: len(made)] == made
+        rejected += len(batches.last.rejected)
+    assert rejected >= 3
 
 
 def test_reading_a_batch_again_counts_nothing_again():

@@ -16,6 +16,15 @@ def printable(text: str, kept: str = "") -> str:
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
 
 
+def error_text(error: BaseException) -> str:
+    """Return the type and the text of any exception, even of one whose text can't be made."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception as failed:  # noqa: BLE001  (a user's error may do anything here)
+        return f"{name} (its text can't be shown: {type(failed).__name__})"
+
+
 def without_secrets(text: str) -> str:
     """Return a text without the users, passwords and queries of its URLs."""
     if "//" not in text:

@@ -110,8 +110,10 @@ _SKIP = "skip_shuffle_at_epoch_end"
 _NUMBERS = ("epoch", "position", "records")
 _RANGES = "skip_ranges"  # only if there are any, so that other cursors stay unchanged
 _KEYS = frozenset({"yogadl", *_NUMBERS, "fingerprint", "order", _SEED, _SKIP})
+_ROWS = "rows"  # only if rows are made of several records: what they are made of
 _VERSION = "version"  # only if requested by a tag, which may name another version later
 _OPEN_SAVED_VERSION = "open the dataset and version that it was saved with"
+_BEGIN = "or begin an epoch of this data: open the stream without a cursor"
 _START_ANEW = "use a cursor as state_dict() returned it, or start anew without one"
 
 
@@ -126,6 +128,7 @@ class Identity:
     skipped: Skipped
     change: tuple[int, dict[str, Any]] | None = None  # an epoch in which the order has another description
     lineage: Lineage | None = None  # the dataset version, if the data is one
+    rows: str | None = None  # what rows of several records, or pieces of one, are made of
     source: Any = field(default=None, compare=False)  # the data, if it is at hand; for errors
 
     @property
@@ -144,7 +147,7 @@ class Identity:
         order = {name: value for name, value in state["order"].items() if name != "before"}
         change = (state["epoch"], dict(state["order"])) if "before" in state["order"] else None
         others = {name: state[name] for name in ("fingerprint", _SEED, _SKIP)}
-        return Identity(order=order, change=change, skipped=skipped, **others)
+        return Identity(order=order, change=change, skipped=skipped, rows=state.get(_ROWS), **others)
 
     def order_in(self, epoch: int) -> dict[str, Any]:
         """Return the order's description in an epoch; it has "before" if the weights changed in the epoch."""
@@ -164,6 +167,7 @@ def write_cursor(identity: Identity, point: Point) -> dict[str, Any]:
         _SEED: identity.seed,
         _SKIP: identity.skip_shuffle_at_epoch_end,
         **({_RANGES: [list(pair) for pair in ranges]} if ranges else {}),
+        **({_ROWS: identity.rows} if identity.rows else {}),
         **({_VERSION: identity.lineage.version} if identity.lineage and identity.lineage.tag else {}),
     }
 
@@ -174,7 +178,8 @@ def read_cursor(identity: Identity, state: Any, rebind: bool = False) -> Point: 
     Args:
         identity: The identity of this stream.
         state: The result of `write_cursor`, possibly from a JSON file.
-        rebind: Whether to accept other data of equal length.
+        rebind: Whether to accept other data of equal length; for rows that are made of several records, other
+            data of which each record has an equal length.
 
     Raises:
         CursorError: if it is no cursor, or belongs to other data or another order; the error names both
@@ -229,7 +234,7 @@ def _check_form(state: Any) -> None:
             f"the cursor is of version {version}, this yogadl reads version {VERSION}: "
             "use the yogadl that wrote it, or a newer one"
         )
-    unknown = sorted(str(key) for key in state.keys() - _KEYS - {_RANGES, _VERSION})
+    unknown = sorted(str(key) for key in state.keys() - _KEYS - {_RANGES, _ROWS, _VERSION})
     if unknown:
         raise CursorError(
             f"the cursor has {', '.join(map(repr, unknown))}, which this yogadl does not know: "
@@ -241,8 +246,9 @@ def _check_form(state: Any) -> None:
     for name, is_right, form in _VALUE_CHECKS:
         if not is_right(state[name]):
             raise CursorError(f"the cursor's {name!r} is {state[name]!r}, not {form}: {_START_ANEW}")
-    if not isinstance(state.get(_VERSION, ""), str):
-        raise CursorError(f"the cursor's {_VERSION!r} is {state[_VERSION]!r}, not a string: {_START_ANEW}")
+    for name in (_VERSION, _ROWS):
+        if not isinstance(state.get(name, ""), str):
+            raise CursorError(f"the cursor's {name!r} is {state[name]!r}, not a string: {_START_ANEW}")
     if state["position"] > state["records"]:
         raise CursorError(
             f"the cursor's 'position' is {state['position']}, more than its records: {_START_ANEW}"
@@ -298,6 +304,25 @@ def _versions_hint(identity: Identity, state: Mapping[str, Any]) -> str:
     return ""
 
 
+def _how_to_reopen(identity: Identity, state: Mapping[str, Any], rebind: bool) -> str:
+    """Return what to do with a cursor of other data."""
+    text = f"{_OPEN_SAVED_VERSION}, {state[_VERSION]!r}" if _VERSION in state else _OPEN_SAVED_VERSION
+    if "draw" in identity.order or "draw" in state["order"]:
+        text += ", and pass the same arguments to packed, bucketed or sampled"
+    if state.get(_ROWS) == identity.rows:
+        if state["records"] == identity.records:
+            text += ", or accept other data of equal length by rebind=True"
+    else:
+        text = f"to finish its epoch, {text}; {_BEGIN}"
+        if rebind:
+            text += (
+                ". rebind=True does not help: a row is made of several records, or of a part of one, so it "
+                "is another row unless each record is as long as before"
+            )
+            text += "" if _ROWS in state else ", which a cursor of an earlier yogadl does not tell"
+    return text + _versions_hint(identity, state)
+
+
 def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped, rebind: bool) -> None:
     """Refuse a cursor that belongs to other data or to another order."""
 
@@ -312,14 +337,11 @@ def _check_match(identity: Identity, state: Mapping[str, Any], skipped: Skipped,
     is_other = state["fingerprint"] != identity.fingerprint and not _is_alias(identity, state["fingerprint"])
     if is_other:
         _check_earlier(identity, state)
-    reopen = f"{_OPEN_SAVED_VERSION}, {state[_VERSION]!r}" if _VERSION in state else _OPEN_SAVED_VERSION
-    if "draw" in order or "draw" in their_order:
-        reopen += ", and pass the same arguments to packed, bucketed or sampled"
     if state["records"] != identity.records:
-        reopen += _versions_hint(identity, state)
+        reopen = _how_to_reopen(identity, state, rebind)
         raise refuse("other data, its number of records is", state["records"], identity.records, reopen)
-    if is_other and not rebind:
-        reopen += f", or accept other data of equal length by rebind=True{_versions_hint(identity, state)}"
+    if is_other and not (rebind and state.get(_ROWS) == identity.rows):
+        reopen = _how_to_reopen(identity, state, rebind)
         raise refuse("other data, its fingerprint is", state["fingerprint"], identity.fingerprint, reopen)
     if their_order != order:
         raise refuse("another order,", their_order, order, mend)

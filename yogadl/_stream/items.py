@@ -10,7 +10,7 @@ others are gathered two at a time: a batch that is kept then keeps at most twice
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -52,6 +52,10 @@ class Records:
     """Makes items that are single records of a run."""
 
     run: Run
+
+    def counted_anew(self) -> "Records":
+        """Return the same for another loader; see `Run.counted_anew`."""
+        return replace(self, run=self.run.counted_anew())
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the records from `start` to the epoch `end`, read by read."""
@@ -138,6 +142,10 @@ class Batches:
             )
         if name in keys:
             raise ConfigurationError(f"the record has a {name!r} already: choose another padding_field")
+
+    def counted_anew(self) -> Self:
+        """Return the same for another loader; see `Run.counted_anew`."""
+        return replace(self, run=self.run.counted_anew())
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, read by read."""

@@ -3,6 +3,7 @@
 import contextlib
 import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
 
@@ -11,9 +12,9 @@ import numpy as np
 from yogadl._core.arguments import int_argument
 from yogadl._core.memory import settle_allocator
 from yogadl._core.process import ProcessLock, end_daemon_at_exit
-from yogadl._core.protocols import Document, Indices, Item_co, RandomAccess, documents_of
+from yogadl._core.protocols import Document, Indices, Item_co, RandomAccess, documents_of, numbers_of
 from yogadl._stream.cursor import read_cursor, write_cursor
-from yogadl._stream.cut import Point, Rows, Span
+from yogadl._stream.cut import Point, Span
 from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.recipe import Recipe, SpanProgress
 from yogadl.errors import ConfigurationError
@@ -29,7 +30,7 @@ class Claims:
         self.recipe = recipe
         self._next = recipe.span(recipe.run.start)
         self._endless: SpanProgress | None = None  # the newest claim's iterator, if it is endless
-        self._newest = self._claiming = SpanProgress()  # of any iterator; of one that claims epochs
+        self._newest = self._claiming = SpanProgress()  # of any iterator, for statistics; of one that claims
         self._lock = ProcessLock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,8 +89,8 @@ class Claims:
             self._next = self.recipe.cut.span(Point(span.end, 0))
 
     def reach(self) -> Point:
-        """Return the place of the newest iterator, or where the next one would begin if there is none."""
-        newest = self._newest
+        """Return the place of the newest iterator that claims epochs, or where the next one would begin."""
+        newest = self._claiming
         return self.next_span().start if newest.span is None else self.recipe.reach(newest)
 
 
@@ -109,14 +110,17 @@ class Delivered(_Places):
         epoch: The epoch in which the item begins.
         positions: The position of each record in its epoch. A position less than the one before it begins the
             next epoch; a position at or beyond the number of records is padding.
-        indices: The index of each record in the data.
+        indices: The index of each record in the data: of those that were delivered, if others came in the
+            place of broken ones.
+        rejected: The records that these replaced; see ``on_error`` of `RecordStream.map`.
     """
 
+    rejected: "tuple[Rejected, ...]" = ()
     _records: RandomAccess | None = None  # these two to find the documents, unless this was pickled
-    _rows: Rows | None = None
+    _drawn: Indices | None = None  # the indices, with their draws
 
     def __reduce__(self) -> Any:
-        return Delivered, tuple(self)
+        return Delivered, tuple(self), {"rejected": self.rejected}
 
     @property
     def documents(self) -> list[list[Document]]:
@@ -124,7 +128,7 @@ class Delivered(_Places):
 
         In a mix, they are numbered as in the row's parent. Empty for other streams.
         """
-        return [] if self._rows is None else documents_of(self._records, self._rows.indices)
+        return [] if self._drawn is None else documents_of(self._records, self._drawn)
 
 
 class StreamIterator(Iterator[Item_co]):
@@ -164,6 +168,7 @@ class StreamIterator(Iterator[Item_co]):
             raise
 
     def _open(self) -> Iterator[Item_co]:
+        self._recipe.run.counters.check()
         progress = self._progress
         settle_allocator()
         progress.waits.begin(self._recipe.run)
@@ -185,8 +190,13 @@ class StreamIterator(Iterator[Item_co]):
         rows = self._recipe.rows(progress.span, progress.items - 1)
         positions = np.concatenate([np.asarray(found, np.int64) for _, found in rows.pieces])
         run = self._recipe.run
-        found = Delivered(rows.pieces[0][0], positions, run.numbers(rows))
-        found._records, found._rows = run.source, rows
+        drawn = rows.indices.copy()
+        rejected: list[Rejected] = []
+        for number, epoch, position, replaced in run.counters.replaced_at(rows.pieces):
+            drawn[number] = run.index(epoch, position, len(replaced) - 1)
+            rejected += replaced
+        found = Delivered(rows.pieces[0][0], positions, numbers_of(run.source, drawn))
+        found.rejected, found._records, found._drawn = tuple(rejected), run.source, drawn
         return found
 
     def close(self) -> None:
@@ -215,7 +225,8 @@ class StreamIterator(Iterator[Item_co]):
 
         Args:
             state: The result of `state_dict`, from this job or another, on any number of shards.
-            rebind: Whether to accept a cursor of other data of equal length.
+            rebind: Whether to accept a cursor of other data of equal length; for rows that are made of
+                several records, of data of which each record is as long as before.
 
         Raises:
             CursorError: if `state` is no cursor, or belongs to other data or another order.
@@ -323,8 +334,8 @@ class Restartable(Generic[Item_co]):
     _claims: Claims
 
     def _read_by(self, recipe: Recipe) -> None:
-        """Use a recipe, beginning at its run's start."""
-        self._recipe = recipe
+        """Use a recipe, beginning at its run's start, with times and counts of its own."""
+        self._recipe = recipe = replace(recipe, make=recipe.make.counted_anew())
         self._claims = Claims(recipe)
 
     def __iter__(self) -> StreamIterator[Item_co]:
@@ -332,6 +343,9 @@ class Restartable(Generic[Item_co]):
 
     def at(self, epoch: int, position: int = 0) -> StreamIterator[Item_co]:
         """Return an iterator that starts at any place and claims nothing.
+
+        It changes neither this object's `state_dict` nor where the next iterator begins; its own `state_dict`
+        tells its place.
 
         Args:
             epoch: The epoch to start in; the iterator reads as many epochs as other iterators of this object.
@@ -352,7 +366,10 @@ class Restartable(Generic[Item_co]):
         return StreamIterator(self._recipe, progress, None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the cursor of the newest iterator; without one, the cursor at which it would start."""
+        """Return the cursor of the newest iterator; without one, the cursor at which it would start.
+
+        Iterators of `at` don't count.
+        """
         return write_cursor(self._recipe.run.identity(), self._claims.reach())
 
     def load_state_dict(self, state: Mapping[str, Any], rebind: bool = False) -> None:

@@ -53,7 +53,7 @@ class NumberedBatches:
     def __init__(self, stream: RecordStream, cut: Cut, *, padding_field: str | None = None) -> None:
         self.size = cut.size
         self.stream = stream = stream.past_finished(cut)
-        self._run = run = stream.run
+        self._run = run = stream.run.counted_anew()
         self.numbering = run.numbering(cut)
         self._finish = Batches(run, padding_field=padding_field).finish()
         self.padding_field = padding_field

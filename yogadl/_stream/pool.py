@@ -336,9 +336,10 @@ class WorkerPool:
         for rejected, attempt, number in answer.rejected:
             assert run.chain is not None
             try:
-                run.counters.reject(rejected, attempt, run.chain.stages[number])
+                run.reject(rejected, attempt, run.chain.stages[number])
             except StageError as too_many:
                 error = error or too_many
+        run.counters.take_changes(answer.replaced or {})
         if answer.iteration == self._iteration:
             worker.requested.remove(answer.number)
             self._ready[answer.number] = AnswerParts(parts, error)

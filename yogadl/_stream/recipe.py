@@ -23,6 +23,9 @@ class Make(Protocol):
     def run(self) -> Run:
         """The run of the items."""
 
+    def counted_anew(self) -> "Make":
+        """Return the same for another loader, with times and counts of its own; see `Run.counted_anew`."""
+
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the items from `start` to the epoch `end`, read by read."""
 

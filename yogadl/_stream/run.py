@@ -1,5 +1,6 @@
 """Find the records that a shard reads, announce them, and read them: source, order and functions together."""
 
+import copy
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,9 @@ from yogadl._core.protocols import (
     OnPlanned,
     RandomAccess,
     announce,
+    is_drawn,
     lineage_of,
+    numbered,
     numbers_of,
     prepare,
     received_by,
@@ -39,7 +42,7 @@ from yogadl.errors import StageError
 if TYPE_CHECKING:
     from yogadl._stream.block_ahead import BlockAhead
     from yogadl._views.functions import Chain
-    from yogadl._views.stages import Rejected, Stage, StageOptions
+    from yogadl._views.stages import Places, Rejected, Replaced, Stage, StageOptions
 
 # The order costs some 30 us a call and some 5 ns an index, so many indices are computed at a time, from the
 # first call on: 0.1 ms. (Chunks that begin small and grow were slower with large records: the arrays of each
@@ -54,7 +57,8 @@ _MOST_REJECTED: Final = 100_000  # records that are listed
 class Counters:
     """Times and counts of reading, for all iterators of a loader. Thread-safe; a pickled one begins anew."""
 
-    __slots__ = ("_rejected", "_stages", "asked", "ready", "received_bytes", "rejections", "requests")
+    __slots__ = ("_broken", "_changed", "_rejected", "_replaced", "_stages", "_too_many", "asked", "ready",
+                 "received_bytes", "rejections", "requests")  # fmt: skip
 
     def __init__(self) -> None:
         # By stage and thread, so that no thread waits for another to add to it.
@@ -65,6 +69,11 @@ class Counters:
         # Records that others replace, by stage, epoch, position and attempt, since one may be read again.
         self._rejected: dict[tuple[int, int, int, int], Rejected] = {}
         self.rejections: dict[int, int] = {}  # their number by stage
+        self._broken: dict[int, set[Any]] = {}  # different ones by stage, if a stage has `max_errors`
+        self._too_many: StageError | None = None
+        # What others replaced at the places that were read last, and what changed since `changes`.
+        self._replaced: dict[tuple[int, int], Sequence[Rejected]] = {}
+        self._changed: dict[tuple[int, int], Sequence[Rejected]] = {}
 
     def __reduce__(self) -> Any:
         return Counters, ()
@@ -81,26 +90,77 @@ class Counters:
             found[stage] = found.get(stage, 0.0) + seconds
         return found
 
-    def reject(self, rejected: "Rejected", attempt: int, stage: "Stage") -> None:
-        """Count a record that another one replaces, from any thread or process.
+    def reject(self, rejected: "Rejected", attempt: int, stage: "Stage", record: Any) -> None:
+        """Count a record that another one replaces, from any thread or process; `record` tells which it is.
 
         Raises:
             StageError: if it is one more than the stage's `max_errors`.
         """
         key = stage.number, rejected.epoch, rejected.position, attempt
-        if key in self._rejected:
+        if key not in self._rejected:
+            if len(self._rejected) < _MOST_REJECTED:
+                self._rejected[key] = rejected
+            self.rejections[stage.number] = self.rejections.get(stage.number, 0) + 1
+        if stage.max_errors is None:
             return
-        if len(self._rejected) < _MOST_REJECTED:
-            self._rejected[key] = rejected
-        count = self.rejections[stage.number] = self.rejections.get(stage.number, 0) + 1
-        if stage.max_errors is not None and count > stage.max_errors:
-            raise StageError(
-                f"{stage} failed at {count} records, more than max_errors={stage.max_errors}; at record "
-                f"{rejected.index} with {rejected.reason}. Each process counts its own records, so end the "
-                "job's other ranks, too",
+        broken = self._broken.setdefault(stage.number, set())
+        broken.add(record)
+        if len(broken) > stage.max_errors:
+            self._too_many = StageError(
+                f"{stage} failed at {len(broken)} records, more than max_errors={stage.max_errors}; at "
+                f"record {rejected.index} with {rejected.reason}. Each process counts its own records, so "
+                "end the job's other ranks, too. This loader delivers nothing more: to go on from its "
+                "cursor, mend the data or raise max_errors, and make the loader anew",
                 stage.number,
                 rejected.index,
             )
+        self.check()
+
+    def check(self) -> None:
+        """Raise an error if more records were rejected than a stage's `max_errors`."""
+        if self._too_many is not None:
+            raise copy.copy(self._too_many)
+
+    def settle(self, places: "Places", replaced: "Replaced") -> None:
+        """Note at which of the places that were read another record came, and in place of which ones."""
+        if not replaced and not self._replaced:
+            return
+        changes = {
+            place: replaced.get(place, ())
+            for epoch, positions in places
+            for place in zip(itertools.repeat(epoch), map(int, positions), strict=False)
+            if place in replaced or place in self._replaced
+        }
+        self.take_changes(changes)
+        self._changed.update(changes)
+        while len(self._changed) > _MOST_REJECTED:
+            self._changed.pop(next(iter(self._changed)), None)
+
+    def changes(self) -> "Replaced":
+        """Return what `settle` has noted since the last call."""
+        found, self._changed = self._changed, {}
+        return found
+
+    def take_changes(self, changes: "Replaced") -> None:
+        """Note what was noted in a worker process."""
+        for place, rejected in changes.items():
+            self._replaced.pop(place, None)
+            if rejected:
+                self._replaced[place] = rejected
+        while len(self._replaced) > _MOST_REJECTED:
+            self._replaced.pop(next(iter(self._replaced)), None)
+
+    def replaced_at(self, places: "Places") -> "Iterator[tuple[int, int, int, Sequence[Rejected]]]":
+        """Yield each place where another record came: its number among these, and in place of which ones."""
+        if not self._replaced:
+            return
+        number = 0
+        for epoch, positions in places:
+            for position in map(int, positions):
+                rejected = self._replaced.get((epoch, position))
+                if rejected:
+                    yield number, epoch, position, rejected
+                number += 1
 
     def rejected_since(self, count: int) -> "list[tuple[Rejected, int, int]]":
         """Return each rejected record but the first ones, with its attempt and the number of its stage."""
@@ -179,7 +239,18 @@ class Run:
 
     def reject(self, rejected: "Rejected", attempt: int, stage: "Stage") -> None:
         """Count a record that another one replaces; see `Counters.reject`."""
-        self.counters.reject(rejected, attempt, stage)
+        # Of rows that each epoch makes anew, the same number is another row in each.
+        is_row = is_drawn(numbered(self.source))
+        record = (rejected.epoch, rejected.index) if is_row else rejected.index
+        self.counters.reject(rejected, attempt, stage, record)
+
+    def settle(self, places: "Places", replaced: "Replaced") -> None:
+        """Note where other records came; see `Counters.settle`."""
+        self.counters.settle(places, replaced)
+
+    def counted_anew(self) -> "Run":
+        """Return the same run for another loader, with times and counts of its own."""
+        return replace(self, counters=Counters())
 
     def skipping(self, skipped: Skipped) -> "Run":
         """Return the run that leaves out these positions, and no others, from the same place on."""
@@ -206,8 +277,16 @@ class Run:
             skip_shuffle_at_epoch_end=self.skip_shuffle_at_epoch_end,
             change=getattr(self.order, "change", None),
             lineage=self._lineage,
+            rows=self._rows,
             source=self.source,
         )
+
+    @cached_property
+    def _rows(self) -> str | None:
+        """What the records are made of, unless each is one record of the data."""
+        from yogadl._views.views import composition_of  # only cursors need it
+
+        return composition_of(self.source)
 
     @cached_property
     def _lineage(self) -> Lineage | None:
@@ -312,6 +391,7 @@ class Run:
         position of each record.
         """
         if self.chain is not None:
+            self.counters.check()
             found = self.chain.columns(rows.indices, rows.pieces, self.counters.add, memory, self)
             return found if fields is None else [found[number] for number in fields]
         began = perf_counter()

@@ -16,7 +16,7 @@ from yogadl._stream.items import Batches, Records
 from yogadl._stream.iterator import Restartable, begin
 from yogadl._stream.prefetch import Stats
 from yogadl._stream.recipe import MakeInWorkers, Recipe
-from yogadl._stream.run import Counters, Run
+from yogadl._stream.run import Run
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -345,8 +345,9 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
             out: What `fn` fills, such as ``{"image": yogadl.Leaf("uint8", (224, 224, 3))}``.
             keep: The names of fields of the record that the result has in addition, with `out`.
             on_error: "raise", or "substitute": see above.
-            max_errors: With "substitute": more records than this, in this process and its workers, are a
-                `StageError`. Other ranks count their own, and must be stopped.
+            max_errors: With "substitute": more different records than this, in this process and its workers,
+                are a `StageError`, which each `next` raises until the loader is made anew. Other ranks count
+                their own, and must be stopped.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
@@ -476,8 +477,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
                 of unequal length would drift into different ones.
         """
         cut = Cut(1 if n is None else n, drop_remainder, epochs, across_epochs, skip_finished_epoch)
-        run = replace(self._run, counters=Counters())
-        make = Batches(run, collate, padding_field, is_single=n is None)
+        make = Batches(self._run, collate, padding_field, is_single=n is None)
         return Loader(self, Recipe(make, cut, is_shown=bool_argument("progress", progress)))
 
     @explains_names({"ref.stream": DataRef.stream, "stream.batch": batch})
@@ -591,7 +591,7 @@ def html_of(shown: object, stream_of: Callable[[], Any]) -> str | None:
     from yogadl._core.shown import notebook_html, values_of  # only notebooks need it
 
     try:
-        run = replace(stream_of().run, counters=Counters())
+        run = stream_of().run.counted_anew()
         own = run.shard.own(run.start.position)
         rows = run.rows(run.start, 0, min(own, _SHOWN_RECORDS, _SHOWN_BYTES // run.record_bytes))
         records = values_of(run.spec, partial(run.read, rows), len(rows)) if len(rows) else []

@@ -27,7 +27,7 @@ from yogadl._workers.server import Work, received
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from yogadl._views.stages import Rejected
+    from yogadl._views.stages import Rejected, Replaced
 
 # Send messages with memory descriptors between two processes, over a socket without a name.
 
@@ -176,6 +176,7 @@ class WorkerAnswer(NamedTuple):
     took: Mapping[str, float] = {}  # the seconds of each stage
     received: tuple[int, int] = (0, 0)  # the number of requests for ranges, and of bytes
     rejected: "Sequence[tuple[Rejected, int, int]]" = ()  # see `Counters.rejected_since`
+    replaced: "Replaced | None" = None  # see `Counters.changes`
 
 
 def forked(task: WorkerTask) -> Work:
@@ -250,7 +251,7 @@ def _answer(channel: Channel, reader: "_ItemReader") -> None:
             iteration = request.iteration
             channel.send(WorkerAnswer(iteration, None))
         parts, descriptors, failure = reader.answer_parts(request.pieces, request.is_copy)
-        counts = reader.took(), reader.received(), reader.rejected()
+        counts = reader.took(), reader.received(), reader.rejected(), reader.replaced()
         answer = WorkerAnswer(request.iteration, request.number, parts, failure, *counts)
         channel.send(answer, descriptors)
         reader.packer.sent()
@@ -315,6 +316,10 @@ class _ItemReader:
         found = self._run.counters.rejected_since(self._rejected)
         self._rejected += len(found)
         return found
+
+    def replaced(self) -> "Replaced":
+        """Return at which places other records came, as far as that has changed since the last call."""
+        return self._run.counters.changes()
 
     @one_operation()
     def _parts(self, pieces: Pieces) -> tuple[list[Any], BaseException | None]:

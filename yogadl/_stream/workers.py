@@ -181,6 +181,10 @@ class InWorkers:
         more = self.run.then(self.stages, function, seed)[-1]
         return InWorkers(self.make, self.item_stages, self.options, (*self.after, more))
 
+    def counted_anew(self) -> "InWorkers":
+        """Return the same for another loader, with workers of its own; see `Run.counted_anew`."""
+        return InWorkers(self.make.counted_anew(), self.item_stages, self.options, self.after)
+
     def begun(self) -> "InWorkers":
         """Return a copy for another iterator."""
         return replace(self, _attempts=_WorkerDeaths())

@@ -6,7 +6,7 @@ for packed records, the index of a batch has both.
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from yogadl._order.buckets import Bucketed, BucketPlan
 from yogadl._order.lengths import offsets_of
 from yogadl._views.lengths import PlannedRecords, lengths_of
 from yogadl._views.packed import check_leaf, is_name, number_of
-from yogadl._views.views import SelectedRecords, checked_pad, hash_of
-from yogadl.errors import ConfigurationError
+from yogadl._views.views import SelectedRecords, checked_pad
+from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 
 class Bucketing(NamedTuple):
@@ -81,9 +81,7 @@ class BucketedRecords(PlannedRecords[BucketPlan]):
         a_batch = parent.record_bytes * self.parents_a_record * (1 + max(0.0, plan.padding))
         self.record_bytes = max(1, int(a_batch))
         pads = {name: pad.tobytes().hex() for name, pad in self._pads.items()}
-        self.fingerprint = hash_of(
-            "bucketed", parent.fingerprint, what, pads, bucketing.pad_to, self._lengths_name, self._digest
-        )
+        self._identify("bucketed", what, pads, bucketing.pad_to, self._lengths_name, self._digest)
 
     def _make_spec(self) -> Spec:
         fields = self.parent.spec.fields
@@ -192,12 +190,21 @@ class BucketedRecords(PlannedRecords[BucketPlan]):
         found: dict[int, list[Any]] = {number: [] for number in numbers}
         for begin, end, longest in zip(bounds[:-1], bounds[1:], batches.longest.tolist(), strict=True):
             lengths = np.array([len(value) for value in read[self._number][begin:end]], np.int32)
+            if int(lengths.max(initial=0)) > longest:
+                self._refuse(int(batches.records[begin + int(lengths.argmax())]), int(lengths.max()), longest)
             for number, column in found.items():
                 if number == len(self.parent.spec.fields):
                     column.append(lengths)
                 else:
                     column.append(self._stack(number, read[number][begin:end], lengths, longest))
         return [found[number] for number in numbers]
+
+    def _refuse(self, record: int, length: int, longest: int) -> NoReturn:
+        name = self.parent.spec.fields[self._number].name
+        raise UnsupportedDataError(
+            f"record {record} has {length} values in field {name!r}, but had {longest} or fewer when the "
+            "batches were planned: a function of map must return the same each time"
+        )
 
     def _stack(self, number: int, values: Any, lengths: NDArray[np.int32], longest: int) -> NDArray[Any]:
         """Return the values of one field of a batch as one array, padded if their lengths vary."""

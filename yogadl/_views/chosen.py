@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.memory import require_memory
+from yogadl._core.printable import error_text
 from yogadl._core.protocols import Indices, RandomAccess
 from yogadl._views.functions import MappedRecords
 from yogadl._views.stages import name_of
@@ -269,7 +270,7 @@ def results_of(
                 records.spec.call(function, rest, len(indices) - done, results.append)
             except Exception as error:
                 done += len(results) - before
-                index, reason = int(indices[done]), f"{type(error).__name__}: {error}"
+                index, reason = int(indices[done]), error_text(error)
                 if skipped is None:
                     yield indices[:done], results
                     raise StageError(f"{called} failed at record {index}: {reason}", 0, index) from error

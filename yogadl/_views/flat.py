@@ -12,13 +12,14 @@ import numpy as np
 from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
 from yogadl._core.memory import require_memory
+from yogadl._core.printable import error_text
 from yogadl._core.protocols import Indices, RandomAccess
 from yogadl._order.keys import RECORDS_LIMIT
 from yogadl._order.lengths import Kept, kept, offsets_of, total, word_for
 from yogadl._views.chosen import Stored, by_workers, find_stored, results_of, seen_fields
 from yogadl._views.functions import Chain, MappedRecords
-from yogadl._views.stages import Places, Replace, ReportDuration, Stage, ignore_duration, name_of
-from yogadl._views.views import RenumberedRecords, hash_of, hash_of_numbers
+from yogadl._views.stages import Places, Replace, ReportDuration, Slots, Stage, ignore_duration, name_of
+from yogadl._views.views import ComposedRecords, RenumberedRecords, hash_of, hash_of_numbers
 from yogadl.errors import CacheFormatError, ConfigurationError, StageError
 
 _MAGIC: Final = b"pieces1\n"
@@ -28,7 +29,7 @@ _Function = Callable[[Any], Any]
 _Functions = tuple[_Function, _Function | None]  # one that makes pieces, and one that counts them
 
 
-class RepeatedRecords(RenumberedRecords):
+class RepeatedRecords(RenumberedRecords, ComposedRecords):
     """Each record as many times as it has pieces, one after the other.
 
     Args:
@@ -39,7 +40,8 @@ class RepeatedRecords(RenumberedRecords):
     def __init__(self, parent: RandomAccess, offsets: Indices) -> None:
         super().__init__(parent)
         self.offsets = offsets
-        self.fingerprint = hash_of("flat", parent.fingerprint, hash_of_numbers(offsets))
+        self.composition = hash_of_numbers(offsets)
+        self.fingerprint = hash_of("flat", parent.fingerprint, self.composition)
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
@@ -76,7 +78,7 @@ class _FlatStage(Stage):
         report_duration: ReportDuration = ignore_duration,
         what: str = "record",
         *,
-        slots: Sequence[Any] | None = None,
+        slots: Slots | None = None,
         replace: Replace | None = None,
     ) -> list[Any]:
         """Return the pieces of these indices; see `Stage.call`."""
@@ -101,7 +103,7 @@ class _FlatStage(Stage):
             made = _checked(self.function(record))
         except Exception as error:
             what = f"{self} failed at record {parent}, of which record {index} of the result is a piece"
-            raise StageError(f"{what}: {type(error).__name__}: {error}", self.number, index) from error
+            raise StageError(f"{what}: {error_text(error)}", self.number, index) from error
         if len(made) != wanted:
             raise StageError(
                 f"{self} returned {len(made)} records for record {parent}, and {wanted} were counted: return "

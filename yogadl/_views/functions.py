@@ -5,6 +5,7 @@ a random function, on the seed, the epoch and the position. Batches, shards, wor
 change it. Nor do they change which record comes in the place of one for which the function raises.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 
 from yogadl._core.columns import batch_column, declaration_text, declare, size_of, split, widen
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import BadShapeError, BadValueError, refuse
+from yogadl._core.leaf import BadShapeError, BadValueError, Leaf, refuse
+from yogadl._core.printable import error_text
 from yogadl._core.protocols import (
     READ,
     Column,
@@ -53,18 +55,24 @@ class _Replacing:
     Args:
         chain: The functions.
         records: What the next function takes; changed here.
-        indices: The index of each record; changed here.
+        indices: The index of each record, with its draw.
         places: Their epochs and positions.
         substitutes: The records that come in the place of others.
+
+    Attributes:
+        indices: The number of each record, in the end of the one that is delivered.
+        replaced: By epoch and position, the records that others replaced.
     """
 
     def __init__(
         self, chain: "Chain", records: list[Any], indices: Indices, places: Places, substitutes: Substitutes
     ) -> None:
         self._chain = chain
-        self._records, self._indices, self._places = records, indices, places
+        self._records, self._places = records, places
+        self.indices = numbers_of(chain.source, indices).copy()
+        self._drawn = indices.copy()  # the same, each with its draw
         self._substitutes = substitutes
-        self._attempts: dict[int, int] = {}  # by number of a record
+        self.replaced: dict[tuple[int, int], list[Rejected]] = {}
 
     def of(self, stage: Stage, arrays: Sequence[NDArray[Any]] = ()) -> Replace | None:
         """Return what replaces records of a stage, which fills `arrays`; None if the stage raises errors."""
@@ -74,25 +82,26 @@ class _Replacing:
         places = ((epoch, int(position)) for epoch, positions in self._places for position in positions)
         epoch, position = next(islice(places, number, None))
         own = slice(number, number + 1)
+        drawn, failures = self._drawn[own], self.replaced.setdefault((epoch, position), [])
         while True:
-            attempt, index = self._attempts.get(number, 0), int(self._indices[number])
+            attempt, index = len(failures), int(self.indices[number])
             cause = error.__cause__
-            reason = f"{type(cause).__name__}: {cause}"
-            rejected = Rejected(index, epoch, position, reason, self._chain.file_of(index))
+            reason = "" if cause is None else error_text(cause)
+            rejected = Rejected(index, epoch, position, reason, self._chain.file_of(index, drawn))
+            failures.append(rejected)
             self._substitutes.reject(rejected, attempt, stage)
             if attempt == _MOST_ATTEMPTS:
                 text = f"{error}; so did {_MOST_ATTEMPTS} records that were to come in its place"
                 raise StageError(text, error.stage, error.record) from cause
-            self._attempts[number] = attempt + 1
-            found = np.array([self._substitutes.index(epoch, position, attempt)], np.int64)
-            self._indices[own] = numbers_of(self._chain.source, found)
+            drawn[:] = self._substitutes.index(epoch, position, attempt)
+            self.indices[own] = numbers_of(self._chain.source, drawn)
             for array in arrays:
                 array[own] = np.zeros((), array.dtype)
             try:
                 place = ((epoch, np.array([position])),)
-                record = self._chain.first_stages(stage, found, place)
+                record = self._chain.first_stages(stage, drawn, place)
                 slots = stage.slots([array[own] for array in arrays]) if arrays else None
-                [result] = stage.call(record, self._indices[own], place, slots=slots)
+                [result] = stage.call(record, self.indices[own], place, slots=slots)
             except StageError as failed:
                 if not self._chain.stages[failed.stage or 0].is_replacing or failed.__cause__ is None:
                     raise
@@ -219,8 +228,8 @@ class Chain:
         numbers = numbers_of(self.source, indices)
         replacing = None
         if substitutes is not None and any(stage.is_replacing for stage in self.stages):
-            numbers = numbers.copy()
-            replacing = _Replacing(self, records, numbers, places, substitutes)
+            replacing = _Replacing(self, records, indices, places, substitutes)
+            numbers = replacing.indices
         last = self.stages[-1]
         arrays: list[NDArray[Any]] = []
         try:
@@ -235,6 +244,8 @@ class Chain:
         except StageError as error:
             self._with_file(error)
             raise
+        if replacing is not None and substitutes is not None:
+            substitutes.settle(places, replacing.replaced)
         if last.out is None:
             return self._columns_of(self.spec, records, numbers)
         found: list[Column] = [*arrays]
@@ -302,9 +313,20 @@ class Chain:
                 raise self._misfit_error(index, refuse(field.name, index, error.problem)) from error.__cause__
         return found
 
-    def file_of(self, index: int) -> str | None:
-        """Return the path of the file that a record comes from, if the source lists it."""
-        return file_of(numbered(self.source), index)
+    def file_of(self, index: int, drawn: Indices | None = None) -> str | None:
+        """Return the path of the file that a record comes from, if the source lists it.
+
+        Given the record's index with its draw, the record's field "file" may tell it, too.
+        """
+        found = file_of(numbered(self.source), index)
+        names = [field.name for field in self.source.spec.fields]
+        if found is None and drawn is not None and "file" in names:
+            number = names.index("file")
+            if self.source.spec.fields[number].leaf == Leaf("str"):
+                # A function of the reference's that fails was the reason, and that is known.
+                with contextlib.suppress(YogaError):
+                    found = self.source.columns(drawn, [number])[0][0]
+        return found
 
     def _with_file(self, error: StageError) -> StageError:
         """Return the error, with a note that names the record's file, if the source lists it."""

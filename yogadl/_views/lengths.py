@@ -1,5 +1,6 @@
 """Find the lengths of records, and make, keep and open the plans that are made of them."""
 
+import copy
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
@@ -13,7 +14,7 @@ from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Indices, RandomAccess
 from yogadl._core.spec import Spec
 from yogadl._views.chosen import by_workers, find_stored
-from yogadl._views.views import origin_of
+from yogadl._views.views import ComposedRecords, hash_of, origin_of
 from yogadl.errors import CacheFormatError, UnsupportedDataError
 
 Plan = TypeVar("Plan", bound=Any)
@@ -102,7 +103,7 @@ def _require_equal(spec: Spec, ours: tuple[int, Indices], theirs: tuple[int, Ind
         )
 
 
-class PlannedRecords(Generic[Plan]):
+class PlannedRecords(ComposedRecords, Generic[Plan]):
     """Records that are made of others by a plan.
 
     The plan is not pickled if it is kept beside a cache; it is opened again where it is needed.
@@ -111,6 +112,7 @@ class PlannedRecords(Generic[Plan]):
     is_drawn = True
     steps = 0, 1  # how many steps are shuffled as they are, and the records of each; see `Drawn`
     parent: RandomAccess
+    fingerprint: str
 
     def _take_plan(self, what: Sequence[Any], numbers: Iterable[int], workers: Any) -> None:
         """Find the plan of these fields' lengths, or make it; `what` says which plan it is."""
@@ -119,6 +121,24 @@ class PlannedRecords(Generic[Plan]):
         self._kept = find_stored(self.parent, "keep_plan", what, [], "a plan")
         self._plan: Plan | None
         self._plan, self._digest = self._find_plan(int_argument("workers", workers))
+
+    def _identify(self, kind: str, *parts: Any) -> None:
+        """Name these records, by their kind and what besides the parent makes them what they are."""
+        self._parts = kind, *parts
+        self.composition = hash_of(*self._parts)
+        self.fingerprint = hash_of(kind, self.parent.fingerprint, *parts)
+
+    def over(self, parent: RandomAccess) -> Any:
+        """Return the same view of the same records under another name.
+
+        Of other records there is none, since these need a plan of their own: the result is this object.
+        """
+        if len(parent) != len(self.parent):
+            return self
+        other = copy.copy(self)
+        other.parent = parent
+        other._identify(*self._parts)
+        return other
 
     def _open_plan(self, content: Any) -> tuple[Plan, bool]:
         """Return a kept plan, and whether it is of these arguments; or raise CacheFormatError."""

@@ -220,7 +220,7 @@ class PackedRecords(PlannedRecords[PackPlan]):
         self.record_bytes = max(1, sum(leaf.row_bytes for _, leaf, *_ in outputs if leaf.is_fixed))
         described_pads = {str(name): pad.tobytes().hex() for name, pad in pads.items()}
         what = [names, described_pads, packing.mask, self._shuffle_within, self.max_segments]
-        self.fingerprint = hash_of("packed", parent.fingerprint, *self._arguments, what, self._digest)
+        self._identify("packed", *self._arguments, what, self._digest)
 
     def __len__(self) -> int:
         return self._packs
@@ -390,12 +390,15 @@ class PackedRecords(PlannedRecords[PackPlan]):
         """Return the pieces of whole values, joined."""
         bounds = zip(which.tolist(), rows.starts.tolist(), rows.stops.tolist(), strict=True)
         joined = np.concatenate([column[place][start:stop] for place, start, stop in bounds])
-        if len(joined) != int(rows.ends[-1]):
-            sizes = np.fromiter(map(len, column), np.int64, len(column))
-            piece = int(np.flatnonzero(sizes[which] < rows.stops)[0])
+        sizes = np.fromiter(map(len, column), np.int64, len(column))[which]
+        # A piece shorter than a row is the end of its record.
+        are_other = (sizes < rows.stops) | ((sizes > rows.stops) & (rows.lengths < self.capacity))
+        if are_other.any():
+            piece = int(are_other.argmax())
+            or_more = " or more" if rows.lengths[piece] == self.capacity else ""
             raise UnsupportedDataError(
-                f"record {rows.records[piece]} has {sizes[which[piece]]} values in field "
-                f"{self.parent.spec.fields[number].name!r}, but had {rows.stops[piece]} or more when the "
+                f"record {rows.records[piece]} has {sizes[piece]} values in field "
+                f"{self.parent.spec.fields[number].name!r}, but had {rows.stops[piece]}{or_more} when the "
                 "rows were planned: a function of map must return the same each time"
             )
         return joined
@@ -432,10 +435,15 @@ class EpochRecords(RenumberedRecords):
     def __init__(self, parent: RandomAccess, draw: int) -> None:
         super().__init__(parent)
         self._first = draw * len(parent)
+        self._draw = draw
         self.fingerprint = hash_of("epoch", parent.fingerprint, draw)
 
     def __len__(self) -> int:
         return len(self.parent)
+
+    def over(self, parent: RandomAccess) -> "EpochRecords":
+        """Return the same view of other drawn records."""
+        return EpochRecords(parent, self._draw)
 
     def in_parent(self, indices: Indices) -> Indices:
         """Return the parent's indices of these records."""

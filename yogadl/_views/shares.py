@@ -1,5 +1,6 @@
 """Divide records into shares of exact sizes or by a key, and draw samples of them with replacement."""
 
+import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -301,9 +302,23 @@ class SampledRecords(RenumberedRecords):
         else:
             found = np.ones(len(parent)) if weights is None else _checked_weights(parent, weights)
         self._bounds = np.cumsum(whole_weights(found))
-        self.fingerprint = hash_of(
-            "sampled", parent.fingerprint, self._records, hash_of_numbers(self._bounds)
-        )
+        self._identify()
+
+    def _identify(self) -> None:
+        parts = self._records, hash_of_numbers(self._bounds)
+        self.fingerprint = hash_of("sampled", self.parent.fingerprint, *parts)
+
+    def over(self, parent: RandomAccess) -> "SampledRecords":
+        """Return the same view of the same records under another name, or else this object.
+
+        Fewer records have other weights.
+        """
+        if len(parent) != len(self.parent):
+            return self
+        other = copy.copy(self)
+        other.parent = parent
+        other._identify()
+        return other
 
     def __len__(self) -> int:
         return self._records

@@ -1,25 +1,31 @@
 """Call one function of the user's with records or batches, and say what it takes and makes."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import int_argument
+from yogadl._core.columns import split
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import Leaf
+from yogadl._core.printable import error_text
 from yogadl._core.protocols import Indices, Memory
 from yogadl._core.spec import DictNode, Spec, node_of
-from yogadl.errors import ConfigurationError, StageError
+from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 
 # For each epoch in turn, its number and the positions at which its records come: random functions need them.
 Places = Sequence[tuple[int, range | Indices]]
 # Called with the title of a stage and the seconds that the stage took.
 ReportDuration = Callable[[str, float], None]
+
+
+_WRITE: Final = "write into the array that is there"
 
 
 def ignore_duration(stage: str, seconds: float) -> None:
@@ -39,6 +45,13 @@ class StageOptions(NamedTuple):
     keep: Any = ()
     on_error: Any = "raise"
     max_errors: Any = None
+
+
+class Slots(NamedTuple):
+    """Records for a function to fill, and the arrays of each field that they were made of."""
+
+    records: list[Any]
+    arrays: list[list[Any]]
 
 
 @frozen
@@ -105,7 +118,7 @@ class Stage:
         report_duration: ReportDuration = ignore_duration,
         what: str = "record",
         *,
-        slots: Sequence[Any] | None = None,
+        slots: Slots | None = None,
         replace: "Replace | None" = None,
     ) -> list[Any]:
         """Return the function's results for records or other items, such as batches.
@@ -130,7 +143,7 @@ class Stage:
         if self.seed is not None:
             arguments.append(self._generators(places))
         if slots is not None:
-            arguments.append(slots)
+            arguments.append(slots.records)
         calls = zip(*arguments, strict=True)
         while len(results) < len(records):
             try:
@@ -141,24 +154,52 @@ class Stage:
                 raise
             except Exception as error:
                 index = int(indices[len(results)])
-                text = f"{self} failed at {what} {index}: {type(error).__name__}: {error}"
+                text = f"{self} failed at {what} {index}: {error_text(error)}"
                 failed = StageError(text, self.number, index)
                 failed.__cause__ = error
                 if replace is None:
                     raise failed from error
                 results.append(replace(len(results), failed))
-        if slots is not None and any(result is not None for result in results):
-            self._refuse_results(results, indices)
+                if slots is not None and self.out is not None:  # it may have been changed before the error
+                    rows = [arrays[len(results) - 1] for arrays in slots.arrays]
+                    slots.records[len(results) - 1] = self.out.assemble(rows)
+        if slots is not None:
+            self._check_filled(results, slots, indices)
         report_duration(self.title, perf_counter() - start_s)
         return results
 
-    def _refuse_results(self, results: list[Any], indices: Indices) -> None:
-        number = next(number for number, result in enumerate(results) if result is not None)
-        text = (
-            f"{self} returned {results[number]!r:.100} for record {indices[number]}: with out=, it fills the "
-            "record that it is given last, and returns None"
-        )
-        raise StageError(text, self.number, int(indices[number]))
+    def _check_filled(self, results: list[Any], slots: Slots, indices: Indices) -> None:
+        """Refuse results, and records that have other objects than the arrays that were to be filled."""
+        if any(result is not None for result in results):
+            number = next(number for number, result in enumerate(results) if result is not None)
+            raise self._filling_error(
+                f"returned {results[number]!r:.100}",
+                "with out=, it fills the record that it is given last, and returns None",
+                indices[number],
+            )
+        assert self.out is not None
+        try:
+            found = split(self.out, slots.records)
+        except UnsupportedDataError:
+            for index, slot in zip(indices, slots.records, strict=True):
+                try:
+                    split(self.out, [slot], int(index))
+                except UnsupportedDataError as error:
+                    raise self._filling_error("changed what out= has", f"{error}; {_WRITE}", index) from None
+            raise
+        for field, ours, theirs in zip(self.out.fields, slots.arrays, found, strict=True):
+            if not all(map(operator.is_, ours, theirs)):
+                number = list(map(operator.is_, ours, theirs)).index(False)
+                keys = field.name.split("/")
+                path = "".join(f"[{key}]" if key.isdigit() else f'["{key}"]' for key in keys)
+                raise self._filling_error(
+                    f"put another object into field {field.name!r} of out",
+                    f"{_WRITE}, out{path}[...] = value",
+                    indices[number],
+                )
+
+    def _filling_error(self, what: str, advice: str, index: Any) -> StageError:
+        return StageError(f"{self} {what} for record {index}: {advice}", self.number, int(index))
 
     def _generators(self, places: Places) -> Iterator[np.random.Generator]:
         from yogadl._order.random import generators  # slow to import
@@ -180,13 +221,15 @@ class Stage:
                 found[-1][...] = np.zeros((), leaf.numpy_dtype)
         return found
 
-    def slots(self, arrays: Sequence[NDArray[Any]]) -> list[Any]:
+    def slots(self, arrays: Sequence[NDArray[Any]]) -> Slots:
         """Return the records whose fields are the rows of arrays, and can be written to."""
         assert self.out is not None
         count = len(arrays[0])
         # Iterating over an array of one dimension gives copies of its values.
-        rows = [array if array.ndim > 1 else [array[row, ...] for row in range(count)] for array in arrays]
-        return self.out.records(rows, count)
+        rows = [
+            list(array) if array.ndim > 1 else [array[row, ...] for row in range(count)] for array in arrays
+        ]
+        return Slots(self.out.records(rows, count), rows)
 
     def kept_of(self, records: Sequence[Any]) -> list[Any]:
         """Return what the results have of the records that are taken."""
@@ -264,7 +307,7 @@ class Rejected:
         epoch: The epoch.
         position: The position at which the other record came.
         reason: The error.
-        file: The path of the record's file, if the source lists files.
+        file: The path of the record's file, if the source lists files or the record has a field "file".
     """
 
     index: int
@@ -272,6 +315,10 @@ class Rejected:
     position: int
     reason: str
     file: str | None
+
+
+# The records that others replaced at a place, an epoch and a position: one for each attempt.
+Replaced = Mapping[tuple[int, int], Sequence[Rejected]]
 
 
 class Substitutes(Protocol):
@@ -286,3 +333,6 @@ class Substitutes(Protocol):
         Raises:
             StageError: if that is one too many.
         """
+
+    def settle(self, places: Places, replaced: Replaced) -> None:
+        """Note at which of the places that were read another record came, and in place of which ones."""

@@ -26,6 +26,7 @@ from yogadl._core.protocols import (
     each_once,
     lineage_of,
     parents_of,
+    views_of,
 )
 from yogadl._core.spec import DictNode, Spec
 from yogadl._format.table import running_sums
@@ -178,6 +179,23 @@ class ProjectedRecords:
         return self.parent.columns(indices, numbers, memory)
 
 
+class ComposedRecords:
+    """Records that are no records of others: rows of several ones, or pieces of one.
+
+    Attributes:
+        composition: The hash of what each is made of: it is the same for other data of which all records have
+            equal lengths.
+    """
+
+    composition: str
+
+
+def composition_of(records: Any) -> str | None:
+    """Return the hash of what the records are made of; None if each is one record of the data."""
+    found = [view.composition for view in views_of(records) if isinstance(view, ComposedRecords)]
+    return hash_of("rows", *found) if found else None
+
+
 def earlier_views(records: Any, share: float) -> Iterator[tuple[Lineage, Earlier, RandomAccess]]:
     """Yield the same views of earlier versions, with the version read now and the earlier one.
 
@@ -267,7 +285,7 @@ class _Stretches:
         return self.stop - self.start
 
 
-class ChunkedRecords:
+class ChunkedRecords(ComposedRecords):
     """Chunks of a field's values. Each value is a document, and each item along its first axis a token.
 
     The start of each document is computed once in each process, and takes 8 bytes a document. A
@@ -318,7 +336,7 @@ class ChunkedRecords:
         self._lock = ProcessLock()
         self._offsets: Indices | None = None
         self._is_read = False  # whether the values had to be read for the offsets
-        self._known: tuple[int, str] | None = None  # number of tokens, and fingerprint
+        self._known: tuple[int, str, str] | None = None  # number of tokens, fingerprint and composition
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_lock": None, "_offsets": self._offsets if self._is_read else None}
@@ -342,8 +360,13 @@ class ChunkedRecords:
         """The hash of the documents' fingerprint, of their lengths and of the way they are cut."""
         return self._count_tokens()[1]
 
-    def _count_tokens(self) -> tuple[int, str]:
-        """Return the number of tokens, and the fingerprint."""
+    @property
+    def composition(self) -> str:  # type: ignore[override]
+        """The hash of the documents' lengths and of the way they are cut."""
+        return self._count_tokens()[2]
+
+    def _count_tokens(self) -> tuple[int, str, str]:
+        """Return the number of tokens, the fingerprint and the composition."""
         if self._known is None:
             offsets = self._document_offsets()
             # The lengths are hashed, too: the fingerprint of mapped records does not cover the functions'
@@ -351,8 +374,9 @@ class ChunkedRecords:
             lengths = hash_of_numbers(offsets)
             name = self.parent.spec.fields[self._number].name
             pad = None if self._pad is None else self._pad.tobytes().hex()
-            parts = (self.parent.fingerprint, name, self._size, pad, lengths)
-            self._known = int(offsets[-1]), hash_of("chunks", *parts)
+            parts = name, self._size, pad, lengths
+            names = hash_of("chunks", self.parent.fingerprint, *parts), hash_of("chunks", *parts)
+            self._known = int(offsets[-1]), *names
         return self._known
 
     def _document_offsets(self) -> Indices:

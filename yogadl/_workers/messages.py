@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.printable import error_text
 from yogadl.errors import ConfigurationError, YogaError
 
 
@@ -58,7 +59,7 @@ def _sendable(error: BaseException) -> BaseException:
     try:
         _pickle_checked(error)
     except Exception:  # noqa: BLE001  (see above)
-        substitute = RuntimeError(f"{type(error).__name__}: {error}")
+        substitute = RuntimeError(error_text(error))
         for note in getattr(error, "__notes__", ()):
             substitute.add_note(note)
         return substitute

@@ -27,7 +27,14 @@ from torch_ids import gold, ids
 
 import yogadl
 from yogadl.adapters import torch as adapter
-from yogadl.errors import CacheFormatError, ConfigurationError, CursorError, StorageError, WorkerDiedError
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    CursorError,
+    StageError,
+    StorageError,
+    WorkerDiedError,
+)
 
 RECORDS = 101
 
@@ -929,3 +936,55 @@ def test_chunks_of_documents_are_delivered_and_go_on_from_a_cursor(tmp_path, wor
     rest = chunks.stream(shuffle=True, shuffle_seed=1, cursor=stream.cursor(delivered=12))
     rest = [batch["tokens"].tolist() for batch in adapter.make_dataloader(rest, 4, num_workers=workers)]
     assert rest == [batch["tokens"] for batch in want[3:]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("skip_finished_epoch", [False, True])
+def test_a_look_moves_no_loader(ref, workers, skip_finished_epoch):
+    loader = adapter.make_dataloader(stream_of(ref), 8, workers, skip_finished_epoch=skip_finished_epoch)
+    before = loader.state_dict()
+    first = next(iter(loader.at(0)))
+    assert torch.equal(loader.batch_at(0)["id"], first["id"])
+    assert loader.state_dict() == before
+    batches = iter(loader)
+    assert torch.equal(next(batches)["id"], first["id"])
+    next(iter(loader.at(0)))
+    loader.batch_at(3)
+    assert loader.state_dict() == batches.state_dict() == loader.stream.cursor(8)
+    assert next(batches)["id"].tolist() == stream_of(ref).indices(0, 8, 16).tolist()
+
+
+def odd(record):
+    if record["id"] % 10 == 3:
+        raise ValueError("a three")
+    return {"id": record["id"]}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loaders_of_one_stream_count_broken_records_by_themselves(ref, workers):
+    stream = stream_of(ref).map(odd, on_error="substitute")
+    for _ in range(2):
+        loader = adapter.make_dataloader(stream, 8, workers)
+        assert loader.rejected() == []
+        batches = iter(loader)
+        for batch in batches:
+            assert batches.last.indices.tolist() == batch["id"].tolist()
+        assert loader.stats().rejected == len(loader.rejected()) >= 10
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_too_many_broken_records_end_a_loader_for_good(ref, workers):
+    enough = stream_of(ref).map(odd, on_error="substitute", max_errors=10)
+    loader = adapter.make_dataloader(enough, 8, workers)
+    assert [len(list(loader)) for _ in range(3)] == [13] * 3
+    stream = stream_of(ref).map(odd, on_error="substitute", max_errors=1)
+    ended = adapter.make_dataloader(stream, 8, workers)
+    batches = iter(ended)
+    with pytest.raises(StageError, match="max_errors=1"):
+        list(batches)
+    for again in (batches, iter(ended), iter(ended)):
+        with pytest.raises(StageError, match="make the loader anew"):
+            next(again)
+    anew = adapter.make_dataloader(stream, 1, workers)
+    anew.load_state_dict(ended.state_dict())
+    next(iter(anew))

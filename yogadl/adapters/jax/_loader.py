@@ -1,10 +1,11 @@
 """Hand a stream to JAX: an iterator over batches that are laid out on its devices."""
 
 import contextlib
+import copy
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -243,6 +244,10 @@ class OnOneDevice:
         """The run whose records are read."""
         return self.batches.run
 
+    def counted_anew(self) -> "OnOneDevice":
+        """Return the same for another loader; see `Run.counted_anew`."""
+        return replace(self, batches=self.batches.counted_anew())
+
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, read by read."""
         for count, items in self.batches.reads(cut, start, end):
@@ -284,6 +289,12 @@ class OnManyDevices:
             rows = tuple(self._rows.tolist()) if self.run.calls_functions else field.rows
             together.setdefault(rows, []).append(number)
         self._fields_by_rows = [(np.array(rows), numbers) for rows, numbers in together.items()]
+
+    def counted_anew(self) -> "OnManyDevices":
+        """Return the same for another loader; see `Run.counted_anew`."""
+        other = copy.copy(self)
+        other.run = self.run.counted_anew()
+        return other
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, one by one; the cut drops short batches."""

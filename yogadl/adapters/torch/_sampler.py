@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -143,6 +143,10 @@ class _Indices:
 
     run: Run
     is_batched: bool
+
+    def counted_anew(self) -> "_Indices":
+        """Return the same for another sampler; see `Run.counted_anew`."""
+        return replace(self, run=self.run.counted_anew())
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the indices from `start` to the epoch `end`; no records are read."""
