@@ -73,7 +73,7 @@ yogadl._order.permutation EXACT_LIMIT ROUNDS permute unpermute
 yogadl._order.random generators
 yogadl._order.orders BlocksOrder
 yogadl._core.protocols usual_prices
-yogadl._core.printable printable without_secrets
+yogadl._core.printable masked printable without_secrets
 yogadl._provenance.code CodeReader dumped
 yogadl._provenance.builder Describer sha256_of_data
 yogadl._provenance.difference Difference difference

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.leaf import Leaf
+from yogadl._core.printable import masked
 from yogadl._core.spec import Spec
 from yogadl._foreign.file_reader import Columns, Format, columns_of, joined
 from yogadl._foreign.mds import shards_of
@@ -226,13 +227,14 @@ def checked_paths(paths: Any) -> list[str]:
     Raises:
         ConfigurationError: if they are none.
     """
+    problem = f"give a path, a URL, a pattern, or a list of them, not {masked(paths, quoted=True)}"
     one = isinstance(paths, str | os.PathLike)
     if not one and (isinstance(paths, bytes) or not isinstance(paths, Iterable)):
-        raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
+        raise ConfigurationError(problem)
     given = [paths] if one else list(paths)
     found = [os.fspath(path) for path in given if isinstance(path, str | os.PathLike)]
     if not found or len(found) < len(given) or not all(isinstance(path, str) and path for path in found):
-        raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
+        raise ConfigurationError(problem)
     return [path if "://" in path else _absolute(path) for path in found]
 
 
