@@ -194,7 +194,8 @@ def is_message(node):
         return isinstance(node, ast.Raise)
     called = node.func
     if isinstance(called, ast.Attribute):
-        return isinstance(called.value, ast.Name) and called.value.id in ("_log", "warnings")
+        is_log = isinstance(called.value, ast.Name) and called.value.id in ("_log", "warnings")
+        return is_log or called.attr == "refuse"
     return isinstance(called, ast.Name) and (called.id.endswith("Error") or called.id == "say")
 
 
@@ -209,8 +210,10 @@ def test_one_function_shows_locations_and_options_and_nothing_else_does():
             shown = [each.value for each in ast.walk(message) if isinstance(each, ast.FormattedValue)]
             shown += message.args if isinstance(message, ast.Call) else []
             for value in shown:
-                if isinstance(value, ast.Name) and value.id in GIVEN and name not in KNOWN:
-                    found.append(f"{name}:{value.lineno}: {value.id}")
+                is_argument = isinstance(value, ast.Attribute) and ast.unparse(value.value) == "arguments"
+                given = value.attr if is_argument else getattr(value, "id", None)
+                if (given in GIVEN or (is_argument and given in ("storage", "to"))) and name not in KNOWN:
+                    found.append(f"{name}:{value.lineno}: {given}")
     assert not found
 
 
@@ -256,3 +259,21 @@ def test_an_endpoint_of_the_environment_without_a_scheme_is_refused_without_its_
     with pytest.raises(errors.YogaError) as caught:
         storage.fetch("d", "1")
     assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_warning_of_an_adopted_version_that_exists_shows_no_secret(tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_bytes(b"a\n" * 9)
+    words = ["adopt", "d", "1", "--format", "jsonl", "-s", f"{tmp_path}/caches"]
+    assert cli.main([*words[:3], f"{tmp_path}/a.jsonl", *words[3:]]) == 0
+    assert cli.main([*words[:3], f"s3://bucket/a.jsonl?sig={SECRET}", *words[3:]]) == 0
+    shown = capsys.readouterr()
+    assert "s3://bucket/a.jsonl?***" in shown.err
+    assert SECRET not in shown.out + shown.err
+
+
+def test_the_command_that_can_not_tell_a_format_shows_no_secret(tmp_path, capsys):
+    assert cli.main(["adopt", "d", "1", f"s3://bucket/a.x?sig={SECRET}", "-s", f"{tmp_path}/caches"]) == 2
+    shown = capsys.readouterr()
+    assert "s3://bucket/a.x?***" in shown.err
+    assert SECRET not in shown.out + shown.err

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from yogadl._core.key import DatasetKey, new_key
+from yogadl._core.printable import masked
 from yogadl._foreign.example import leaf_of_feature
 from yogadl._format.manifest import ADOPTED, Manifest
 from yogadl.cli._arguments import add_json, add_key, add_storage, add_tagged, open_or_make, open_version
@@ -169,7 +170,10 @@ def _warn_if_other(
         what = "was not adopted from foreign files"
     else:
         names = [name for name in now if then.get(name) != now[name]]
-        changes = "; ".join(f"{name}: {then.get(name)!s:.200} -> {now[name]!s:.200}" for name in names)
+        shown = {name: masked if name == "paths" else str for name in names}  # `paths` are as the user typed
+        changes = "; ".join(
+            f"{name}: {shown[name](then.get(name)):.200} -> {shown[name](now[name]):.200}" for name in names
+        )
         what = f"was adopted otherwise than this call says ({changes})"
     warnings.warn(f"{built.key} {what}. It is left as it is", UserWarning, stacklevel=1)
 
@@ -242,8 +246,8 @@ def _have_indexes(storage: CacheStorage, paths: list[str]) -> bool:
 
 
 def _shown(paths: list[str]) -> str:
-    first, more = paths[0], len(paths) - 1
-    return f"{first!r:.200} and {more} more" if more else f"{first!r:.200}"
+    first, more = masked(paths[0], quoted=True), len(paths) - 1
+    return f"{first} and {more} more" if more else first
 
 
 def add_refresh_arguments(parser: argparse.ArgumentParser) -> None:
