@@ -74,7 +74,7 @@ yogadl._order.permutation EXACT_LIMIT ROUNDS permute unpermute
 yogadl._order.random generators
 yogadl._order.orders BlocksOrder
 yogadl._core.protocols usual_prices
-yogadl._core.printable printable without_secrets
+yogadl._core.printable masked printable without_secrets
 yogadl._provenance.code CodeReader dumped
 yogadl._provenance.builder Describer sha256_of_data
 yogadl._provenance.difference Difference difference
@@ -164,6 +164,7 @@ yogadl.storage._files.foreign_stores FOREIGN_WINDOW_BYTES=_LOCAL_WINDOW_BYTES
 yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _REMAP_CACHE_BYTES _REMAP_AFTER_PAGES
 yogadl._format.table _SUMS_AT_ONCE
 yogadl._order.lengths CHUNK_LENGTHS=_CHUNK
+yogadl._views.records MOST_HASHED_BYTES=_MOST_HASHED_BYTES
 yogadl._views.lengths LENGTHS_AT_ONCE=_AT_ONCE LENGTHS_READ_BYTES=_READ_BYTES
 yogadl._views.lengths LENGTHS_READ_RECORDS=_READ_RECORDS
 yogadl._order.permutation ROUNDS

@@ -286,6 +286,13 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
     return manifest
 
 
+def adopted_paths(manifest: Manifest) -> list[str]:
+    """Return the paths and patterns that a version was adopted from, none if it was not."""
+    entry = manifest.builder.get(ADOPTED)
+    paths = entry.get("paths") if isinstance(entry, dict) else None
+    return [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
+
+
 def _parse_earlier(document: dict[str, Any]) -> Earlier:
     """Return an entry of the manifest for a version that this one begins with."""
     earlier = Earlier(document["version"], document["records"], document["fingerprint"])

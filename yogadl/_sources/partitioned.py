@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from yogadl._core.columns import Columns
+from yogadl._core.printable import masked
 from yogadl._core.spec import Spec
 from yogadl._sources.sources import NO_RECORDS, Source, open_if_any
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -54,7 +55,7 @@ class Partitioned:
             read: Called with one path, returns the records there as any source.
         """
         if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Iterable):
-            raise ConfigurationError(f"give a list of paths, not one alone: [{paths!r:.200}]")
+            raise ConfigurationError(f"give a list of paths, not one alone: [{masked(paths, quoted=True)}]")
         if not callable(read):
             raise ConfigurationError(f"read must be a function of a path, not {read!r:.60}")
         all_paths = tuple(paths)

@@ -21,6 +21,7 @@ from yogadl._core.columns import (
     with_record_number_in_errors,
 )
 from yogadl._core.leaf import OBJECT, Leaf, is_masked, leaf_at
+from yogadl._core.protocols import Earlier, metadata_of
 from yogadl._core.spec import Keys, Node, Spec, node_of
 from yogadl.errors import StageError, UnsupportedDataError, YogaError
 
@@ -239,6 +240,11 @@ class ArraysSource:
             isinstance(column, np.ndarray) or not field.leaf.is_fixed
             for field, column in zip(self.spec.fields, self._columns, strict=True)
         )
+
+    @property
+    def arrays(self) -> list[Any]:
+        """The column of each field, as it was given: an array or a list."""
+        return self._columns
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield slices of the arrays."""
@@ -497,6 +503,11 @@ class RecordsSource:
         # A copy goes on with cursors of the original, though its own fingerprint may be another one.
         own = getattr(records, "fingerprint", None)
         stored = getattr(records, "_records", records)  # of a version, if the records are all of one
+        self.stored = stored
+        # Of the version, what a copy of all its records keeps; nothing of views, which have other records.
+        own_lineage = getattr(stored, "lineage", None)
+        self.earlier: tuple[Earlier, ...] = () if own_lineage is None else own_lineage.earlier
+        self.metadata_of_copy: dict[str, Any] = {} if own_lineage is None else metadata_of(stored)
         self.fingerprints = set() if own is None else {own, *getattr(stored, "aliases", ())}
         self.content_fingerprint: str | None = getattr(stored, "content_fingerprint", None)
         if not self.length:

@@ -1,20 +1,33 @@
 """Read records at any indices without a cache: from an object, or from arrays."""
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from yogadl._core.columns import batch_column, declaration_text, declare, split, widen
+from yogadl._core.arguments import in_words
+from yogadl._core.columns import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    batch_column,
+    declaration_text,
+    declare,
+    split,
+    widen,
+)
 from yogadl._core.leaf import BadShapeError, BadValueError, refuse
 from yogadl._core.protocols import Column, Indices, Memory
 from yogadl._core.spec import Spec
-from yogadl._format.columns import hash_run, stored_column
+from yogadl._format.columns import RunHash, hash_run, stored_column
 from yogadl._sources.sources import ArraysSource, ItemsSource, adapted_source, has_random_access, is_arrays
 from yogadl._views.views import hash_of
-from yogadl.errors import UnsupportedDataError
+from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 _SAMPLED_RECORDS: Final = 16
+# Larger arrays are not hashed whole, which takes seconds for each task of a build.
+_MOST_HASHED_BYTES: Final = 4 * 2**30
 
 
 class SourceRecords:
@@ -47,12 +60,50 @@ class SourceRecords:
         run = hash_run([column.hashes() for column in stored], len(sample))
         weak_name = "weak-" + hash_of("sample", len(self), run.value, self.spec.to_json())
         self.fingerprint = fingerprint or weak_name
+        self.is_sampled = not fingerprint
         # After the fingerprint: a declaration that is added later must leave cursors valid.
         if spec is not None:
             self.spec, self._declared = declare(self.spec, spec)
 
     def __len__(self) -> int:
         return int(self._source.length)
+
+    def hash_of_all(self, hash_of_object: Callable[[Any], str]) -> str:
+        """Return a hash of all records of arrays; of another object that of its code and state.
+
+        Args:
+            hash_of_object: Returns that hash: what only reads has no part in finding it.
+
+        Raises:
+            ConfigurationError: if the arrays are too large to be hashed by each task of a build. The bytes
+                decide, so that all tasks decide alike.
+        """
+        if not isinstance(self._source, ArraysSource):
+            return hash_of_object(self._source)
+        columns = self._source.arrays
+        plain = [number for number, column in enumerate(columns) if _is_plain(column)]
+        hashed_bytes = sum(columns[number].nbytes for number in plain)
+        _require_hashable(hashed_bytes)
+        digest = hashlib.sha256(json.dumps([len(self), self.spec.to_json()]).encode())
+        for number in plain:
+            digest.update(columns[number].dtype.str.encode())
+            count = max(1, CHUNK_BYTES * len(self) // max(1, columns[number].nbytes))
+            for first in range(0, len(self), count):
+                content: Any = np.ascontiguousarray(columns[number][first : first + count])
+                digest.update(content.reshape(-1).view(np.uint8))
+        others = [number for number in range(len(columns)) if number not in plain]
+        run, count = RunHash(), max(1, min(CHUNK_RECORDS, CHUNK_BYTES // self.record_bytes))
+        for first in range(0, len(self) if others else 0, count):
+            indices = np.arange(first, min(first + count, len(self)), dtype=np.int64)
+            stored = [
+                stored_column(self.spec.fields[number].leaf, column)
+                for number, column in zip(others, self.columns(indices, others), strict=True)
+            ]
+            hashed_bytes += sum(column.size_bytes for column in stored)
+            _require_hashable(hashed_bytes)
+            run = run.then(hash_run([column.hashes() for column in stored], len(indices)))
+        digest.update(f"{run.records} {run.value}".encode())
+        return digest.hexdigest()
 
     def file_of(self, index: int) -> str | None:
         """Return the path of a record's file, if the source lists it."""
@@ -116,6 +167,20 @@ class SourceRecords:
             record,
             f"{problem}. If the shape varies, declare it: yogadl.from_source(..., spec={declared})",
         )
+
+
+def _require_hashable(size_bytes: int) -> None:
+    if size_bytes > _MOST_HASHED_BYTES:
+        raise ConfigurationError(
+            "the tasks of a run whose source is from_source(arrays) compare what they read, and more than "
+            f"{in_words(_MOST_HASHED_BYTES)} are too much to hash in each task: name the content, "
+            "from_source(..., fingerprint=), by a text that changes whenever a record does"
+        )
+
+
+def _is_plain(column: Any) -> bool:
+    """Return whether a column is an array of numbers, whose bytes are the values."""
+    return isinstance(column, np.ndarray) and column.dtype.kind in "biufcmM"
 
 
 def _source_of(data: Any) -> Any:  # an ItemsSource, or a source that returns columns of any records

@@ -7,6 +7,7 @@ import warnings
 from typing import Any, Final
 
 from yogadl._core.key import DatasetKey, new_key
+from yogadl._core.printable import masked
 from yogadl._foreign.example import leaf_of_feature
 from yogadl._format.manifest import ADOPTED, Manifest
 from yogadl.cli._arguments import add_json, add_key, add_storage, add_tagged, open_or_make, open_version
@@ -166,7 +167,10 @@ def _warn_if_other(
         what = "was not adopted from foreign files"
     else:
         names = [name for name in now if then.get(name) != now[name]]
-        changes = "; ".join(f"{name}: {then.get(name)!s:.200} -> {now[name]!s:.200}" for name in names)
+        shown = {name: masked if name == "paths" else str for name in names}  # `paths` are as the user typed
+        changes = "; ".join(
+            f"{name}: {shown[name](then.get(name)):.200} -> {shown[name](now[name]):.200}" for name in names
+        )
         what = f"was adopted otherwise than this call says ({changes})"
     warnings.warn(f"{built.key} {what}. It is left as it is", UserWarning, stacklevel=1)
 

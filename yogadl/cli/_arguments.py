@@ -14,7 +14,7 @@ from typing import Any, Final
 from yogadl._core.arguments import bytes_of
 from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._core.key import RESERVED_NAMES
-from yogadl._core.printable import without_secrets
+from yogadl._core.printable import masked
 from yogadl._dataref import RecordsRef
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, open_storage
@@ -43,7 +43,7 @@ def open_existing(arguments: argparse.Namespace, *others: str) -> CacheStorage:
         path = folder.expanduser()
         if not path.is_dir():
             what = "is a file, not a folder of caches" if path.exists() else "is not there"
-            raise ConfigurationError(f"the storage {location} {what}; say which one with -s STORAGE")
+            raise ConfigurationError(f"the storage {masked(location)} {what}; say which one with -s STORAGE")
     return open_or_make(arguments, *others)
 
 
@@ -132,7 +132,7 @@ def refuse_unused_options(arguments: argparse.Namespace, *locations: str) -> Non
     }
     unused = ", ".join(option_of(name) for name in sorted(given - known))
     if unused:
-        arguments.refuse(f"{unused}: no option of {' or '.join(map(without_secrets, locations))}")
+        arguments.refuse(f"{unused}: no option of {' or '.join(map(masked, locations))}")
 
 
 def option_of(name: str) -> str:
@@ -341,7 +341,9 @@ def number_of(what: str, kind: type[int | float] = int, least: float = 1) -> Cal
 def parse_url(text: str) -> str:
     """Return the URL of a bucket or of a prefix in it, such as ``s3://bucket/prefix``."""
     if not re.fullmatch("[a-z0-9]+://.+", text, re.DOTALL):
-        raise argparse.ArgumentTypeError(f"give a URL, such as s3://bucket/prefix, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"give a URL, such as s3://bucket/prefix, not {masked(text, quoted=True)}"
+        )
     return text
 
 

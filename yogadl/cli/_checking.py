@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from yogadl._core.arguments import in_words
-from yogadl._core.printable import without_secrets
+from yogadl._core.printable import masked
 from yogadl.cli._arguments import (
     add_json,
     add_storage,
@@ -373,7 +373,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     problems = sum(finding.state is Outcome.PROBLEM for finding in findings)
     if arguments.json:
         checks = [asdict(one) | {"state": one.state.value, "mend": one.mend or None} for one in findings]
-        shown = arguments.storage and without_secrets(arguments.storage)
+        shown = arguments.storage and masked(arguments.storage)
         say_json(storage=shown, checks=checks, problems=problems)
     else:
         say("All is well." if not problems else f"Problems found: {problems}.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from yogadl._core.key import DatasetKey
+from yogadl._core.printable import masked
 from yogadl.cli._arguments import (
     add_json,
     add_storage,
@@ -63,7 +64,7 @@ def refuse_unused_target_options(arguments: argparse.Namespace, target: str | No
     names = ("to_endpoint_url", "to_region", "to_profile", "to_anonymous")
     unused = ", ".join(option_of(name) for name in names if getattr(arguments, name))
     if unused:
-        where = f"no option of {target}" if target is not None else "for the bucket that --to names"
+        where = f"no option of {masked(target)}" if target is not None else "for the bucket that --to names"
         arguments.refuse(f"{unused}: {where}")
 
 
@@ -140,8 +141,8 @@ def run_pull(arguments: argparse.Namespace) -> int:
         found["adopted"] = adopted and asdict(adopted)
         say_json(storage=storage.location, id=key.id, version=key.version, mirror=str(folder), **found)
         return 0
-    foreign = f", and its values: {adopted}" if adopted else ""
-    say(f"{key.id} {key.version} is in the mirror {folder}: {stored(manifest)}{foreign}")
+    values = f", and its values: {adopted}" if adopted else ""
+    say(f"{key.id} {key.version} is in the mirror {folder}: {stored(manifest)}{values}")
     if damaged:
         say(f"Of what was there before, {repair_result(damaged)}.")
     return 0

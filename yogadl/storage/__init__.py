@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from yogadl._core.printable import without_secrets
+from yogadl._core.printable import masked
 from yogadl._core.protocols import Earlier, Lineage
 from yogadl.errors import ConfigurationError
 from yogadl.storage._catalogue.backend import DEFAULT_TTL_S, LeasePolicy
@@ -174,7 +174,7 @@ def open_storage(
     if "://" in text:
         if shared:
             raise ConfigurationError(
-                f"shared=True is only for folders: leave it out for {without_secrets(text)}, since every "
+                f"shared=True is only for folders: leave it out for {masked(text)}, since every "
                 "bucket is shared"
             )
         from yogadl._core.protocols import usual_prices
@@ -219,7 +219,7 @@ def _foreign_buckets(
     ):
         raise ConfigurationError(
             "foreign must be a dict of URLs, each with a dict of the options of its bucket, such as "
-            f'{{"s3://raw/shards": {{}}}}, not {foreign!r:.200}'
+            f'{{"s3://raw/shards": {{}}}}, not {masked(foreign, quoted=True)}'
         )
     found = {url.rstrip("/"): at(url, dict(options)) for url, options in given.items()}
     return tuple(sorted(found.items(), key=lambda each: -len(each[0])))
@@ -237,7 +237,7 @@ def _checked_location(location: str | os.PathLike[str]) -> str:
     text: Any = os.fspath(location)  # may be bytes
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigurationError(
-            f"the location of a storage is a folder's path or a bucket's URL, not {text!r}"
+            f"the location of a storage is a folder's path or a bucket's URL, not {masked(text, quoted=True)}"
         )
     _refuse_mistyped_url(text)
     return text
@@ -247,7 +247,7 @@ def _refuse_mistyped_url(location: str) -> None:
     mistyped = _NEAR_URL.match(location)
     if mistyped:
         scheme = "gs" if mistyped[1][0] in "gG" else "s3"
-        suggestion = without_secrets(f"{scheme}://{location[mistyped.end() :]}")
+        suggestion = masked(f"{scheme}://{location[mistyped.end() :]}")
         shown = mistyped[0] + suggestion.partition("//")[2]
         raise ConfigurationError(f"{shown!r} is not the location of a storage; did you mean {suggestion!r}?")
 

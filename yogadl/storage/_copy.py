@@ -17,8 +17,9 @@ from typing import Final
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.operation import one_operation
+from yogadl._core.printable import masked
 from yogadl._format.foreign import FOREIGN
-from yogadl._format.manifest import Manifest, digest_of, read_manifest
+from yogadl._format.manifest import Manifest, adopted_paths, digest_of, read_manifest
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
@@ -26,7 +27,8 @@ from yogadl.storage._builds.publish import clear_attempt, pin_parts, read_publis
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
 from yogadl.storage._catalogue.parts import open_table, part_files, read_dictionary
 from yogadl.storage._catalogue.selections import missing_selections
-from yogadl.storage._files.folder import translated
+from yogadl.storage._files.folder import Folder, network_file_system, translated
+from yogadl.storage._files.foreign_stores import ForeignStores, local_place
 from yogadl.storage._files.root import MAX_READ_BYTES, Root
 from yogadl.storage._keeping import clear_unresumable, replace
 from yogadl.storage._leases.locks import exclusive_build
@@ -60,6 +62,10 @@ def copy(
     """Copy a version to another storage.
 
     Of a version that was adopted from foreign files, the index is copied, and the files stay where they are.
+    Both storages must be allowed to read them. Files of this machine are handed on only by a folder on a disk
+    of this machine; a bucket, and a folder that machines share, may have been written by others, so a copy
+    from there may name files of this machine only below places that both have in `open_storage(foreign=)`,
+    such as ``file:///data/raw``.
 
     Args:
         source: The storage that has the version.
@@ -76,7 +82,7 @@ def copy(
     Raises:
         DatasetNotFoundError: if the version does not exist.
         ConfigurationError: if the target has another version of that name, and `replaces` is not given; or
-            may not read where foreign files lie.
+            one of the storages may not read where foreign files lie.
         CacheFormatError: if a file of the version is damaged: only sound files are copied.
     """
     root, backend = source._backend.root, target._backend
@@ -87,7 +93,7 @@ def copy(
     is_new = _is_new(backend.root, key, content, replaces)  # before waiting for another builder
     name = _names.table(key.id, manifest.table_sha256)
     files = _CopiedFiles(root, backend.root, key, open_table(root, manifest))
-    _require_places(files.table, backend)
+    _require_places(manifest, files.table, source._backend, backend)
     is_there = not is_new and backend.root.size(name) == manifest.table_bytes
     if is_there and not files.missing(None):
         return _copy_selections(root, backend.root, manifest)
@@ -109,18 +115,41 @@ def copy(
     return True
 
 
-def _require_places(table: PartTable, target: Backend) -> None:
-    """Refuse to copy an index to a storage that may not read where its files lie."""
+def _require_places(manifest: Manifest, table: PartTable, source: Backend, target: Backend) -> None:
+    """Refuse to copy an index unless both storages may read where its files lie.
+
+    The target alone can't decide this: a folder may read any file of this machine, since those who write to
+    it are trusted to choose the files. The version in a bucket may be anyone's.
+    """
     if not len(table.foreign):
         return
-    stores = target.catalogue.opener.foreign
-    for file in table.foreign:
-        try:
-            stores.place(file.address)
-        except ConfigurationError as error:
-            raise ConfigurationError(
-                f"{error}. Or copy the values, too: materialize=True, --materialize"
-            ) from error
+    gives, takes = source.catalogue.opener.foreign, target.catalogue.opener.foreign
+    is_ours = isinstance(source.root, Folder) and network_file_system(source.root.root) is None
+    try:
+        for file in table.foreign:
+            if takes.place(file.address) is not None:
+                gives.place(file.address)
+            elif not is_ours:
+                _require_permitted(file.address, gives, takes)
+        for pattern in () if is_ours else adopted_paths(manifest):  # `refresh` looks for files there
+            _require_permitted(pattern, gives, takes)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{error}. Or copy the values, too: materialize=True, --materialize"
+        ) from error
+
+
+def _require_permitted(pattern: str, gives: ForeignStores, takes: ForeignStores) -> None:
+    """Refuse a place of this machine unless both storages were told to read there."""
+    place = local_place(pattern)
+    if place is not None and not (gives.permits(place) and takes.permits(place)):
+        folder = place if place.is_dir() else place.parent
+        raise ConfigurationError(
+            f"{masked(pattern)} is a place of this machine, and the version comes from where others may have "
+            "written it: a copy may name it only if both storages are opened with "
+            f"foreign={masked({folder.as_uri(): {}})}; the command takes --foreign URL. Permit only what "
+            "those who wrote the version may read"
+        )
 
 
 def _materialize(source: CacheStorage, target: CacheStorage, manifest: Manifest, *, replaces: bool) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from yogadl._core.printable import without_secrets
+from yogadl._core.printable import masked
 from yogadl._sources.sources import ItemsSource, Source
 from yogadl.errors import ConfigurationError
 from yogadl.storage._files.listing import entries_below, is_folder, look_at, refuse_impossible
@@ -74,7 +74,7 @@ class ImageFolder:
         if self._bucket is None and options:
             raise ConfigurationError(f"{', '.join(options)}: no option of a folder")
         self._root = text
-        self.location = without_secrets(text)
+        self.location = masked(text)
         endings = _checked_extensions(extensions)
         folders: set[str] = set()
         by_class: dict[str, list[_File]] = {}

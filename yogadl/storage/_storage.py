@@ -184,6 +184,9 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         The version becomes visible only after all its files are on the disk. Readers of a version that is
         replaced continue to read the old records.
 
+        A copy of all records of a version begins with the versions that this one begins with, so it is split
+        as this one is. A version made of a view, such as `select` or `map`, begins with no other.
+
         Args:
             data: Arrays, an object with ``__len__`` and ``__getitem__``, an iterable or a generator function.
             dataset_id: The dataset's id; slashes make folders.
@@ -198,7 +201,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 than the disk has: of arrays, tables and other sources with known length and shapes, of which
                 fields with a codec are not counted.
             metadata: Facts to keep with the version, as plain JSON of at most 64 KiB, such as the names of
-                classes: `RecordsRef.metadata` returns them. They are not part of the fingerprint.
+                classes: `RecordsRef.metadata` returns them. They are not part of the fingerprint. If not
+                given, a copy of a whole version (`data` is what `fetch` returned) has those of that version.
             on_error: "skip": records that raise an error while they are read are left out, of an object with
                 ``__len__`` and ``__getitem__`` or a `DataRef`. The version's metadata list them as
                 ``"left_out"``. A record that does not fit the others is an error in any case.
@@ -487,7 +491,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 job. If not given, it is made from the source: tasks with the same source work on the same
                 build. Without a source, each call begins a new build; hand the object returned to all tasks.
             source: The source that `write` reads if its call has no records: one with random access, or
-                `yogadl.partitioned`.
+                `yogadl.partitioned`. With a `run`, each task hashes the arrays of `yogadl.from_source` whole
+                if no `fingerprint=` names them; more than 4 GiB are refused.
             allow_pickle: Whether objects of the source without a stored form may be pickled.
             codec: As for `submit`.
         """

@@ -14,6 +14,7 @@ from ray.data.datasource import Datasink, Datasource, ReadTask
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
 from yogadl._core.columns import Columns
+from yogadl._core.printable import masked
 from yogadl._core.protocols import Column
 from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
@@ -44,7 +45,9 @@ class RayExecutor(concurrent.futures.Executor):
         try:
             self._remote = ray.remote(_call).options(**options) if options else ray.remote(_call)
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"Ray's tasks can't have the options {options}: {error}") from error
+            raise ConfigurationError(
+                f"Ray's tasks can't have the options {masked(options)}: {error}"
+            ) from error
 
     def submit(
         self, function: Callable[..., Any], /, *args: Any, **kwargs: Any

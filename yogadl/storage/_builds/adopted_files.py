@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from yogadl._core.printable import masked
 from yogadl._foreign.file_reader import Format
 from yogadl._format.foreign import ForeignFile
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -59,13 +60,14 @@ def checked_paths(paths: Any) -> list[str]:
     Raises:
         ConfigurationError: if they are none, or no file can have one.
     """
+    problem = f"give a path, a URL, a pattern, or a list of them, not {masked(paths, quoted=True)}"
     one = isinstance(paths, str | os.PathLike)
     if not one and (isinstance(paths, bytes) or not isinstance(paths, Iterable)):
-        raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
+        raise ConfigurationError(problem)
     given = [paths] if one else list(paths)
     found = [os.fspath(path) for path in given if isinstance(path, str | os.PathLike)]
     if not found or len(found) < len(given) or not all(isinstance(path, str) and path for path in found):
-        raise ConfigurationError(f"give a path, a URL, a pattern, or a list of them, not {paths!r:.100}")
+        raise ConfigurationError(problem)
     for path in found:
         refuse_impossible(path)
     return [path if "://" in path else _absolute(path) for path in found]
@@ -97,10 +99,11 @@ def listed_files(stores: ForeignStores, patterns: Sequence[str], format: Format)
             found[file.address] = file
     said = [address for address in left_out if not address.endswith(format.beside)]
     if said:
+        shown = ", ".join(masked(each, quoted=True) for each in said[:_SHOWN])
         more = f" and {len(said) - _SHOWN} more" if said[_SHOWN:] else ""
         _log.warning(
             "yogadl: %d files are left out, which are hidden or not of the format (%s): %s%s",
-            len(said), " ".join(format.suffixes), ", ".join(f"{each!r:.200}" for each in said[:_SHOWN]), more,
+            len(said), " ".join(format.suffixes), shown, more,
         )  # fmt: skip
     return list(found.values())
 
@@ -172,14 +175,15 @@ def format_of(stores: ForeignStores, paths: Sequence[str]) -> str:
             del own[_MEGATRON]
         if not own:
             raise ConfigurationError(
-                f"the format can't be told from {path!r:.200}: give format= (--format), one of "
+                f"the format can't be told from {masked(path, quoted=True)}: give format= (--format), one of "
                 f"{', '.join(FORMATS)}"
             )
         found = {**own, **found}
     if len(found) > 1:
         (one, first), (other, second), *_ = found.items()
         raise ConfigurationError(
-            f"there are files of two formats: {other} ({second!r:.200}) and {one} ({first!r:.200}): give "
+            f"there are files of two formats: {other} ({masked(second, quoted=True)}) and {one} "
+            f"({masked(first, quoted=True)}): give "
             "format= (--format) to take the files of one in a folder, or name only these"
         )
     return next(iter(found))

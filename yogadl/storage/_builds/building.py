@@ -19,7 +19,7 @@ from yogadl._core.columns import Columns
 from yogadl._core.key import DatasetKey, is_version, new_key
 from yogadl._core.operation import one_operation
 from yogadl._core.progress import Progress, Tally, must_log, report_to_both, showing_progress
-from yogadl._core.protocols import DataRef
+from yogadl._core.protocols import DataRef, views_of
 from yogadl._dataref import RecordsRef
 from yogadl._format.codec import SAME, Codec, checked_codec, codecs_of, described
 from yogadl._format.manifest import checked_metadata
@@ -27,6 +27,7 @@ from yogadl._provenance.builder import Call, sha256_of_data
 from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import ItemsSource, RecordsSource, Source, open_source
 from yogadl._views.functions import with_found_spec
+from yogadl._views.records import SourceRecords
 from yogadl.errors import ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._builds.build import PlannedBuild, describe_machine, digest_replaced
@@ -178,6 +179,8 @@ def begin_build(
                 f"mixed: give a run, such as the id of the job, or solve this: {error}"
             ) from error
         data_sha256 = hash_of_data(False)
+    if run is not None:
+        data_sha256 = _with_all_records(data_sha256, source)
     name = run or run_of(backend, key, shares, data_sha256, codec=codec)
     folder = _names.partitioned(key, name, shares.count)
     return PartitionedBuild(
@@ -186,6 +189,20 @@ def begin_build(
             is_named=run is not None, codec=codec,
         )
     )  # fmt: skip
+
+
+def _with_all_records(data_sha256: str, source: Source) -> str:
+    """Return a hash of data in which records that it knows by a sample are hashed whole.
+
+    Raises:
+        ConfigurationError: if they are too large for that.
+    """
+    views = views_of(source.stored) if isinstance(source, RecordsSource) else ()
+    sampled = {id(one): one for one in views if isinstance(one, SourceRecords) and one.is_sampled}
+    if not sampled:
+        return data_sha256
+    described = [data_sha256, *(one.hash_of_all(sha256_of_data) for one in sampled.values())]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
 def _check_names(codec: Codec, source: Source) -> None:

@@ -43,7 +43,7 @@ from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
 from yogadl.storage._catalogue.cached import Published
 from yogadl.storage._catalogue.catalogue import Catalogue
-from yogadl.storage._catalogue.parts import open_table, read_dictionary, read_index
+from yogadl.storage._catalogue.parts import open_table, read_dictionary, read_index, require_named
 from yogadl.storage._files.root import Root
 
 _log = logging.getLogger("yogadl")
@@ -209,12 +209,14 @@ def receipts_of(backend: Backend, manifest: Manifest) -> list[Receipt]:
     read = partial(read_index, backend.root, manifest.key, table)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         indexes = list(pool.map(read, range(len(table))))
-    return [
+    receipts = [
         Receipt(start, SealedPart(*names, index), manifest.spec)
         for start, names, index in zip(
             first[:-1], zip(table.sha256, table.index_sha256, strict=True), indexes, strict=True
         )
     ]
+    require_named(manifest.key, set(table.foreign), indexes)
+    return receipts
 
 
 def _check_like(base: Manifest, source: Source) -> None:

@@ -10,7 +10,7 @@ from yogadl._core.columns import Columns
 from yogadl._core.key import DatasetKey
 from yogadl._core.spec import Spec
 from yogadl._format.manifest import LEFT_OUT, MAX_METADATA_BYTES
-from yogadl._sources.sources import Source
+from yogadl._sources.sources import RecordsSource, Source
 from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.storage._builds.publish import Content
 from yogadl.storage._builds.receipts import WrittenParts
@@ -111,11 +111,14 @@ def with_metadata(
     key: DatasetKey | None = None,
     left_out: LeftOut | None = None,
 ) -> Content:
-    """Return the content with the metadata of this build, and the fingerprints of the source.
+    """Return the content with the metadata of this build, and what a copy has of its source.
+
+    A copy has all records of a version, unchanged and in order: it begins with the versions that this one
+    begins with, so it is split as this one, and it has its metadata if the user gives none.
 
     Args:
         content: The content, perhaps with the metadata of a base.
-        given: The user's metadata; None: those of the base.
+        given: The user's metadata; None: those of the base, or of the version that is copied.
         source: The source, which may have `metadata`, such as the names of classes.
         key: The version.
         left_out: The records that this build left out.
@@ -126,6 +129,9 @@ def with_metadata(
     is_copy = content.run.records == getattr(source, "length", None) and not (left_out and left_out.count)
     if is_copy:  # else there are a base's records, too, or not all of the source
         content = content.with_aliases(getattr(source, "fingerprints", ()))
+        if isinstance(source, RecordsSource):
+            kept = content.metadata or source.metadata_of_copy
+            content = replace(content, earlier=content.earlier or source.earlier, metadata=kept)
         if getattr(source, "content_fingerprint", None) not in (None, content.fingerprint):
             raise CacheFormatError(
                 f"{key}: the records that were read do not have the fingerprint of the version that they "

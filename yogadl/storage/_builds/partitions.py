@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from yogadl._core.key import DatasetKey
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
-from yogadl._format.codec import Codec, described
+from yogadl._format.codec import Codec, codec_in_words, described
 from yogadl._format.manifest import CODEC, LEFT_OUT
 from yogadl._sources.partitioned import Partition
 from yogadl._sources.sources import Source, open_if_any
@@ -137,9 +137,12 @@ class Partitions:
         allow_pickle: bool,
         progress: Progress | None = None,
     ) -> None:
-        """Write a partition of these records, unless it has a receipt."""
-        if self.backend.root.size(self._receipt_name(partition)) is None:
-            self.write(partition, open_if_any(records, allow_pickle=allow_pickle), "", part_bytes, progress)
+        """Write a partition of these records, unless it has a receipt of the same codec."""
+        is_there = self.backend.root.size(self._receipt_name(partition)) is not None
+        written = self._read(partition) if is_there else None
+        if written is None or self._has_other_codec(written):
+            source, is_other = open_if_any(records, allow_pickle=allow_pickle), written is not None
+            self.write(partition, source, "", part_bytes, progress, replaces=is_other)
 
     def write_share(
         self,
@@ -163,11 +166,13 @@ class Partitions:
             assert self.shares is not None
             share = self.shares[partition]
         written = self._read(partition)
-        is_other = written is not None and _made_by(written) != self._made_by
+        is_other_data = written is not None and _made_by(written) != self._made_by
+        is_other = is_other_data or self._has_other_codec(written)
         if written is not None and is_other:
+            what = "by other code, arguments or values" if is_other_data else f"with {_codec_of(written)}"
             _log.warning(
-                "yogadl: %s: %s was written by other code, arguments or values: it is written again",
-                self.key, self.described(partition, share),
+                "yogadl: %s: %s was written %s: it is written again",
+                self.key, self.described(partition, share), what,
             )  # fmt: skip
         elif written is not None:
             # Of a partition, only the stamp is compared.
@@ -245,7 +250,7 @@ class Partitions:
         folder = f"{self.folder}/{partition:08d}-{secrets.token_hex(8)}"
         receipts = [] if source is None else build.run(source, folder)
         put = root.write if replaces else root.write_if_absent
-        facts: dict[str, Any] = {"made_by": self._made_by, "stamp": stamp}
+        facts: dict[str, Any] = {"made_by": self._made_by, "stamp": stamp, CODEC: self._codec_in_json}
         if self.is_skipping:
             facts[LEFT_OUT] = left_out.to_json()
         written = WrittenParts(receipts, facts)
@@ -289,6 +294,7 @@ class Partitions:
             ConfigurationError: if a partition is not written yet, or its parts do not exist any more.
         """
         self._require_all(written)
+        self._require_codec(written)
         self._refuse_unlike(written, stamps)
         receipts = list(itertools.chain.from_iterable(one.receipts for one in written if one is not None))
         firsts = itertools.accumulate((receipt.part.index.records for receipt in receipts), initial=0)
@@ -333,6 +339,32 @@ class Partitions:
                 f"source, or another run: {others}"
             )
         raise ConfigurationError(f"{self.key}: {message}")
+
+    @property
+    def _codec_in_json(self) -> Any:
+        """How values are compressed, as a receipt has it."""
+        return json.loads(json.dumps(described(self.codec)))
+
+    def _has_other_codec(self, written: WrittenParts | None) -> bool:
+        """Return whether a partition was written with another codec; of older receipts that is not known."""
+        own = self._codec_in_json
+        return written is not None and written.facts.get(CODEC, own) != own
+
+    def _require_codec(self, written: Sequence[WrittenParts | None]) -> None:
+        """Refuse to publish partitions that were written with another codec than this process has.
+
+        Raises:
+            ConfigurationError: if there is such a partition; the error names the partitions to write again.
+        """
+        others = [number for number, one in enumerate(written) if self._has_other_codec(one)]
+        if others:
+            own = _codec_in_words(self._codec_in_json)
+            raise ConfigurationError(
+                f"{self.key}: {len(others)} of {self.count} partitions were written with "
+                f"{_codec_of(written[others[0]])}, and the commit has {own}: give all tasks and the commit "
+                "the same codec. To write them again as the commit says: "
+                f"{self._name_to_write_again(others)}, then commit again"
+            )
 
     @property
     def _made_by(self) -> str:
@@ -442,7 +474,8 @@ class Partitions:
                     return False
                 raise
             refuse_other_metadata(self.shares, metadata or {})
-            content = with_metadata(content_of(receipts), metadata, self.shares)
+            whole = None if self.shares is None else self.shares.whole or self.shares
+            content = with_metadata(content_of(receipts), metadata, whole, self.key)
             is_new = self.publish(content, machine | builder, exclusion, replaces=replaces, aside=aside)
         clear_unresumable(self.backend, self.key.id, aside)
         return is_new
@@ -516,6 +549,15 @@ class Partitions:
             folder = f"{_names.builds(self.key)}/{run}"
             if _names.is_parallel(run) and folder != self.folder:
                 put_aside(root, folder, _names.unresumable(self.key, secrets.token_hex(8)))
+
+
+def _codec_of(written: WrittenParts | None) -> str:
+    """Return in words with which codec a partition was written."""
+    return _codec_in_words(None if written is None else written.facts.get(CODEC))
+
+
+def _codec_in_words(document: object) -> str:
+    return "no codec" if document is None else f"the codec {codec_in_words(document)}"
 
 
 def _made_by(written: WrittenParts) -> str:

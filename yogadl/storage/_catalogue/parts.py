@@ -1,7 +1,7 @@
 """Find the files that a manifest names, and check them against it."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ from yogadl.storage._files.folder import Folder
 from yogadl.storage._files.root import MAX_READ_BYTES, Root
 
 if TYPE_CHECKING:
+    from yogadl._format.foreign import ForeignFile
     from yogadl._format.layout import PartIndex, SealedPart
     from yogadl.storage._files.bucket_root import BucketRoot
 
@@ -88,6 +89,21 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
             "one of them was changed; build the dataset again, or restore the files"
         )
     return table
+
+
+def require_named(key: DatasetKey, files: "Collection[ForeignFile]", indexes: "Iterable[PartIndex]") -> None:
+    """Refuse indexes of parts that name other foreign files than `files`, those of the part table.
+
+    Where a storage may read is decided by the table.
+
+    Raises:
+        CacheFormatError: if one does.
+    """
+    if not all(file in files for index in indexes for file in index.foreign):
+        raise CacheFormatError(
+            f"{key}: the indexes of its parts name foreign files that its part table lacks: they were "
+            "changed since they were written; adopt the files again"
+        )
 
 
 def table_to_read(root: Root, manifest: Manifest) -> PartTable:

@@ -20,7 +20,7 @@ from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.cached import REMEDY
-from yogadl.storage._catalogue.parts import open_table, read_dictionary, read_sealed
+from yogadl.storage._catalogue.parts import open_table, read_dictionary, read_sealed, require_named
 from yogadl.storage._files.root import Root
 
 if TYPE_CHECKING:
@@ -74,10 +74,12 @@ def verify(
     for dictionary in table.dictionaries:
         read_dictionary(root, manifest.key.id, dictionary)
     stores = replace(foreign(), maps=False) if len(table.foreign) else None
+    files = set(table.foreign) if stores is not None else set()
     sealed = []
     for part in range(len(table)):
         sealed.append(_verify_part(root, manifest, table, part))
         if stores is not None and sealed[-1].index.foreign:
+            require_named(manifest.key, files, [sealed[-1].index])
             _verify_foreign(manifest, stores, sealed[-1].index, int(table.first_record[part]))
         if progress is not None:
             progress(part + 1, len(table))

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from yogadl._core.frozen import frozen
-from yogadl._core.printable import without_secrets
+from yogadl._core.printable import masked
 from yogadl._foreign.file_reader import FileReader
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.part_file import changed_foreign, open_foreign, read_at
 from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._files.folder import network_file_system
-from yogadl.storage._files.listing import EVERYTHING, Pattern, entries_below, is_folder, is_wild
+from yogadl.storage._files.folder import folder_at, network_file_system
+from yogadl.storage._files.listing import EVERYTHING, Pattern, before_wild, entries_below, is_folder, is_wild
 from yogadl.storage._objects.bucket import Bucket, ReplacedError
 
 # The bytes that are fetched at once, of files that are read whole and of others: from a disk, from a bucket.
@@ -57,25 +57,30 @@ class ForeignStores:
             if self.has_local:
                 return None
             raise ConfigurationError(
-                f"{address} is a file of a machine, which a version in a bucket may not name: use a storage "
-                "in a folder, or give the URL of an object"
+                f"{masked(address)} is a file of a machine, which a version in a bucket may not name: use a "
+                "storage in a folder, or give the URL of an object"
             )
         for prefix, bucket in self.buckets:
             if address.startswith(f"{prefix}/"):
                 return bucket, address[len(prefix) + 1 :]
         scheme = address.partition("://")[0]
         if scheme == "file" and self.has_local:
-            raise ConfigurationError(f"{address}: give the path of a local file, without file://")
+            raise ConfigurationError(f"{masked(address)}: give the path of a local file, without file://")
         if scheme not in ("s3", "gs", "file"):
             raise ConfigurationError(
-                f"{without_secrets(address)}: files of {scheme}:// can't be adopted: copy them to this "
+                f"{masked(address)}: files of {masked(scheme)}:// can't be adopted: copy them to this "
                 "machine, or to a bucket of S3 or GCS"
             )
         raise ConfigurationError(
-            f"{without_secrets(address)} lies outside of what this storage may read: open it with "
-            f"open_storage(..., foreign={{{address.rpartition('/')[0]!r}: {{}}}}), with the options of that "
-            "bucket in the inner dict; the command takes --foreign URL"
+            f"{masked(address)} lies outside of what this storage may read: open it with "
+            f"open_storage(..., foreign={masked({address.rpartition('/')[0]: {}})}), with the options of "
+            "that bucket in the inner dict; the command takes --foreign URL"
         )
+
+    def permits(self, path: Path) -> bool:
+        """Return whether a ``file://`` prefix of this storage has a path of this machine, without links."""
+        folders = (folder_at(prefix) for prefix, _ in self.buckets)
+        return any(path.is_relative_to(os.path.realpath(folder)) for folder in folders if folder is not None)
 
     def reader(self, file: ForeignFile, *, is_read: bool) -> FileReader:
         """Return a reader of a file, which raises an error if the file is not the one that is meant.
@@ -143,18 +148,18 @@ class ForeignStores:
             some = list(self._listed(one, matches, others))
             if not some and others:
                 raise ConfigurationError(
-                    f"there is no file of the format in {without_secrets(one)}, only {len(others)} that are "
+                    f"there is no file of the format in {masked(one)}, only {len(others)} that are "
                     f"hidden or end otherwise, such as {min(others)!r:.200}: name those by a pattern"
                 )
             if not some:
-                raise ConfigurationError(f"there is no file {without_secrets(one)}: check the path")
+                raise ConfigurationError(f"there is no file {masked(one)}: check the path")
             if left_out is not None:
                 left_out += others
             for file in some:
                 if not file.is_sound:
                     raise ConfigurationError(
-                        f"{file.address!r:.200} has a name that no version can keep: with characters that "
-                        "can't be printed, a '.' or '..' as a segment, or too long; rename it"
+                        f"{masked(file.address, quoted=True)} has a name that no version can keep: with "
+                        "characters that can't be printed, a '.' or '..' as a segment, or too long; rename it"
                     )
             found += some
         return found
@@ -197,6 +202,20 @@ class ForeignStores:
     def _whole(self, address: str) -> ForeignFile | None:
         """Return the file of that name, if it is one."""
         return self.look_up(address if "://" in address else os.path.realpath(os.path.expanduser(address)))
+
+
+def local_place(pattern: str) -> Path | None:
+    """Return the file or folder of this machine, without links, that a path, pattern or URL names.
+
+    ``None`` for what lies elsewhere. For a pattern it is the folder below which it can match.
+    """
+    folder = folder_at(before_wild(pattern) if "://" in pattern else os.path.abspath(pattern))
+    if folder is None:
+        return None
+    path = os.fspath(folder)
+    whole = before_wild(path)
+    has_wild = len(whole) < len(path) or is_wild(pattern)
+    return Path(os.path.realpath(whole.rpartition("/")[0] or "/" if has_wild else path))
 
 
 def wild_segments(pattern: str) -> list[str]:
@@ -327,9 +346,9 @@ def _expanded(pattern: str) -> Iterator[str]:
     counts = [range(int(match[1]), int(match[2]) + 1) for match in matches]
     for match, count in zip(matches, counts, strict=True):
         if not count:
-            raise ConfigurationError(f"{match[0]} in {pattern!r:.200} counts no files")
+            raise ConfigurationError(f"{match[0]} in {masked(pattern, quoted=True)} counts no files")
     if math.prod(map(len, counts)) > _MOST_EXPANDED:
-        raise ConfigurationError(f"{pattern!r:.200} counts more than {_MOST_EXPANDED:,} files")
+        raise ConfigurationError(f"{masked(pattern, quoted=True)} counts more than {_MOST_EXPANDED:,} files")
     for numbers in itertools.product(*counts):
         text, end = "", 0
         for match, number in zip(matches, numbers, strict=True):

@@ -23,6 +23,11 @@ def is_wild(path: str) -> bool:
     return _WILD.search(path) is not None
 
 
+def before_wild(path: str) -> str:
+    """Return a path up to its first character that a pattern gives a meaning."""
+    return _WILD.split(path, maxsplit=1)[0]
+
+
 def refuse_impossible(path: str) -> None:
     """Refuse a path that no file can have, about which the functions of the system raise errors of their own.
 

@@ -11,8 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from yogadl._core.key import library_version
-from yogadl._core.printable import without_secrets
-from yogadl.errors import ConfigurationError, StorageError
+from yogadl.errors import StorageError
 from yogadl.storage._objects.bucket import Body, Object
 from yogadl.storage._objects.retry import DEFAULT_RETRY, RetryPolicy, UnreachableError
 from yogadl.storage._objects.store import (
@@ -32,6 +31,8 @@ from yogadl.storage._objects.store import (
     range_header,
     refuse_range,
     refused,
+    refused_options,
+    shown_cause,
     size_of_whole,
     transient,
 )
@@ -213,9 +214,7 @@ def _client(endpoint_url: str | None, anonymous: bool, options: Mapping[str, Any
     except DefaultCredentialsError:
         raise  # only this attempt fails: credentials may appear later
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(
-            f"google-cloud-storage can't make a client with these options: {without_secrets(str(error))}"
-        ) from error
+        raise refused_options("google-cloud-storage", error) from shown_cause(error)
     session = client._http
     session.headers.update(options.get("extra_headers", {}))
     if not session.is_mtls:  # a session with mTLS has its own adapter

@@ -31,7 +31,9 @@ from yogadl.storage._objects.store import (
     range_header,
     refuse_range,
     refused,
+    refused_options,
     retry_after_s,
+    shown_cause,
     size_of_whole,
     transient,
 )
@@ -253,9 +255,7 @@ def _client(
         session = boto3.session.Session(profile_name=profile)
         client = session.client("s3", **{**options, "config": config})
     except (BotoCoreError, ValueError, TypeError) as error:
-        raise ConfigurationError(
-            f"boto3 can't make a client with these options: {without_secrets(str(error))}"
-        ) from error
+        raise refused_options("boto3", error) from shown_cause(error)
     checked_endpoint(client.meta.endpoint_url)  # it may come from the environment
     if attempts > 1:
         client.meta.events.register_first("needs-retry.s3", partial(_retry_after, attempts, patience.total_s))
@@ -454,7 +454,7 @@ def _translation(error: BaseException, verb: Verb, url: str) -> StorageError | C
         ):
             return transient(verb, url, str(error))
         case exceptions.ParamValidationError():
-            return ConfigurationError(f"can't {verb.value} {url}: {error}")
+            return ConfigurationError(f"can't {verb.value} {url}: {without_secrets(str(error))}")
     return refused(Refusal.OTHER, verb, url, "", str(error))
 
 

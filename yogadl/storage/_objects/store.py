@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from yogadl._core.printable import printable, without_secrets
+from yogadl._core.printable import masked, printable, without_secrets
 from yogadl._core.process import ProcessLock
 from yogadl.errors import ConfigurationError, CredentialsError, MissingDependencyError, StorageError
 from yogadl.storage._objects.bucket import Body, Object, replaced
@@ -333,7 +333,7 @@ def checked_endpoint(url: Any) -> str | None:  # a value from the user, of any t
     if url is None:
         return None
     text = str(url)
-    shown = printable(re.sub(r"[?#].*", "?***", re.sub(r"(//|^).*@", r"\1***@", text)))
+    shown = masked(text)
     try:
         parts = urlsplit(text)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -356,6 +356,24 @@ def checked_endpoint(url: Any) -> str | None:  # a value from the user, of any t
         f"endpoint_url is not the address of a store: {shown!r}; pass scheme, host and port, such as "
         f"{proposal}"
     )
+
+
+def refused_options(sdk: str, error: Exception) -> ConfigurationError:
+    """Return the error of options with which an SDK makes no client; its cause is `shown_cause`."""
+    return ConfigurationError(
+        f"{sdk} can't make a client with these options: {_masked_words(str(error))}; correct them, or the "
+        "environment and the profile that they come from"
+    )
+
+
+def shown_cause(error: Exception) -> Exception | None:
+    """Return an SDK's error, ``None`` if its text has a secret, which a traceback would show."""
+    return error if _masked_words(str(error)) == str(error) else None
+
+
+def _masked_words(text: str) -> str:
+    """Return an SDK's text about options, in which any word may be a location that lacks its scheme."""
+    return " ".join(map(masked, text.split(" ")))
 
 
 def range_header(start: int, stop: int | None) -> dict[str, str]:

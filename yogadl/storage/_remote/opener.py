@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 import inspect
 from collections.abc import Sequence
 
-from yogadl._core.printable import without_secrets
+from yogadl._core.printable import masked
 from yogadl.storage._files.folder import folder_at
 from yogadl.storage._files.local_bucket import LocalBucket
 from yogadl.storage._objects.gcs import GCSBucket
@@ -443,7 +443,7 @@ def open_bucket(url: str, others: Sequence[str] = (), **options: Any) -> Bucket:
     name, _, prefix = rest.partition("/")
     if separator and scheme in _STORES and ("@" in name or set("?#") & set(name + prefix)):
         raise ConfigurationError(
-            f"a bucket's URL has no user, password or query: {without_secrets(url)!r}; pass credentials in "
+            f"a bucket's URL has no user, password or query: {masked(url, quoted=True)}; pass credentials in "
             "the environment, by a profile, or in client_options"
         )
     folder = folder_at(url)
@@ -453,7 +453,7 @@ def open_bucket(url: str, others: Sequence[str] = (), **options: Any) -> Bucket:
         return _checked_bucket(_STORES[scheme], url, (name, prefix), options, others)
     known = ", ".join(f"{store}://bucket/prefix" for store in _STORES)
     raise ConfigurationError(
-        f"{without_secrets(url)!r} is not the URL of a bucket; pass {known} or file:///folder"
+        f"{masked(url, quoted=True)} is not the URL of a bucket; pass {known} or file:///folder"
     )
 
 
@@ -470,6 +470,6 @@ def _checked_bucket(
         # In `open_storage`, the option `patience` is called `patience_s`.
         named = {"patience_s" if name == "patience" else name: None for name in (*others, *known)}
         raise ConfigurationError(
-            f"{', '.join(unknown)}: no option of {url}; it takes {', '.join(named) or 'no options'}"
+            f"{', '.join(unknown)}: no option of {masked(url)}; it takes {', '.join(named) or 'no options'}"
         )
     return kind(*location, **options)
