@@ -128,7 +128,7 @@ def _of_index(
         file = known.pop(address if "://" in address else os.path.realpath(address), None)
         if file is None or size_bytes not in (None, file.size_bytes):
             state = "is missing" if file is None else f"has {file.size_bytes} bytes, not {size_bytes}"
-            raise UnsupportedDataError(f"{address}, which {name} names, {state}")
+            raise UnsupportedDataError(f"{masked(address)}, which {name} names, {state}")
         files.append(file)
     left_out += [*known, *others]
     return files
