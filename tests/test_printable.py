@@ -275,5 +275,5 @@ def test_the_warning_of_an_adopted_version_that_exists_shows_no_secret(tmp_path,
 def test_the_command_that_can_not_tell_a_format_shows_no_secret(tmp_path, capsys):
     assert cli.main(["adopt", "d", "1", f"s3://bucket/a.x?sig={SECRET}", "-s", f"{tmp_path}/caches"]) == 1
     shown = capsys.readouterr()
-    assert "s3://bucket/a.x?***" in shown.err
+    assert "s3://bucket/" in shown.err
     assert SECRET not in shown.out + shown.err
