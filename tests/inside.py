@@ -190,6 +190,7 @@ yogadl._stream.stream SHOWN_BYTES=_SHOWN_BYTES
 yogadl.cli._report_page RECORDS
 yogadl.cli._report_page _MOST_RECORDS_PER_READ SAMPLING_MOST_BYTES=MOST_BYTES
 yogadl.cli._output WAITING_DELAY_S=_DELAY_S _TICK_S
+yogadl.storage._objects.obstore_ranges OBSTORE_BUSY_FOR_S=_BUSY_FOR_S
 yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S _NEVER_ANSWERED_LIMIT_S
 yogadl.storage._catalogue.catalogue _MOST_FILES_LISTED
 yogadl.storage._remote.ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
