@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -73,7 +73,7 @@ def verify(
     table = open_table(root, manifest)
     for dictionary in table.dictionaries:
         read_dictionary(root, manifest.key.id, dictionary)
-    stores = replace(foreign(), maps=False) if len(table.foreign) else None
+    stores = foreign() if len(table.foreign) else None
     sealed = []
     for part in range(len(table)):
         sealed.append(_verify_part(root, manifest, table, part))
