@@ -562,7 +562,7 @@ class VaryingField:
             if not shapes.shape[1] and leaf.dtype == BYTES:
                 return list(map(bytes, data))
             if not shapes.shape[1]:
-                return [decode_value(leaf, value, ()) for value in data]
+                return [str(value, "utf-8", "surrogatepass") for value in data]
             each = [tuple(row[1 : 1 + row[0]]) for row in shapes.tolist()]
             if not leaf.is_numeric:
                 return [decode_value(leaf, value, shape) for value, shape in zip(data, each, strict=True)]

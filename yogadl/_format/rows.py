@@ -242,7 +242,7 @@ _REMAP_CACHE_BYTES: Final = 16 * 2**30
 KEPT_ROW_BYTES: Final = 1024
 KEPT_BYTES: Final = 64 * 2**20
 # Values that are read, not mapped, and lie so close together are read by one call: the bytes between them
-# take less time than a call. Larger ones are read alone, since what is read together is copied once more. What
+# take less time than a call. Larger ones are read alone, since those read together are copied once more. What
 # is read together lies in one stretch of this size, so that it takes little memory.
 _READ_GAP_BYTES: Final = 4096
 _JOINED_VALUE_BYTES: Final = 16 * 1024
@@ -340,34 +340,46 @@ class Parts:
             return []
         order = np.lexsort((positions, parts))
         files, starts, sizes = parts[order], positions[order], lengths[order]
-        ends, is_small = starts + sizes, sizes <= _JOINED_VALUE_BYTES
-        follows = (files[1:] == files[:-1]) & (starts[1:] <= ends[:-1] + _READ_GAP_BYTES)
-        stretches = starts // _STRETCH_BYTES
-        follows &= is_small[1:] & is_small[:-1] & (stretches[1:] == stretches[:-1])
-        firsts = np.flatnonzero(np.concatenate([[True], ~follows]))
-        begins, stops, owners = starts[firsts], np.maximum.reduceat(ends, firsts), files[firsts].tolist()
-        where, sizes = begins.tolist(), (stops - begins).tolist()
-        cuts = np.flatnonzero(np.diff(files[firsts], prepend=-1, append=-1)).tolist()
-        pieces: list[bytes] = []
-        for first, end in itertools.pairwise(cuts):
-            pieces += self._read_file(owners[first], where[first:end], sizes[first:end])
-        if len(pieces) < len(files):
-            counts = np.diff(firsts, append=len(files))
-            origins = np.repeat(begins, counts)
-            whole = itertools.chain.from_iterable(map(itertools.repeat, pieces, counts.tolist()))
-            cut = zip(whole, (starts - origins).tolist(), (ends - origins).tolist(), strict=True)
-            pieces = [piece[start:end] for piece, start, end in cut]
+        is_other = files[1:] != files[:-1]
+        cuts = [0, *(np.flatnonzero(is_other) + 1).tolist(), len(files)]
+        owners = files[cuts[:-1]].tolist()
+        if int(sizes.min()) > _JOINED_VALUE_BYTES:
+            pieces = self._read_files(owners, cuts, starts.tolist(), sizes.tolist())
+        else:
+            ends, is_small, stretches = starts + sizes, sizes <= _JOINED_VALUE_BYTES, starts // _STRETCH_BYTES
+            follows = is_small[1:] & is_small[:-1] & (stretches[1:] == stretches[:-1]) & ~is_other
+            follows &= starts[1:] <= ends[:-1] + _READ_GAP_BYTES
+            firsts = np.concatenate([[0], np.flatnonzero(~follows) + 1])
+            begins = starts[firsts]
+            wanted = (np.maximum.reduceat(ends, firsts) - begins).tolist()
+            cuts = np.searchsorted(firsts, cuts).tolist()
+            pieces = self._read_files(owners, cuts, begins.tolist(), wanted)
+            if len(firsts) < len(files):
+                counts = np.diff(firsts, append=len(files))
+                origins = np.repeat(begins, counts)
+                whole = itertools.chain.from_iterable(map(itertools.repeat, pieces, counts.tolist()))
+                cut = zip(whole, (starts - origins).tolist(), (ends - origins).tolist(), strict=True)
+                pieces = [piece[start:end] for piece, start, end in cut]
         found = [b""] * len(pieces)
         for number, value in zip(order.tolist(), pieces, strict=True):
             found[number] = value
         return found
+
+    def _read_files(
+        self, files: list[int], cuts: list[int], starts: list[int], lengths: list[int]
+    ) -> list[bytes]:
+        """Read ranges of files; those of each file lie between two of the cuts."""
+        pieces: list[bytes] = []
+        for file, (first, end) in zip(files, itertools.pairwise(cuts), strict=True):
+            pieces += self._read_file(file, starts[first:end], lengths[first:end])
+        return pieces
 
     def _read_file(self, part: int, starts: list[int], lengths: list[int]) -> list[bytes]:
         """Read these ranges of one file."""
         opened = self.open(part)
         try:
             pieces = list(map(os.pread, itertools.repeat(opened.descriptor), lengths, starts))
-            if list(map(len, pieces)) != lengths:  # one call reads at most 2 GiB
+            if sum(map(len, pieces)) != sum(lengths):  # one call reads at most 2 GiB
                 for number, length in enumerate(lengths):
                     if len(pieces[number]) != length:
                         pieces[number] = read_at(opened.descriptor, starts[number], length)
@@ -377,7 +389,7 @@ class Parts:
         if not is_same:
             self._held_open.pop(part, None)
             raise opened.problem()
-        if list(map(len, pieces)) != lengths:
+        if sum(map(len, pieces)) != sum(lengths):  # none is longer than was asked for
             raise CacheFormatError(
                 f"{self.name(part)} ended early: it was truncated; build the dataset again, or restore the "
                 "file"
