@@ -227,12 +227,29 @@ class Decoder:
 
     Args:
         dictionary: The dictionary; empty for none.
+
+    Raises:
+        CacheFormatError: if the dictionary is damaged.
     """
 
     def __init__(self, dictionary: bytes) -> None:
         self._zstandard = _zstandard()
         self._dictionary = self._zstandard.ZstdCompressionDict(dictionary) if dictionary else None
         self._of_thread = threading.local()
+        self._decompressor()  # a damaged dictionary is refused at once
+
+    def _decompressor(self) -> Any:
+        """Return this thread's own."""
+        found = getattr(self._of_thread, "decompressor", None)
+        if found is None:
+            try:
+                found = self._zstandard.ZstdDecompressor(dict_data=self._dictionary)
+            except self._zstandard.ZstdError as error:
+                raise CacheFormatError(
+                    f"the dictionary of compressed values is damaged ({error}): build the dataset again"
+                ) from error
+            self._of_thread.decompressor = found
+        return found
 
     def decode(self, frames: Sequence[Any], lengths: Int64s) -> Sequence[Any]:
         """Return the values in frames, given what the entries say of their lengths: a buffer each.
@@ -240,10 +257,7 @@ class Decoder:
         Raises:
             CacheFormatError: if a frame has another length, or is damaged; no memory is taken for the first.
         """
-        decompressor = getattr(self._of_thread, "decompressor", None)
-        if decompressor is None:
-            decompressor = self._zstandard.ZstdDecompressor(dict_data=self._dictionary)
-            self._of_thread.decompressor = decompressor
+        decompressor = self._decompressor()
         try:
             if list(map(self._zstandard.frame_content_size, frames)) != lengths.tolist():
                 raise CacheFormatError(_DAMAGED)
