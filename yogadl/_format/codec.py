@@ -6,6 +6,7 @@ A value whose frame would not be shorter is stored as it is: its stored length i
 import contextlib
 import hashlib
 import importlib
+import reprlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def checked_codec(codec: Any) -> Codec:  # any object that a user gives
         if type(name) is not str or not (one is None or isinstance(one, Zstd) or one in (ZSTD, "auto")):
             raise ConfigurationError(
                 'codec must be None, "zstd", "auto" or yogadl.Zstd(...), or a dict of these by the names of '
-                f"fields, not {codec!r:.200}"
+                f"fields, not {reprlib.repr(codec)}"
             )
     if any(one is not None for one in by_field.values()):
         _zstandard()
