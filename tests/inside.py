@@ -157,7 +157,8 @@ yogadl._format.joined _MOST_BLOCKS
 yogadl._format.writer _FEW_RECORDS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._foreign.file_reader _UNREAD_BLOCK_BYTES FOREIGN_MOST_RECORDS=_MOST_RECORDS
-yogadl._format.rows _FOREIGN_CHECK_S
+yogadl._format.rows _READ_GAP_BYTES _JOINED_VALUE_BYTES _STRETCH_BYTES
+yogadl._format.part_file _MOST_OPEN_FILES
 yogadl.storage._builds.adopted _GROUPS _LEAST_GROUP_BYTES _MOST_GROUP_BYTES _LEAST_UNREAD_FILES
 yogadl.storage._builds.adopted _SMALL_FILE_BYTES
 yogadl.storage._files.foreign_stores FOREIGN_WINDOW_BYTES=_LOCAL_WINDOW_BYTES

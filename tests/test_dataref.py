@@ -182,3 +182,39 @@ def test_fields_in_one_argument_are_told_how_to_be_given(ref, names):
     for given in (ref, yogadl.mix({"a": (ref, 1)})):
         with pytest.raises(ConfigurationError, match=r"write fields\('n', 't'\)"):
             given.fields(names)
+
+
+@pytest.mark.parametrize("call", ["select", "gather"])
+@pytest.mark.parametrize(
+    ("indices", "wrong"),
+    [
+        (range(2**31), 2**31 - 1),
+        (range(-(2**40), 0), -(2**40)),
+        (range(2**70, 2**70 + 5), 2**70),
+        (range(102), 101),
+        (range(-102, 3), -102),
+        (range(101, -1, -1), 101),
+    ],
+)
+def test_a_range_that_leaves_the_records_is_refused_before_it_takes_memory(call, indices, wrong):
+    ref = yogadl.from_source(np.arange(101))
+    with pytest.raises(IndexError, match=f"record {wrong} is out of range: there are 101"):
+        getattr(ref, call)(indices)
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [range(101), range(-101, 0), range(100, -1, -1), range(3, 90, 7), range(5, 5), range(2**70, 2**70)],
+)
+def test_a_range_gives_the_records_that_it_names(indices):
+    ref = yogadl.from_source(np.arange(101))
+    expected = [number % 101 for number in indices]
+    assert np.asarray(ref.gather(indices)).tolist() == expected
+    assert [int(each) for each in ref.select(indices)] == expected
+
+
+@pytest.mark.parametrize("call", ["select", "gather"])
+@pytest.mark.parametrize("indices", [[[1], [2, 3]], [1, [2]]])
+def test_lists_of_several_lengths_are_no_indices(call, indices):
+    with pytest.raises(ConfigurationError, match="indices must be a flat list of integers"):
+        getattr(yogadl.from_source(np.arange(9)), call)(indices)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, overload
 
 import numpy as np
 
-from yogadl._core.arguments import bool_argument, checked_indices, explains_names, int_argument
+from yogadl._core.arguments import as_array, bool_argument, checked_indices, explains_names, int_argument
 from yogadl._core.process import end_daemon_at_exit
 from yogadl._core.protocols import (
     Column,
@@ -116,7 +116,7 @@ class RecordsRef(StreamedRef[Item_co]):
 
     def select(self, indices: Any) -> "RecordsRef[Item_co]":
         """Return a view of these records, in this order; a mask of booleans also does."""
-        array = np.asarray(indices)
+        array = as_array(indices, len(self))
         if array.dtype == bool:
             if array.shape != (len(self),):
                 raise ConfigurationError(

@@ -501,8 +501,7 @@ def test_a_file_that_was_changed_is_an_error_that_names_it(tmp_path, storage, sp
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("spoil", [_append, _touch, _link, _pipe, _remove, _rewrite])
-def test_a_file_that_changes_while_it_is_read_is_seen(tmp_path, storage, spoil, mapped, check, monkeypatch):
-    set_constants(monkeypatch, FOREIGN_CHECK_S=0.0)
+def test_a_file_that_changes_while_it_is_read_is_seen(tmp_path, storage, spoil, mapped, check):
     write_lines(tmp_path / "in", a=range(9))
     storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
     ref = yogadl.open_storage(tmp_path / "caches", mapped=mapped).fetch("d", "1", check=check)
@@ -535,8 +534,8 @@ def test_a_file_that_changes_while_it_is_adopted_is_seen(tmp_path, monkeypatch, 
         storage.fetch("d", "1")
 
 
-def test_a_mapped_file_that_was_cut_is_seen_before_its_blocks_are_compared(tmp_path, storage, monkeypatch):
-    set_constants(monkeypatch, FOREIGN_CHECK_S=0.0, FOREIGN_WINDOW_BYTES=4096)
+def test_a_file_that_was_cut_is_seen_before_its_blocks_are_compared(tmp_path, storage, monkeypatch):
+    set_constants(monkeypatch, FOREIGN_WINDOW_BYTES=4096)
     write_lines(tmp_path / "in", a=range(100))
     storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
     ref = storage.fetch("d", "1", check=True)
@@ -544,23 +543,6 @@ def test_a_mapped_file_that_was_cut_is_seen_before_its_blocks_are_compared(tmp_p
     os.truncate(tmp_path / "in/a.jsonl", 100)
     with pytest.raises(CacheFormatError, match=r"/a\.jsonl is not the file"):
         ref.gather([99])  # its block was not compared yet, and lies past the end
-
-
-@pytest.mark.parametrize(("passed_s", "looks"), [(0.04, 1), (0.06, 2)])
-def test_a_mapped_file_is_looked_at_after_each_read_and_at_times_before(
-    tmp_path, storage, passed_s, looks, monkeypatch
-):
-    clock, looked = [100.0], []
-    monkeypatch.setattr("yogadl._format.rows.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("yogadl._format.rows.require_at_path", looked.append)
-    write_lines(tmp_path / "in", a=range(9))
-    storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
-    ref = storage.fetch("d", "1")
-    assert ref[1] == lines(1)[0]
-    looked.clear()
-    clock[0] += passed_s
-    assert ref[2] == lines(2)[0]
-    assert len(looked) == looks
 
 
 @pytest.mark.parametrize("mapped", [True, False])

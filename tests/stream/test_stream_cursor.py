@@ -248,3 +248,37 @@ def test_state_dict_has_the_names_of_other_frameworks():
     again = stream_of(6).batch(2)
     again.set_state(batches.get_state())
     assert batch_ids(again) == [[2, 3], [4, 5]]
+
+
+def nested(kind, levels):
+    found = 1
+    for _ in range(levels):
+        found = {"a": found} if kind is dict else kind([found])
+    return found
+
+
+@pytest.mark.parametrize("kind", [dict, list, tuple])
+@pytest.mark.parametrize("levels", [198, 199, 200, 5000])
+def test_a_cursor_that_is_nested_deep_is_refused(kind, levels):
+    items = stream_of(9, shuffle=True).batch(2).__iter__()
+    good = items.state_dict()
+    for change in [{key: nested(kind, levels)} for key in good] + [
+        {"skip_ranges": nested(kind, levels)},
+        {"order": good["order"] | {"before": nested(kind, levels - 1)}},
+    ]:
+        with pytest.raises(CursorError, match="nested more than 200 deep" if levels >= 200 else "cursor"):
+            items.load_state_dict(good | change)
+    assert items.state_dict() == good
+
+
+def test_a_cursor_that_contains_itself_is_refused():
+    items = stream_of(9, shuffle=True).batch(2).__iter__()
+    good = items.state_dict()
+    twice = [[]]
+    for _ in range(300):
+        twice = [twice, twice]
+    loop = dict(good)
+    loop["order"] = loop
+    for state in (loop, good | {"seed": twice}):
+        with pytest.raises(CursorError, match="nested more than 200 deep"):
+            items.load_state_dict(state)

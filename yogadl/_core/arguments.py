@@ -237,6 +237,24 @@ def fraction_argument(name: str, value: Any) -> "Fraction":  # Any: the value is
     raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
 
 
+def as_array(indices: Any, records: int) -> NDArray[Any]:
+    """Return indices as an array, whatever they are; it takes memory only for indices that are in range.
+
+    Raises:
+        IndexError: if a range leaves the records.
+        ConfigurationError: if they are lists that make no array.
+    """
+    if isinstance(indices, range):
+        for one in (indices[0], indices[-1]) if indices else ():
+            if not -records <= one < records:
+                raise IndexError(f"record {one} is out of range: there are {records}")
+        return np.arange(*(indices.start, indices.stop, indices.step) if indices else (0,))
+    try:
+        return np.asarray(indices)
+    except ValueError as error:
+        raise ConfigurationError(f"indices must be a flat list of integers: {error}") from error
+
+
 def checked_indices(indices: Any, records: int) -> NDArray[np.int64]:
     """Return `indices` as int64, with negative indices counted from the end.
 
@@ -244,7 +262,7 @@ def checked_indices(indices: Any, records: int) -> NDArray[np.int64]:
         IndexError: if one is out of range.
         ConfigurationError: if they are not a flat list of integers.
     """
-    array = np.asarray(indices)
+    array = as_array(indices, records)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise ConfigurationError(
             f"indices must be a flat list of integers, not {array.dtype} of shape {array.shape}"

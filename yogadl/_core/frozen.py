@@ -107,7 +107,7 @@ def parse_json(content: bytes | str, *, most_digits: int = _DIGITS) -> Any:  # a
         document = json.loads(content, parse_int=integer)
     except RecursionError as error:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from error
-    if _is_deeper(document, MAX_DEPTH):
+    if is_deeper(document, MAX_DEPTH):
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
     return document
 
@@ -117,15 +117,22 @@ def has_many_values(content: bytes) -> bool:
     return sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES
 
 
-def _is_deeper(document: Any, levels: int) -> bool:
-    """Return whether JSON is nested deeper than `levels`; without recursion, whose depth is limited."""
-    inner = [document] if isinstance(document, dict | list) else []
+def is_deeper(document: Any, levels: int) -> bool:
+    """Return whether JSON is nested deeper than `levels`; without recursion, whose depth is limited.
+
+    Tuples count as lists. A value that is in several places is looked at once a level.
+    """
+    inner = [document] if isinstance(document, _NESTING) else []
     while inner and levels:
         levels -= 1
-        inner = [
-            item
+        found = {
+            id(item): item
             for outer in inner
             for item in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(item, dict | list)
-        ]
+            if isinstance(item, _NESTING)
+        }
+        inner = list(found.values())
     return bool(inner)
+
+
+_NESTING: Final = (dict, list, tuple)

@@ -6,6 +6,7 @@ A value whose frame would not be shorter is stored as it is: its stored length i
 import contextlib
 import hashlib
 import importlib
+import reprlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def checked_codec(codec: Any) -> Codec:  # any object that a user gives
         if type(name) is not str or not (one is None or isinstance(one, Zstd) or one in (ZSTD, "auto")):
             raise ConfigurationError(
                 'codec must be None, "zstd", "auto" or yogadl.Zstd(...), or a dict of these by the names of '
-                f"fields, not {codec!r:.200}"
+                f"fields, not {reprlib.repr(codec)}"
             )
     if any(one is not None for one in by_field.values()):
         _zstandard()
@@ -227,12 +228,29 @@ class Decoder:
 
     Args:
         dictionary: The dictionary; empty for none.
+
+    Raises:
+        CacheFormatError: if the dictionary is damaged.
     """
 
     def __init__(self, dictionary: bytes) -> None:
         self._zstandard = _zstandard()
         self._dictionary = self._zstandard.ZstdCompressionDict(dictionary) if dictionary else None
         self._of_thread = threading.local()
+        self._decompressor()  # a damaged dictionary is refused at once
+
+    def _decompressor(self) -> Any:
+        """Return this thread's own."""
+        found = getattr(self._of_thread, "decompressor", None)
+        if found is None:
+            try:
+                found = self._zstandard.ZstdDecompressor(dict_data=self._dictionary)
+            except self._zstandard.ZstdError as error:
+                raise CacheFormatError(
+                    f"the dictionary of compressed values is damaged ({error}): build the dataset again"
+                ) from error
+            self._of_thread.decompressor = found
+        return found
 
     def decode(self, frames: Sequence[Any], lengths: Int64s) -> Sequence[Any]:
         """Return the values in frames, given what the entries say of their lengths: a buffer each.
@@ -240,10 +258,7 @@ class Decoder:
         Raises:
             CacheFormatError: if a frame has another length, or is damaged; no memory is taken for the first.
         """
-        decompressor = getattr(self._of_thread, "decompressor", None)
-        if decompressor is None:
-            decompressor = self._zstandard.ZstdDecompressor(dict_data=self._dictionary)
-            self._of_thread.decompressor = decompressor
+        decompressor = self._decompressor()
         try:
             if list(map(self._zstandard.frame_content_size, frames)) != lengths.tolist():
                 raise CacheFormatError(_DAMAGED)

@@ -95,6 +95,20 @@ class BlockPositions(NamedTuple):
     rows: int
 
 
+class Span(NamedTuple):
+    """Where the values of some rows lie.
+
+    Args:
+        files: The number of each value's file, if they are read; ``None`` if they are mapped.
+        starts: The position of each in its file; or in the window.
+        lengths: The bytes of each.
+    """
+
+    files: Int64s | None
+    starts: Int64s
+    lengths: Int64s
+
+
 class FixedField:
     """A field whose values all have the same size: its column is one gather.
 
@@ -216,14 +230,14 @@ class FixedField:
         where += self._positions.take(rows.indices >> self._shift)
         return where
 
-    def span(self, rows: StoredRows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
-        """Return the positions and lengths of these rows in the window; None for rows below `least_bytes`."""
+    def span(self, rows: StoredRows, least_bytes: int) -> Span | None:
+        """Return where these rows lie; None for rows below `least_bytes`."""
         if self._row_bytes < least_bytes:
             return None
         where = self._view_indices(rows)
         if where is None:
             where = _row_positions(self._table, rows, self._row_bytes) + rows.window.offset[rows.located()[0]]
-        return where, np.full(len(where), self._row_bytes)
+        return Span(None, where, np.full(len(where), self._row_bytes))
 
 
 class Entries(NamedTuple):
@@ -526,13 +540,16 @@ class VaryingField:
                 "the values of several records are the same bytes: run storage.verify, then build again"
             )
 
-    def span(self, rows: StoredRows, least_bytes: int) -> tuple[Int64s, Int64s] | None:
-        """Return the positions and lengths, in the window, of the values of at least `least_bytes`."""
+    def span(self, rows: StoredRows, least_bytes: int) -> Span | None:
+        """Return where the values of at least `least_bytes` lie."""
         if not self._is_uniform:
             return None  # rare: the parts differ in layout
         entries = self._entries(rows, 0)
         large = np.flatnonzero(entries.stored >= least_bytes)
-        return (entries.positions + rows.window.offset[entries.files])[large], entries.stored[large]
+        files, starts, lengths = entries.files[large], entries.positions[large], entries.stored[large]
+        if (files >= rows.parts.mapped).any():
+            return Span(files, starts, lengths)
+        return Span(None, starts + rows.window.offset[files], lengths)
 
     def _decode(self, data: Iterable[Any], shapes: NDArray[np.uint32]) -> list[Any]:
         """Return values from their bytes, a buffer each."""
@@ -545,7 +562,7 @@ class VaryingField:
             if not shapes.shape[1] and leaf.dtype == BYTES:
                 return list(map(bytes, data))
             if not shapes.shape[1]:
-                return [decode_value(leaf, value, ()) for value in data]
+                return [str(value, "utf-8", "surrogatepass") for value in data]
             each = [tuple(row[1 : 1 + row[0]]) for row in shapes.tolist()]
             if not leaf.is_numeric:
                 return [decode_value(leaf, value, shape) for value, shape in zip(data, each, strict=True)]

@@ -131,18 +131,17 @@ class ForeignFiles:
     @property
     def are_all_local(self) -> bool:
         """Whether all are files, not objects of buckets."""
-        return bool((self.text[self._starts()] == ord("/")).all())
+        return bool(self._are_local().all())
 
-    def local_folders(self) -> set[str]:
-        """Return the folders of the local files, of which there may be a million, without parsing each."""
-        content, found = self.text.tobytes(), set()
-        for start, end in zip(self._starts().tolist(), self.ends.tolist(), strict=True):
-            if content[start : start + 1] == b"/":
-                found.add(content[start:end].partition(b"\0")[0].rpartition(b"/")[0] or b"/")
-        return {folder.decode(errors="replace") for folder in found}
+    @property
+    def are_any_local(self) -> bool:
+        """Whether some are files, not objects of buckets."""
+        return bool(self._are_local().any())
 
-    def _starts(self) -> Int64s:
-        return np.concatenate([np.zeros(1, np.int64), self.ends])[:-1]
+    def _are_local(self) -> NDArray[np.bool_]:
+        starts = np.concatenate([np.zeros(1, np.int64), self.ends])[:-1]
+        found: NDArray[np.bool_] = self.text[starts] == ord("/")
+        return found
 
     def copy(self) -> "ForeignFiles":
         """Return the list with memory of its own."""

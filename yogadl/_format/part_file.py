@@ -2,7 +2,9 @@
 
 import errno
 import os
+import resource
 import stat
+import weakref
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
@@ -12,6 +14,8 @@ from numpy.typing import NDArray
 from yogadl._core.protocols import Int64s
 from yogadl._format.foreign import ForeignFile
 from yogadl.errors import CacheFormatError, StorageError
+
+_MOST_OPEN_FILES: Final = 1024
 
 
 class PartRemovedError(StorageError):
@@ -165,18 +169,56 @@ def require_unchanged(descriptor: int, path: str, file: ForeignFile) -> None:
         raise changed_foreign(file, "it was written since")
 
 
-def require_at_path(file: ForeignFile) -> None:
-    """Make sure that a local foreign file is as it was.
+class OpenFile:
+    """An open file, which is closed with the last reference to it, so not while a thread reads from it.
 
-    Raises:
-        CacheFormatError: if it was changed or removed.
+    Args:
+        descriptor: Its descriptor, which this object closes.
+        path: Its path.
+        file: What it must stay, if it is a local foreign file, into which anybody may write.
     """
-    try:
-        status = os.lstat(file.address)  # a link is refused, as when it is opened
-    except OSError as error:
-        raise changed_foreign(file, f"{error.strerror}") from error
-    if (status.st_size, str(status.st_mtime_ns)) != (file.size_bytes, file.tag):
-        raise changed_foreign(file, "it was written since")
+
+    def __init__(self, descriptor: int, path: str, file: ForeignFile | None = None) -> None:
+        self.descriptor = descriptor
+        self.path = path
+        self._file = file
+        weakref.finalize(self, os.close, descriptor).atexit = False  # daemon threads may still read then
+        status = os.fstat(descriptor)
+        self._looks = _looks(status)
+        self.ctime_ns = status.st_ctime_ns
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nobody has written to a foreign file, replaced or removed it, since it was opened.
+
+        Whoever gives a file its old time of change, or its name to another file, changes its inode's time.
+        """
+        return self._file is None or _looks(os.fstat(self.descriptor)) == self._looks
+
+    def problem(self) -> CacheFormatError:
+        """Return the error of a foreign file that was changed."""
+        assert self._file is not None
+        try:
+            status = os.lstat(self.path)  # a link is refused, as when it is opened
+        except OSError as error:
+            return changed_foreign(self._file, f"{error.strerror}")
+        if (status.st_size, str(status.st_mtime_ns)) != (self._file.size_bytes, self._file.tag):
+            return changed_foreign(self._file, "it was written since")
+        return CacheFormatError(
+            f"{self.path} was replaced, or was written and given its old time of change, since it was first "
+            "read here; or only its owner, mode or links were changed. Compare it by storage.verify, and "
+            "fetch the version again if it is sound; restore the file if not"
+        )
+
+
+def _looks(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def most_open_files() -> int:
+    """Return how many files one reader may hold open: an eighth of what the process may, at most."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_OPEN_FILES if limit < 0 else min(_MOST_OPEN_FILES, max(1, limit // 8))
 
 
 def changed_foreign(file: ForeignFile, problem: str) -> CacheFormatError:

@@ -1,6 +1,7 @@
 """Read records of a cache, one numpy gather for each field of a batch, and announce those that come next."""
 
 import contextlib
+import itertools
 import os
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
-from yogadl._format.fields import BlockPositions, FixedField, StackedField, VaryingField
+from yogadl._format.fields import BlockPositions, FixedField, Span, StackedField, VaryingField
 from yogadl._format.part_file import HeldRows, PartFiles, PartRemovedError
 from yogadl._format.rows import PAGE_BYTES, Parts, StoredRows, Window
 from yogadl._format.table import PartTable
@@ -50,37 +51,58 @@ class Hints:
             self._trusted_records -= len(rows.indices) + _SPARED_RECORDS
             return _SPARED_RECORDS
         spans = [span for field in self._fields if (span := field.span(rows, _LEAST_BYTES)) is not None]
-        starts = np.concatenate([span[0] for span in spans]) if spans else np.empty(0, np.int64)
-        if not len(starts) or self._are_resident(rows, starts):
+        spans = [span for span in spans if len(span.starts)]
+        if all(_are_resident(rows, span) for span in spans):
             self._trusted_records = _TRUSTED_RECORDS
             return 0
-        ends = starts + np.concatenate([span[1] for span in spans])
-        order = np.argsort(starts)
-        rows.window.will_need(starts[order], ends[order])
+        mapped = [(span.starts, span.starts + span.lengths) for span in spans if span.files is None]
+        if mapped:
+            starts, ends = map(np.concatenate, zip(*mapped, strict=True))
+            order = np.argsort(starts)
+            rows.window.will_need(starts[order], ends[order])
+        for span in spans:
+            if span.files is not None:
+                _will_read(rows, span.files, span)
         return 0
 
-    def _are_resident(self, rows: StoredRows, starts: Int64s) -> bool:
-        """Return whether a sample of positions in the window, which maps the parts, is in memory.
 
-        A read without waiting is used, since mincore reports files of other users as always resident.
-        """
-        flag: Any = getattr(os, "RWF_NOWAIT", None)
-        if flag is None:
-            return True  # not Linux: no hints
-        sample = starts[np.linspace(0, len(starts) - 1, min(_SAMPLED_ROWS, len(starts))).astype(np.int64)]
-        parts = np.searchsorted(rows.window.offset, sample, side="right") - 1
-        buffer = bytearray(1)
-        for part, start in zip(parts.tolist(), sample.tolist(), strict=True):
-            descriptor = rows.parts.open(part)
-            try:
-                os.preadv(descriptor, [buffer], start - int(rows.window.offset[part]), flag)
-            except BlockingIOError:
-                return False
-            except OSError:
-                return True  # the file system does not support such a read
-            finally:
-                os.close(descriptor)
-        return True
+def _are_resident(rows: StoredRows, span: Span) -> bool:
+    """Return whether a sample of some values is in memory.
+
+    A read without waiting is used, since mincore reports files of other users as always resident.
+    """
+    flag: Any = getattr(os, "RWF_NOWAIT", None)
+    if flag is None:
+        return True  # not Linux: no hints
+    count = len(span.starts)
+    chosen = np.linspace(0, count - 1, min(_SAMPLED_ROWS, count)).astype(np.int64)
+    sample = span.starts[chosen]
+    if span.files is None:
+        files = np.searchsorted(rows.window.offset, sample, side="right") - 1
+        sample = sample - rows.window.offset[files]
+    else:
+        files = span.files[chosen]
+    buffer = bytearray(1)
+    for file, start in zip(files.tolist(), sample.tolist(), strict=True):
+        opened = rows.parts.open(file)
+        try:
+            os.preadv(opened.descriptor, [buffer], start, flag)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # the file system does not support such a read
+    return True
+
+
+def _will_read(rows: StoredRows, files: Int64s, span: Span) -> None:
+    """Have the kernel read these values, of files that are not mapped, in the background."""
+    order = np.lexsort((span.starts, files))
+    cuts = np.flatnonzero(np.diff(files[order], prepend=-1, append=-1))
+    for first, end in itertools.pairwise(cuts.tolist()):
+        own = order[first:end]
+        opened = rows.parts.open(int(files[own[0]]))
+        for start, length in zip(span.starts[own].tolist(), span.lengths[own].tolist(), strict=True):
+            os.posix_fadvise(opened.descriptor, start, length, os.POSIX_FADV_WILLNEED)
 
 
 def _kind(leaf: Leaf, table: PartTable, number: int) -> type[FixedField | VaryingField]:
@@ -134,10 +156,7 @@ class Reader:
             self.parts.count_read_bytes(len(indices) * len(self.fields) * (PAGE_BYTES + self.record_bytes))
         try:
             rows = self.parts.rows(indices)
-            found = [field.gather(rows, memory) for field in chosen_fields]
-            if self.parts.has_foreign:
-                rows.confirm()
-            return found
+            return [field.gather(rows, memory) for field in chosen_fields]
         except PartRemovedError:
             return self.columns(indices, fields, memory)
 
@@ -157,9 +176,7 @@ class Reader:
             )
         try:
             rows = self.parts.rows(indices)
-            found = field.stretches(rows, starts, stops)
-            rows.confirm()
-            return found
+            return field.stretches(rows, starts, stops)
         except PartRemovedError:
             return self.stretches(indices, number, starts, stops)
 
@@ -197,7 +214,7 @@ class Reader:
                 return 0  # each record needs an announcement
         if not self.parts.are_all_mappable:
             return 0
-        with contextlib.suppress(StorageError):  # reading the records raises it
+        with contextlib.suppress(CacheFormatError, StorageError):  # reading the records raises it
             return self._hints.announce(self.parts.rows(indices))
         return 0
 

@@ -6,7 +6,6 @@ import itertools
 import mmap
 import os
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -22,12 +21,12 @@ from yogadl._format.codec import Decoders
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.part_file import (
     HeldRows,
+    OpenFile,
     PartFiles,
+    most_open_files,
     open_foreign,
     open_part,
     read_at,
-    require_at_path,
-    require_unchanged,
     unreadable,
 )
 from yogadl._format.table import PartTable
@@ -242,9 +241,12 @@ _REMAP_CACHE_BYTES: Final = 16 * 2**30
 # So are those of a heap whose values have this size on average.
 KEPT_ROW_BYTES: Final = 1024
 KEPT_BYTES: Final = 64 * 2**20
-# Before a mapped foreign file is read, it is looked at again after this time: a file that was cut since would
-# end the process. After it was read it is looked at in any case: anybody may write to it.
-_FOREIGN_CHECK_S: Final = 0.05
+# Values that are read, not mapped, and lie so close together are read by one call: the bytes between them
+# take less time than a call. Larger ones are read alone, since those read together are copied once more. What
+# is read together lies in one stretch of this size, so that it takes little memory.
+_READ_GAP_BYTES: Final = 4096
+_JOINED_VALUE_BYTES: Final = 16 * 1024
+_STRETCH_BYTES: Final = 2**20
 
 
 class Kept(NamedTuple):
@@ -263,12 +265,19 @@ class Parts:
     def __init__(self, table: PartTable, files: PartFiles, *, maps: bool) -> None:
         self.table = table
         self.sizes = table.file_bytes()
-        self.mapped = min(len(self.sizes), MAX_MAPPED_PARTS) if maps else 0
-        self.are_all_mappable = self.mapped == len(self.sizes)
+        # Files that are not ours are read: anybody may cut them, which would end a process that maps them. A
+        # mirror's copies are ours.
+        mappable = len(table) if table.foreign.are_any_local else len(self.sizes)
+        self.mapped = min(mappable, MAX_MAPPED_PARTS) if maps else 0
+        self.are_all_mappable = self.mapped == mappable
         self._files = files
         self.has_foreign = len(table.foreign) > 0
-        self._local_files: dict[int, ForeignFile] = {}
-        self._checked_s = np.zeros(len(table.foreign))  # when each foreign file was last seen unchanged
+        # When the inode of each local foreign file was changed last, as this reader saw it first; 0: not yet.
+        # It finds a file that was given its old time of change.
+        self._ctime_ns = np.zeros(len(table.foreign), np.int64)
+        self._held_open: dict[int, OpenFile] = {}
+        self._lock = ProcessLock()
+        self._most_open = most_open_files()
         self.away = files.away
         self.kept = Kept() if self.away is None else _kept_fields(table)
         self.window = self._new_window()
@@ -323,26 +332,99 @@ class Parts:
                 for number, value in zip(chosen.tolist(), content, strict=True):
                     merged[number] = value
             return merged
-        found = [b""] * len(parts)
-        by_part = np.argsort(parts, kind="stable").tolist()
-        for part, numbers in itertools.groupby(by_part, lambda number: int(parts[number])):
-            name, descriptor = self.name(part), self.open(part)
-            try:
-                for number in numbers:
-                    length = int(lengths[number])
-                    found[number] = read_at(descriptor, int(positions[number]), length)
-                    if len(found[number]) != length:
-                        raise CacheFormatError(
-                            f"{name} ended early: it was truncated; build the dataset again, or restore "
-                            "the file"
-                        )
-                if part >= len(self.table):  # after the read, so that no change goes unnoticed
-                    require_unchanged(descriptor, self._files.path(part), self._foreign(part))
-            except OSError as error:
-                raise unreadable(error, self._files.path(part)) from error
-            finally:
-                os.close(descriptor)
+        return self._read_here(parts, positions, lengths)
+
+    def _read_here(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[bytes]:
+        """Read from files of this machine: values that lie close together by one call."""
+        if not len(parts):
+            return []
+        order = np.lexsort((positions, parts))
+        files, starts, sizes = parts[order], positions[order], lengths[order]
+        is_other = files[1:] != files[:-1]
+        cuts = [0, *(np.flatnonzero(is_other) + 1).tolist(), len(files)]
+        owners = files[cuts[:-1]].tolist()
+        if int(sizes.min()) > _JOINED_VALUE_BYTES:
+            pieces = self._read_files(owners, cuts, starts.tolist(), sizes.tolist())
+        else:
+            ends, is_small, stretches = starts + sizes, sizes <= _JOINED_VALUE_BYTES, starts // _STRETCH_BYTES
+            follows = is_small[1:] & is_small[:-1] & (stretches[1:] == stretches[:-1]) & ~is_other
+            follows &= starts[1:] <= ends[:-1] + _READ_GAP_BYTES
+            firsts = np.concatenate([[0], np.flatnonzero(~follows) + 1])
+            begins = starts[firsts]
+            wanted = (np.maximum.reduceat(ends, firsts) - begins).tolist()
+            cuts = np.searchsorted(firsts, cuts).tolist()
+            pieces = self._read_files(owners, cuts, begins.tolist(), wanted)
+            if len(firsts) < len(files):
+                counts = np.diff(firsts, append=len(files))
+                origins = np.repeat(begins, counts)
+                whole = itertools.chain.from_iterable(map(itertools.repeat, pieces, counts.tolist()))
+                cut = zip(whole, (starts - origins).tolist(), (ends - origins).tolist(), strict=True)
+                pieces = [piece[start:end] for piece, start, end in cut]
+        found = [b""] * len(pieces)
+        for number, value in zip(order.tolist(), pieces, strict=True):
+            found[number] = value
         return found
+
+    def _read_files(
+        self, files: list[int], cuts: list[int], starts: list[int], lengths: list[int]
+    ) -> list[bytes]:
+        """Read ranges of files; those of each file lie between two of the cuts."""
+        pieces: list[bytes] = []
+        for file, (first, end) in zip(files, itertools.pairwise(cuts), strict=True):
+            pieces += self._read_file(file, starts[first:end], lengths[first:end])
+        return pieces
+
+    def _read_file(self, part: int, starts: list[int], lengths: list[int]) -> list[bytes]:
+        """Read these ranges of one file."""
+        opened = self.open(part)
+        try:
+            pieces = list(map(os.pread, itertools.repeat(opened.descriptor), lengths, starts))
+            if sum(map(len, pieces)) != sum(lengths):  # one call reads at most 2 GiB
+                for number, length in enumerate(lengths):
+                    if len(pieces[number]) != length:
+                        pieces[number] = read_at(opened.descriptor, starts[number], length)
+            is_same = opened.is_same  # asked after the read, so that no change goes unnoticed
+        except OSError as error:
+            raise unreadable(error, opened.path) from error
+        if not is_same:
+            self._held_open.pop(part, None)
+            raise opened.problem()
+        if sum(map(len, pieces)) != sum(lengths):  # none is longer than was asked for
+            raise CacheFormatError(
+                f"{self.name(part)} ended early: it was truncated; build the dataset again, or restore the "
+                "file"
+            )
+        return pieces
+
+    def open(self, part: int) -> OpenFile:
+        """Return a part's or a foreign file, opened; some local foreign files are held open."""
+        found = self._held_open.get(part)
+        if found is not None:
+            return found
+        file = self._foreign(part)
+        try:
+            opened = self._open_file(part, file)
+        except StorageError as error:
+            if error.errno != errno.EMFILE or not self._held_open:
+                raise
+            self._held_open.clear()
+            opened = self._open_file(part, file)
+        if file is not None and file.is_local:
+            number = part - len(self.table)
+            if self._ctime_ns[number] not in (0, opened.ctime_ns):
+                raise opened.problem()
+            self._ctime_ns[number] = opened.ctime_ns
+            with self._lock:
+                while len(self._held_open) >= self._most_open:
+                    del self._held_open[next(iter(self._held_open))]
+                self._held_open[part] = opened
+        return opened
+
+    def _open_file(self, part: int, file: ForeignFile | None) -> OpenFile:
+        path = self._files.path(part)
+        if file is None:
+            return OpenFile(open_part(path, int(self.table.size_bytes[part])), path)
+        return OpenFile(open_foreign(path, file), path, file if file.is_local else None)
 
     def announce(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool = False
@@ -352,41 +434,20 @@ class Parts:
         if away is not None and self.away is not None:
             self.away.announce(parts[away], positions[away], lengths[away], keeps_pages=keeps_pages)
 
-    def open(self, part: int) -> int:
-        """Open a part's file; the caller closes the descriptor."""
-        return _open_file(self.table, self._files, part)
-
     def name(self, part: int) -> str:
         """Return a name of a part or of a foreign file for messages."""
-        own = len(self.table)
-        return f"part {self.table.sha256[part]}" if part < own else self._foreign(part).address
+        file = self._foreign(part)
+        return f"part {self.table.sha256[part]}" if file is None else file.address
 
-    def _foreign(self, part: int) -> ForeignFile:
-        return self.table.foreign[part - len(self.table)]
+    def _foreign(self, part: int) -> ForeignFile | None:
+        """Return the foreign file of that number; ``None`` if it is that of a part."""
+        return None if part < len(self.table) else self.table.foreign[part - len(self.table)]
 
     def are_records_away(self, parts: Int64s) -> NDArray[np.bool_] | None:
         """Return whether records of these parts may need bytes that are away; ``None`` if none does."""
         if self.away is not None and self.has_foreign and self.away.are_away[len(self.table) :].any():
             return np.ones(len(parts), bool)
         return self.are_away(parts)
-
-    def check_foreign(self, files: Int64s, *, is_read: bool = False) -> None:
-        """Raise `CacheFormatError` if mapped foreign files are not as they were.
-
-        Args:
-            files: Their numbers.
-            is_read: Whether they were just read; otherwise those are left out that were checked just now.
-        """
-        now, numbers = time.monotonic(), files - len(self.table)
-        if not is_read:
-            numbers = numbers[now - self._checked_s[numbers] > _FOREIGN_CHECK_S]
-        for number in set(numbers.tolist()):
-            file = self._local_files.get(number)
-            if file is None:
-                file = self._local_files[number] = self.table.foreign[number]
-            if file.is_local:  # else it is a mirror's copy
-                require_at_path(file)
-            self._checked_s[number] = now
 
     def count_read_bytes(self, size_bytes: int) -> None:
         """Count bytes that are read from mapped parts; after many of a large cache, replace the window."""
@@ -399,11 +460,11 @@ class Parts:
         are_away = None if self.away is None else self.away.are_away
         if are_away is not None:
             are_away = are_away[: self.mapped]
-        return Window(self.sizes[: self.mapped], partial(_open_file, self.table, self._files), are_away)
+        return Window(self.sizes[: self.mapped], partial(_open_mapped, self.table, self._files), are_away)
 
 
-def _open_file(table: PartTable, files: PartFiles, number: int) -> int:
-    """Open the file of a part, or a foreign file."""
+def _open_mapped(table: PartTable, files: PartFiles, number: int) -> int:
+    """Open the file of a part, or the mirror's copy of a foreign file."""
     own = len(table)
     if number < own:
         return open_part(files.path(number), int(table.size_bytes[number]))
@@ -439,7 +500,6 @@ class StoredRows:
         is_announced: Whether the rows are read for a batch; otherwise only to announce the values to which
             their entries point.
         held: Keeps the announced bytes.
-        foreign: The mapped foreign files that were read for the batch so far.
         waiting: The ranges of foreign files that are going to be announced together.
     """
 
@@ -450,13 +510,11 @@ class StoredRows:
         indices: Int64s,
         is_announced: bool = True,
         held: HeldRows | None = None,
-        foreign: list[Int64s] | None = None,
         waiting: list[tuple[Int64s, Int64s, Int64s]] | None = None,
     ) -> None:
         self.parts = parts
         self.window = window
         self.indices = indices
-        self._foreign: list[Int64s] = [] if foreign is None else foreign
         self._waiting: list[tuple[Int64s, Int64s, Int64s]] = [] if waiting is None else waiting
         self._is_announced = is_announced
         self.held = held
@@ -478,13 +536,8 @@ class StoredRows:
 
     def subset(self, chosen: NDArray[np.intp]) -> "StoredRows":
         """Return some of these rows."""
-        options = self._is_announced, self.held, self._foreign, self._waiting
+        options = self._is_announced, self.held, self._waiting
         return StoredRows(self.parts, self.window, self.indices[chosen], *options)
-
-    def confirm(self) -> None:
-        """Raise `CacheFormatError` if a mapped foreign file was changed since before it was read."""
-        if self._foreign:
-            self.parts.check_foreign(np.concatenate(self._foreign), is_read=True)
 
     def gather(self, positions: Int64s, row_bytes: int, *, keeps_pages: bool = False) -> NDArray[Any]:
         """Return the rows at these positions of their parts' files, back to back in a new array."""
@@ -535,8 +588,6 @@ class StoredRows:
         one = np.array([part])
         self._map(one)
         if self._are_mapped(one)[0]:
-            if part >= len(self.parts.table):
-                self.parts.check_foreign(one)
             start = int(self.window.offset[part]) + position
             return self.window.bytes[start : start + length].data
         return self.parts.read(one, np.array([position]), np.array([length]))[0]
@@ -554,9 +605,6 @@ class StoredRows:
         """
         self._map(parts)
         is_mapped = self._are_mapped(parts)
-        if self.parts.has_foreign:
-            self._foreign.append(parts[is_mapped & (parts >= len(self.parts.table))])
-            self.parts.check_foreign(self._foreign[-1])
         if not is_mapped.all():
             return self.parts.read(parts, positions, lengths, keeps_pages=keeps_pages)
         starts = positions + self.window.offset[parts]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import int_argument
-from yogadl._core.frozen import frozen
+from yogadl._core.frozen import MAX_DEPTH, frozen, is_deeper
 from yogadl._core.protocols import Indices, Lineage, views_of
 from yogadl._stream.cut import Cut, Point, Shard
 from yogadl.errors import ConfigurationError, CursorError, YogaError
@@ -224,6 +224,8 @@ def _check_form(state: Any) -> None:
     """Refuse a dict that is no cursor of this version."""
     if not isinstance(state, Mapping):
         raise CursorError(f"a cursor is a dict, this is {type(state).__name__}: {_START_ANEW}")
+    if is_deeper(dict(state), MAX_DEPTH):  # the messages below could not even show it
+        raise CursorError(f"the dict is no cursor, it is nested more than {MAX_DEPTH} deep: {_START_ANEW}")
     version = state.get("yogadl")
     if not _is_whole(version):
         raise CursorError(

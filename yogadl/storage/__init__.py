@@ -149,6 +149,7 @@ def open_storage(
             must make sure that only one machine builds at a time.
         mapped: Whether files may be memory-mapped, which is the fastest way to read. If a mapped file is
             truncated, or its disk fails, the process is killed; without mapping, either is an error.
+            Adopted files of this machine are never mapped.
         offline: Whether never to contact the bucket's store: only versions that are complete in this
             machine's mirror can be read, and everything else is an error at once.
         foreign: Where files may lie that versions of this storage read without a copy (`CacheStorage.adopt`),

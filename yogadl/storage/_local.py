@@ -51,7 +51,7 @@ class FolderOpener(Opener):
             ForeignStores,  # only versions of foreign files need it
         )
 
-        return ForeignStores(True, self.buckets, self.mapped)
+        return ForeignStores(True, self.buckets)
 
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         return self.root.read(_names.manifest(key))

@@ -1,5 +1,6 @@
 """Frames and entries of a stranger: one clear error, and no memory beyond what the entry says."""
 
+import hashlib
 import json
 import resource
 import sys
@@ -11,6 +12,7 @@ import forge
 import numpy as np
 import pytest
 import zstandard
+from inside import ArrayFile
 from processes import in_fork
 
 import yogadl
@@ -192,3 +194,34 @@ def test_a_container_of_another_time_is_refused_by_name(forgery: forge.Forgery) 
     with pytest.raises(CacheFormatError, match="needs 'foreign-2', unknown to this library: upgrade yogadl"):
         yogadl.open_storage(forgery.folder.parent).fetch("data", "1")
     assert json.loads((forgery.folder / "versions" / "1.json").read_bytes())["codec"] == ["zstd"]
+
+
+def crafted(dictionary: bytes) -> bytes:
+    """Return a dictionary with tables that are none."""
+    return dictionary[:8] + b"\xff" * 64 + dictionary[72:]
+
+
+def test_a_dictionary_that_is_none_is_refused_by_readers_and_by_verify(tmp_path: Path) -> None:
+    words = np.random.default_rng(0).integers(0, 50, (4000, 30))
+    text = [" ".join(f"a word {number} of a text" for number in row).encode() for row in words.tolist()]
+    root = tmp_path / "root"
+    yogadl.open_storage(root).submit({"x": text}, "data", "1", codec="zstd")
+    forgery = forge.Forgery.of(root)
+    (path,) = root.rglob("*.dict")
+    content = crafted(path.read_bytes())
+    name = hashlib.sha256(content).hexdigest()
+    (path.parent / f"{name}.dict").write_bytes(content)
+    table = forgery.table.arrays
+    table["dictionary.sha256"] = np.frombuffer(bytes.fromhex(name), np.uint8).reshape(1, 32)
+    forgery.parts = [
+        (part, ArrayFile(index.arrays, json.loads(json.dumps(index.document).replace(path.stem, name))))
+        for part, index in forgery.parts
+    ]
+    forgery.write()
+    storage = yogadl.open_storage(root)
+    ref = storage.fetch("data", "1")
+    for _ in range(2):
+        with pytest.raises(CacheFormatError, match="dictionary of compressed values is damaged"):
+            ref.gather([0, 5])
+    with pytest.raises(CacheFormatError, match="dictionary of compressed values is damaged"):
+        storage.verify("data", "1")

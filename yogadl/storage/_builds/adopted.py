@@ -132,8 +132,6 @@ class _Group(Partition):
                 batches = self._format.batches(reader)
                 for batch in batches if self._is_read else joined(batches):
                     yield from columns_of(batch, self.spec, reader, is_read=self._is_read)
-                if file.is_local:
-                    self._stores.check(file)  # mapped bytes may have changed after they were looked at
             except CacheFormatError as error:
                 raise _changed_meanwhile(file) from error
 

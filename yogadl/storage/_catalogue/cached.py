@@ -1,11 +1,8 @@
 """Open a published cache and read its records."""
 
-import contextlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial, wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -457,7 +454,6 @@ def open_reader(
     files: PartFiles = PartPaths(folder, manifest.key.id, table)
     if len(table.foreign):
         files = with_foreign(table, files)
-        mapped = mapped and all(map(_can_map_foreign, _one_a_device(table.foreign.local_folders())))
     sums = (
         checksums(manifest, table, partial(read_index, folder, manifest.key, table), REMEDY)
         if check
@@ -485,19 +481,6 @@ def new_reader(
     from yogadl._format.checks import CheckedReader
 
     return CheckedReader(sums, manifest.spec, files, maps=maps)
-
-
-def _one_a_device(folders: set[str]) -> list[str]:
-    """Return one of the folders on each file system; those that are not there have no files to map."""
-    found = {}
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            found[os.stat(folder).st_dev] = folder
-    return list(found.values())
-
-
-def _can_map_foreign(folder: str) -> bool:
-    return network_file_system(Path(folder)) is None
 
 
 def can_map(folder: Folder) -> bool:

@@ -4,20 +4,21 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
 from yogadl._foreign.file_reader import FileReader
 from yogadl._format.checks import UNREAD, damage_error
+from yogadl._format.codec import Decoder
 from yogadl._format.columns import RunHash, fingerprint_of
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.layout import BlockKind, BlockRanges, FieldIndex, PartIndex, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
 from yogadl._format.part_file import open_part, read_at, unreadable
 from yogadl._format.table import PartTable
-from yogadl.errors import CacheFormatError
+from yogadl.errors import CacheFormatError, MissingDependencyError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.cached import REMEDY
 from yogadl.storage._catalogue.parts import open_table, read_dictionary, read_sealed, require_named
@@ -72,8 +73,10 @@ def verify(
     """
     table = open_table(root, manifest)
     for dictionary in table.dictionaries:
-        read_dictionary(root, manifest.key.id, dictionary)
-    stores = replace(foreign(), maps=False) if len(table.foreign) else None
+        content = read_dictionary(root, manifest.key.id, dictionary)
+        with contextlib.suppress(MissingDependencyError):  # where nobody can read the values either
+            Decoder(content)
+    stores = foreign() if len(table.foreign) else None
     files = set(table.foreign) if stores is not None else set()
     sealed = []
     for part in range(len(table)):

@@ -2,14 +2,12 @@
 
 import itertools
 import math
-import mmap
 import os
 import re
 import stat
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from yogadl._core.frozen import frozen
@@ -18,7 +16,7 @@ from yogadl._foreign.file_reader import FileReader
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.part_file import changed_foreign, open_foreign, read_at
 from yogadl.errors import ConfigurationError, StorageError
-from yogadl.storage._files.folder import folder_at, network_file_system
+from yogadl.storage._files.folder import folder_at
 from yogadl.storage._files.listing import EVERYTHING, Pattern, before_wild, entries_below, is_folder, is_wild
 from yogadl.storage._objects.bucket import Bucket, ReplacedError
 
@@ -40,12 +38,10 @@ class ForeignStores:
     Args:
         has_local: Whether they may be files of this machine.
         buckets: The prefixes of permitted URLs, each with a bucket whose objects they name.
-        maps: Whether files of this machine may be mapped.
     """
 
     has_local: bool
     buckets: tuple[tuple[str, Bucket], ...] = ()
-    maps: bool = False
 
     def place(self, address: str) -> tuple[Bucket, str] | None:
         """Return bucket and name of an object; ``None`` for a file of this machine.
@@ -92,9 +88,7 @@ class ForeignStores:
         place = self.place(file.address)
         fetch: Callable[[int, int], bytes | memoryview]
         if place is None:
-            is_large = is_read and file.size_bytes >= _LOCAL_WINDOW_BYTES
-            maps = is_large and self.maps and network_file_system(Path(file.address).parent) is None
-            fetch, sizes = _LocalFile(file, maps=maps), (_LOCAL_WINDOW_BYTES, _LOCAL_HEADER_BYTES)
+            fetch, sizes = _LocalFile(file), (_LOCAL_WINDOW_BYTES, _LOCAL_HEADER_BYTES)
         else:
             fetch, sizes = partial(read_far, file, *place), (_FAR_WINDOW_BYTES, _FAR_HEADER_BYTES)
         window_bytes, batch_bytes = (sizes[0], None) if is_read else (sizes[1], _UNREAD_BATCH_BYTES)
@@ -278,15 +272,11 @@ def _local_file(path: str) -> ForeignFile | None:
 class _LocalFile:
     """Reads a local file, which is opened at the first read, and stays open as long as this object lives.
 
-    Args:
-        file: The file.
-        maps: Whether the bytes are mapped, which spares a copy, and so half of the time of an adoption. They
-            may change as long as they are used, so the file is looked at once more at the end.
+    It is read, not mapped: somebody may cut it meanwhile, which would end a process that maps it.
     """
 
-    def __init__(self, file: ForeignFile, *, maps: bool) -> None:
+    def __init__(self, file: ForeignFile) -> None:
         self._file = file
-        self._maps = maps
         self._descriptor: int | None = None
 
     def __call__(self, position: int, length: int) -> bytes | memoryview:
@@ -300,8 +290,7 @@ class _LocalFile:
             self._descriptor = open_foreign(file.address, file)
             weakref.finalize(self, os.close, self._descriptor)
         try:
-            read = _map_at if self._maps and length else read_at
-            content = read(self._descriptor, position, length)
+            content = read_at(self._descriptor, position, length)
             status = os.fstat(self._descriptor)  # after the read, so that no change goes unnoticed
         except OSError as error:
             problem = f"can't read a foreign file: {error.strerror}"
@@ -309,18 +298,6 @@ class _LocalFile:
         if (status.st_size, str(status.st_mtime_ns)) != (file.size_bytes, file.tag) or len(content) != length:
             raise changed_foreign(file, "it was written since")
         return content
-
-
-def _map_at(descriptor: int, position: int, length: int) -> bytes | memoryview:
-    """Return this many bytes of a file from a position on, mapped; none if the file ends before."""
-    extra = position % mmap.ALLOCATIONGRANULARITY
-    try:
-        content = mmap.mmap(descriptor, extra + length, offset=position - extra, access=mmap.ACCESS_READ)
-    except ValueError:
-        return b""
-    if hasattr(mmap, "MADV_WILLNEED"):
-        content.madvise(mmap.MADV_WILLNEED)
-    return memoryview(content)[extra:]
 
 
 def read_far(file: ForeignFile, bucket: Bucket, name: str, position: int, length: int) -> bytes | memoryview:
