@@ -53,6 +53,10 @@ class Opener(Protocol):
     def foreign(self) -> "ForeignStores":
         """The places where foreign files may lie."""
 
+    def to_plan(self) -> "Opener":
+        """Return an opener for plans: of a cache that is not here, it reads manifest and table alone."""
+        return self
+
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         """Return the manifest of a version as it is now, or ``None`` if there is none.
 
