@@ -182,6 +182,10 @@ class Reader:
         except PartRemovedError:
             return self.bytes_of(file, position, length)
 
+    def item_bytes(self, number: int) -> int:
+        """Return the bytes of an element of a field's values, of which only the first axis varies."""
+        return self._varying_field(number).item_bytes
+
     def _varying_field(self, number: int) -> VaryingField:
         field = self.fields[number]
         assert isinstance(field, VaryingField)

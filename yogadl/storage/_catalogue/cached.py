@@ -322,9 +322,14 @@ class CachedRecords:
     ) -> int:
         """Announce that these records will be read soon; see `announce`."""
         if on_planned is not None:
-            on_planned(self, indices, fields)
+            on_planned(self, indices, fields, None)
             return 0
         return self.open()[1].will_need(indices, fields)
+
+    @_naming_version
+    def item_bytes(self, number: int) -> int:
+        """Return the bytes of an element of a field's values, of which only the first axis varies."""
+        return self.open()[1].item_bytes(number)
 
     @_naming_version
     def will_need_stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> bool:
