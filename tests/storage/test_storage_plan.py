@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from inside import set_constants
+from inside import LocalBucket, set_constants
 
 import yogadl
 from yogadl.cli import main
@@ -287,3 +287,63 @@ def test_the_command_says_the_same(url, tmp_path, monkeypatch, capsys):
     assert [line.split()[0] for line in lines[4:]] == ["ranges", "mirror", "blocks"]
     assert main(["plan", "set", "1", "-s", url, "--mirror", str(tmp_path), "--shuffle", "no", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ways"][0]["requests"] < 1000
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The name and the bytes of each read of the bucket."""
+    found = []
+    chunks = LocalBucket._chunks
+
+    def counted(bucket, file, name, start, end):
+        found.append((name, end - start))
+        return chunks(bucket, file, name, start, end)
+
+    monkeypatch.setattr(LocalBucket, "_chunks", counted)
+    return found
+
+
+def planned_by_command(url, mirror, capsys, *options):
+    assert main(["plan", "set", "1", "-s", url, "--mirror", str(mirror), "--json", *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_command_reads_manifest_and_table_alone_and_says_what_is_missing(url, tmp_path, served, capsys):
+    found = planned_by_command(url, tmp_path, capsys)
+    kinds = [name.split("/")[1] for name, _ in served]
+    assert kinds == ["versions", "tables"]
+    assert sum(size for _, size in served) < 20_000
+    assert (found["chosen"], found["why"]) == (
+        "mirror",
+        "fetch downloads all that is missing at once, as it is little",
+    )
+    served.clear()
+    ref = fetched(url, mirror=tmp_path)
+    downloaded = [size for name, size in served if name.endswith(".mdb")]
+    mirror = next(way for way in found["ways"] if way["name"] == "mirror")
+    assert (mirror["requests"], mirror["bytes"]) == (len(downloaded), sum(downloaded))
+    assert ref.locality().parts_here == ref.locality().parts
+    served.clear()
+    assert planned_by_command(url, tmp_path, capsys)["chosen"] == "here"
+    assert not any(name.endswith(".mdb") for name, _ in served)
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_the_command_says_that_fetch_downloads_up_to_a_size(url, tmp_path, monkeypatch, capsys, over):
+    missing = fetched(url).locality().bytes
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=missing - over)
+    found = planned_by_command(url, tmp_path, capsys, "--shards", "4")
+    assert found["chosen"] == ("ranges" if over else "mirror")
+
+
+def test_a_plan_of_a_part_of_a_mirror_counts_what_is_missing_now(url, tmp_path, served, capsys):
+    fetched(url, mirror=tmp_path)
+    removed = sorted(tmp_path.rglob("*.mdb"))[::2]
+    sizes = [part.stat().st_size for part in removed]
+    for part in removed:
+        part.unlink()
+    served.clear()
+    found = planned_by_command(url, tmp_path, capsys)
+    assert next(way for way in found["ways"] if way["name"] == "mirror")["bytes"] == sum(sizes)
+    assert [name.split("/")[1] for name, _ in served] == ["versions"]
+    assert not any(part.exists() for part in removed)

@@ -193,8 +193,28 @@ class RandomAccess(Protocol):
         """
 
 
-# Called instead of a cache's announcement, with the cache, the announced indices and the fields' numbers.
-OnPlanned = Callable[[Any, Indices, Sequence[int] | None], None]
+class Stretches(NamedTuple):
+    """Which parts of the values of one field are announced, for a plan.
+
+    Args:
+        starts: The first byte of each.
+        stops: The byte after the last.
+        by: The view that reads them. Its `stored_lengths` returns the elements of each value of the cache,
+            -1 where that is unknown; ``None``: of no value.
+        number: The number of the field there.
+        item_bytes: The bytes of an element.
+    """
+
+    starts: Indices
+    stops: Indices
+    by: Any
+    number: int
+    item_bytes: int
+
+
+# Called instead of a cache's announcement, with the cache, the announced indices, the fields' numbers, and
+# the stretches if only these are announced.
+OnPlanned = Callable[[Any, Indices, Sequence[int] | None, Stretches | None], None]
 
 
 def announce(

@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
-from yogadl._format.fields import VaryingField
+from yogadl._format.fields import Entries, VaryingField
 from yogadl._format.layout import BlockKind, BlockRanges, PartIndex
 from yogadl._format.part_file import PartFiles
 from yogadl._format.reader import Reader
@@ -221,6 +221,16 @@ class CheckedReader(Reader):
         if number in self._unchecked_fields and len(indices):
             self._check([number], indices)
         return super().stretches(indices, number, starts, stops)
+
+    def foreign_entries(self, indices: Int64s) -> dict[int, Entries]:
+        """Return entries of values in foreign files; see `Reader.foreign_entries`. The values are not read.
+
+        Raises:
+            CacheFormatError: if a block of the rows that hold the entries is damaged.
+        """
+        if self._unchecked_fields and len(indices):
+            self._check(self._unchecked_fields, indices, has_values=False)
+        return super().foreign_entries(indices)
 
     def mapped(self, records: int) -> None:
         """Return no memory, whose blocks would not be checked."""

@@ -516,6 +516,11 @@ class VaryingField:
         if not is_sound:
             raise CacheFormatError("a value does not fit its shape: run storage.verify, then build again")
 
+    def foreign_entries(self, rows: StoredRows) -> Entries | None:
+        """Return the entries of rows of one part if their values lie in foreign files, else None."""
+        part = int(rows.located()[0][0])
+        return self._entries(rows, part) if self._table.are_foreign[part] else None
+
     def heap_blocks(self, rows: StoredRows) -> Int64s:
         """Return the blocks of the heap that hold these values, counted over all parts."""
         found = [np.empty(0, np.int64)]

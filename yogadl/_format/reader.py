@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
-from yogadl._format.fields import BlockPositions, FixedField, Span, StackedField, VaryingField
+from yogadl._format.fields import BlockPositions, Entries, FixedField, Span, StackedField, VaryingField
 from yogadl._format.part_file import HeldRows, PartFiles, PartRemovedError
 from yogadl._format.rows import PAGE_BYTES, Parts, StoredRows, Window
 from yogadl._format.table import PartTable
@@ -179,6 +179,29 @@ class Reader:
             return field.stretches(rows, starts, stops)
         except PartRemovedError:
             return self.stretches(indices, number, starts, stops)
+
+    def foreign_entries(self, indices: Int64s) -> dict[int, Entries]:
+        """Return, of records of one part, the entries of the fields whose values lie in foreign files."""
+        try:
+            rows, found = self.parts.rows(indices), {}
+            for number, field in enumerate(self.fields):
+                entries = field.foreign_entries(rows) if isinstance(field, VaryingField) else None
+                if entries is not None:
+                    found[number] = entries
+            return found
+        except PartRemovedError:
+            return self.foreign_entries(indices)
+
+    def bytes_of(self, file: int, position: int, length: int) -> bytes | memoryview:
+        """Return bytes of a part or of a foreign file."""
+        try:
+            return self.parts.read(np.array([file]), np.array([position]), np.array([length]))[0]
+        except PartRemovedError:
+            return self.bytes_of(file, position, length)
+
+    def item_bytes(self, number: int) -> int:
+        """Return the bytes of an element of a field's values, of which only the first axis varies."""
+        return self._varying_field(number).item_bytes
 
     def _varying_field(self, number: int) -> VaryingField:
         field = self.fields[number]

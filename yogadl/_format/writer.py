@@ -160,6 +160,8 @@ class CacheWriter:
             # The current part keeps its spec: each part decides how a field is stored.
             self._end_part()
             self.spec = self.spec.with_leaves(leaves)
+        if any(isinstance(column, ForeignValues) for column in stored):  # which are not held, nor joined
+            self._release()
         if self._held is None:
             self._write_stored(stored, len(stored[0]) if stored else 0)
             return
@@ -267,6 +269,8 @@ class CacheWriter:
     def _encoder(self, number: int, column: StoredColumn) -> Encoder | None:
         """Return what compresses a field's values in a new part, given the first of them."""
         codec = self._codecs[number]
+        if isinstance(column, ForeignValues):
+            return None
         if codec is None or (isinstance(column, FixedRows) and column.rows.shape[1] < LEAST_ROW_BYTES):
             return None
         values = as_heap(column)

@@ -300,6 +300,15 @@ class PackPlan:
             places, kinds = places[order], kinds[order]
         return Pieces(offsets, *self._at(places, self._lengths[kinds].astype(np.int64)))
 
+    def record_lengths(self) -> Integers:
+        """Return the length of each record; -1 of dropped ones, 0 of empty ones if none was dropped."""
+        found = np.full(self.records, -1 if self.dropped else 0, np.int64)
+        kind_counts = np.diff(self._first_places)
+        lengths = np.repeat(self._lengths.astype(np.int64), kind_counts)
+        records, _, stops = self._at(np.arange(len(lengths)), lengths)
+        np.maximum.at(found, records, stops)
+        return found
+
     def _at(self, places: Integers, lengths: Integers) -> tuple[Integers, Integers, Integers]:
         """Return the pieces at places, of these lengths: records, starts, stops."""
         if not self.cut:

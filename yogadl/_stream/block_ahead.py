@@ -253,7 +253,7 @@ class BlockAhead:
         """Return whether a block's records are neighbours in a cache, unlike those of a shuffled view."""
         near = far = 0
 
-        def count(_: Any, indices: Indices, __: Any) -> None:
+        def count(_: Any, indices: Indices, *__: Any) -> None:
             nonlocal near, far
             steps = np.abs(np.diff(indices))
             near, far = near + int((steps < 2).sum()), far + int((steps > 1).sum())
@@ -321,7 +321,7 @@ class BlockAhead:
     def _hold(self, window: _BlockWindow, blocks: Indices) -> None:
         """Begin to read blocks, each whole and by itself; they are kept as long as the window."""
 
-        def hold(entries: bool, cache: Any, indices: Indices, fields: Sequence[int] | None) -> None:
+        def hold(entries: bool, cache: Any, indices: Indices, fields: Sequence[int] | None, _: Any) -> None:
             store = (self._stores or {}).get(cache)
             if store is not None:
                 held = window.held.setdefault(cache, store.window(window.label))

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from yogadl._core.arguments import above_zero, in_words, int_argument
 from yogadl._core.frozen import frozen
-from yogadl._core.protocols import Indices, Prices, reads_of, views_of
+from yogadl._core.protocols import Indices, Prices, Stretches, reads_of, views_of
 from yogadl._stream.cut import Cut
 from yogadl._stream.items import Batches, Records
 from yogadl._stream.run import INDICES_PER_CHUNK
@@ -146,10 +146,10 @@ def _count_first_records(
     """Return a planner for each cache that has counted the epoch's first records, and the share of these."""
     planners: dict[Any, Any] = {cache: cache.planner() for cache in caches}
 
-    def add(cache: Any, indices: Indices, fields: Sequence[int] | None) -> None:
-        planners[cache].add(indices, fields)
+    def add(cache: Any, indices: Indices, fields: Sequence[int] | None, stretches: Stretches | None) -> None:
+        planners[cache].add(indices, fields, stretches)
 
-    def hold(cache: Any, indices: Indices, fields: Sequence[int] | None) -> None:
+    def hold(cache: Any, indices: Indices, fields: Sequence[int] | None, _: Stretches | None) -> None:
         planners[cache].add(indices, fields, is_block=True)
 
     run = make.run

@@ -22,6 +22,7 @@ from yogadl._core.protocols import (
     Memory,
     OnPlanned,
     RandomAccess,
+    Stretches,
     announce,
     documents_of,
 )
@@ -34,6 +35,8 @@ from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 _PREPARED: Final = 4  # stretches of rows whose pieces are held; some 16,384 rows each
 _MOST_POSITION: Final = 2**31
+# `stream.plan` knows the length of each record of up to so many; of more, it takes averages.
+_MOST_PLANNED_LENGTHS: Final = 2**26
 
 
 class Packing(NamedTuple):
@@ -412,19 +415,34 @@ class PackedRecords(PlannedRecords[PackPlan]):
         pieces = self.pieces(indices)
         outputs = self._outputs if fields is None else [self._outputs[number] for number in fields]
         numbers = [output.number for output in outputs if output.number is not None]
-        if on_planned is None:
-            for output in outputs:
-                if not output.is_packed or output.number is None:
-                    continue
-                stored = self._find_stretches(pieces.records, output.number)
-                if stored is not None and stored[0].will_need_stretches(
-                    *stored[1:], pieces.starts, pieces.stops
-                ):
-                    numbers.remove(output.number)
+        for output in outputs:
+            if not output.is_packed or output.number is None:
+                continue
+            stored = self._find_stretches(pieces.records, output.number)
+            if stored is None:
+                continue
+            if on_planned is not None:
+                cache, indices_there, number = stored
+                size = cache.item_bytes(number)
+                bounds = pieces.starts * size, pieces.stops * size
+                on_planned(cache, indices_there, (number,), Stretches(*bounds, self, output.number, size))
+                numbers.remove(output.number)
+            elif stored[0].will_need_stretches(*stored[1:], pieces.starts, pieces.stops):
+                numbers.remove(output.number)
         if not numbers:
             return 0
         records = np.unique(pieces.records)
         return announce(self.parent, records, numbers, on_planned) * len(indices) // len(records)
+
+    def stored_lengths(self, number: int) -> Indices | None:
+        """Return the length of each value of a field in the cache, -1 where unknown; ``None`` if too many."""
+        count = self.plan.records
+        stored = self._find_stretches(np.arange(count if count <= _MOST_PLANNED_LENGTHS else 0), number)
+        if stored is None or not len(stored[1]):
+            return None
+        found = np.full(len(stored[0]), -1)
+        found[stored[1]] = self.plan.record_lengths()
+        return found
 
 
 class EpochRecords(RenumberedRecords):

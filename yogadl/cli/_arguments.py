@@ -353,3 +353,11 @@ def parse_size(text: str) -> int:
         return bytes_of(text)
     except ConfigurationError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_materialize(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--materialize",
+        action="store_true",
+        help="of an adopted version, copy the records themselves, not only the index of foreign files",
+    )

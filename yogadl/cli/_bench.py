@@ -5,7 +5,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from yogadl._dataref import RecordsRef
 from yogadl._order import Blocks
 from yogadl.cli._arguments import add_batch, add_json, add_storage, add_tagged, fetch, number_of, open_version
 from yogadl.cli._output import Bar, counted, say, say_json, say_table, size, table
+from yogadl.storage._storage import CacheStorage
 
 _PLANNED_BLOCK_BYTES: Final = 2**20
 _WINDOW: Final = 16
@@ -68,14 +69,15 @@ def run_plan(arguments: argparse.Namespace) -> int:
 
     For a cache in a bucket the command compares two ways to read it: each record by range, or a download of
     all of it to this machine. For each way the plan shows the requests, the bytes, the disk space and the
-    price for one process, and the plan names the way that yogadl takes. Only the part table is read for this.
-    A cache of up to 64 MiB is downloaded at once, as whenever such a cache is opened.
+    price for one process, and the plan names the way that yogadl takes. Only the manifest and the part table
+    are read for this. The plan is that of this machine, with the parts that its mirror has now; fetching a
+    version of which up to 64 MiB are missing downloads these at once.
 
     Example:
       yogadl plan squares 1 --shards 8 --records-per-s 20000 -s s3://bucket/caches
     """
     storage = open_version(arguments)
-    ref = fetch(storage, arguments)
+    ref = fetch(_to_plan(storage), arguments)
     if arguments.fields is not None:
         ref = ref.fields(*arguments.fields.split(","))
     blocks = Blocks(records=max(1, _PLANNED_BLOCK_BYTES // max(1, ref.record_bytes)), window=_WINDOW)
@@ -96,6 +98,13 @@ def run_plan(arguments: argparse.Namespace) -> int:
     for line in str(plan).splitlines():
         say(line)
     return 0
+
+
+def _to_plan(storage: CacheStorage) -> CacheStorage:
+    """Return the same storage, whose `fetch` downloads no part of a version."""
+    backend = storage._backend
+    catalogue = replace(backend.catalogue, opener=backend.catalogue.opener.to_plan())
+    return CacheStorage(replace(backend, catalogue=catalogue))
 
 
 _SECONDS: Final = 5.0

@@ -19,6 +19,7 @@ from yogadl._sources.sources import Source, open_source
 from yogadl.cli._arguments import (
     add_json,
     add_key,
+    add_materialize,
     add_storage,
     number_of,
     open_existing,
@@ -365,6 +366,7 @@ def add_recompress_arguments(parser: argparse.ArgumentParser) -> None:
     add_key(parser)
     parser.add_argument("new", metavar="NEW", help="the version to build")
     add_codec(parser)
+    add_materialize(parser)
     add_replace_new(parser)
     add_workers(parser)
     add_storage(parser)
@@ -375,7 +377,8 @@ def run_recompress(arguments: argparse.Namespace) -> int:
     """Build a version with the records of another, compressed or not.
 
     The fingerprint is the same, so cursors stay valid. If NEW is VERSION, the version is replaced; another
-    version that exists is replaced only with --replace.
+    version that exists is replaced only with --replace. Values in foreign files stay there, and can't be
+    compressed, unless --materialize copies them.
 
     Example:
       yogadl recompress squares 1 2 --codec zstd -s /data/caches
@@ -385,7 +388,14 @@ def run_recompress(arguments: argparse.Namespace) -> int:
     storage, codec = open_existing(arguments), codec_of(arguments)
     before = storage.info(arguments.id, arguments.version)
     refuse_to_replace(storage, before, arguments)
-    storage.recompress(arguments.id, arguments.version, arguments.new, codec=codec, workers=arguments.workers)
+    storage.recompress(
+        arguments.id,
+        arguments.version,
+        arguments.new,
+        codec=codec,
+        workers=arguments.workers,
+        materialize=arguments.materialize,
+    )
     info = storage.info(arguments.id, arguments.new)
     if arguments.json:
         say_json(storage=storage.location, **info_to_json(info))

@@ -13,6 +13,7 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.printable import masked
 from yogadl.cli._arguments import (
     add_json,
+    add_materialize,
     add_storage,
     add_tagged,
     add_target_options,
@@ -96,7 +97,7 @@ def add_pull_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --to: replace a version of that name that has other content",
     )
-    _add_materialize(parser)
+    add_materialize(parser)
     add_target_options(parser)
     add_json(parser)
 
@@ -148,14 +149,6 @@ def run_pull(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_materialize(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--materialize",
-        action="store_true",
-        help="of an adopted version, copy the records themselves, not only the index of foreign files",
-    )
-
-
 def add_push_arguments(parser: argparse.ArgumentParser) -> None:
     add_tagged(parser, target="where to copy it: a bucket's URL, or a folder")
     add_storage(parser, "--from")
@@ -163,7 +156,7 @@ def add_push_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replace", action="store_true", help="replace a version of that name that has other content"
     )
-    _add_materialize(parser)
+    add_materialize(parser)
     add_target_options(parser)
     add_json(parser)
 

@@ -7,7 +7,7 @@ does not load them.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
 
-from yogadl._core.arguments import explains_names
+from yogadl._core.arguments import bool_argument, explains_names
 from yogadl._core.key import DatasetKey, new_key
 from yogadl._core.protocols import Storage
 from yogadl._dataref import RecordsRef
@@ -291,12 +291,17 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         progress: "bool | Progress | None" = None,
         check_space: bool = True,
         codec: "Codec | Literal['same']" = "same",
+        materialize: bool = False,
     ) -> None:
         """Build a version with the same records as another, in few large parts, as `submit` makes them.
 
         A version that grew by many small appends is faster to read, fetch and copy once it is compacted. The
         fingerprint is the same, so cursors stay valid. All records are read, compared with their checksums
         and written again; pickled values are not unpickled.
+
+        Of a version that was adopted, the index is written again. The values stay in the foreign files: these
+        are read for their checksums, unless the version was adopted with ``read=False``. `refresh` then reads
+        all files that share a part of the new index with one that was changed.
 
         Args:
             dataset_id: The dataset's id.
@@ -310,17 +315,19 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             check_space: As for `submit`.
             codec: As for `submit`; ``"same"``: the fields that the other version has compressed, as it was
                 built.
+            materialize: Whether values in foreign files are copied, too.
 
         Raises:
             DatasetNotFoundError: if the base version does not exist.
             CacheFormatError: if the base version is damaged; nothing is published.
+            ConfigurationError: if `codec` would compress values that stay in foreign files.
         """
         from yogadl.storage._builds.growth import compact
         from yogadl.storage._builds.options import BuildOptions
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
         options = BuildOptions(workers, part_bytes, False, progress, check_space, engine, codec=codec)
-        compact(self._backend, key, base, options)
+        compact(self._backend, key, base, options, materialize=bool_argument("materialize", materialize))
 
     @explains_names()
     def recompress(
@@ -333,6 +340,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         workers: int = 0,
         engine: "Executor | str | None" = None,
         progress: "bool | Progress | None" = None,
+        materialize: bool = False,
     ) -> None:
         """Build a version with the same records as another, compressed otherwise, or not at all.
 
@@ -347,10 +355,12 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             workers: As for `submit`.
             engine: As for `submit`.
             progress: As for `submit`.
+            materialize: As for `compact`.
 
         Raises:
             DatasetNotFoundError: if the version does not exist.
             CacheFormatError: if the version is damaged; nothing is published.
+            ConfigurationError: as for `compact`.
         """
         self.compact(
             dataset_id,
@@ -360,6 +370,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             engine=engine,
             progress=progress,
             codec=codec,
+            materialize=materialize,
         )
 
     @explains_names()

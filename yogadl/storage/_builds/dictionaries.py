@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from yogadl._core.key import DatasetKey
 from yogadl._format.codec import MAX_DICTIONARY_BYTES, Codec, codecs_of, name_of, trained, zstd_of
-from yogadl._format.columns import StoredColumn, as_heap, joined, stored_column
+from yogadl._format.columns import ForeignValues, StoredColumn, as_heap, joined, stored_column
 from yogadl._format.writer import SAMPLE_BYTES
 from yogadl._sources.partitioned import PartitionedSource
 from yogadl._sources.sources import Resumable, Source
@@ -123,7 +123,11 @@ def _sample(source: Source, fields: Mapping[int, Any]) -> dict[int, StoredColumn
             count = max(1, min(count, int((end_s - now_s) / left / seconds_each)))
     if records < min(_LEAST_RECORDS, source.length):
         return {}
-    return {number: joined(columns) for number, columns in found.items() if columns}
+    own = {
+        number: [column for column in columns if not isinstance(column, ForeignValues)]
+        for number, columns in found.items()
+    }
+    return {number: joined(columns) for number, columns in own.items() if columns}
 
 
 def _read(source: Source, fields: Iterable[int], first: int, end: int) -> Iterator[list[StoredColumn]]:

@@ -11,19 +11,25 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
 from yogadl._core.arguments import users_level
 from yogadl._core.columns import CHUNK_BYTES, Columns
 from yogadl._core.key import DatasetKey
 from yogadl._core.leaf import BYTES, OBJECT, Leaf
-from yogadl._core.protocols import Earlier
+from yogadl._core.protocols import Earlier, Int64s
 from yogadl._core.spec import DictNode, Spec
-from yogadl._format.codec import RAW, ZSTD, Codec, recorded_codecs
-from yogadl._format.columns import stored_column
-from yogadl._format.layout import SealedPart
+from yogadl._format.checks import UNREAD, damage_error
+from yogadl._format.codec import RAW, SAME, ZSTD, Codec, codecs_of, recorded_codecs
+from yogadl._format.columns import ForeignValues, stored_column
+from yogadl._format.fields import Entries
+from yogadl._format.foreign import FOREIGN
+from yogadl._format.layout import PartIndex, SealedPart
 from yogadl._format.manifest import CODEC, MOST_EARLIER, Manifest
 from yogadl._format.reader import Reader
 from yogadl._provenance.builder import Call
@@ -85,9 +91,11 @@ def append(
         ) from None
 
 
-def compact(backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildOptions) -> None:
+def compact(
+    backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildOptions, *, materialize: bool
+) -> None:
     """Build a version of the same records in new parts: see `CacheStorage.compact`."""
-    build_version(backend, key, lambda: _compacted(backend.catalogue, base), options)
+    build_version(backend, key, lambda: _compacted(backend.catalogue, base, options, materialize), options)
 
 
 def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callable[[], Any]) -> PlannedBuild:
@@ -278,29 +286,54 @@ def _warn_of_varying_shapes(base: Manifest, spec: Spec) -> None:
             )  # fmt: skip
 
 
-def _compacted(catalogue: Catalogue, base: DatasetKey) -> PlannedBuild:
+def _compacted(
+    catalogue: Catalogue, base: DatasetKey, options: BuildOptions, materialize: bool
+) -> PlannedBuild:
     published = newest(catalogue, base)
     manifest = published.manifest
+    if manifest.container == FOREIGN and not materialize:
+        _refuse_to_compress_foreign(catalogue.root, manifest, options.codec)
 
     def content(receipts: list[Receipt]) -> Content:
         return replace(content_of(receipts), earlier=manifest.earlier, metadata=manifest.metadata)
 
-    return PlannedBuild(_Stored(catalogue, published), content=content, codec=_codec_of(manifest))
+    source = _Stored(catalogue, published, materialize)
+    return PlannedBuild(source, content=content, codec=_codec_of(manifest))
+
+
+def _refuse_to_compress_foreign(root: Root, manifest: Manifest, codec: Codec) -> None:
+    """Refuse to compress fields whose values stay in foreign files."""
+    fields, names = open_table(root, manifest).fields, [field.name for field in manifest.spec.fields]
+    codecs = [None] * len(names) if codec == SAME else codecs_of(codec, names)
+    for name, field, one in zip(names, fields, codecs, strict=True):
+        if one is not None and field.are_foreign.any():
+            raise ConfigurationError(
+                f"{manifest.key}: the values of field {name!r} lie in foreign files and stay there, so they "
+                "can't be compressed: copy them, too (materialize=True, --materialize), or give codec= for "
+                "other fields"
+            )
 
 
 class _Stored:
     """The stored records of a version as a source; pickled values are not unpickled.
 
     All blocks are compared with their checksums. Picklable: each worker opens the version itself.
+
+    Args:
+        catalogue: The catalogue that has the version.
+        published: The version.
+        materialize: Whether values in foreign files are records' values like others; if not, they stay there.
     """
 
     can_start_anywhere = True
-    has_final_spec = True
 
-    def __init__(self, catalogue: Catalogue, published: Published) -> None:
+    def __init__(self, catalogue: Catalogue, published: Published, materialize: bool) -> None:
         self._catalogue = catalogue
         self._published = published
+        self._materialize = materialize
+        self._keeps_foreign = published.manifest.container == FOREIGN and not materialize
         self._reader: Reader | None = None
+        self.has_final_spec = not self._keeps_foreign  # else its sizes are not those of the build
         self.spec = published.manifest.spec
         self.length = published.manifest.records
         self.fingerprints = {published.manifest.fingerprint, *published.manifest.aliases}
@@ -312,20 +345,30 @@ class _Stored:
             raise UnsupportedDataError(NO_RECORDS)
 
     def __reduce__(self) -> Any:
-        return _Stored, (self._catalogue, self._published)
+        return _Stored, (self._catalogue, self._published, self._materialize)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""
         reader = self._open()
-        leaves = _as_stored(self.spec)
+        foreign = _ForeignBlocks(self._catalogue.root, self._published.manifest, reader)
         count = max(1, CHUNK_BYTES // max(1, reader.record_bytes))
-        for first in range(start, self.length, count):
-            indices = np.arange(first, min(first + count, self.length), dtype=np.int64)
-            columns = reader.columns(indices)
-            yield [
-                stored_column(leaf, column) if field.leaf.dtype == OBJECT else column
-                for leaf, field, column in zip(leaves, self.spec.fields, columns, strict=True)
-            ]
+        first_record = reader.parts.table.first_record
+        while start < self.length:
+            end = min(start + count, self.length)
+            if self._keeps_foreign:  # the records of one part
+                end = min(end, int(first_record[np.searchsorted(first_record, start, side="right")]))
+            indices = np.arange(start, end, dtype=np.int64)
+            if self._keeps_foreign:
+                yield from (self._as_stored(columns) for columns in foreign.columns(indices))
+            else:
+                yield self._as_stored(reader.columns(indices))
+            start = end
+
+    def _as_stored(self, columns: Columns) -> Columns:
+        return [
+            stored_column(leaf, column) if field.leaf.dtype == OBJECT else column
+            for leaf, field, column in zip(_as_stored(self.spec), self.spec.fields, columns, strict=True)
+        ]
 
     def _open(self) -> Reader:
         if self._reader is None:
@@ -333,6 +376,86 @@ class _Stored:
             plain = replace(manifest, spec=manifest.spec.with_leaves(_as_stored(self.spec)))
             self._reader = self._catalogue.opener.reader(replace(self._published, manifest=plain), check=True)
         return self._reader
+
+
+class _ForeignBlocks:
+    """Says of the records of a version where their values lie in foreign files, in the blocks that it has.
+
+    Each block that has a checksum is read, and compared: its records are hashed again.
+    """
+
+    def __init__(self, root: Root, manifest: Manifest, reader: Reader) -> None:
+        self._root = root
+        self._manifest = manifest
+        self._reader = reader
+        self._index: tuple[int, PartIndex] | None = None  # the part that was read last
+        self._held: dict[tuple[int, int, int], NDArray[np.uint8]] = {}  # the blocks of the last records
+
+    def columns(self, indices: Int64s) -> Iterator[Columns]:
+        """Yield the columns of records of one part, cut where a field goes on in another block."""
+        entries = self._reader.foreign_entries(indices)
+        own = [number for number in range(len(self._reader.fields)) if number not in entries]
+        columns: dict[int, Any] = dict(zip(own, self._reader.columns(indices, own), strict=True))
+        is_cut = np.zeros(len(indices) + 1, bool)
+        is_cut[[0, -1]] = True
+        for found in entries.values():
+            is_cut[1:-1] |= np.diff(found.blocks) != 0
+        for begin, end in pairwise(np.flatnonzero(is_cut).tolist()):
+            places = {
+                number: Entries._make(each[begin:end] for each in entries[number]) for number in entries
+            }
+            blocks = {
+                number: self._block(number, found, indices[begin:end]) for number, found in places.items()
+            }
+            self._held = {place: data for place, _, data in blocks.values() if data is not None}
+            yield [
+                self._values(number, places[number], *blocks[number])
+                if number in places
+                else columns[number][begin:end]
+                for number in range(len(self._reader.fields))
+            ]
+
+    def _block(
+        self, number: int, entries: Entries, indices: Int64s
+    ) -> tuple[tuple[int, int, int], int, NDArray[np.uint8] | None]:
+        """Return the block of these values: file, position and length; its checksum; its bytes, if known."""
+        table, field = self._reader.parts.table, self._reader.parts.table.fields[number]
+        part, of_part = int(self._reader.parts.locate(indices[:1])[0][0]), int(entries.blocks[0])
+        if self._index is None or self._index[0] != part:
+            self._index = part, read_index(self._root, self._manifest.key, table, part)
+        block = int(field.heap_first_block[part]) + of_part
+        file = len(table) + int(field.heap_file[block])
+        place = file, int(field.heap_position[block]), int(field.heap_length[block])
+        checksum = int(self._index[1].fields[number].heap.checksum[of_part])
+        if checksum == UNREAD:
+            return place, checksum, None
+        data = self._held.get(place)
+        if data is None:
+            data = np.frombuffer(self._reader.bytes_of(*place), np.uint8)
+            if xxh3_64_intdigest(data.data) != checksum:
+                name = self._manifest.spec.fields[number].name
+                address = table.foreign[file - len(table)].address
+                records = range(int(indices[0]), int(indices[-1]) + 1)
+                raise damage_error(str(self._manifest.key), name, records, address)
+            self._held[place] = data  # other fields may share it
+        return place, checksum, data
+
+    def _values(
+        self,
+        number: int,
+        entries: Entries,
+        place: tuple[int, int, int],
+        checksum: int,
+        data: NDArray[np.uint8] | None,
+    ) -> ForeignValues:
+        table, leaf = self._reader.parts.table, self._reader.spec.fields[number].leaf
+        file, position, length = place
+        shapes = entries.shapes.astype(np.int64)
+        if not shapes.shape[1]:
+            shapes = np.zeros((len(shapes), 1), np.int64)
+        starts = entries.positions - position
+        where = table.foreign[file - len(table)], position, length, checksum, data
+        return ForeignValues(*where, starts, entries.lengths, shapes, not leaf.is_numeric)
 
 
 def _without_machine(builder: dict[str, Any]) -> dict[str, Any]:

@@ -50,6 +50,10 @@ class Opener(Protocol):
     def foreign(self) -> "ForeignStores":
         """The places where foreign files may lie."""
 
+    def to_plan(self) -> "Opener":
+        """Return an opener for plans: of a cache that is not here, it reads manifest and table alone."""
+        return self
+
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         """Return the manifest of a version as it is now, or ``None`` if there is none.
 
@@ -315,9 +319,14 @@ class CachedRecords:
     ) -> int:
         """Announce that these records will be read soon; see `announce`."""
         if on_planned is not None:
-            on_planned(self, indices, fields)
+            on_planned(self, indices, fields, None)
             return 0
         return self.open()[1].will_need(indices, fields)
+
+    @_naming_version
+    def item_bytes(self, number: int) -> int:
+        """Return the bytes of an element of a field's values, of which only the first axis varies."""
+        return self.open()[1].item_bytes(number)
 
     @_naming_version
     def will_need_stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> bool:

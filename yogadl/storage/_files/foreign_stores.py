@@ -8,6 +8,7 @@ import stat
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from yogadl._core.frozen import frozen

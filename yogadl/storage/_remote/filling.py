@@ -46,19 +46,25 @@ class FillPolicy:
         fill: ``"auto"`` fills it if processes of this machine read enough of the cache, ``"always"`` always,
             ``"never"`` never.
         warn_full: Called if the mirror has no room for some parts, with a phrase about them and the error.
+        at_once: Whether `fetch` downloads all that is missing, as it is little.
     """
 
     fill: Literal["auto", "always", "never"]
     warn_full: Callable[[str, StorageError], None] = lambda *_: None
+    at_once: bool = False
 
     def fills(self, share: float) -> bool:
         """Return whether to fill the mirror for a process that reads this share of the records an epoch."""
+        if self.at_once:
+            return True
         if self.fill == "auto":
             return share * _processes_here() >= _LEAST_SHARE
         return self.fill == "always"
 
     def reason(self, share: float) -> str:
         """Return a phrase with the values that `fills` depends on."""
+        if self.at_once:
+            return "fetch downloads all that is missing at once, as it is little"
         of = f", and this process reads {share:.0%} of it an epoch" if self.fill == "auto" else ""
         return f"mirror_fill={self.fill!r}{of}"
 

@@ -164,8 +164,10 @@ class Mirror:
         if location is not None:
             sweep(location.builds)
 
-    def hold(self, manifest: Manifest, places: Places = no_places) -> MirroredCache:
-        """Hold the mirror's files of a cache; only its part table is downloaded.
+    def hold(
+        self, manifest: Manifest, places: Places = no_places, *, with_dictionaries: bool = True
+    ) -> MirroredCache:
+        """Hold the mirror's files of a cache; only its part table, and dictionaries, are downloaded.
 
         As long as the returned object lives, none of these files is evicted.
 
@@ -173,7 +175,9 @@ class Mirror:
             CacheFormatError: if the part table is missing in the bucket or altered.
             StorageError: if the network or the disk fails, or there is no room.
         """
-        return MirroredCache(self._bucket, self.location, manifest, places)
+        return MirroredCache(
+            self._bucket, self.location, manifest, places, with_dictionaries=with_dictionaries
+        )
 
     def fill(
         self, manifest: Manifest, places: Places = no_places, *, progress: Received | None = None
@@ -441,7 +445,9 @@ class NoMirror(Mirror):
     def __reduce__(self) -> Any:
         return NoMirror, (self._bucket,)
 
-    def hold(self, manifest: Manifest, places: Places = no_places) -> NoReturn:
+    def hold(
+        self, manifest: Manifest, places: Places = no_places, *, with_dictionaries: bool = True
+    ) -> NoReturn:
         """Raise a `ConfigurationError`, since there is no mirror."""
         raise self._refusal(f"hold {manifest.key}")
 

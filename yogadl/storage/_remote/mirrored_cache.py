@@ -77,6 +77,7 @@ class MirroredCache:
         location: The mirror.
         manifest: The cache. Its part table is downloaded now, its parts by `complete`.
         places: Returns bucket and name of each of its foreign files, which are numbered after the parts.
+        with_dictionaries: Whether its dictionaries are downloaded now, too.
 
     Attributes:
         mended: The names of the files that were damaged and downloaded again.
@@ -85,7 +86,13 @@ class MirroredCache:
     away = None  # a missing part is downloaded when its path is requested
 
     def __init__(
-        self, bucket: Bucket, location: MirrorLocation, manifest: Manifest, places: "Places" = no_places
+        self,
+        bucket: Bucket,
+        location: MirrorLocation,
+        manifest: Manifest,
+        places: "Places" = no_places,
+        *,
+        with_dictionaries: bool = True,
     ) -> None:
         self.folder = location.caches
         self.mended: list[str] = []
@@ -102,7 +109,9 @@ class MirroredCache:
             self.table = self._open_table()
             self.sizes = self.table.file_bytes()
             self._places = places(self.table)
-            for sha256 in self.table.dictionaries:  # with them, the parts that are here can be read offline
+            for sha256 in (
+                self.table.dictionaries if with_dictionaries else ()
+            ):  # with them, the parts that are here can be read offline
                 self.dictionary(sha256)
         except BaseException:
             self.close()

@@ -159,10 +159,17 @@ class MirrorOpener:
         self._spending = spending or Spending()
         self._verify: Verify = verify
         self._has_warned_of_store = False
+        self._is_to_plan = False
 
     def __reduce__(self) -> Any:
         options = self._is_mapped, self._fill, self._spending, self._verify, self._buckets
         return MirrorOpener, (self._bucket, self.mirror, *options)
+
+    def to_plan(self) -> "MirrorOpener":
+        options = self._is_mapped, self._fill, self._spending, self._verify, self._buckets
+        found = MirrorOpener(self._bucket, self.mirror, *options)
+        found._is_to_plan = True
+        return found
 
     @property
     def foreign(self) -> "ForeignStores":
@@ -230,7 +237,8 @@ class MirrorOpener:
             missing_bytes = int(cache.sizes[~are_here].sum())
             limit_bytes = cache.limit_bytes
             has_room = limit_bytes is None or int(cache.sizes.sum()) <= limit_bytes
-            if missing_bytes and self._fill != "never" and missing_bytes <= AT_ONCE_BYTES and has_room:
+            at_once = 0 < missing_bytes <= AT_ONCE_BYTES and self._fill != "never" and has_room
+            if at_once and not self._is_to_plan:
                 if self._complete_if_room("files that are not here are", cache.complete, len(cache.sizes)):
                     missing_bytes = 0
                 are_here = cache.are_here()
@@ -239,7 +247,8 @@ class MirrorOpener:
                 and not missing_bytes
                 and self._complete_if_room("indexes are", cache.complete_indexes, len(cache.table))
             )
-            self.mirror.keep(published)
+            if not self._is_to_plan:
+                self.mirror.keep(published)
         except BaseException:
             cache.close()
             raise
@@ -247,7 +256,10 @@ class MirrorOpener:
         if not missing_bytes and has_indexes == check:
             whole = checksums(manifest, cache.table, cache.index, _REMEDY) if check else None
             return new_reader(manifest, cache.table, cache, whole, maps=maps)
-        sums, policy = self._sums(manifest, cache.table, check=check), FillPolicy(self._fill, self._warn_full)
+        sums, policy = (
+            self._sums(manifest, cache.table, check=check),
+            FillPolicy(self._fill, self._warn_full, at_once and self._is_to_plan),
+        )
         files = RangedCache(
             self._bucket, manifest, cache.table, self._spending, sums, (cache, are_here), policy,
             self._places(cache.table),
@@ -257,12 +269,12 @@ class MirrorOpener:
     def _hold(self, manifest: Manifest) -> MirroredCache:
         """Hold the mirror's files of a cache; on a full disk, first evict files that no process reads."""
         try:
-            return self.mirror.hold(manifest, self._places)
+            return self.mirror.hold(manifest, self._places, with_dictionaries=not self._is_to_plan)
         except StorageError as error:
             if error.errno not in FULL:
                 raise
         self.mirror.make_room(manifest.table_bytes)
-        return self.mirror.hold(manifest, self._places)
+        return self.mirror.hold(manifest, self._places, with_dictionaries=not self._is_to_plan)
 
     def _ranged_reader(self, manifest: Manifest, *, check: bool) -> Reader:
         """Return a reader by range of a cache that has no files on this machine, without a mirror."""
@@ -339,7 +351,8 @@ class MirrorOpener:
         return version
 
     def note_opened(self, published: Published) -> None:
-        self.mirror.keep_newest(published)
+        if not self._is_to_plan:
+            self.mirror.keep_newest(published)
 
     def fill(self, published: Published, *, progress: Callable[[int, int], None] | None = None) -> list[str]:
         """Download a version to the mirror, with its indexes, so that it opens without the bucket.

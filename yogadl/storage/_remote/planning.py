@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from yogadl._core.protocols import Int64s, Prices
+from yogadl._core.protocols import Int64s, Prices, Stretches
 from yogadl._format.rows import KEPT_ROW_BYTES, Kept, Parts
 from yogadl._format.table import PartTable, running_sums
 from yogadl.errors import CacheFormatError
@@ -326,7 +326,8 @@ class Planner:
     """Count the requests that reading one cache takes. Call it with the announced records; see `OnPlanned`.
 
     The part table has the size of each block of values of varying length, but not of each value. The planner
-    counts as if all values of a block were equally long.
+    counts as if all values of a block were equally long, unless their lengths are known, as those of packed
+    rows: then as if all were compressed alike.
 
     Args:
         parts: The parts of the cache.
@@ -340,35 +341,47 @@ class Planner:
         sums = getattr(parts.away, "sums", None)  # set if whole blocks are compared
         self._counter = _RangeCounter(parts.table) if sums is None else _BlockCounter(sums)
         self._heaps: dict[int, tuple[Int64s, Int64s]] = {}
-        self._records = 0
-        self._fields: set[int] = set()
+        # Of fields whose lengths a view knows: these, -1 if unknown; where values begin if all were joined.
+        self._lengths: dict[int, Int64s] = {}
+        self._ends: dict[int, Int64s] = {}
+        self._asked: set[tuple[int, int]] = set()
+        self._records: dict[int, int] = {}
 
-    def add(self, indices: Int64s, fields: Sequence[int] | None, *, is_block: bool = False) -> None:
-        """Count the requests for these records, which are announced together, or held as a block."""
+    def add(
+        self,
+        indices: Int64s,
+        fields: Sequence[int] | None,
+        stretches: Stretches | None = None,
+        *,
+        is_block: bool = False,
+    ) -> None:
+        """Count the requests for these records, which are announced together, or held as a block.
+
+        Args:
+            indices: The indices of the records.
+            fields: Their fields; all if not given.
+            stretches: Which bytes of the values of the one field are announced.
+            is_block: Whether the records are held as a block.
+        """
         self._counter.gap_bytes = HELD_GAP_BYTES if is_block else gap_of(self._table)
-        self._records += len(indices)
         numbers = range(len(self._table.fields)) if fields is None else fields
-        self._fields.update(numbers)
+        for number in numbers:
+            self._records[number] = self._records.get(number, 0) + len(indices)
         parts, rows = self._parts.locate(indices)
         away = self._parts.are_records_away(parts)
         if away is None:
             return
         indices, parts, rows = indices[away], parts[away], rows[away]
+        if stretches is not None:
+            starts, stops = stretches.starts[away], stretches.stops[away]
+            stretches = stretches._replace(starts=starts, stops=stops)
+            self._add_stretches(indices, parts, rows, numbers[0], stretches)
+            return
         foreign = []  # the values of all fields, which are announced together, and lie one after the other
         before = np.zeros(len(indices), np.int64)
         for number in numbers:
-            field = self._table.fields[number]
-            row_bytes = field.row_bytes[parts]
-            blocks = rows // field.rows_per_block[parts]
-            within = rows - blocks * field.rows_per_block[parts]
-            blocks += field.rows_first_block[parts]
-            for size in np.unique(row_bytes[row_bytes > 0]).tolist():  # parts may store a field in two ways
-                chosen = np.flatnonzero(row_bytes == size)
-                keeps_pages = number in self._parts.kept.rows and size <= KEPT_ROW_BYTES
-                positions = field.rows_position[blocks[chosen]] + within[chosen] * size
-                lengths = np.full(len(chosen), size)
-                self._announce(parts[chosen], positions, lengths, keeps_pages=keeps_pages)
-            varying = np.flatnonzero(field.varying[parts])
+            self._add_rows(number, parts, rows)
+            varying = np.flatnonzero(self._table.fields[number].varying[parts])
             if len(varying):
                 values = self._values(number, parts[varying], indices[varying])
                 if self._parts.has_foreign and number not in self._parts.kept.heaps:
@@ -383,6 +396,55 @@ class Planner:
             files, positions, lengths = map(np.concatenate, zip(*foreign, strict=True))
             self._announce(files, positions, lengths, keeps_pages=False)
 
+    def _add_rows(self, number: int, parts: Int64s, rows: Int64s, *, only_entries: bool = False) -> Int64s:
+        """Count the rows of a field, which hold values or their entries; return their positions."""
+        field = self._table.fields[number]
+        row_bytes = field.row_bytes[parts]
+        blocks = rows // field.rows_per_block[parts]
+        within = rows - blocks * field.rows_per_block[parts]
+        blocks += field.rows_first_block[parts]
+        where = field.rows_position[blocks] + within * row_bytes if len(field.rows_position) else rows
+        is_counted = (row_bytes > 0) & (field.varying[parts] | (not only_entries))
+        for size in np.unique(row_bytes[is_counted]).tolist():  # parts may store a field in two ways
+            chosen = np.flatnonzero(is_counted & (row_bytes == size))
+            keeps_pages = number in self._parts.kept.rows and size <= KEPT_ROW_BYTES
+            lengths = np.full(len(chosen), size)
+            self._announce(parts[chosen], where[chosen], lengths, keeps_pages=keeps_pages)
+        return where
+
+    def _add_stretches(
+        self, indices: Int64s, parts: Int64s, rows: Int64s, number: int, stretches: Stretches
+    ) -> None:
+        """Count the requests for parts of values, or for whole ones if the field has a codec."""
+        self._know_lengths(number, stretches)
+        field = self._table.fields[number]
+        has_codec = bool(field.codec.any())
+        positions = self._add_rows(number, parts, rows, only_entries=not has_codec)
+        files, lengths = parts.copy(), stretches.stops - stretches.starts
+        varying = np.flatnonzero(field.varying[parts])
+        found = self._values(number, parts[varying], indices[varying])
+        if has_codec:
+            self._announce(*found, keeps_pages=number in self._parts.kept.heaps)
+            return
+        files[varying], positions[varying], _ = found
+        self._announce(files, positions + stretches.starts, lengths, keeps_pages=False)
+
+    def _know_lengths(self, number: int, stretches: Stretches) -> None:
+        """Note the lengths of the values of a field, if a view knows them."""
+        if (number, id(stretches.by)) in self._asked:
+            return
+        self._asked.add((number, id(stretches.by)))
+        lengths = stretches.by.stored_lengths(stretches.number)
+        if lengths is None:
+            return
+        known = self._lengths.get(number)
+        size_bytes = lengths * stretches.item_bytes
+        self._lengths[number] = known = size_bytes if known is None else np.maximum(known, size_bytes)
+        are_known, field = known >= 0, self._table.fields[number]
+        rest_bytes = int(field.value_bytes().sum()) - int(known[are_known].sum())
+        mean_bytes = max(0, rest_bytes) // max(1, int((~are_known).sum()))
+        self._ends[number] = running_sums(np.where(are_known, known, mean_bytes))
+
     def _announce(self, files: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         away = self._parts.are_away(files)
         if away is not None:
@@ -394,15 +456,22 @@ class Planner:
         if not len(firsts):
             return parts, np.zeros_like(indices), np.zeros_like(indices)
         block = np.maximum(np.searchsorted(firsts, indices, side="right") - 1, 0)
-        each = field.heap_length[block] / counts[block]
+        ends = self._ends.get(number)
+        if ends is None:  # as if all values of a block were equally long
+            total = counts[block]
+            before = np.clip(indices - firsts[block], 0, total)
+            after = before + 1
+        else:
+            before, after = ends[indices] - ends[firsts[block]], ends[indices + 1] - ends[firsts[block]]
+            total = np.maximum(1, ends[firsts[block] + counts[block]] - ends[firsts[block]])
         # Other values lie between those of a field in a foreign file.
         share = (field.value_bytes() / np.maximum(1, field.heap_bytes()))[parts]
         share[field.codec[parts] > 0] = 1.0
-        before = np.clip(indices - firsts[block], 0, counts[block])
+        each = field.heap_length[block] / total
         starts = (before * each).astype(np.int64)
         files = field.heap_file[block]
         files = np.where(files < 0, parts, files + len(self._table))
-        lengths = (((before + 1) * each).astype(np.int64) - starts) * share
+        lengths = ((after * each).astype(np.int64) - starts) * share
         return files, field.heap_position[block] + starts, lengths.astype(np.int64)
 
     def _heap(self, number: int) -> tuple[Int64s, Int64s]:
@@ -424,7 +493,7 @@ class Planner:
             pages *= (
                 min(
                     count / share,
-                    max(count, self._counter.all_pages(self._fields, kept)),
+                    max(count, self._counter.all_pages(set(self._records), kept)),
                 )
                 / count
             )
@@ -434,11 +503,12 @@ class Planner:
         """Return requests and bytes of this many epochs, if one reader reads each block once an epoch."""
         records = np.diff(self._table.first_record)
         count = size_bytes = 0
-        for number in self._fields:
+        for number in self._records:
             field = self._table.fields[number]
             for lengths in (field.rows_length(records), field.heap_length):
                 count, size_bytes = count + len(lengths), size_bytes + int(lengths.sum())
-        read = 0.0 if self._parts.away is None else self._records / share / max(1, self._table.records)
+        counted = 0 if self._parts.away is None else max(self._records.values(), default=0)
+        read = counted / share / max(1, self._table.records)
         read = min(1.0, read) * epochs
         return round(count * read), round(size_bytes * read)
 

@@ -1,0 +1,27 @@
+"""Packed rows of compressed documents read whole documents, and their plan says so."""
+
+import numpy as np
+import pytest
+
+import yogadl
+
+
+@pytest.mark.parametrize(("most", "share"), [(300, 0.02), (60_000, 0.2)])
+def test_whole_documents_are_counted_for_each_piece(tmp_path, most, share):
+    random = np.random.default_rng(0)
+    lengths = np.minimum(random.lognormal(6, 1.2, 1501).astype(int), most)
+    records = [{"tokens": random.integers(0, 5000, length, np.int32)} for length in lengths]
+    yogadl.open_storage(tmp_path).submit(records, "set", "1", codec="zstd", part_bytes=700_000)
+
+    def opened():
+        ref = yogadl.open_storage(tmp_path.as_uri(), mirror=None).fetch("set", "1")
+        return ref, ref.packed(512, fields="tokens")
+
+    opened()  # keeps the plan of rows
+    way = opened()[1].stream(shuffle=True, shuffle_seed=1).batch(16).plan().way("ranges")
+    ref, rows = opened()
+    for _ in rows.stream(shuffle=True, shuffle_seed=1).batch(16):
+        pass
+    assert way.bytes == pytest.approx(ref.locality().range_bytes, rel=share)
+    if most > 512:
+        assert way.bytes > 2 * yogadl.open_storage(tmp_path).info("set", "1").size_bytes
