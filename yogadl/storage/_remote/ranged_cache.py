@@ -94,7 +94,8 @@ class RangedCache:
         self._mirrored = self._files if isinstance(self._files, MirroredCache) else None
         self._policy = policy or FillPolicy("never")
         dataset_id = manifest.key.id
-        self._bucket, self._id, self._key = bucket, dataset_id, manifest.key
+        self._bucket, self._id = bucket, dataset_id
+        self._key, self._table_sha256 = manifest.key, manifest.table_sha256
         count = len(table.file_bytes())
         self.are_away: NDArray[np.bool_] = np.ones(count, bool) if here is None else ~here[1]
         # If blocks are compared with their checksums, objects need no check of their pins.
@@ -168,20 +169,21 @@ class RangedCache:
 
     def _warn_of_scattered_ranges(self, why: str) -> None:
         """Log how a shuffled stream of foreign files reads faster: once in this process for each version."""
-        version = f"{self._key} in {self._bucket.url}"
+        version = f"{self._bucket.url} {self._key} {self._table_sha256}"
         if version in _said_to_be_scattered:
             return
         _said_to_be_scattered.add(version)
         ways = [] if self.sums is not None else ["an order of blocks, shuffle=yogadl.Blocks(...)"]
-        ways.append(
-            'a mirror, yogadl.open_storage(..., mirror="/a/folder")'
-            if self._mirrored is None
-            else 'a mirror that is filled: mirror_fill="always", and room for all files'
-        )
+        if self._mirrored is not None:
+            ways.append('a mirror that is filled: mirror_fill="always", and room for all files')
+        elif self._files is not None:  # of a version in a folder
+            ways.append("a mirror, if the version lies in a bucket, too (yogadl push)")
+        else:
+            ways.append('a mirror, yogadl.open_storage(..., mirror="/a/folder")')
         _log.warning(
             "yogadl: %s: this stream shuffles the records of adopted files, and reads each of a bucket by "
             "requests of its own (%s), which may be 6 to 15 times slower than in order. Faster is %s. "
-            "stream.plan() shows what each costs", version, why, ", or ".join(ways),
+            "stream.plan() shows what each costs", self._key, why, ", or ".join(ways),
         )  # fmt: skip
 
     def choice(self, share: float, *, held_bytes: int | None) -> tuple[str, str]:
