@@ -318,3 +318,17 @@ def test_a_shuffle_of_own_parts_by_range_is_not_warned_of(
     storage.submit(list(range(50)), "d", "1")
     assert len(begun(storage, "1", True)) == 50
     assert said_of_ranges(caplog) == []
+
+
+def test_a_shuffle_of_objects_by_a_version_in_a_folder_names_faster_ways(
+    s3_place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = sorted(map(repr, raw_of(s3_place, tmp_path / "raw", "webdataset", [40, 40])))
+    raw = above(s3_place, "raw")
+    storage = yogadl.open_storage(tmp_path / "caches", foreign={raw.url: raw.options})
+    storage.adopt(raw.url, "d", "1", format="webdataset")
+    assert begun(storage, "1", yogadl.Blocks(records=8, window=2)) == expected
+    assert said_of_ranges(caplog) == []
+    assert begun(storage, "1", True) == expected
+    [said] = said_of_ranges(caplog)
+    assert "yogadl.Blocks(...), or a mirror, if the version lies in a bucket, too (yogadl push)" in said
