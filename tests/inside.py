@@ -146,7 +146,9 @@ yogadl.storage._builds.building cut=records_per_share
 yogadl.storage._builds.left_out LeftOut
 yogadl._format.manifest MAX_METADATA_BYTES
 yogadl.storage._remote.requests Spending
-yogadl.storage._remote.requests DaemonThreads
+yogadl.storage._remote.requests DaemonThreads end_all_threads=_end_all
+yogadl._workers.serial SerialExecutor
+yogadl.storage._objects.store_bucket ResumedRead
 """
 # The same of constants; tests name them without an underscore in front.
 CONSTANTS = """
@@ -204,6 +206,7 @@ yogadl.storage._catalogue.export EXPORT_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.storage._builds.growth MOST_EARLIER
 yogadl.storage._remote.held_ranges HELD_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
 yogadl.storage._catalogue.backend _MIN_TTL_S
+yogadl.storage._leases.heartbeat _REPORT_EVERY_S
 yogadl.storage._leases.heartbeat WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
 yogadl.storage._leases.locks LOCK_LOG_AFTER_S=_LOG_AFTER_S
 yogadl.storage._remote.eviction _ABANDONED_S _SPARE_BYTES
@@ -222,6 +225,7 @@ yogadl.storage._remote.planning PLANNING_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
 yogadl.storage._remote.planning GAP_BYTES TOGETHER_BYTES
 yogadl.storage._remote.ranges MOST_HELD_BYTES _THREADS
+yogadl.storage._remote.requests LIVING_THREADS=_living
 yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
 yogadl.storage._builds.building _SHARES _SHARE_BYTES
 yogadl.storage._builds.adopted LEAST_GROUP_BYTES=_LEAST_GROUP_BYTES

@@ -511,3 +511,40 @@ def test_a_document_of_another_length_than_the_first_ones_is_an_error_not_left_o
             len(plain.chunks("tokens", 5))
     else:
         assert len(plain.chunks("tokens", 5)) == sum(lengths) // 5
+
+
+def pictures(shape, dtype=np.uint8, count=5):
+    values = np.arange(count).reshape(count, *(1 for _ in shape)) + np.zeros(shape)
+    return yogadl.from_source({"image": values.astype(dtype)}, fingerprint="pictures")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((4, 6), "uint8"), ((4, 6, 3), "float32"), ((4, 6, 1), "uint8"), ((3, 8, 8), "int16")],
+)
+def test_pictures_of_one_size_are_cut_with_a_warning(shape, dtype):
+    with pytest.warns(UserWarning, match=r"'image' has the shape .*: a chunk would be 2 rows of pixels"):
+        pictures(shape, dtype).chunks("image", 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((8,), "uint8"), ((8, 2), "float32"), ((8, 5, 2), "uint8"), ((8, 4, 4, 3), "uint8")]
+)
+def test_tokens_features_and_clips_are_cut_without_a_warning(shape, dtype):
+    assert len(pictures(shape, dtype).chunks("image", 4)) == 10
+
+
+def test_pictures_of_varying_height_are_cut_without_a_warning():
+    values = [np.zeros((height, 4, 3), np.uint8) for height in (2, 3, 4)]
+    assert len(in_memory(values, (None, 4, 3)).chunks("tokens", 3)) == 3
+
+
+def test_the_windows_that_the_warning_advises_are_windows_over_records():
+    ref = pictures((4, 4))
+    with pytest.warns(UserWarning, match="rows of pixels") as caught:
+        ref.chunks("image", 3)
+    advice = str(caught[0].message).partition("first indices: ")[2].partition(". For several")[0]
+    windows = eval(advice, {"yogadl": yogadl, "ref": ref})
+    assert [window["image"][:, 0, 0].tolist() for window in windows] == [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+    batches = list(windows.stream().batch(2))
+    assert [batch["image"].shape for batch in batches] == [(2, 3, 4, 4), (1, 3, 4, 4)]

@@ -3,6 +3,7 @@
 import itertools
 import math
 import pickle
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -137,8 +138,11 @@ def test_the_file_that_a_source_lists_is_a_key():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda ref: ref.split(0.5, key="id", by="x"), "without by= and grows="),
-        (lambda ref: ref.split(0.5, key="id", grows=True), "without by= and grows="),
+        (
+            lambda ref: ref.split(0.5, key="id", by="x"),
+            "key= or by=, not both: .* hash of a record's key alone",
+        ),
+        (lambda ref: ref.split(0.5, key="id", grows=True), "key= without grows="),
         (lambda ref: ref.split(0.5, key="none"), "there is no field 'none'"),
         (lambda ref: ref.split(0.5, key="file"), 'key="file" needs records that have a field "file"'),
         (lambda ref: ref.split(0.5, key="x"), "key='x' is float64: a split by key takes integers"),
@@ -150,6 +154,29 @@ def test_what_is_no_key_is_refused(call, said):
     ref = yogadl.from_source({"id": np.arange(9), "x": np.zeros(9), "p": np.zeros((9, 2))})
     with pytest.raises(ConfigurationError, match=said):
         call(ref)
+
+
+def test_what_is_said_instead_of_by_with_key_works(storage):
+    def divided(version, said):
+        ref = storage.fetch("d", version)
+        [line] = [line for line in lines if said in line]
+        return eval(line, {"ref": ref})
+
+    labels = np.arange(400) % 4 // 3
+    storage.submit({"id": np.arange(400), "label": labels}, "d", "1")
+    with pytest.raises(ConfigurationError) as refused:
+        storage.fetch("d", "1").split(0.75, seed=3, key="id", by="label")
+    lines = re.findall(r"ref\.split\(.*?\)", str(refused.value))
+    storage.append({"id": np.arange(400, 440), "label": labels[:40]}, "d", "2", base_version="1")
+    exact, later = divided("1", "by='label'"), divided("2", "by='label'")
+    assert counted(exact[1], labels) == [75, 25]
+    near = divided("1", "key='id'")
+    assert all(
+        abs(count / total - 0.75) < 0.1
+        for count, total in zip(counted(near[0], labels), (300, 100), strict=True)
+    )
+    for before, after in (*zip(exact, later, strict=True), *zip(near, divided("2", "key='id'"), strict=True)):
+        assert ids(after)[: len(before)] == ids(before)
 
 
 def test_a_version_that_continues_others_is_split_by_key_without_being_told(storage):

@@ -152,6 +152,7 @@ class RecordsRef(StreamedRef[Item_co]):
             key: A field of one integer, date, str or bytes a record, whose hash alone chooses the view: a
                 record stays in its view whatever is added, and those of one key stay together, in their
                 order. So sizes are only near the shares. "file" also means the file that a source lists.
+                Not with `by`, which counts records, nor with `grows`.
 
         Raises:
             ConfigurationError: if an argument makes no sense, or `grows` is missing.
@@ -294,7 +295,8 @@ class RecordsRef(StreamedRef[Item_co]):
         """Return chunks of `size` tokens, cut from the values of a field joined end to end.
 
         For training language models: `size` may change without a new build. A record is a dict with only that
-        field, and with `segments`, if that is given.
+        field, and with `segments`, if that is given. There is a warning for a field of pictures of one size:
+        it would be cut into rows of pixels.
 
         Args:
             field: The name of a field of numbers, whose first size may vary; a slash leads to a nested field.

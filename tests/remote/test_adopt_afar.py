@@ -263,3 +263,72 @@ def test_a_killed_call_goes_on(s3_place: Place, tmp_path: Path) -> None:
     names = [line.rpartition("/")[2] for line in log.read_text().split()]
     assert names == [f"{k:03d}.jsonl" for k in [*range(8), *range(7, 12)]]
     assert every(opened(s3_place).fetch("d", "1")) == expected
+
+
+def begun(storage: CacheStorage, version: str, shuffle: Any) -> list[str]:
+    """Read an epoch, and return the records."""
+    stream = storage.fetch("d", version).stream(shuffle=shuffle, shuffle_seed=1)
+    return sorted(repr(plain(each)) for each in stream)
+
+
+def said_of_ranges(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [m.getMessage() for m in caplog.records if "requests of its own" in m.getMessage()]
+    caplog.clear()
+    return found
+
+
+def test_a_shuffle_of_adopted_objects_by_range_names_faster_ways_once(
+    s3_place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = sorted(map(repr, raw_of(s3_place, tmp_path / "raw", "webdataset", [40, 40])))
+    url = above(s3_place, "raw").url
+    bare, mirrored = opened(s3_place), opened(s3_place, mirror=tmp_path / "mirror")
+    for version in ("1", "2"):
+        bare.adopt(url, "d", version, format="webdataset")
+    blocks = yogadl.Blocks(records=8, window=2)
+    for storage, shuffle in ((bare, False), (bare, blocks), (mirrored, blocks), (mirrored, True)):
+        assert begun(storage, "1", shuffle) == expected
+        assert said_of_ranges(caplog) == []
+    for _ in range(2):
+        assert begun(bare, "1", True) == expected
+    [said] = said_of_ranges(caplog)
+    assert "version '1'" in said
+    assert "shuffle=yogadl.Blocks(...), or a mirror" in said
+    assert begun(bare, "2", True) == expected
+    assert len(said_of_ranges(caplog)) == 1
+
+
+def test_a_mirror_that_is_never_filled_is_named_with_what_fills_it(
+    s3_place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = sorted(map(repr, raw_of(s3_place, tmp_path / "raw", "webdataset")))
+    opened(s3_place).adopt(above(s3_place, "raw").url, "d", "1", format="webdataset")
+    options = {"mirror": tmp_path / "mirror"}
+    assert begun(opened(s3_place, **options, mirror_fill="never"), "1", True) == expected
+    [said] = said_of_ranges(caplog)
+    assert 'mirror_fill="always"' in said
+    assert begun(opened(s3_place, **options, mirror_fill="always"), "1", True) == expected
+    assert said_of_ranges(caplog) == []
+
+
+def test_a_shuffle_of_own_parts_by_range_is_not_warned_of(
+    s3_place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = opened(s3_place)
+    storage.submit(list(range(50)), "d", "1")
+    assert len(begun(storage, "1", True)) == 50
+    assert said_of_ranges(caplog) == []
+
+
+def test_a_shuffle_of_objects_by_a_version_in_a_folder_names_faster_ways(
+    s3_place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = sorted(map(repr, raw_of(s3_place, tmp_path / "raw", "webdataset", [40, 40])))
+    raw = above(s3_place, "raw")
+    storage = yogadl.open_storage(tmp_path / "caches", foreign={raw.url: raw.options})
+    storage.adopt(raw.url, "d", "1", format="webdataset")
+    assert begun(storage, "1", yogadl.Blocks(records=8, window=2)) == expected
+    assert said_of_ranges(caplog) == []
+    assert begun(storage, "1", True) == expected
+    [said] = said_of_ranges(caplog)
+    assert "yogadl.Blocks(...), or a mirror, if the version lies in a bucket, too (yogadl push)" in said

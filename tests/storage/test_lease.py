@@ -571,3 +571,18 @@ def test_that_somebody_waits_is_neither_a_lease_nor_a_sign_of_life(
     bucket.put(f"{_names.lease(KEY, 1)}{_names.WAIT_SUFFIX}", b"{}")
     with leases.held(KEY):
         assert "0000000001.wait" not in objects(bucket)
+
+
+def test_progress_that_is_reported_late_starts_no_heartbeat_again(
+    bucket: LocalBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would end that process before the end of this one, which may build for days."""
+    set_constants(monkeypatch, REPORT_EVERY_S=0.0)
+    name = _names.lease(KEY, 1)
+    task = heartbeat.HeartbeatTask(BucketRoot(bucket), name, f"{name}.beat", f"{name}.end", "token", 1.0)
+    beating = heartbeat.Heartbeat(task)
+    beating.stop()
+    started: list[object] = []
+    monkeypatch.setattr(heartbeat.subprocess, "Popen", lambda *given, **options: started.append(given))
+    beating.report(1, 2, 3)
+    assert not started

@@ -1,12 +1,17 @@
 """What may be tried again is tried again, bounded in time."""
 
+import contextlib
 import errno
 import logging
+import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from inside import (
     Attempts,
+    ResumedRead,
     Retrier,
     RetryPolicy,
     TransientError,
@@ -126,3 +131,32 @@ def test_what_has_answered_is_waited_for_as_long_as_patience_says(monkeypatch: p
 def test_a_patience_that_is_no_time_is_refused(total_s: object) -> None:
     with pytest.raises(ConfigurationError, match="patience_s"):
         RetryPolicy(total_s=total_s)  # type: ignore[arg-type]
+
+
+def test_a_read_that_is_given_up_says_so_if_no_thread_can_start_to_close_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As while the interpreter ends, when the error was one about threads."""
+
+    class GivenUp:
+        def run(self, work: Any) -> Any:
+            if self.is_over:
+                raise UnavailableError(1, "the store does not answer")
+            return work()
+
+        def answered(self) -> None:
+            self.is_over = True
+
+        is_over = False
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    body = SimpleNamespace(object=SimpleNamespace(tag="1", size_bytes=9), chunks=iter(()))
+    store: Any = SimpleNamespace(open=lambda *_, **options: contextlib.nullcontext(body), url="s3://bucket")
+    attempts: Any = GivenUp()
+    reading = ResumedRead(store, "name", None, attempts)
+    reading.open(0, None)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(UnavailableError, match="does not answer"):
+        list(reading.chunks())

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent import futures
 
 import numpy as np
 import pytest
-from inside import PAGE_BYTES, DaemonThreads, set_constants
+from inside import PAGE_BYTES, DaemonThreads, end_all_threads, set_constants
 from inside import rows as stored_rows
 from processes import in_fork, wait_until
 
@@ -742,6 +743,23 @@ def test_threads_that_end_while_another_one_starts_all_end(monkeypatch):
     assert not ending.is_alive()
     assert first.result(30)
     assert second.cancelled() or second.result(30) == 0
+
+
+def test_threads_that_are_made_while_all_others_get_their_end_end_too(monkeypatch):
+    """The exit once printed that a set changed while it was iterated over, and waited for no thread."""
+    late = []
+
+    class Living(weakref.WeakSet):
+        def __iter__(self):
+            for threads in super().__iter__():
+                if not late:  # as a daemon thread of the user does
+                    late.append(DaemonThreads(1, "late"))
+                yield threads
+
+    set_constants(monkeypatch, LIVING_THREADS=Living())
+    early = [DaemonThreads(1, "early") for _ in range(3)]
+    end_all_threads()
+    assert [threads.ended.is_set() for threads in (*early, *late)] == [True] * 4
 
 
 def test_as_many_threads_do_as_there_may_be(monkeypatch):

@@ -212,6 +212,60 @@ def test_shapes_that_vary_are_declared():
     assert [len(value) for value in batch["tokens"]] == [1, 2, 3, 4]
 
 
+def varying():
+    return yogadl.from_source([{"x": np.arange(1 + n % 3), "n": n} for n in range(9)])
+
+
+def lengths_of(loader):
+    return [len(x) for batch in loader for x in batch["x"]]
+
+
+LENGTHS = [1 + n % 3 for n in range(9)]
+
+
+def in_place(record):
+    record["y"] = record["n"] + 1
+    return record
+
+
+@pytest.mark.parametrize("function", [lambda record: {**record, "y": 1}, in_place, lambda r: {"x": r["x"]}])
+def test_an_array_that_is_passed_through_keeps_that_its_shape_varies(function):
+    assert lengths_of(varying().map(function).stream().batch(4)) == LENGTHS
+    assert lengths_of(varying().stream().map(function).map(function).batch(4)) == LENGTHS
+    assert lengths_of(varying().map(function).stream().random_map(lambda r, rng: r).batch(4)) == LENGTHS
+
+
+def test_an_array_that_is_passed_through_keeps_its_shape_under_another_name():
+    assert varying().map(lambda record: {"z": record["x"]}).spec.fields[0].leaf == yogadl.Leaf(
+        "int64", (None,)
+    )
+
+
+def test_an_array_that_is_passed_through_keeps_what_an_earlier_function_declared():
+    declared = {"x": yogadl.Leaf("int64", (None,))}
+    made = varying().map(lambda record: {"x": record["x"] + 1}, spec=declared)
+    assert lengths_of(made.map(lambda record: {**record, "y": 1}).stream().batch(4)) == LENGTHS
+
+
+def test_an_array_that_a_function_makes_is_of_one_shape_under_the_same_name_too():
+    def cut(record):
+        record["x"] = np.resize(record["x"], 2)
+        return record
+
+    [batch] = varying().map(cut).stream().batch(9)
+    assert batch["x"].shape == (9, 2)
+    with pytest.raises(StageError, match=r"spec=\{'x': yogadl.Leaf\(\"int64\", \(None,\)\)\}"):
+        list(varying().map(lambda record: {"x": record["x"] + 1}).stream().batch(4))
+
+
+def test_a_declared_shape_counts_more_than_that_of_an_array_that_is_passed_through():
+    def cut(record):  # the first record as it is
+        return record if len(record["x"]) == 1 else {**record, "x": record["x"][:1]}
+
+    [batch] = varying().map(cut, spec={"x": yogadl.Leaf("int64", (1,))}).stream().batch(9)
+    assert batch["x"].shape == (9, 1)
+
+
 def test_with_a_spec_the_function_is_not_called_to_find_out():
     source = MemorySource(4)
     stream = open_stream(source).map(FailsAt(0), spec=source.spec)

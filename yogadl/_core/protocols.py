@@ -269,14 +269,15 @@ class Locality:
         return tuple(vars(self).values())
 
 
-def will_read(records: Any, count: int, *, held_bytes: int | None) -> None:
+def will_read(records: Any, count: int, *, held_bytes: int | None, is_scattered: bool) -> None:
     """Announce that a stream of this process is going to read `count` of these records in each epoch.
 
-    `held_bytes` is the memory needed to hold the stream's blocks, if its order is of blocks.
+    `held_bytes` is the memory needed to hold the stream's blocks, if its order is of blocks. `is_scattered`
+    tells whether it shuffles all records.
     """
     for view, its_count in reads_of(records, count):
         if hasattr(view, "will_read"):
-            view.will_read(its_count, held_bytes=held_bytes)
+            view.will_read(its_count, held_bytes=held_bytes, is_scattered=is_scattered)
 
 
 def reads_of(records: Any, count: int) -> Iterator[tuple[Any, int]]:

@@ -74,8 +74,11 @@ class AwayParts(Protocol):
     def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         """Begin to read ranges that will soon be read."""
 
-    def will_read(self, records: int, *, held_bytes: int | None) -> None:
-        """Announce that a stream of this process is going to read so many records an epoch; see `choice`."""
+    def will_read(self, records: int, *, held_bytes: int | None, is_scattered: bool) -> None:
+        """Announce that a stream of this process is going to read so many records an epoch; see `choice`.
+
+        `is_scattered` tells whether it shuffles all records.
+        """
 
     def choice(self, share: float, *, held_bytes: int | None) -> tuple[str, str]:
         """Return the way in which a stream reads this share of the records an epoch, and the reason.

@@ -34,7 +34,7 @@ from yogadl._core.protocols import (
     will_read,
 )
 from yogadl._core.spec import Spec
-from yogadl._order import Order, substitute
+from yogadl._order import GlobalOrder, Order, substitute
 from yogadl._stream.cursor import Identity, Numbering, Skipped, read_cursor
 from yogadl._stream.cut import Cut, Point, Rows, Shard, joined
 from yogadl.errors import StageError
@@ -452,7 +452,8 @@ class Ahead:
         self._blocks = run.block_ahead if on_planned is None and rows.pieces else blocks
         if on_planned is None:
             held_bytes = None if self._blocks is None else self._blocks.held_bytes
-            will_read(run.source, run.shard.own(0), held_bytes=held_bytes)
+            own, is_scattered = run.shard.own(0), isinstance(run.order, GlobalOrder)
+            will_read(run.source, own, held_bytes=held_bytes, is_scattered=is_scattered)
         if self._blocks is not None and self._blocks.has_stores(is_shared=self._is_shared):
             self._most = min(self._most, self._blocks.most_rows)
         else:

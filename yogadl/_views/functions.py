@@ -111,6 +111,37 @@ class _Replacing:
                 return result
 
 
+class _Varying:
+    """The arrays of varying shape that functions were given, to find those that they passed through.
+
+    Such an array shows one of the shapes that its field has; the structure of what was given tells all.
+    """
+
+    def __init__(self) -> None:
+        self._leaves: dict[int, tuple[Any, Leaf]] = {}  # by the array's id; with it, so that it keeps the id
+
+    def note(self, spec: Spec, record: Any) -> None:
+        """Note the arrays of a record, before a function may change the record."""
+        for field, [value] in zip(spec.fields, split(spec, [record]), strict=True):
+            if field.leaf.shape is None or None in field.leaf.shape:
+                self._leaves[id(value)] = value, field.leaf
+
+    def note_declared(self, record: Any, declaration: Any) -> None:
+        """Note the arrays of a record that a function returned, whose fields the user has declared."""
+        with contextlib.suppress(UnsupportedDataError):  # not the last function: it may return anything
+            found = Spec.of_record(record, allow_pickle=True)
+            self.note(self.spec_of(found, record, declaration), record)
+
+    def spec_of(self, found: Spec, record: Any, declaration: Any) -> Spec:
+        """Return the structure of results, given that of the first one and what the user declared."""
+        declared, covered = (found, frozenset()) if declaration is None else declare(found, declaration)
+        leaves = [field.leaf for field in declared.fields]
+        for number, [value] in enumerate(split(found, [record])):
+            if id(value) in self._leaves and number not in covered:
+                leaves[number] = self._leaves[id(value)][1]
+        return declared.with_leaves(leaves)
+
+
 @frozen
 class Chain:
     """The functions that a run's records pass through, one after another.
@@ -120,12 +151,14 @@ class Chain:
         stages: The functions.
         declared_spec: The caller's declaration of the resulting records' fields; see `declare`.
         is_skipping: Whether the structure may be that of any record for which no function raises.
+        declared_before: The declarations of what the functions before the last one return.
     """
 
     source: RandomAccess
     stages: tuple[Stage, ...]
     declared_spec: Any = None
     is_skipping: bool = False
+    declared_before: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.stages))
@@ -147,7 +180,9 @@ class Chain:
             stage = with_options(stage, options, lambda: (self if self.stages else self.source).spec)
         if stage.out is not None and declared_spec is not None:
             raise ConfigurationError("out= says what the function makes: leave out spec=")
-        return Chain(self.source, (*self.stages, stage), stage.made or declared_spec)
+        before = (*self.declared_before, self.declared_spec) if self.stages else ()
+        declared = stage.made or declared_spec
+        return Chain(self.source, (*self.stages, stage), declared, declared_before=before)
 
     @cached_property
     def _sample(self) -> tuple[Spec, int]:
@@ -157,7 +192,7 @@ class Chain:
             return self.declared_spec, max(1, sum(leaf.row_bytes for leaf in leaves if leaf.is_fixed))
         if not len(self.source):
             raise ConfigurationError(f"there is no record, so what {self} returns is unknown: pass its spec=")
-        index, record = self._first_result()
+        index, record, varying = self._first_result()
         if record is None or isinstance(record, Iterator | Awaitable):
             hint = "does it end without `return`?" if record is None else "it must return the record itself"
             text = f"{self} returned {record!r:.100} for record {index}: {hint}"
@@ -168,10 +203,13 @@ class Chain:
             raise self._misfit_error(index, error) from error
         values = split(spec, [record])
         record_bytes = max(1, sum(map(size_of, values)))
-        return spec if self.declared_spec is None else declare(spec, self.declared_spec)[0], record_bytes
+        return varying.spec_of(spec, record, self.declared_spec), record_bytes
 
-    def _first_result(self) -> tuple[int, Any]:
-        """Return the index and the result of the first record, or of the first that is not left out."""
+    def _first_result(self) -> "tuple[int, Any, _Varying]":
+        """Return the index and the result of the first record, or of the first that is not left out.
+
+        The third value knows the arrays in it that were passed through.
+        """
         last = 0
         if self.is_skipping:
             last = len(self.source) - 1
@@ -180,7 +218,7 @@ class Chain:
         for number in range(last + 1):
             index = np.array([number])
             try:
-                [record] = self.first_stages(None, index, ((0, index),))
+                record, varying = self._followed(index)
             except StageError as error:
                 if number == last or isinstance(error.__cause__, YogaError | None):
                     self._with_file(error).add_note(
@@ -190,7 +228,19 @@ class Chain:
                     raise
             else:
                 break
-        return number, record
+        return number, record, varying
+
+    def _followed(self, index: Indices) -> "tuple[Any, _Varying]":
+        """Return the result of a record, and the arrays of varying shape that the functions were given."""
+        records = self._read(index)
+        varying = _Varying()
+        varying.note(self.source.spec, records[0])
+        numbers = numbers_of(self.source, index)
+        for number, stage in enumerate(self.stages):
+            if number and self.declared_before[number - 1] is not None:
+                varying.note_declared(records[0], self.declared_before[number - 1])
+            records = self._pass(stage, records, numbers, ((0, index),))
+        return records[0], varying
 
     @property
     def spec(self) -> Spec:

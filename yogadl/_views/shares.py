@@ -54,10 +54,7 @@ def split(
     """
     parts = _exact_shares(shares)
     if key is not None:
-        if by is not None or grows is not None:
-            raise ConfigurationError(
-                "split takes key=, by which a record's share never changes, without by= and grows="
-            )
+        _refuse_with_key(shares, seed, by, key, grows)
         require_memory("split", len(records), _PLAIN_BYTES)
         return _divide_by_key(_words(records, key), parts, derive_key(KEYED_TAG, seed))
     if grows is None:
@@ -71,6 +68,31 @@ def split(
         for first, indices in _additions(records)
     ]
     return [np.concatenate(share) for share in zip(*shares_of_versions, strict=True)]
+
+
+def _refuse_with_key(
+    shares: Sequence[Any], seed: int, by: str | int | None, key: str | int, grows: bool | None
+) -> None:
+    """Refuse what contradicts a division by a key.
+
+    Raises:
+        ConfigurationError: if `by` or `grows` is given.
+    """
+    options = ", ".join([*map(repr, shares), f"seed={seed}"])
+    if by is not None:
+        raise ConfigurationError(
+            "split takes key= or by=, not both: with key=, the hash of a record's key alone decides its "
+            "share, so that no other record can change it, and by= counts the records of each value. Write "
+            f"ref.split({options}, key={key!r}) if records of one key belong together: of each value of "
+            f"{by!r} a share gets about its part, the nearer the more keys there are. Write "
+            f"ref.split({options}, by={by!r}, grows=True) for exact parts, of which the records that are "
+            "appended later change none"
+        )
+    if grows is not None:
+        raise ConfigurationError(
+            "split takes key= without grows=: the hash of a record's key alone decides its share, which no "
+            f"later version changes. Write ref.split({options}, key={key!r})"
+        )
 
 
 def _divide(indices: Indices, parts: Sequence[Fraction], key: int, values: Indices | None) -> list[Indices]:

@@ -3,13 +3,14 @@
 import copy
 import hashlib
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.arguments import bool_argument, int_argument
+from yogadl._core.arguments import bool_argument, int_argument, users_level
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import Leaf, is_too_large
 from yogadl._core.memory import require_memory
@@ -269,6 +270,7 @@ _READ_BYTES: Final = 8 * 2**20
 _OFFSET_BYTES: Final = 16  # the most memory that offsets need for each document
 # Documents longer than this many chunks are not announced: only a small share of each is read.
 _ANNOUNCED_CHUNKS: Final = 16
+_CHANNELS: Final = (1, 3, 4)  # how many values a pixel has
 
 
 @frozen
@@ -319,6 +321,8 @@ class ChunkedRecords(ComposedRecords):
         self._number = _number_of(parent.spec, field)
         leaf = parent.spec.fields[self._number].leaf
         _check_leaf(field, leaf, self._size)
+        if _is_picture(leaf):
+            _warn_of_pixels(field, leaf, self._size)
         assert leaf.shape is not None
         self._dtype = leaf.numpy_dtype
         self._inner = tuple(size or 0 for size in leaf.shape[1:])
@@ -517,6 +521,29 @@ def _check_leaf(field: str | int | None, leaf: Leaf, size: int) -> None:
         )
     if is_too_large((size, *leaf.shape[1:])):
         raise ConfigurationError(f"size is {size}, too large for numpy to make batches of such chunks")
+
+
+def _is_picture(leaf: Leaf) -> bool:
+    """Return whether values are surely pictures of one size, so that the first axis is no axis of tokens."""
+    shape = leaf.shape or ()
+    if None in shape:
+        return False
+    if len(shape) == 2:
+        return leaf.dtype == "uint8"
+    return len(shape) == 3 and (shape[0] in _CHANNELS or shape[-1] in _CHANNELS)
+
+
+def _warn_of_pixels(field: str | int | None, leaf: Leaf, size: int) -> None:
+    what = "a record" if field is None else f"field {field!r}"
+    warnings.warn(
+        f"chunks cuts values along their first axis, and {what} has the shape {leaf.shape}, as pictures "
+        f"have: a chunk would be {size} rows of pixels, not {size} pictures. For windows of {size} records, "
+        f"map their first indices: yogadl.from_source(range(len(ref) - {size - 1}), fingerprint=f'windows of "
+        f"{size}, {{ref.fingerprint}}').map(lambda first: ref.gather(range(first, first + {size}))). For "
+        "several pieces of each picture, use ref.flat_map",
+        UserWarning,
+        stacklevel=users_level(),
+    )
 
 
 def _checked_pad(pad: Any, drops: bool, dtype: np.dtype[Any]) -> NDArray[Any] | None:

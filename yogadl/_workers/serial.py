@@ -25,8 +25,9 @@ class SerialExecutor(Executor):
         if self._is_over:
             raise RuntimeError("no calls are made after shutdown")
         if self._thread is None:
-            self._thread = threading.Thread(target=self._make, name="yogadl-serial", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._make, name="yogadl-serial", daemon=True)
+            thread.start()  # fails while the interpreter ends; then `shutdown` has no thread to wait for
+            self._thread = thread
         future: Future[Any] = Future()
         self._calls.put(partial(call_into, future, partial(fn, *args, **kwargs)))
         return future

@@ -205,29 +205,40 @@ class Pruning:
         # This is read after the parts are listed: a task that notes a part from now on waits for this prune
         # before it moves the part to its place.
         removable, kept = [], self._named_by_versions(versions) | self._written_by_tasks()
+        keys = [DatasetKey(self._id, version) for version in versions]
         for key, stamp, name in trashed(self._root, self._id):
             if self._now - stamp / 1e9 > self._grace_s:
                 removable.append(Entry(name, self._root.size(name) or 0, stamp / 1e9))
             else:
                 kept |= self._named_files(key, name)
-        locks = self._locks(versions, entries)
-        return removable + [e for e in entries if e.name not in locks and self._is_removable(e, kept)]
+                keys.append(key)
+        others = [e for e in entries if not _names.is_lock(self._id, e.name)]
+        removable += [e for e in others if self._is_removable(e, kept)]
+        # Locks come last: they go with the last files of their version.
+        removed = {entry.name for entry in removable}
+        locks = self._unused_locks(keys, entries, removed)
+        return removable + [e for e in locks if self._is_removable(e, kept)]
 
-    def _locks(self, versions: Sequence[str], entries: Sequence[Entry]) -> set[str]:
-        """Return the locks that stay: locks of versions that exist, are in the trash, or are being built.
+    def _unused_locks(
+        self, keys: Sequence[DatasetKey], entries: Sequence[Entry], removed: set[str]
+    ) -> list[Entry]:
+        """Return the locks of versions that do not exist, are not in the trash, and are not being built.
 
         A bucket has no locks. On a network file system all locks stay: a process that waits for a lock there
         might not notice that its file was removed.
+
+        Args:
+            keys: The versions that exist, or stay in the trash.
+            entries: The dataset's files.
+            removed: The names of those that are removed before the locks.
         """
-        locks = {entry.name for entry in entries if _names.is_lock(self._id, entry.name)}
+        locks = [entry for entry in entries if _names.is_lock(self._id, entry.name)]
         if not locks or not self._root.promises.renames or network_file_system(Path(self._root.location)):
-            return locks
-        keys = [DatasetKey(self._id, version) for version in versions]
-        keys += [key for key, _, _ in trashed(self._root, self._id)]
-        begun = (entry.name for entry in entries if entry.name.startswith(f"{self._id}/builds/"))
+            return []
+        begun = {entry.name for entry in entries if entry.name.startswith(f"{self._id}/builds/")} - removed
         builds = {_names.split_attempt(self._id, name)[0] for name in begun}
         used = {_names.version_hash_in(name) for name in builds.union(map(_names.builds, keys))}
-        return {name for name in locks if _names.version_hash_in(name) in used}
+        return [entry for entry in locks if _names.version_hash_in(entry.name) not in used]
 
     def _written_by_tasks(self) -> set[str]:
         """Return the files that tasks may be writing now, and the parts that these name.

@@ -296,3 +296,31 @@ def test_a_cursor_that_leaves_nothing_of_its_epoch_goes_on_with_the_next(size, d
     rest = flat(adapter.make_tf_dataset(within, size, drop, skip_finished_epoch=True))
     assert rest == within.indices(2)[: 48 if drop else 60].tolist()
     assert len(caplog.records) == 1
+
+
+def test_a_stateful_random_operation_can_not_be_saved_and_the_error_names_what_can(tmp_path):
+    dataset = make(Watched(20), 4)[1].map(lambda batch: (batch["id"], tf.random.uniform([])))
+    iterator = iter(dataset)
+    assert len(next(iterator)[0]) == 4
+    with pytest.raises(ConfigurationError, match=r"stateless operations.*random_map.*PyDataset.*seed="):
+        tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "checkpoint"))
+    assert len(next(iterator)[0]) == 4  # reading goes on
+
+
+def test_random_numbers_of_random_map_go_on_after_a_restored_checkpoint(tmp_path):
+    def noisy(record, rng):
+        return {"id": record["id"], "noise": rng.random()}
+
+    def batches():
+        source = yogadl.from_source({"id": np.arange(50)}, fingerprint="noisy")
+        stream = source.stream(shuffle=True, shuffle_seed=3).random_map(noisy)
+        return iter(adapter.make_tf_dataset(stream, 4).repeat(2))
+
+    iterator = batches()
+    for _ in range(15):  # into the second epoch
+        next(iterator)
+    path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "checkpoint"))
+    expected = next(iterator)["noise"].numpy()
+    iterator = batches()
+    tf.train.Checkpoint(iterator=iterator).read(path)
+    assert np.array_equal(next(iterator)["noise"], expected)

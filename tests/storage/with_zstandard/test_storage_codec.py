@@ -502,3 +502,47 @@ def test_a_difference_of_codecs_is_a_note(storage):
     assert "codec: n=none, text=zstd:9 -> zstd:3 without dictionary" in storage.explain("d", "2", "3").notes
     assert not any("codec" in note for note in storage.explain("d", "3", "3").notes)
     assert "codec: none -> n=none, text=zstd:9" in storage.log("d").versions[1].explanation.notes
+
+
+def idle_fields(caplog):
+    """Return the level and the text of each message about fields that are not compressed."""
+    return [(m.levelname, m.getMessage()) for m in caplog.records if "does nothing" in m.getMessage()]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_log_names_once_the_fields_for_which_a_codec_does_nothing(storage, caplog, workers):
+    caplog.set_level("INFO", "yogadl")
+    data = [{"text": text(n, 300), "label": n, "box": np.zeros(4)} for n in range(50)]
+    storage.submit(data, "d", "1", codec="zstd", workers=workers, part_bytes=4096)
+    [(level, said)] = idle_fields(caplog)
+    assert level == "INFO"
+    assert "the fields ['label', 'box']: values of one size below 256 bytes" in said
+
+
+def test_the_log_warns_of_a_named_field_for_which_a_codec_does_nothing(storage, caplog):
+    data = {"small": np.zeros((50, 255), np.uint8), "large": np.zeros((50, 256), np.uint8)}
+    storage.submit(data, "d", "1", codec={"small": "zstd", "large": "zstd"})
+    [(level, said)] = idle_fields(caplog)
+    assert level == "WARNING"
+    assert "the fields ['small']:" in said
+
+
+def test_the_log_warns_of_a_codec_that_does_nothing_at_all(storage, caplog):
+    storage.submit({"x": np.arange(50)}, "d", "1", codec=yogadl.Zstd(level=9))
+    assert [level for level, _ in idle_fields(caplog)] == ["WARNING"]
+
+
+def test_the_log_says_that_a_sample_did_not_shrink_enough(storage, caplog):
+    caplog.set_level("INFO", "yogadl")
+    noise = np.random.default_rng(1).integers(0, 256, (50, 300), np.uint8)
+    storage.submit({"x": noise, "y": np.zeros((50, 300), np.uint8)}, "d", "1", codec="auto")
+    [(level, said)] = idle_fields(caplog)
+    assert level == "INFO"
+    assert "['x']: a sample did not shrink to less than 70%" in said
+
+
+def test_the_log_says_nothing_if_a_codec_is_of_use_for_all_its_fields(storage, caplog):
+    caplog.set_level("INFO", "yogadl")
+    storage.submit([{"text": text(n, 300), "label": n} for n in range(50)], "d", "1", codec={"text": "zstd"})
+    storage.submit([{"text": text(n), "label": n} for n in range(50)], "d", "2")
+    assert idle_fields(caplog) == []

@@ -24,7 +24,9 @@ _REPEATING: Final = ("it repeats", "every record is stored several times: cache 
 _REPEATS: Final = ("RepeatDataset", "ShuffleAndRepeatDataset")
 _RANDOM: Final = (
     "it draws random numbers",
-    "augmentation would be the same in every epoch: cache before it, and map after the cache",
+    "augmentation would be the same in every epoch: cache before it, and map after the cache, by stateless "
+    "operations; or use random layers with seed= in the model, fed by yogadl.adapters.keras.PyDataset. Both "
+    "go on exactly after a stop",
 )
 _SAMPLING: Final = (
     "it draws which dataset a record comes from (sample_from_datasets)",

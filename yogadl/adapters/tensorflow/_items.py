@@ -48,6 +48,14 @@ _EPOCH_MISSING: Final = (
     "with others, then every checkpoint contains it. (Without a checkpoint: read the iterators in the order "
     "in which they were made)"
 )
+_STATEFUL: Final = (
+    "tf.data can't save an iterator over stateful operations, such as random ones or a Keras layer that has "
+    "variables ({0}). For random numbers that go on after a stop, use one of these: stateless operations, "
+    "whose seed is the number of the element (enumerate() after repeat() counts them); random_map of the "
+    "stream; or yogadl.adapters.keras.PyDataset with its Checkpoint, and random layers with seed= in the "
+    "model. Without them, save stream.cursor(delivered=...) in place of the iterator: the records go on, "
+    "with other random numbers"
+)
 # The number of iterators that may begin with the first epoch: to restore a checkpoint, the user makes one
 # iterator, and tf.data replaces it by another.
 _MADE_BEFORE_RESTORED: Final = 2
@@ -278,7 +286,12 @@ def _write_counts(iterator: Any, counts: list[EpochCount]) -> None:
             )
         while True:  # until no epoch begins meanwhile in a thread of tf.data that reads ahead
             saved = [count.save() for count in counts]
-            tensors = save()
+            try:
+                tensors = save()
+            except tf.errors.FailedPreconditionError as error:
+                if "stateful" not in error.message:
+                    raise
+                raise ConfigurationError(_STATEFUL.format(error.message)) from error
             if saved == [count.save() for count in counts]:
                 return {**tensors, "_EPOCHS": tf.constant(saved)}
 

@@ -11,14 +11,14 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
-from yogadl._format.codec import Codec, codec_in_words, described
+from yogadl._format.codec import AUTO_RATIO, LEAST_ROW_BYTES, RAW, Codec, codec_in_words, codecs_of, described
 from yogadl._format.manifest import CODEC, LEFT_OUT
 from yogadl._sources.partitioned import Partition
 from yogadl._sources.sources import Source, open_if_any
@@ -535,6 +535,8 @@ class Partitions:
             builder = builder | {CODEC: described(self.codec)}
         if not publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces):
             return False
+        if self.codec and content.run.records:
+            _log_uncompressed(self.key, self.codec, content)
         if self.run:
             # Receipts of tasks that did not end, or that others overtook: nothing else names their parts.
             put_aside(root, self.folder, aside, depth=1)
@@ -549,6 +551,23 @@ class Partitions:
             folder = f"{_names.builds(self.key)}/{run}"
             if _names.is_parallel(run) and folder != self.folder:
                 put_aside(root, folder, _names.unresumable(self.key, secrets.token_hex(8)))
+
+
+def _log_uncompressed(key: DatasetKey, codec: Codec, content: Content) -> None:
+    """Log for which fields a codec did nothing: a warning if it was meant for them, or did nothing at all."""
+    stored = content.table.codecs
+    names = [field.name for field in content.spec.fields]
+    given = list(zip(names, codecs_of(codec, names), stored, strict=True))
+    for is_auto, why in (
+        (False, f"values of one size below {LEAST_ROW_BYTES} bytes are stored as they are"),
+        (True, f"a sample did not shrink to less than {AUTO_RATIO:.0%}, or values are small and of one size"),
+    ):
+        idle = [name for name, one, kept in given if one and kept == RAW and (one == "auto") == is_auto]
+        if idle:
+            is_meant = not is_auto and isinstance(codec, Mapping)
+            is_all = all(kept == RAW for _, one, kept in given if one)
+            level = logging.WARNING if is_meant or is_all else logging.INFO
+            _log.log(level, "yogadl: %s: codec= does nothing for the fields %s: %s", key, idle, why)
 
 
 def _codec_of(written: WrittenParts | None) -> str:

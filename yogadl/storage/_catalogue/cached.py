@@ -334,11 +334,11 @@ class CachedRecords:
         reader = self.open()[1]
         return reader.will_need_stretches(indices, number, starts, stops)
 
-    def will_read(self, records: int, *, held_bytes: int | None) -> None:
+    def will_read(self, records: int, *, held_bytes: int | None, is_scattered: bool) -> None:
         """Announce that a stream of this process will read this many records an epoch; see `AwayParts`."""
         away = self.open()[1].parts.away
         if away is not None:
-            away.will_read(records, held_bytes=held_bytes)
+            away.will_read(records, held_bytes=held_bytes, is_scattered=is_scattered)
 
     def block_store(self, key: str, records: int, held_bytes: int, *, is_shared: bool) -> Any:
         """Return a store for the blocks of a stream that reads this many records an epoch.

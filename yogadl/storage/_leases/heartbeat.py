@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -337,14 +338,15 @@ class HeartbeatTask:
 class Heartbeat:
     """This process's heartbeat, written by a child process until `stop` is called or this process dies.
 
-    No heartbeat is written while this process is stopped (SIGSTOP, a debugger). Not for several threads at
-    once; useless after a fork.
+    No heartbeat is written while this process is stopped (SIGSTOP, a debugger). Useless after a fork.
     """
 
     def __init__(self, task: HeartbeatTask) -> None:
         self._task = task
         self._pid = os.getpid()
         self._reported = time.monotonic()
+        self._lock = threading.Lock()  # a thread may still report progress when another one calls `stop`
+        self._is_over = False
         self._process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
@@ -375,18 +377,24 @@ class Heartbeat:
         now = time.monotonic()
         if now - self._reported < _REPORT_EVERY_S or os.getpid() != self._pid:
             return
-        self._reported = now
-        if self._process.poll() is not None:
-            _kill(self._process, self._pid)
-            self._process = self._start()
         line = json.dumps({"records": records, "total": total, "bytes": size_bytes}) + "\n"
-        assert self._process.stdin is not None
-        with suppress(BlockingIOError, BrokenPipeError):
-            self._process.stdin.write(line.encode())
+        with self._lock:
+            if self._is_over:
+                return
+            self._reported = now
+            if self._process.poll() is not None:
+                _kill(self._process, self._pid)
+                self._process = self._start()
+            assert self._process.stdin is not None
+            with suppress(BlockingIOError, BrokenPipeError):
+                self._process.stdin.write(line.encode())
 
     def stop(self) -> None:
-        """End the child process; a write in flight may still arrive."""
-        _kill(self._process, self._pid)
+        """End the child process; a write in flight may still arrive. A later `report` starts no other one."""
+        if os.getpid() == self._pid:  # else the lock may be held for ever
+            with self._lock:
+                self._is_over = True
+                _kill(self._process, self._pid)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import copy
 import errno
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -331,7 +331,10 @@ class ResumedRead:
         except UnavailableError:
             # A thread may still read from the connection, and closing it would wait for that thread.
             abandoned, self._connection = self._connection, ExitStack()
-            threading.Thread(target=abandoned.close, name="yogadl-request", daemon=True).start()
+            with suppress(
+                RuntimeError
+            ):  # no more threads can be started: it stays open until the process ends
+                threading.Thread(target=abandoned.close, name="yogadl-request", daemon=True).start()
             raise
 
     def close(self) -> None:

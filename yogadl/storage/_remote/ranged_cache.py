@@ -5,7 +5,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
 
 _log = logging.getLogger("yogadl")
+
+_said_to_be_scattered: Final[set[str]] = set()  # versions; said once in a process
 
 
 def _place_of(
@@ -93,6 +95,7 @@ class RangedCache:
         self._policy = policy or FillPolicy("never")
         dataset_id = manifest.key.id
         self._bucket, self._id = bucket, dataset_id
+        self._key, self._table_sha256 = manifest.key, manifest.table_sha256
         count = len(table.file_bytes())
         self.are_away: NDArray[np.bool_] = np.ones(count, bool) if here is None else ~here[1]
         # If blocks are compared with their checksums, objects need no check of their pins.
@@ -154,12 +157,34 @@ class RangedCache:
             return self._files.dictionary(sha256)
         return read_dictionary(BucketRoot(self._bucket), self._id, sha256)
 
-    def will_read(self, records: int, *, held_bytes: int | None) -> None:
+    def will_read(self, records: int, *, held_bytes: int | None, is_scattered: bool) -> None:
         """Announce that a stream of this process will read this many records an epoch; see `AwayParts`."""
         share = records / max(1, self.table.records)
-        is_filled = self._policy.fills(share) and self.choice(share, held_bytes=held_bytes)[0] != "blocks"
+        way, why = self.choice(share, held_bytes=held_bytes)
+        is_filled = self._policy.fills(share) and way != "blocks"
+        if way == "ranges" and is_scattered and self.are_away[len(self.table) :].any():
+            self._warn_of_scattered_ranges(why)
         if self._filler is not None and is_filled:
             self._filler.start()
+
+    def _warn_of_scattered_ranges(self, why: str) -> None:
+        """Log how a shuffled stream of foreign files reads faster: once in this process for each version."""
+        version = f"{self._bucket.url} {self._key} {self._table_sha256}"
+        if version in _said_to_be_scattered:
+            return
+        _said_to_be_scattered.add(version)
+        ways = [] if self.sums is not None else ["an order of blocks, shuffle=yogadl.Blocks(...)"]
+        if self._mirrored is not None:
+            ways.append('a mirror that is filled: mirror_fill="always", and room for all files')
+        elif self._files is not None:  # of a version in a folder
+            ways.append("a mirror, if the version lies in a bucket, too (yogadl push)")
+        else:
+            ways.append('a mirror, yogadl.open_storage(..., mirror="/a/folder")')
+        _log.warning(
+            "yogadl: %s: this stream shuffles the records of adopted files, and reads each of a bucket by "
+            "requests of its own (%s), which may be 6 to 15 times slower than in order. Faster is %s. "
+            "stream.plan() shows what each costs", self._key, why, ", or ".join(ways),
+        )  # fmt: skip
 
     def choice(self, share: float, *, held_bytes: int | None) -> tuple[str, str]:
         """Return the way in which a stream reads this share of the records an epoch, and the reason."""

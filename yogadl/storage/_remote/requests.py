@@ -282,8 +282,20 @@ def _end(
 @atexit.register
 def _end_all() -> None:
     end_s = time.monotonic() + _EXIT_TIMEOUT_S
-    for threads in list(_living):
-        threads.end(end_s)
+    known: set[DaemonThreads] = set()
+    # Daemon threads of the user may still make some, for which nobody else would wait.
+    while (found := _living_now() - known) and (not known or time.monotonic() < end_s):
+        for threads in found:
+            threads.end(end_s)
+        known |= found
+
+
+def _living_now() -> set[DaemonThreads]:
+    while True:
+        try:
+            return set(_living)
+        except RuntimeError:  # another thread has made one meanwhile
+            continue
 
 
 class Spending:
