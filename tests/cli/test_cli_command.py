@@ -45,7 +45,7 @@ def test_each_command_has_help_that_fits(name, yoga):
 def test_each_command_but_the_demo_has_an_example_and_the_same_option_for_the_storage(name, yoga):
     out = yoga(name, "--help").out
     assert re.search(rf"^Example:\n  yogadl {name} ", out, re.MULTILINE)
-    assert "-s STORAGE, --storage STORAGE" in out
+    assert re.search("-s( STORAGE)?, --storage", out)  # Python 3.13 says the name once
 
 
 def loaded_by(*words):

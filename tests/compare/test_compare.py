@@ -29,12 +29,13 @@ def rooms() -> SimpleNamespace:
     """The benchmark's own modules, as its command imports them."""
     for folder in (BENCHMARKS / "_compare", BENCHMARKS):
         sys.path.insert(0, str(folder))
+    sys.modules.pop("data", None)  # a name that tests of the command have files of, too
     try:
         import data
         from _compare import figures, peers, plot, render, rounds, sets, venvs, works
     finally:
         del sys.path[:2]
-        sys.modules.pop("data", None)  # a name that tests of the command have files of, too
+        sys.modules.pop("data", None)
     return SimpleNamespace(
         data=data,
         figures=figures,

@@ -198,7 +198,7 @@ def test_what_nobody_asks_for_is_forgotten_the_oldest_first(monkeypatch, over):
     ranges.announce(*arrays(spans[:2]), keeps_pages=False)
     ranges.announce(*arrays([(0, 20_000, 1000 + over)]), keeps_pages=False)
     check(ranges, store, [spans[1]])
-    assert len(store.asked) == 3
+    wait_until(lambda: len(store.asked) == 3, "the request of the third range")
     check(ranges, store, [spans[0]])
     assert len(store.asked) == 3 + over
 

@@ -469,7 +469,7 @@ TREES = {
     "numbers": lambda batch: [1, 2.5, "three", None, batch["id"][0]],
     "turned": lambda batch: {"x": np.repeat(batch["x"], 5000, axis=1).T},
     "every other": lambda batch: np.repeat(batch["x"], 5000, axis=1)[:, ::-2],
-    "dates": lambda batch: np.arange(9000).astype("datetime64[s]") + int(batch["id"][0]),
+    "dates": lambda batch: np.arange(9000).astype("datetime64[s]") + np.timedelta64(int(batch["id"][0]), "s"),
     "many arrays": lambda batch: [np.full(5000, number) for number in range(40)],
     "small and large": lambda batch: [np.zeros(0), np.ones(3), np.ones((300, 300)), np.arange(4)],
     "twice the same": lambda batch: (batch["x"], batch["x"]),

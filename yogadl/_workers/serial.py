@@ -9,7 +9,7 @@ from typing import Any
 
 
 class SerialExecutor(Executor):
-    """Makes calls one after the other, in a daemon thread.
+    """Makes calls one after the other, in a daemon thread; if none can be started, in the caller's.
 
     The thread pools of Python's library accept no calls once the main thread has ended. A build in another
     thread would then fail, if Python waits for that thread, or print a traceback, if it does not.
@@ -24,12 +24,17 @@ class SerialExecutor(Executor):
         """Have the thread call a function; see `Executor.submit`."""
         if self._is_over:
             raise RuntimeError("no calls are made after shutdown")
+        future: Future[Any] = Future()
+        call = partial(call_into, future, partial(fn, *args, **kwargs))
         if self._thread is None:
             thread = threading.Thread(target=self._make, name="yogadl-serial", daemon=True)
-            thread.start()  # fails while the interpreter ends; then `shutdown` has no thread to wait for
+            try:
+                thread.start()
+            except RuntimeError:  # none can be started: from Python 3.12 on, while the interpreter ends
+                call()
+                return future
             self._thread = thread
-        future: Future[Any] = Future()
-        self._calls.put(partial(call_into, future, partial(fn, *args, **kwargs)))
+        self._calls.put(call)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
