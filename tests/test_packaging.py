@@ -147,6 +147,16 @@ def test_the_sdist_has_every_paper_that_a_stranger_looks_for():
     assert {".ci", ".github"} <= {*manifest}
 
 
+def test_the_newest_version_of_the_changelog_has_the_sections_of_keep_a_changelog():
+    newest = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text("utf-8"), flags=re.MULTILINE)[1]
+    preface, *sections = re.split(r"^### ", newest, flags=re.MULTILINE)
+    names = [section.partition("\n")[0] for section in sections]
+    known = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    assert names == [name for name in known if name in names], "each once, in this order"
+    assert not re.search(r"^- ", preface, re.MULTILINE), "each line is in a section"
+    assert all(re.search(r"^- ", section, re.MULTILINE) for section in sections)
+
+
 def mapped() -> dict[str, set[str]]:
     """Return what the map in CONTRIBUTING.md names, of each folder of the repository."""
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
