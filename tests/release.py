@@ -16,6 +16,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+WARNED = re.compile(r"\bwarning\b|\w+Warning\b|\bdeprecated\b", re.I)
 
 
 class ReleaseError(Exception):
@@ -50,7 +51,7 @@ def run(*command: str | Path, **environment: str) -> str:
         words, cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    if ran.returncode or re.search(r"warn|deprecat", ran.stdout, re.I):
+    if ran.returncode or WARNED.search(ran.stdout):
         said = "failed" if ran.returncode else "warned"
         raise ReleaseError(f"{' '.join(words)}\n{said}:\n{ran.stdout}")
     return ran.stdout
@@ -75,7 +76,8 @@ def interpreter(version: str, environment: dict[str, str]) -> str | None:
 
 def build(folder: Path, version: str) -> tuple[Path, Path]:
     """Build the sdist, and the wheel out of it, in an empty folder."""
-    run("uv", "build", "--quiet", "--no-python-downloads", "--out-dir", folder)
+    # With that variable set, setuptools warns that it compiles nothing.
+    run("uv", "build", "--no-python-downloads", "--out-dir", folder, PYTHONDONTWRITEBYTECODE="")
     (folder / ".gitignore").unlink(missing_ok=True)
     sdist, wheel = folder / f"yogadl-{version}.tar.gz", folder / f"yogadl-{version}-py3-none-any.whl"
     made = {path.name for path in folder.iterdir()}

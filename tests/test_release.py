@@ -48,7 +48,15 @@ def test_the_changelog_of_this_version_has_notes():
 
 
 @pytest.mark.parametrize(
-    "program", ["raise SystemExit(3)", "import warnings; warnings.warn('w')", "print('DeprecationWarning')"]
+    "program",
+    [
+        "raise SystemExit(3)",
+        "import warnings; warnings.warn('w')",
+        "print('warning: no files found')",
+        "print('WARNING  no description')",
+        "print('SetuptoolsDeprecationWarning')",
+        "print('this is deprecated')",
+    ],
 )
 def test_a_step_that_fails_or_warns_ends_the_release_with_what_it_said(program):
     with pytest.raises(release.ReleaseError, match=r"failed|warned"):
@@ -56,4 +64,5 @@ def test_a_step_that_fails_or_warns_ends_the_release_with_what_it_said(program):
 
 
 def test_a_step_that_does_neither_gives_what_it_said():
-    assert release.run(sys.executable, "-c", "print('made')", PYTHONWARNINGS="error") == "made\n"
+    said = "copying tests/test_warnings.py"
+    assert release.run(sys.executable, "-c", f"print('{said}')", PYTHONWARNINGS="error") == f"{said}\n"
