@@ -15,14 +15,19 @@ import yogadl
 import yogadl.storage
 
 GOLDEN = Path(__file__).parent / "golden"
-FINGERPRINT = "cd9b5cefa8a3aff8822e2ae7ff112a48"
-DIGEST = "8d9b3463d4f1ea6ffab5afa0a8ba7681bf734a98a9f6880ef067163aea8918bd"
 
-_make = importlib.util.spec_from_file_location("golden_make", GOLDEN / "make.py")
-assert _make is not None
-assert _make.loader is not None
-make = importlib.util.module_from_spec(_make)
-_make.loader.exec_module(make)
+
+def program(name):
+    spec = importlib.util.spec_from_file_location(f"golden_{name}", GOLDEN / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make, read = program("make"), program("read")
+FINGERPRINT, DIGEST = read.FINGERPRINT, read.DIGEST
 
 
 @pytest.fixture
@@ -36,6 +41,11 @@ def test_the_golden_cache_opens_and_holds_what_was_written(storage):
     assert len(ref) == make.RECORDS
     for i, record in enumerate(ref):
         assert_same(record, make.record(i))
+
+
+def test_the_program_that_a_release_runs_reads_the_golden_cache(capsys):
+    read.main()
+    assert f"{make.RECORDS} golden records" in capsys.readouterr().out
 
 
 def test_the_golden_cache_verifies(storage):

@@ -63,3 +63,24 @@ def test_each_test_that_a_page_names_is_there():
     }
     assert len(named) > 20
     assert {(path, page) for path, page in named if not (ROOT / path).exists()} == set()
+
+
+def named_tests(page):
+    """Yield each test that a page names with the file that it is in: the last one that was named before."""
+    file = None
+    for found in re.findall(r"`([^`\n]+)`", without_code(page)):
+        if re.fullmatch(r"tests/[\w/.-]+\.py", found):
+            file = found
+        elif re.fullmatch(r"test_\w+", found):
+            yield file, found
+
+
+def test_each_test_that_a_page_names_after_a_file_is_in_that_file():
+    named = {(page, file, test) for page in PAGES for file, test in named_tests(page)}
+    assert len(named) > 50
+    lost = [
+        f"{name(page)}: {file}::{test}"
+        for page, file, test in named
+        if not file or not re.search(rf"^def {test}\(", (ROOT / file).read_text("utf-8"), re.M)
+    ]
+    assert lost == []

@@ -2,12 +2,15 @@
 
 import ast
 import configparser
+import json
+import os
 import re
 import tomllib
 from pathlib import Path
 
 import inside
 import pytest
+from release import promised_pythons
 
 ROOT = Path(__file__).parents[1]
 
@@ -97,6 +100,61 @@ def test_the_version_is_the_newest_of_the_changelog(project):
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert headings[0] == version
     assert yogadl.__version__ == version
+
+
+def test_no_page_installs_an_older_version_than_it_describes():
+    """The package index may have only 0.1.4, which `pip install yogadl` takes; `>=0.2` is an error then."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    bare = re.compile(r"pip install\b[^`&\n]*?\byogadl(?:\[[\w,]+\])?(?![\w[>])(?!` installs 0\.1\.4)")
+    assert {page.name: found for page in pages if (found := bare.findall(page.read_text("utf-8")))} == {}
+
+
+def test_the_public_ci_runs_the_readmes_command_on_each_python_of_the_classifiers(project):
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8")
+    [matrix] = re.findall(r"^ *python: (\[.*\])$", workflow, re.MULTILINE)
+    assert json.loads(matrix) == promised_pythons(ROOT)
+    assert re.search(r"^ *- run: \.ci/run$", workflow, re.MULTILINE)
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_lowest_python_of_the_classifiers_is_the_one_that_is_required(project):
+    assert project["requires-python"] == f">={promised_pythons(ROOT)[0]}"
+
+
+def test_addresses_of_the_project_are_of_this_project_or_say_that_they_are_placeholders(project):
+    for label, url in project["urls"].items():
+        assert len(label) <= 32, "the package index takes no longer label"
+        assert ("(placeholder)" in label) == url.startswith("https://example.invalid/")
+
+
+def test_the_citation_names_the_package_its_authors_and_its_licence(project):
+    cited = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert cited.startswith("cff-version: 1.2.0\n")
+    assert re.findall(r"^  - name: (.*)", cited, re.MULTILINE) == [
+        each["name"] for each in project["authors"]
+    ]
+    for key, value in {"title": project["name"], "license": project["license"], "type": "software"}.items():
+        assert f"\n{key}: {value}\n" in cited
+    assert "\nmessage: " in cited
+    assert "\nversion: " not in cited, "yogadl/VERSION alone has the version"
+
+
+def test_the_sdist_has_every_paper_that_a_stranger_looks_for():
+    manifest = (ROOT / "MANIFEST.in").read_text("utf-8").split()
+    papers = {path.name for path in ROOT.glob("*.*") if path.suffix in (".md", ".cff")}
+    assert {"AGENTS.md", "CITATION.cff", "CODE_OF_CONDUCT.md", "SECURITY.md"} <= papers
+    assert papers - {"README.md"} <= {*manifest}  # a sdist has the README by itself
+    assert {".ci", ".github"} <= {*manifest}
+
+
+def test_the_newest_version_of_the_changelog_has_the_sections_of_keep_a_changelog():
+    newest = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text("utf-8"), flags=re.MULTILINE)[1]
+    preface, *sections = re.split(r"^### ", newest, flags=re.MULTILINE)
+    names = [section.partition("\n")[0] for section in sections]
+    known = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    assert names == [name for name in known if name in names], "each once, in this order"
+    assert not re.search(r"^- ", preface, re.MULTILINE), "each line is in a section"
+    assert all(re.search(r"^- ", section, re.MULTILINE) for section in sections)
 
 
 def mapped() -> dict[str, set[str]]:
