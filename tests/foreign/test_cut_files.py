@@ -199,19 +199,23 @@ def reads_of(monkeypatch, root, sizes, chosen):
 
 # Between two members lie what fills the first one to 512 bytes, and a header of as many.
 @pytest.mark.parametrize(
-    ("constants", "sizes", "calls"),
+    ("gap_bytes", "value_bytes", "stretch_bytes", "sizes", "calls"),
     [
-        ({"READ_GAP_BYTES": 512}, [1024, 1024], 1),
-        ({"READ_GAP_BYTES": 511}, [1024, 1024], 2),
-        ({"READ_GAP_BYTES": 512, "JOINED_VALUE_BYTES": 1024}, [1024, 1024, 1024], 1),
-        ({"READ_GAP_BYTES": 512, "JOINED_VALUE_BYTES": 1023}, [1024, 512, 512, 1024], 3),
-        ({"READ_GAP_BYTES": 512, "JOINED_VALUE_BYTES": 511}, [512, 512], 2),
-        ({"READ_GAP_BYTES": 512, "STRETCH_BYTES": 4096}, [1024, 1024, 512], 1),
-        ({"READ_GAP_BYTES": 512, "STRETCH_BYTES": 2048}, [1024, 1024, 512], 2),
+        (512, 2**14, 2**20, [1024, 1024], 1),
+        (511, 2**14, 2**20, [1024, 1024], 2),
+        (512, 1024, 2**20, [1024, 1024, 1024], 1),
+        (512, 1023, 2**20, [1024, 512, 512, 1024], 3),
+        (512, 511, 2**20, [512, 512], 2),
+        (512, 2**14, 4096, [1024, 1024, 512], 1),
+        (512, 2**14, 2048, [1024, 1024, 512], 2),
     ],
 )
-def test_values_that_lie_close_together_are_read_by_one_call(tmp_path, monkeypatch, constants, sizes, calls):
-    set_constants(monkeypatch, **constants)
+def test_values_that_lie_close_together_are_read_by_one_call(
+    tmp_path, monkeypatch, gap_bytes, value_bytes, stretch_bytes, sizes, calls
+):
+    set_constants(
+        monkeypatch, READ_GAP_BYTES=gap_bytes, JOINED_VALUE_BYTES=value_bytes, STRETCH_BYTES=stretch_bytes
+    )
     numbers = list(range(len(sizes)))
     assert len(reads_of(monkeypatch, tmp_path / "in", sizes, numbers[::-1])) == calls
 
