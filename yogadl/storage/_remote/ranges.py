@@ -114,11 +114,14 @@ class Ranges:
 
     def _announce_rows(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_urgent: bool) -> None:
         keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
-        new = [
-            number
-            for number, (key, (_, _, stop)) in enumerate(zip(keys, spans, strict=True))
-            if self._announced(key, stop) is None
-        ]
+        new, again = [], set()
+        for number, (key, (_, _, stop)) in enumerate(zip(keys, spans, strict=True)):
+            if self._announced(key, stop) is None:
+                new.append(number)
+            elif not is_urgent:  # then it is taken once more
+                again.add(key)
+        for key in again:
+            self._rows.use_again(key)
         for extent, members in self._requested([spans[number] for number in new], is_urgent=is_urgent):
             self._rows.put({keys[new[member]] for member in members}, extent)
         self._rows.shrink(MOST_HELD_BYTES, least=1)
@@ -221,7 +224,7 @@ class Ranges:
                 else:
                     taken[key] = extent
                     if is_announced:  # each announcement is taken once
-                        self._rows.remove(key, extent)
+                        self._rows.take(key, extent)
             extents.append(extent)
         for extent, members in self._requested([spans[number] for number in new], is_urgent=True):
             for member in members:
