@@ -64,10 +64,11 @@ def users_level(*libraries: str) -> int:
     shows such warnings itself.
 
     Args:
-        libraries: Packages through which the user may have called this library; their lines are skipped, too.
+        libraries: Packages through which the user may have called this library; their lines are skipped, too,
+            and those of context managers.
     """
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and _is_library_frame(frame, {"yogadl", *libraries}):
+    while frame.f_back is not None and _is_library_frame(frame, {"yogadl", "contextlib", *libraries}):
         frame, level = frame.f_back, level + 1
     return level
 

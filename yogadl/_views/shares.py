@@ -78,20 +78,20 @@ def _refuse_with_key(
     Raises:
         ConfigurationError: if `by` or `grows` is given.
     """
-    options = ", ".join([*map(repr, shares), f"seed={seed}"])
+    given = ", ".join([*map(repr, shares), f"seed={seed}"])
     if by is not None:
         raise ConfigurationError(
             "split takes key= or by=, not both: with key=, the hash of a record's key alone decides its "
             "share, so that no other record can change it, and by= counts the records of each value. Write "
-            f"ref.split({options}, key={key!r}) if records of one key belong together: of each value of "
+            f"ref.split({given}, key={key!r}) if records of one key belong together: of each value of "
             f"{by!r} a share gets about its part, the nearer the more keys there are. Write "
-            f"ref.split({options}, by={by!r}, grows=True) for exact parts, of which the records that are "
+            f"ref.split({given}, by={by!r}, grows=True) for exact parts, of which the records that are "
             "appended later change none"
         )
     if grows is not None:
         raise ConfigurationError(
             "split takes key= without grows=: the hash of a record's key alone decides its share, which no "
-            f"later version changes. Write ref.split({options}, key={key!r})"
+            f"later version changes. Write ref.split({given}, key={key!r})"
         )
 
 
