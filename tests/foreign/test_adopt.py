@@ -343,7 +343,7 @@ def test_links_are_followed_to_files_that_are_there(tmp_path, storage):
     assert every(adopted(storage, tmp_path / "linked/*.jsonl", "jsonl")) == [b"a"]
     (tmp_path / "in/c.jsonl").symlink_to("nowhere")
     for pattern in ("linked/*.jsonl", "in"):
-        with pytest.raises(ConfigurationError, match=r"c\.jsonl is a link to a file that is not there"):
+        with pytest.raises(ConfigurationError, match=r"c\.jsonl is a link to what is not there"):
             adopted(storage, tmp_path / pattern, "jsonl", "2")
 
 

@@ -148,3 +148,39 @@ def test_a_file_that_is_listed_and_missing_is_named(tmp_path, storage, folder):
     (tmp_path / "in/state.json").write_text(json.dumps({"_data_files": [{"filename": "b.arrow"}]}))
     with pytest.raises(UnsupportedDataError, match=r"in/b\.arrow, which state\.json names, is missing"):
         adopted(storage, folder, format="arrow")
+
+
+@pytest.mark.parametrize("pattern", ["in", "in/*/*.jsonl", "in/**/*.jsonl"])
+def test_a_link_to_a_folder_that_is_gone_is_an_error_not_fewer_records(tmp_path, storage, pattern):
+    (tmp_path / "in").mkdir()
+    for name in "abc":
+        write(tmp_path / f"disk/{name}/{name}.jsonl", "jsonl", [name.encode()])
+        (tmp_path / f"in/{name}").symlink_to(tmp_path / f"disk/{name}")
+    assert len(adopted(storage, tmp_path / pattern, format="jsonl")) == 3
+    (tmp_path / "disk/b").rename(tmp_path / "disk/gone")
+    for call in (
+        lambda: adopted(storage, tmp_path / pattern, "2", format="jsonl"),
+        lambda: storage.refresh("d", "1", "2"),
+    ):
+        with pytest.raises(ConfigurationError, match="in/b is a link to what is not there"):
+            call()
+    (tmp_path / "in/b").unlink()
+    assert len(adopted(storage, tmp_path / pattern, "2", format="jsonl")) == 2
+
+
+def test_a_file_whose_name_counts_others_is_taken_by_its_name(tmp_path, storage):
+    for name in ("k-000", "k-001", "k-{000..001}"):
+        write(tmp_path / f"{name}.jsonl", "jsonl", [name.encode()])
+    pattern = tmp_path / "k-{000..001}.jsonl"
+    assert adopted(storage, pattern) == [b"k-{000..001}"]
+    pattern.unlink()
+    assert len(adopted(storage, pattern, "2")) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b'{"_data_files": [{"filename": "x.arrow"}'])
+def test_a_damaged_list_of_files_is_no_reason_to_read_all_there_are(tmp_path, storage, content):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/x.arrow").write_bytes(b"no matter what")
+    (tmp_path / "in/state.json").write_bytes(content)
+    with pytest.raises(UnsupportedDataError, match=r"state\.json is damaged"):
+        adopted(storage, tmp_path / "in", format="arrow")

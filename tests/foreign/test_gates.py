@@ -284,3 +284,32 @@ def test_indexes_that_name_other_files_than_the_part_table_are_refused(tmp_path,
     with pytest.raises(CacheFormatError, match="name foreign files that its part table lacks"):
         calls[call]()
     assert storage.versions("data") == ["1"]
+
+
+def test_a_link_that_leads_out_of_a_permitted_place_is_refused(tmp_path):
+    """To adopt it, to refresh a version of a pattern that it matches, and to read it."""
+    permitted, caches = tmp_path / "ok", (tmp_path / "caches").as_uri()
+    permitted.mkdir()
+    write(permitted / "a.jsonl", "jsonl", [b"one"])
+    write(tmp_path / "secret/s.jsonl", "jsonl", [SECRET])
+
+    def opened(*places):
+        return yogadl.open_storage(caches, foreign={place.as_uri(): {} for place in places}, mirror=None)
+
+    def link():
+        (permitted / "z.jsonl").symlink_to("../secret/s.jsonl")
+
+    opened(permitted).adopt(f"{permitted.as_uri()}/*.jsonl", "lines", "1", format="jsonl")
+    link()
+    said = "z.jsonl is a link to .*/secret/s.jsonl, outside of what this storage may read"
+    for call in (
+        lambda: opened(permitted).refresh("lines", "1", "2"),
+        lambda: opened(permitted).adopt(f"{permitted.as_uri()}/z.jsonl", "other", "1", format="jsonl"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            call()
+    both = opened(permitted, tmp_path / "secret")  # as the error says
+    both.refresh("lines", "1", "2")
+    assert len(both.fetch("lines", "2")) == 2
+    with pytest.raises(ConfigurationError, match=said):
+        opened(permitted).fetch("lines", "2")[1]

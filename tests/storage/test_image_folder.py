@@ -95,6 +95,16 @@ def test_a_link_to_nothing_is_an_error_or_left_out(storage, photos):
     assert files(storage.fetch("photos", "1")) == SORTED
 
 
+def test_a_class_whose_link_leads_to_nothing_is_an_error_not_fewer_classes(photos, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (photos / "cow").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk/1.jpg").write_bytes(b"cow")
+    assert yogadl.image_folder(photos).classes[1:3] == ["cat-like", "cow"]
+    (tmp_path / "disk").rename(tmp_path / "gone")
+    with pytest.raises(ConfigurationError, match="cow is a link to what is not there"):
+        yogadl.image_folder(photos)
+
+
 def test_extensions_are_chosen(photos):
     assert files(yogadl.image_folder(photos, extensions=[".jpg", ".webp", ".PNG"])) == [
         path for path in SORTED if "jpeg" not in path

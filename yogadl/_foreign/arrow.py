@@ -81,12 +81,15 @@ class Arrow(Format):
         """Return the data files of a `state.json`, whose order is that of the rows.
 
         Raises:
-            UnsupportedDataError: if it names what is no file in its folder.
+            UnsupportedDataError: if it is no JSON, or names what is no file in its folder.
         """
         try:
             document = parse_json(content)
-        except ValueError:
-            return None
+        except ValueError as error:
+            raise UnsupportedDataError(
+                f"{self.index_name} is damaged, which has the order of the files in its folder: restore it, "
+                "or move it away and name the files by a pattern"
+            ) from error
         if not isinstance(document, dict) or "_data_files" not in document:
             return None
         listed = document["_data_files"]

@@ -78,7 +78,7 @@ class ImageFolder:
         endings = _checked_extensions(extensions)
         folders: set[str] = set()
         by_class: dict[str, list[_File]] = {}
-        for file in _files_below(text) if self._bucket is None else _objects_in(self._bucket):
+        for file in _files_below(text, endings) if self._bucket is None else _objects_in(self._bucket):
             name, separator, rest = file.path.partition("/")
             if not separator or any(part.startswith(".") for part in file.path.split("/")):
                 continue
@@ -198,11 +198,12 @@ def _check_name(path: str) -> None:
         raise ConfigurationError(f"the name of {path!r} is no UTF-8: rename the file") from None
 
 
-def _files_below(root: str) -> Iterator[_File]:
+def _files_below(root: str, endings: tuple[str, ...]) -> Iterator[_File]:
     """Yield the classes, and all files below a folder, of those that are regular or links to such.
 
     Raises:
-        ConfigurationError: if there is no such folder, or a link in it leads to a folder that is met before.
+        ConfigurationError: if there is no such folder, or a link in it leads to a folder that is met before,
+            or to nothing, unless it has one of these endings: an error reports a picture when it is read.
         StorageError: if a folder can't be listed.
     """
     if not is_folder(root):
@@ -214,7 +215,9 @@ def _files_below(root: str) -> Iterator[_File]:
         if entry.is_folder or entry.is_hidden:
             continue
         status = look_at(entry.path)
-        if status is None:  # a link to nothing, which an error reports when it is read
+        if status is None:
+            if not path.lower().endswith(endings):
+                entry.refuse_if_dead()
             yield _File(path, 0, "")
         elif stat.S_ISREG(status.st_mode):  # a pipe would be waited for
             yield _File(path, status.st_size, str(status.st_mtime_ns))

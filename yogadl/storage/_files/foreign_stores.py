@@ -59,6 +59,7 @@ class ForeignStores:
             )
         for prefix, bucket in self.buckets:
             if address.startswith(f"{prefix}/"):
+                self._require_inside(address)
                 return bucket, address[len(prefix) + 1 :]
         scheme = address.partition("://")[0]
         if scheme == "file" and self.has_local:
@@ -73,6 +74,15 @@ class ForeignStores:
             f"open_storage(..., foreign={masked({address.rpartition('/')[0]: {}})}), with the options of "
             "that bucket in the inner dict; the command takes --foreign URL"
         )
+
+    def _require_inside(self, address: str) -> None:
+        """Refuse a file whose path has a link that leads out of what this storage may read."""
+        path = folder_at(address)
+        if path is not None and not self.permits(found := Path(os.path.realpath(path))):
+            raise ConfigurationError(
+                f"{masked(address)} is a link to {masked(str(found))}, outside of what this storage may "
+                f"read: if that is meant, add file://{masked(str(found.parent))} to foreign= of open_storage"
+            )
 
     def permits(self, path: Path) -> bool:
         """Return whether a ``file://`` prefix of this storage has a path of this machine, without links."""
@@ -242,6 +252,7 @@ def _listed_locally(
         return
     paths = []
     for entry in entries_below(folder or "/", Pattern(segments) if segments else EVERYTHING):
+        entry.refuse_if_dead()
         if entry.is_folder:
             continue
         if not entry.is_hidden and (segments or matches(entry.path)):
@@ -252,10 +263,6 @@ def _listed_locally(
         found = _local_file(os.path.realpath(path))
         if found is not None:
             yield found
-        elif os.path.islink(path) and not os.path.exists(path):
-            raise ConfigurationError(
-                f"{path} is a link to a file that is not there: restore it, or remove it"
-            )
 
 
 def _local_file(path: str) -> ForeignFile | None:
@@ -319,7 +326,10 @@ def read_far(file: ForeignFile, bucket: Bucket, name: str, position: int, length
 
 
 def _expanded(pattern: str) -> Iterator[str]:
-    """Yield the patterns that one with ``{000..099}`` stands for."""
+    """Yield the patterns that one with ``{000..099}`` stands for; a local file of that very name is one."""
+    if "://" not in pattern and os.path.lexists(os.path.expanduser(pattern)):
+        yield pattern
+        return
     matches = list(_BRACES.finditer(pattern))
     counts = [range(int(match[1]), int(match[2]) + 1) for match in matches]
     for match, count in zip(matches, counts, strict=True):

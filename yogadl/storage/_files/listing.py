@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from yogadl._core.printable import masked
 from yogadl.errors import ConfigurationError, StorageError
 
 _WILD: Final = re.compile(r"[*?\[]")
@@ -40,7 +41,8 @@ def refuse_impossible(path: str) -> None:
         is_possible = False
     if not is_possible:
         raise ConfigurationError(
-            f"{path!r:.200} has characters that no path may have: correct it, or rename the file"
+            f"{masked(path, quoted=True)} has characters that no path may have: correct it, or rename what "
+            "has it"
         )
 
 
@@ -119,11 +121,24 @@ class Entry(NamedTuple):
         path: Its path.
         is_folder: Whether it is a folder, or a link to one. Else it is a file, a pipe, or a link to nothing.
         is_hidden: Whether it is left out, with all below it, because its name begins with a dot.
+        is_dead: Whether it is a link to nothing, which may have been a folder with files that match.
     """
 
     path: str
     is_folder: bool
     is_hidden: bool = False
+    is_dead: bool = False
+
+    def refuse_if_dead(self) -> None:
+        """Refuse a link to nothing: without it, files of a folder might be missing without a word.
+
+        Raises:
+            ConfigurationError: if it is one.
+        """
+        if self.is_dead:
+            raise ConfigurationError(
+                f"{self.path} is a link to what is not there: restore that, or remove the link"
+            )
 
 
 def entries_below(top: str, pattern: Pattern = EVERYTHING) -> Iterator[Entry]:
@@ -149,7 +164,11 @@ def entries_below(top: str, pattern: Pattern = EVERYTHING) -> Iterator[Entry]:
                     yield Entry(path, False, is_hidden=True)
                 continue
             if is_there is None:  # a link, perhaps
-                is_there = is_folder(path)
+                status = look_at(path)
+                if status is None:
+                    yield Entry(path, False, is_dead=True)
+                    continue
+                is_there = stat.S_ISDIR(status.st_mode)
             if pattern.is_whole(now):
                 yield Entry(path, is_there)
             if is_there and pattern.goes_on(now):
