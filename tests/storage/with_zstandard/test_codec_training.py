@@ -11,6 +11,12 @@ from inside import set_constants
 RECORDS = 4000
 
 
+@pytest.fixture(autouse=True)
+def time_to_sample(monkeypatch):
+    """A busy machine might read few records in the usual time, of which a dictionary is worse."""
+    set_constants(monkeypatch, TRAINING_S=100.0)
+
+
 def text(number):
     """Make a text; those of each quarter of the records have words of their own."""
     words = [f"{'abcd'[4 * number // RECORDS] * 9}{n}" for n in range(60)]
