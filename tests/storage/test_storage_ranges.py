@@ -203,21 +203,6 @@ def test_what_nobody_asks_for_is_forgotten_the_oldest_first(monkeypatch, over):
     assert len(store.asked) == 3 + over
 
 
-@pytest.mark.parametrize("times", [1, 2, 3])
-def test_a_range_that_is_announced_again_before_it_is_read_is_kept_for_that(times):
-    """As a compressed document of which several rows have pieces."""
-    store = Store()
-    ranges = store.ranges()
-    span = (0, 10, 1000)
-    for _ in range(times):
-        ranges.announce(*arrays([span, span]), keeps_pages=False)  # twice in one read is one use
-    for _ in range(times):
-        check(ranges, store, [span])
-        assert len(store.asked) == 1
-    check(ranges, store, [span])
-    assert len(store.asked) == 2
-
-
 def test_a_value_that_is_larger_than_all_that_may_be_held_is_read_once(monkeypatch):
     set_constants(monkeypatch, MOST_HELD_BYTES=3000)
     store = Store()

@@ -114,14 +114,11 @@ class Ranges:
 
     def _announce_rows(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_urgent: bool) -> None:
         keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
-        new, again = [], set()
-        for number, (key, (_, _, stop)) in enumerate(zip(keys, spans, strict=True)):
-            if self._announced(key, stop) is None:
-                new.append(number)
-            elif not is_urgent:  # then it is taken once more
-                again.add(key)
-        for key in again:
-            self._rows.use_again(key)
+        new = [
+            number
+            for number, (key, (_, _, stop)) in enumerate(zip(keys, spans, strict=True))
+            if self._announced(key, stop) is None
+        ]
         for extent, members in self._requested([spans[number] for number in new], is_urgent=is_urgent):
             self._rows.put({keys[new[member]] for member in members}, extent)
         self._rows.shrink(MOST_HELD_BYTES, least=1)
@@ -224,7 +221,7 @@ class Ranges:
                 else:
                     taken[key] = extent
                     if is_announced:  # each announcement is taken once
-                        self._rows.take(key, extent)
+                        self._rows.remove(key, extent)
             extents.append(extent)
         for extent, members in self._requested([spans[number] for number in new], is_urgent=True):
             for member in members:

@@ -102,7 +102,6 @@ class Extents:
     def __init__(self) -> None:
         self._extents: dict[int, Extent] = {}
         self._keys: dict[Extent, set[int]] = {}  # of each that may be dropped, in the order of dropping
-        self._more_uses: dict[int, int] = {}  # of each key that is taken more than once
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -130,24 +129,11 @@ class Extents:
             self._keys[extent] = keys
             self.size_bytes += extent.size_bytes
 
-    def use_again(self, key: int) -> None:
-        """Keep the extent of a key until the key was taken once more."""
-        self._more_uses[key] = self._more_uses.get(key, 0) + 1
-
-    def take(self, key: int, extent: Extent) -> None:
-        """Remove a key, if this extent is still the key's and it is not to be used again."""
-        more = self._more_uses.pop(key, 0)
-        if not more:
-            self.remove(key, extent)
-        elif more > 1:
-            self._more_uses[key] = more - 1
-
     def remove(self, key: int, extent: Extent) -> None:
         """Remove a key, if this extent is still the key's."""
         if self._extents.get(key) is not extent:
             return
         del self._extents[key]
-        self._more_uses.pop(key, None)
         keys = self._keys.get(extent)
         if keys is not None:
             keys.remove(key)
@@ -170,7 +156,6 @@ class Extents:
         for key in self._keys.pop(extent):
             if self._extents.get(key) is extent:  # a longer one may have taken its place
                 del self._extents[key]
-                self._more_uses.pop(key, None)
         self.size_bytes -= extent.size_bytes
 
 
