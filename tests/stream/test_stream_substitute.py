@@ -167,16 +167,20 @@ def test_positions_that_are_left_out_are_not_drawn():
     assert ids(stream.map(check, on_error="substitute").batch(9)) == [wanted[position] for position in left]
 
 
+def rows_of_documents():
+    """Return packed rows of 90 documents, each of its own number."""
+    documents = [{"tokens": np.full(number % 7 + 1, number)} for number in range(90)]
+    return yogadl.from_source(documents).packed(12, fields="tokens")
+
+
+def no_fives(row):
+    if 5 in row["tokens"]:
+        raise ValueError("five")
+    return row
+
+
 def test_packed_rows_are_replaced_by_rows_of_the_same_epoch():
-    packed = yogadl.from_source([{"tokens": np.full(n % 7 + 1, n)} for n in range(90)]).packed(
-        12, fields="tokens"
-    )
-
-    def no_fives(row):
-        if 5 in row["tokens"]:
-            raise ValueError("five")
-        return row
-
+    packed = rows_of_documents()
     for epoch in range(3):
         rows = [row["tokens"].tolist() for row in packed.stream(shuffle=True).at(epoch)]
         found = packed.stream(shuffle=True).map(no_fives, on_error="substitute").at(epoch)
@@ -407,15 +411,7 @@ def test_an_error_that_does_not_come_again_leaves_the_record_in_its_place():
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_the_last_documents_are_those_of_the_rows_that_were_delivered(options):
-    packed = yogadl.from_source([{"tokens": np.full(n % 7 + 1, n)} for n in range(90)]).packed(
-        12, fields="tokens"
-    )
-
-    def no_fives(row):
-        if 5 in row["tokens"]:
-            raise ValueError("five")
-        return row
-
+    packed = rows_of_documents()
     loader = packed.stream(shuffle=True).map(no_fives, on_error="substitute").batch(4, epochs=3)
     batches, rejected = iter(loader.prefetch(**options) if options else loader), 0
     for batch in batches:

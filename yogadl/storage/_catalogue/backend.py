@@ -56,13 +56,9 @@ def reporting_loss(exclusion: BuildExclusion) -> Iterator[None]:
     """
     try:
         yield
-    except (StorageError, CacheFormatError) as error:
-        try:
+    except (StorageError, CacheFormatError):
+        with contextlib.suppress(StorageError):  # the store may not answer: then nobody knows
             exclusion.check()
-        except LeaseLostError:
-            raise
-        except StorageError:  # the store does not answer, so the loss is not known
-            raise error from None
         raise
 
 
