@@ -449,6 +449,25 @@ def test_a_run_never_publishes_what_sources_of_other_values_have_written_togethe
     assert storage.fetch("d", "1").gather(range(6)).tolist() == [0, 10, 20, 30, 40, 50]
 
 
+@pytest.mark.parametrize("source", [Scaled, scaled_partitions, lambda factor: np.arange(6) * factor])
+@pytest.mark.parametrize("step", ["write", "commit"])
+def test_a_run_that_is_published_is_not_taken_for_one_of_other_values(storage, source, step):
+    def begun(factor):
+        given = source(factor)
+        count = {} if source is scaled_partitions else {"partitions": 3}
+        return storage.begin("d", "1", source=given, run="job", **count)
+
+    for number in range(3):
+        begun(1).write(number)
+    begun(1).commit()
+    begun(1).write(0)
+    begun(1).commit()
+    storage.begin("d", "1", partitions=3, run="job").commit()
+    with pytest.raises(ConfigurationError, match="published by the run 'job' from other code"):
+        begun(10).write(0) if step == "write" else begun(10).commit()
+    assert storage.fetch("d", "1").gather(range(6)).tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_run_of_a_source_that_has_grown_is_not_the_one_before(storage):
     storage.begin("d", "1", source=Scaled(1, 6), partitions=2, run="job").write(0)
     grown = storage.begin("d", "1", source=Scaled(1, 8), partitions=2, run="job")

@@ -271,6 +271,17 @@ def test_a_cursor_that_is_nested_deep_is_refused(kind, levels):
     assert items.state_dict() == good
 
 
+@pytest.mark.parametrize("change", [lambda big: big, lambda big: [[big]], lambda big: {"name": big}])
+def test_a_cursor_with_a_number_that_python_does_not_show_is_refused(change):
+    items = stream_of(9, shuffle=True).batch(2).__iter__()
+    good = items.state_dict()
+    for key in [*good, "skip_ranges", "rows", "version"]:
+        for big in (10**5000, -(10**5000)):
+            with pytest.raises(CursorError, match="a number in it has too many digits"):
+                items.load_state_dict(good | {key: change(big)})
+    assert items.state_dict() == good
+
+
 def test_a_cursor_that_contains_itself_is_refused():
     items = stream_of(9, shuffle=True).batch(2).__iter__()
     good = items.state_dict()

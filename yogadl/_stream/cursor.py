@@ -220,12 +220,22 @@ _VALUE_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 )
 
 
+def _check_can_be_shown(state: Mapping[str, Any]) -> None:
+    """Refuse a dict that messages could not even show."""
+    if is_deeper(dict(state), MAX_DEPTH):
+        raise CursorError(f"the dict is no cursor, it is nested more than {MAX_DEPTH} deep: {_START_ANEW}")
+    try:
+        repr(dict(state))
+    except ValueError as error:  # Python limits the digits of the numbers that it shows
+        problem = "a number in it has too many digits"
+        raise CursorError(f"the dict is no cursor, {problem}: {_START_ANEW}") from error
+
+
 def _check_form(state: Any) -> None:
     """Refuse a dict that is no cursor of this version."""
     if not isinstance(state, Mapping):
         raise CursorError(f"a cursor is a dict, this is {type(state).__name__}: {_START_ANEW}")
-    if is_deeper(dict(state), MAX_DEPTH):  # the messages below could not even show it
-        raise CursorError(f"the dict is no cursor, it is nested more than {MAX_DEPTH} deep: {_START_ANEW}")
+    _check_can_be_shown(state)
     version = state.get("yogadl")
     if not _is_whole(version):
         raise CursorError(

@@ -455,7 +455,8 @@ class Partitions:
             metadata: What is kept with the version.
 
         Raises:
-            ConfigurationError: if a partition is not written yet.
+            ConfigurationError: if a partition is not written yet, or the run that the user named was
+                published with other records.
             UnsupportedDataError: if partitions have different structures.
         """
         machine, stamps = describe_machine(), self._stamps()
@@ -489,13 +490,25 @@ class Partitions:
 
         Args:
             made_of: The hash of all that decides the records; empty to compare only the run.
+
+        Raises:
+            ConfigurationError: if a run that the user named was published with other records than this
+                process has.
         """
         try:
             builder = self.backend.catalogue.published(self.key).manifest.builder
         except (DatasetNotFoundError, CacheFormatError):
             return False
-        is_same = bool(made_of) and builder.get("made_of") == made_of
-        return is_same or builder.items() >= self._run_entries.items()
+        if not builder.items() >= self._run_entries.items():
+            return bool(made_of) and builder.get("made_of") == made_of
+        if self.is_named:
+            was, now = builder.get("made_of"), self._made_of(self._stamps())
+            if was and now and was != now:
+                raise ConfigurationError(
+                    f"{self.key} was published by the run {self.run!r} from other code, arguments, values or "
+                    "files than this process has: give another run, or leave the version as it is"
+                )
+        return True
 
     def _stamps(self) -> list[str]:
         """Return the stamps of the shares now; empty if there is no source."""
