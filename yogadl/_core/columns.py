@@ -1,5 +1,6 @@
 """Turn records into columns, one array or list a field, with shapes that a caller may declare."""
 
+import contextlib
 import copy
 import itertools
 import math
@@ -10,12 +11,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.json_value import JsonText, check, decode, encode
 from yogadl._core.leaf import (
     BYTES,
+    JSON,
     NUMPY_DTYPES,
     OBJECT,
     PICKLE_HINT,
     PYTHON_SCALARS,
+    STR,
     BadShapeError,
     BadValueError,
     Leaf,
@@ -95,7 +99,29 @@ class Pickled:
         return len(self.data)
 
 
-def copier_of(node: Node, copy_object: Callable[[Any], Any] = Pickled) -> Callable[[Any], Any]:
+def _as_text(value: Any) -> Any:
+    """Return a json value as its text; what is no json value stays as it is, and is refused later."""
+    try:
+        return JsonText(value)
+    except BadValueError:
+        return value
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return decode(encode(value))
+    except BadValueError:
+        return value
+
+
+# How values of dtypes that may be any tree are copied: to be stored at once, or to be given to a user.
+_COPIERS: Final[Mapping[str, Callable[[Any], Any]]] = {OBJECT: Pickled, JSON: _as_text}
+ITEM_COPIERS: Final[Mapping[str, Callable[[Any], Any]]] = {OBJECT: lambda value: value, JSON: _copied}
+
+
+def copier_of(
+    node: Node, copiers_of_trees: Mapping[str, Callable[[Any], Any]] = _COPIERS
+) -> Callable[[Any], Any]:
     """Return a function that copies those parts of a record that may change later.
 
     For example, a source may fill the same array again for each record.
@@ -104,11 +130,11 @@ def copier_of(node: Node, copy_object: Callable[[Any], Any] = Pickled) -> Callab
 
     Args:
         node: The structure of a record.
-        copy_object: Copies an object that will be pickled.
+        copiers_of_trees: What copies the values of dtypes that may be any tree.
     """
     if isinstance(node, Leaf):
-        return copy_object if node.dtype == OBJECT else _copy_if_mutable
-    copiers = [copier_of(child, copy_object) for child in node.children]
+        return copiers_of_trees.get(node.dtype, copy_if_mutable)
+    copiers = [copier_of(child, copiers_of_trees) for child in node.children]
     if isinstance(node, DictNode):
         by_key = dict(zip(node.keys, copiers, strict=True))
 
@@ -132,20 +158,22 @@ def copier_of(node: Node, copy_object: Callable[[Any], Any] = Pickled) -> Callab
 
 
 # Types of values that can't be changed: most values are of these.
-_IMMUTABLE_TYPES: Final = frozenset(
-    {*PYTHON_SCALARS, str, bytes, *(np.dtype(name).type for name in NUMPY_DTYPES)}
+IMMUTABLE_TYPES: Final = frozenset(
+    {*PYTHON_SCALARS, str, bytes, type(None), *(np.dtype(name).type for name in NUMPY_DTYPES)}
 )
 
 
-def _copy_if_mutable(value: Any) -> Any:
+def copy_if_mutable(value: Any) -> Any:
     """Return a value that no other code can change."""
     kind = type(value)
-    if kind in _IMMUTABLE_TYPES:
+    if kind in IMMUTABLE_TYPES:
         return value
     if kind is np.ndarray:
         return value if value.nbytes > MAX_LEAF_BYTES else value.copy()  # a value this large will be refused
     if isinstance(value, np.generic):
         return value
+    if kind is list:
+        return list(map(copy_if_mutable, value)) if value and type(value[0]) is list else value.copy()
     if kind is memoryview:
         return bytes(value)
     try:
@@ -225,11 +253,67 @@ def _first_mismatch(node: DictNode | SequenceNode | NamedTupleNode, values: Sequ
     return None
 
 
+# Of a list: the dtype and shape of its array, with an empty dtype if that has no item; a shape of ``None`` if
+# it is plain, but no array. ``None`` of a list of anything else.
+Content = tuple[str, tuple[int, ...] | None] | None
+EMPTY_LIST: Final = ("", (0,))
+_TREE: Final = ("", None)
+# Types of the values in a json value.
+PYTHON_TYPES: Final[Mapping[str, type]] = {"int64": int, "float64": float}
+PYTHON_NUMBERS: Final = frozenset({int, float})
+PLAIN_TYPES: Final = frozenset({dict, list, str, int, float, bool, type(None)})
+_MOST_INT64: Final = 2**63 - 1
+
+
+def content_of(value: list[Any]) -> Content:
+    """Return what a list holds; see `Content`."""
+    if not value:
+        return EMPTY_LIST
+    kinds = set(map(type, value))
+    if kinds == {list}:
+        inner = [content_of(item) for item in value]
+        if None in inner:
+            return None
+        found = {item for item in inner if item is not None}
+        shapes = {shape for _, shape in found}
+        dtype = joined_dtype({dtype for dtype, _ in found if dtype})
+        if len(shapes) > 1 or None in shapes or dtype is None:
+            return _TREE
+        return (dtype, (len(value), *(shapes.pop() or ())))
+    if kinds <= PYTHON_NUMBERS:
+        return dtype_of_numbers(kinds, value), (len(value),)
+    if len(kinds) == 1:
+        kind = kinds.pop()
+        dtype = {bool: "bool", complex: "complex128", str: STR, np.str_: STR, bytes: BYTES}.get(kind)
+        if dtype is None and issubclass(kind, np.generic) and kind is not np.void:
+            dtype = BYTES if kind is np.bytes_ else value[0].dtype.name
+        if dtype is not None:
+            return dtype, (len(value),)
+        return _TREE if kind in PLAIN_TYPES else None
+    return _TREE if kinds <= PLAIN_TYPES else None
+
+
+def dtype_of_numbers(kinds: set[type], values: Sequence[Any]) -> str:
+    """Return the dtype that has all of these int and float."""
+    if kinds != {int}:
+        return "float64"
+    return "uint64" if max(values) > _MOST_INT64 and min(values) >= 0 else "int64"
+
+
+def joined_dtype(dtypes: set[str]) -> str | None:
+    """Return the dtype of lists of all these dtypes; ``None`` if there is none."""
+    if len(dtypes) <= 1:
+        return next(iter(dtypes), "")
+    return "float64" if dtypes == {"int64", "float64"} else None
+
+
 def _difference(node: DictNode | SequenceNode | NamedTupleNode, value: object) -> str:
     if isinstance(node, DictNode):
         expected = f"a dict with the keys {list(node.keys)}"
         found = f"one with {list(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
-        return f"should be {expected}, as in the records before, but is {found}"
+        lacking = [key for key in node.keys if key not in value] if isinstance(value, dict) else []
+        advice = f"; a value for those that lack it: missing={{{lacking[0]!r}: ...}}" if lacking else ""
+        return f"should be {expected}, as in the records before, but is {found}{advice}"
     found = f"a {type(value).__name__}"
     fields = getattr(value, "_fields", None)
     if isinstance(node, NamedTupleNode) and fields is not None:
@@ -277,6 +361,8 @@ def column_of(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
         except OverflowError:
             position = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
             raise BadValueError(position, f"is {values[position]}, which does not fit into int64") from None
+    elif kinds <= PYTHON_NUMBERS:
+        return _exact(leaf, values, range(len(values)))
     else:
         arrays = [_to_array(leaf, i, value) for i, value in enumerate(values)]
     if {array.dtype for array in arrays} != {dtype}:
@@ -297,6 +383,10 @@ def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
         BadShapeError: if a value is not of the leaf's shape.
         BadValueError: if a value is not of the leaf's dtype.
     """
+    if leaf.dtype == JSON:
+        for position, value in enumerate(values):
+            _at(position, check, value)
+        return list(values)
     column = column_of(leaf, values)
     if not len(column):
         shape = [size or 0 for size in leaf.shape or ()]
@@ -351,7 +441,74 @@ def _scalar_types(name: str, dtype: np.dtype[Any]) -> set[type]:
     return types
 
 
+def _exact(leaf: Leaf, numbers: Sequence[Any], positions: Sequence[int]) -> NDArray[Any]:
+    """Return an array of Python's numbers, which have no dtype of their own, if it has them exactly."""
+    dtype, kinds = leaf.numpy_dtype, set(map(type, numbers))
+    if dtype.kind in "iuf":
+        with contextlib.suppress(OverflowError), np.errstate(over="ignore"):
+            found = np.array(numbers, dtype=dtype)
+            has_all = kinds == {PYTHON_TYPES.get(leaf.dtype)}
+            if has_all or found.tolist() == numbers or all(map(_is_exact, found, numbers)):
+                return found
+    position, number = next(
+        (position, number)
+        for position, number in zip(positions, numbers, strict=True)
+        if dtype.kind not in "iuf" or not _is_exact(dtype.type, number)
+    )
+    found_dtype = PYTHON_SCALARS[type(number)]
+    if abs(number) > _MOST_INT64 and dtype.kind in "iu":
+        raise BadValueError(position, f"is {number}, which does not fit into {leaf.dtype}")
+    raise BadValueError(position, f"has dtype {found_dtype}, but the records before have {leaf.dtype}")
+
+
+def _is_exact(make: Any, number: Any) -> bool:
+    """Return whether a numpy scalar, or what a numpy type makes of a number, is that number."""
+    try:
+        with np.errstate(over="ignore"):
+            found = make(number).item() if isinstance(make, type) else make.item()
+    except OverflowError:
+        return False
+    return bool(found == number or (found != found and number != number))
+
+
+def _flattened(
+    leaf: Leaf, position: int, value: list[Any], what: str
+) -> tuple[str, tuple[int, ...], list[Any]]:
+    """Return the dtype of a list's items, its shape, and the items; the dtype is empty if there is none.
+
+    Raises:
+        BadValueError: if the list is no array.
+    """
+    dtype, shape = content_of(value) or ("", None)
+    if shape is None:
+        raise BadValueError(
+            position,
+            f"is a list whose items differ in kind or in shape, but the records before have {what} of "
+            f"{leaf.dtype}",
+        )
+    flat: list[Any] = value
+    for _ in shape[1:]:
+        flat = list(itertools.chain.from_iterable(flat))
+    if not dtype and leaf.shape is not None:
+        shape = (*shape, *[size or 0 for size in leaf.shape[len(shape) :]])
+    return dtype, shape, flat
+
+
+def _list_to_array(leaf: Leaf, position: int, value: list[Any]) -> NDArray[Any]:
+    """Return the array of a list of numbers, or of equally shaped lists of numbers."""
+    dtype, shape, flat = _flattened(leaf, position, value, "arrays")
+    if not dtype:
+        return np.empty(shape, leaf.numpy_dtype)
+    if type(flat[0]) in PYTHON_NUMBERS:
+        return _exact(leaf, flat, [position] * len(flat)).reshape(shape)
+    if dtype != leaf.dtype:
+        raise BadValueError(position, f"has dtype {dtype}, but the records before have {leaf.dtype}")
+    return np.array(flat, leaf.numpy_dtype).reshape(shape)
+
+
 def _to_array(leaf: Leaf, position: int, value: object) -> NDArray[Any]:
+    if type(value) is list:
+        return _list_to_array(leaf, position, value)
     _leaf_of_at(leaf, position, value)
     return np.asarray(value).astype(leaf.numpy_dtype, copy=False)
 
@@ -371,22 +528,48 @@ def _leaf_of_at(leaf: Leaf, position: int, value: object) -> Leaf:
 def _list_column(leaf: Leaf, values: Sequence[Any]) -> list[Any]:
     if leaf.dtype == OBJECT:
         return list(values)
+    if leaf.dtype == JSON:
+        return [
+            value if type(value) is JsonText else _at(position, JsonText, value)
+            for position, value in enumerate(values)
+        ]
     python_type = bytes if leaf.dtype == BYTES else str
     if leaf.shape == () and set(map(type, values)) == {python_type}:
         return list(values)
     return [_string_value(leaf, python_type, i, value) for i, value in enumerate(values)]
 
 
+def _at(position: int, function: Callable[[Any], Any], value: Any) -> Any:
+    """Return what a function makes of a value; its error names the position."""
+    try:
+        return function(value)
+    except BadValueError as error:
+        raise BadValueError(position, error.problem) from None
+
+
 def _string_value(leaf: Leaf, python_type: type, position: int, value: object) -> Any:
     """Return one value of a bytes or str leaf: the scalar, or an object array of them."""
     if isinstance(value, np.ndarray) and value.dtype == object and not value.size:
         return value  # the items of an empty array have no type: the leaf's dtype holds
+    if type(value) is list:
+        return _list_to_strings(leaf, position, value)
     found = _leaf_of_at(leaf, position, value)
     if found.shape == ():
         scalar = value.item() if isinstance(value, np.ndarray | np.generic) else value
         # str() of an Enum's member is its name, so the plain str is taken another way.
         return str.__str__(scalar) if python_type is str else python_type(scalar)
     return np.asarray(value).astype(object)
+
+
+def _list_to_strings(leaf: Leaf, position: int, value: list[Any]) -> NDArray[Any]:
+    """Return the array of a list of str or bytes, or of equally shaped lists of these."""
+    dtype, shape, flat = _flattened(leaf, position, value, "lists")
+    if dtype not in ("", leaf.dtype):
+        raise BadValueError(position, f"is a list of {dtype}, but the records before have {leaf.dtype}")
+    found: NDArray[Any] = np.empty(math.prod(shape), object)
+    if dtype:
+        found[:] = flat
+    return found.reshape(shape)
 
 
 # Strings of this mean length or more are joined in memory, where that is possible; shorter ones are copied as
@@ -446,7 +629,7 @@ def widen(leaf: Leaf, shape: Shape | None) -> Leaf:
 
 def shape_of(leaf: Leaf, value: Any) -> tuple[int, ...]:
     """Return the shape of one value of a list column."""
-    return () if leaf.dtype == OBJECT else getattr(value, "shape", ())
+    return () if leaf.dtype in (OBJECT, JSON) else getattr(value, "shape", ())
 
 
 def check_size(position: int, size_bytes: int) -> None:

@@ -20,8 +20,9 @@ Shape = tuple[int | None, ...]
 
 BYTES: Final = "bytes"
 STR: Final = "str"
+JSON: Final = "json"  # any tree of plain Python values, see `json_value`
 OBJECT: Final = "object"  # pickled, and only with allow_pickle=True
-_NOT_NUMERIC: Final = frozenset({BYTES, STR, OBJECT})
+_NOT_NUMERIC: Final = frozenset({BYTES, STR, JSON, OBJECT})
 
 # numpy 1 allows 32 dimensions, and a batch has one more than its records.
 MAX_DIMENSIONS: Final = 31
@@ -53,7 +54,8 @@ class Leaf:
     """The dtype and shape of one field, with ``None`` for each size that varies between records.
 
     Args:
-        dtype: A numpy dtype or its name; or ``"bytes"``, ``"str"``, ``"object"`` (pickled).
+        dtype: A numpy dtype or its name; or ``"bytes"``, ``"str"``, ``"json"`` (any tree of plain Python
+            values), ``"object"`` (pickled).
         shape: One number per dimension, ``None`` where it varies; ``None`` for an unknown rank.
         ragged_rank: The number of ragged dimensions, for a field that was a ragged tensor of TensorFlow.
         row_splits: The dtype of a ragged tensor's row splits.
@@ -94,6 +96,8 @@ class Leaf:
             raise CacheFormatError(f"a shape has {len(self.shape)} dimensions, more than {MAX_DIMENSIONS}")
         if self.shape is not None and is_too_large(self.shape):
             raise CacheFormatError(f"a shape has more than {_MAX_ELEMENTS} elements: {self.shape!r:.100}")
+        if self.dtype == JSON and self.shape != ():
+            raise CacheFormatError(f"a json value has no shape: {self.shape!r:.100}")
         is_numeric = self.dtype not in _NOT_NUMERIC
         is_fixed = is_numeric and self.shape is not None and None not in self.shape
         object.__setattr__(self, "is_numeric", is_numeric)

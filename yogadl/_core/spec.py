@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import Leaf, leaf_at, refuse
+from yogadl._core.leaf import Leaf, refuse
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 
 MAX_FIELDS = 4096
@@ -266,29 +266,6 @@ class Spec:
             CacheFormatError: if the document describes no spec.
         """
         return Spec(_node_from_json(document))
-
-    @staticmethod
-    def of_record(record: object, number: int = 0, allow_pickle: bool = False) -> "Spec":
-        """Return the spec of one record.
-
-        Args:
-            record: The record.
-            number: Its number, for errors.
-            allow_pickle: Whether a leaf may be any object, which is then pickled.
-
-        Raises:
-            UnsupportedDataError: if a leaf can't be stored; the error names the field and the record.
-        """
-
-        def leaf(value: object, path: str, _: Keys) -> Leaf:
-            return leaf_at(path, number, value, allow_pickle)
-
-        spec = Spec(node_of(record, leaf, number, has_lists=True))
-        if not spec.fields:
-            raise refuse(
-                "", number, f"is {record!r:.60}, which has no fields; give every record at least one"
-            )
-        return spec
 
 
 def _first(parts: Iterable[Any]) -> Any:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from yogadl._core.columns import Pickled, check_size, shape_of, widen
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import OBJECT, BadValueError, Leaf
+from yogadl._core.json_value import JsonText
+from yogadl._core.leaf import JSON, OBJECT, BadValueError, Leaf
 from yogadl._core.spec import Spec
 from yogadl._format.fields import ENTRY_DTYPE, ENTRY_WORDS, MAX_UNKNOWN_RANK
 from yogadl._format.foreign import ForeignFile
@@ -506,6 +507,8 @@ def _encode(leaf: Leaf, value: Any) -> bytes:
     """Return the stored bytes of bytes, str or an object; an array includes its items' lengths."""
     if leaf.dtype == OBJECT:
         return value.data if isinstance(value, Pickled) else Pickled(value).data
+    if leaf.dtype == JSON:
+        return value.data if type(value) is JsonText else JsonText(value).data
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.columns import JOINED_BYTES, JoinedValues
-from yogadl._core.leaf import BYTES, MAX_DIMENSIONS, OBJECT, STR, Leaf, is_too_large
+from yogadl._core.json_value import decode, decode_foreign
+from yogadl._core.leaf import BYTES, JSON, MAX_DIMENSIONS, OBJECT, STR, Leaf, is_too_large
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._format.codec import MOST_RATIO
 from yogadl._format.rows import KEPT_ROW_BYTES, Parts, StoredRows, Window, row_step
@@ -564,6 +565,8 @@ class VaryingField:
 
             return [pickle.loads(value) for value in data]
         try:
+            if leaf.dtype == JSON:
+                return list(map(decode if self._first_foreign is None else decode_foreign, data))
             if not shapes.shape[1] and leaf.dtype == BYTES:
                 return list(map(bytes, data))
             if not shapes.shape[1]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from yogadl._core.frozen import MANY_DIGITS, frozen, has_many_values, parse_json
 from yogadl._core.key import DatasetKey, is_hash, is_version
-from yogadl._core.leaf import OBJECT
+from yogadl._core.leaf import JSON, OBJECT
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
 from yogadl._format.codec import CODECS, RAW
@@ -24,8 +24,9 @@ from yogadl.errors import CacheFormatError, ConfigurationError
 
 FORMAT_VERSION: Final = 1
 # The features that this library supports; a manifest that needs another one is refused by the feature's name.
-KNOWN_NEEDS: Final = frozenset({"pickle"})
 NEEDS_PICKLE: Final = "pickle"
+NEEDS_JSON: Final = "json"
+KNOWN_NEEDS: Final = frozenset({NEEDS_PICKLE, NEEDS_JSON})
 # The size limit of a manifest. 4,096 fields take about a megabyte, and the builder's source rarely as much.
 MAX_MANIFEST_BYTES: Final = 2**24
 # The most earlier versions that a manifest names; the newest are kept.
@@ -87,7 +88,8 @@ class Manifest:
     @property
     def needs(self) -> list[str]:
         """The features that a reader must support."""
-        return [NEEDS_PICKLE] if any(f.leaf.dtype == OBJECT for f in self.spec.fields) else []
+        dtypes = {field.leaf.dtype for field in self.spec.fields}
+        return [need for dtype, need in ((OBJECT, NEEDS_PICKLE), (JSON, NEEDS_JSON)) if dtype in dtypes]
 
     def to_bytes(self) -> bytes:
         """Return the manifest's file."""

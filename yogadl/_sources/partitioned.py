@@ -3,9 +3,11 @@
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from yogadl._core.columns import Columns
+from yogadl._core.forms import Forms
 from yogadl._core.printable import masked
 from yogadl._core.spec import Spec
 from yogadl._sources.sources import NO_RECORDS, Source, open_if_any
@@ -66,9 +68,9 @@ class Partitioned:
     def __repr__(self) -> str:
         return f"<yogadl.partitioned: {len(self._open)} partitions>"
 
-    def as_source(self, *, allow_pickle: bool) -> Source:
+    def as_source(self, forms: Forms) -> Source:
         """Return the source that builds read; nothing is opened."""
-        return PartitionedSource(self, self._open, self._paths, allow_pickle)
+        return PartitionedSource(self, self._open, self._paths, forms)
 
 
 class PartitionedSource(Source):
@@ -78,7 +80,7 @@ class PartitionedSource(Source):
         origin: The `Partitioned` that decides the records.
         partitions: Functions without arguments; each returns the records of one partition.
         paths: The path that each partition reads from, if known.
-        allow_pickle: Whether objects without a stored form may be pickled.
+        forms: What is said about the values of records.
     """
 
     can_start_anywhere = False
@@ -89,12 +91,12 @@ class PartitionedSource(Source):
         origin: Partitioned,
         partitions: tuple[Callable[[], Any], ...],
         paths: tuple[Any, ...] | None,
-        allow_pickle: bool,
+        forms: Forms,
     ) -> None:
         self.origin = origin
         self._open = partitions
         self._paths = paths
-        self._allow_pickle = allow_pickle
+        self._forms = forms
 
     @property
     def partitions(self) -> int:
@@ -107,7 +109,7 @@ class PartitionedSource(Source):
     def partition(self, number: int) -> "Partition":
         """Return one partition, unopened."""
         path = None if self._paths is None else self._paths[number]
-        return Partition(self._open[number], path, self._allow_pickle)
+        return Partition(self._open[number], path, self._forms)
 
     @functools.cached_property
     def spec(self) -> Spec:  # type: ignore[override]  # nothing sets it
@@ -132,10 +134,10 @@ class PartitionedSource(Source):
 class Partition:
     """One partition of a source, with all that a task needs to read it; picklable if its function is."""
 
-    def __init__(self, open_: Callable[[], Any], path: Any, allow_pickle: bool) -> None:
+    def __init__(self, open_: Callable[[], Any], path: Any, forms: Forms) -> None:
         self._open = open_
         self._path = path
-        self._allow_pickle = allow_pickle
+        self._forms = forms
 
     def __str__(self) -> str:
         return "" if self._path is None else f"{str(self._path)!r:.200}"
@@ -151,9 +153,9 @@ class Partition:
             return ""
         return f"{status.st_size} {status.st_mtime_ns}"
 
-    def source(self) -> Source | None:
+    def source(self, like: Spec | None = None) -> Source | None:
         """Open the partition; ``None`` if it has no records."""
-        return open_if_any(self._open(), allow_pickle=self._allow_pickle)
+        return open_if_any(self._open(), self._forms if like is None else replace(self._forms, like=like))
 
 
 partitioned = Partitioned

@@ -6,6 +6,7 @@ import itertools
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import replace
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from yogadl._core.columns import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
+    ITEM_COPIERS,
     Columns,
     chunks,
     copier_of,
@@ -20,7 +22,9 @@ from yogadl._core.columns import (
     size_of,
     with_record_number_in_errors,
 )
-from yogadl._core.leaf import OBJECT, Leaf, is_masked, leaf_at
+from yogadl._core.forms import PLAIN, Forms
+from yogadl._core.infer import infer, infer_column, is_open, size_of_record, snapshot
+from yogadl._core.leaf import JSON, OBJECT, Leaf, is_masked, leaf_at
 from yogadl._core.protocols import Earlier, metadata_of
 from yogadl._core.spec import Keys, Node, Spec, node_of
 from yogadl.errors import StageError, UnsupportedDataError, YogaError
@@ -89,7 +93,7 @@ class Resumable(Protocol):
 LeaveOut = Callable[[int, str], None]
 
 
-def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
+def open_source(data: Any, forms: Forms = PLAIN) -> Source:
     """Return a source that reads `data`.
 
     An object that is a source already is returned as it is, and an object of a framework, such as a table,
@@ -100,12 +104,12 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
         UnsupportedDataError: if `data` is none of these, or empty.
     """
     if hasattr(type(data), "as_source"):  # a `Partitioned`, whose spec opens a partition
-        source: Source = data.as_source(allow_pickle=allow_pickle)
+        source: Source = data.as_source(forms)
         return source
     if _has(data, "spec", "length", "can_start_anywhere", "chunks"):
         source = data
         return source
-    adapted = adapted_source(data, allow_pickle=allow_pickle)
+    adapted = adapted_source(data, forms)
     if adapted is not None:
         return adapted
     if isinstance(data, str | bytes | bytearray | os.PathLike):
@@ -120,11 +124,11 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
             f"an array of no dimension, {data}, is no source of records: give one item per record"
         )
     if _has(data, "spec", "columns", "record_bytes", "__len__"):
-        return RecordsSource(data, allow_pickle=allow_pickle)
+        return RecordsSource(data, forms)
     if is_arrays(data):
-        return ArraysSource(data, allow_pickle=allow_pickle)
+        return ArraysSource(data, forms)
     if has_random_access(data):
-        return ItemsSource(data, allow_pickle=allow_pickle)
+        return ItemsSource(data, forms)
     if callable(data) and not isinstance(data, Iterable):
         data = data()
         if not isinstance(data, Iterable | os.PathLike) and not has_random_access(data):
@@ -132,16 +136,16 @@ def open_source(data: Any, *, allow_pickle: bool = False) -> Source:
                 f"the source function returned a {type(data).__name__}, which can't be iterated; "
                 "return or yield the records"
             )
-        return open_source(data, allow_pickle=allow_pickle)
+        return open_source(data, forms)
     if isinstance(data, Iterable):
-        return IterableSource(data, allow_pickle=allow_pickle)
+        return IterableSource(data, forms)
     raise UnsupportedDataError(
         f"a {type(data).__module__}.{type(data).__qualname__} is no source of records: give an iterable, "
         "a generator function, an object with __len__ and __getitem__, or a dict or tuple of arrays"
     )
 
 
-def open_if_any(data: Any, *, allow_pickle: bool = False) -> Source | None:
+def open_if_any(data: Any, forms: Forms = PLAIN) -> Source | None:
     """Return a source that reads `data`, or ``None`` if it has no records at all.
 
     Raises:
@@ -150,21 +154,26 @@ def open_if_any(data: Any, *, allow_pickle: bool = False) -> Source | None:
     if hasattr(data, "__len__") and not isinstance(data, dict) and len(data) == 0:
         return None
     try:
-        return open_source(data, allow_pickle=allow_pickle)
+        return open_source(data, forms)
     except UnsupportedDataError as error:
         if str(error) != NO_RECORDS:  # adapters raise the same text
             raise
         return None
 
 
-def adapted_source(data: Any, *, allow_pickle: bool = False) -> Source | None:
+def is_open_source(source: Source) -> bool:
+    """Return whether other records of the same kind may show another structure than a source's first ones."""
+    return isinstance(source, IterableSource | ItemsSource) and source.is_open
+
+
+def adapted_source(data: Any, forms: Forms = PLAIN) -> Source | None:
     """Return the source that an adapter makes of `data`, or ``None`` if no adapter handles its type."""
     name = _adapter_of(data)
     if name is None:
         return None
     # Imported by name: no module may import a higher one, and frameworks are imported only by their users.
     adapter = importlib.import_module(f"yogadl.adapters.{name}")
-    found: Source | None = adapter.source(data, allow_pickle)
+    found: Source | None = adapter.source(data, forms)
     return found
 
 
@@ -216,12 +225,12 @@ class ArraysSource:
 
     can_start_anywhere = True
 
-    def __init__(self, data: Any, *, allow_pickle: bool = False) -> None:
+    def __init__(self, data: Any, forms: Forms = PLAIN) -> None:
         self._columns: list[Any] = []
         lengths: dict[str, int] = {}
 
         def leaf(column: Any, path: str, _: Keys) -> Node:
-            return _leaf_of(column, path, self._columns, lengths, allow_pickle)
+            return _leaf_of(column, path, self._columns, lengths, forms)
 
         tree = node_of(data, leaf)
         if len(set(lengths.values())) > 1:
@@ -283,7 +292,7 @@ class ArraysSource:
         return found
 
 
-def _leaf_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], allow_pickle: bool) -> Leaf:
+def _leaf_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], forms: Forms) -> Leaf:
     """Return the leaf of a column's values, and add the column to `columns` and its length to `lengths`."""
     if not has_random_access(data):
         what = "an array of no dimension" if isinstance(data, np.ndarray) else f"a {type(data).__name__}"
@@ -296,8 +305,15 @@ def _leaf_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], 
     lengths[path] = len(data)
     if isinstance(data, np.ndarray) and data.dtype == object and data.ndim == 1 and not is_masked(data):
         data = data.tolist()  # any values, as in a list
+    if is_masked(data) or isinstance(data, np.ndarray):
+        columns.append(data)
+        return leaf_at(path, 0, data if is_masked(data) else data[0], forms.allow_pickle)
+    if path in forms.missing:
+        first = itertools.islice((value for value in data if value is not None), 1)
+        fill = replace(forms, missing={"": forms.missing[path]}).for_sample([{"": value} for value in first])
+        data = [fill.missing[""] if value is None else value for value in data]
     columns.append(data)
-    return leaf_at(path, 0, data if is_masked(data) else data[0], allow_pickle)
+    return infer_column(data[:SAMPLED_RECORDS], forms, path)
 
 
 NO_RECORDS: Final = (
@@ -305,20 +321,42 @@ NO_RECORDS: Final = (
 )
 
 
+# How many records decide the structure of all, where the first one does not; fewer if they are large.
+SAMPLED_RECORDS: Final = 1024
+
+
+def first_records(records: Iterator[Any], *, scalars_decide: bool = True) -> list[Any]:
+    """Return copies of the first records: those that decide the structure of all.
+
+    Args:
+        records: The records.
+        scalars_decide: Whether more than one record is read if the first one has only arrays and Python's scalars.
+    """
+    found: list[Any] = []
+    size = 0
+    for record in itertools.islice(records, SAMPLED_RECORDS):
+        found.append(snapshot(record))
+        size += size_of_record(record)
+        if size >= CHUNK_BYTES or not is_open(found[0], scalars_decide=scalars_decide):
+            break
+    return found
+
+
 class IterableSource:
     """Any iterable of records, read once, in order."""
 
     can_start_anywhere = False
 
-    def __init__(self, data: Iterable[Any], *, allow_pickle: bool = False) -> None:
+    def __init__(self, data: Iterable[Any], forms: Forms = PLAIN) -> None:
         self.length = len(data) if isinstance(data, Sized) else None
-        self._iterator = with_record_number_in_errors(lambda: iter(data))
-        try:
-            first = next(self._iterator)
-        except StopIteration:
-            raise UnsupportedDataError(NO_RECORDS) from None
-        self.spec = Spec.of_record(first, 0, allow_pickle)
-        self._records = itertools.chain([first], self._iterator)
+        iterator = with_record_number_in_errors(lambda: iter(data))
+        sample = first_records(iterator)
+        if not sample:
+            raise UnsupportedDataError(NO_RECORDS)
+        forms = forms.for_sample(sample)
+        self._records = map(forms.filled, itertools.chain(sample, iterator))
+        self.spec = infer(list(map(forms.filled, sample)), forms)
+        self.is_open = is_open(sample[0], scalars_decide=True)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records in chunks; `start` skips by reading."""
@@ -383,11 +421,13 @@ class ItemsSource:
 
     can_start_anywhere = True
 
-    def __init__(self, data: Any, *, allow_pickle: bool = False) -> None:
+    def __init__(self, data: Any, forms: Forms = PLAIN) -> None:
         self.length = len(data)
         self.is_costly = type(data) not in (list, tuple)
-        self._data, self._allow_pickle = data, allow_pickle
+        self._data, self._forms = data, forms
         self._spec: Spec | None = None
+        self._is_skipping = False
+        self.is_open = False
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
 
@@ -403,7 +443,20 @@ class ItemsSource:
         self._spec = spec
 
     def _spec_of(self, run: range) -> Spec:
-        return Spec.of_record(self._read(run[:1], None)[0], run[0], self._allow_pickle)
+        """Return the structure that the records decide from the first of `run` on."""
+
+        def read() -> Iterator[Any]:
+            for index in range(run[0], self.length):
+                try:
+                    yield from self._read([index], None)
+                except Exception:
+                    if index == run[0] or not self._is_skipping:
+                        raise
+
+        sample = first_records(read(), scalars_decide=not self.is_costly)
+        self._forms = self._forms.for_sample(sample)
+        self.is_open = is_open(sample[0], scalars_decide=True)
+        return infer(list(map(self._forms.filled, sample)), self._forms, run[0])
 
     def find_spec(self) -> None:
         """Let the structure be that of the first record that can be read.
@@ -412,6 +465,7 @@ class ItemsSource:
             UnsupportedDataError: if there is none.
         """
         reasons: list[str] = []
+        self._is_skipping = True
         found = runs_that_can_be_read(
             self._spec_of, 0, self.length, 1, lambda _, reason: reasons.append(reason)
         )
@@ -428,21 +482,23 @@ class ItemsSource:
         return f"record {number} of the source" + (f", {path}" if path else "")
 
     def items(self, indices: Sequence[int]) -> list[Any]:
-        """Return these records; later reads don't change them."""
-        return self._read(indices, copier_of(self.spec.tree, lambda value: value) if self.is_costly else None)
+        """Return these records; neither later reads nor their user change them in the source."""
+        has_trees = any(field.leaf.dtype == JSON for field in self.spec.fields)
+        copier = copier_of(self.spec.tree, ITEM_COPIERS) if self.is_costly or has_trees else None
+        return self._read(indices, copier)
 
     def _read(self, indices: Sequence[int], copier: Callable[[Any], Any] | None) -> list[Any]:
         """Return these records; each is passed through `copier` before the next one is read."""
         if hasattr(self._data, "__getitems__"):
             try:
-                return list(self._data.__getitems__(list(indices)))
+                return list(map(self._forms.filled, self._data.__getitems__(list(indices))))
             except Exception as error:
                 error.add_note(f"while reading records {indices[0]} to {indices[-1]} of the source")
                 raise
         found: list[Any] = []
         try:
             for index in indices:
-                record = self._data[index]
+                record = self._forms.filled(self._data[index])
                 found.append(record if copier is None else copier(record))
         except Exception as error:
             error.add_note(f"while reading {self._named(indices[len(found)])}")
@@ -476,7 +532,9 @@ class ItemsSource:
             records: Iterator[Any] = itertools.chain.from_iterable(map(self.items, batches))
         else:
             records = with_record_number_in_errors(
-                lambda: (self._data[i] for i in range(start, self.length)), start, self._named
+                lambda: (self._forms.filled(self._data[i]) for i in range(start, self.length)),
+                start,
+                self._named,
             )
         return chunks(self.spec, records, start, are_constant=not self.is_costly)
 
@@ -487,12 +545,12 @@ class RecordsSource:
     can_start_anywhere = True
     has_final_spec = True
 
-    def __init__(self, records: Any, *, allow_pickle: bool = False) -> None:
+    def __init__(self, records: Any, forms: Forms = PLAIN) -> None:
         self.spec: Spec = records.spec
         pickled_fields = [
             field.name or "the record itself" for field in self.spec.fields if field.leaf.dtype == OBJECT
         ]
-        if pickled_fields and not allow_pickle:
+        if pickled_fields and not forms.allow_pickle:
             raise UnsupportedDataError(
                 f"the fields {pickled_fields} are pickled: to pickle them again, pass allow_pickle=True"
             )

@@ -16,9 +16,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.columns import batch_column, declaration_text, declare, size_of, split, widen
+from yogadl._core.columns import batch_column, declaration_text, declare, split, widen
+from yogadl._core.forms import Forms
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import BadShapeError, BadValueError, Leaf, refuse
+from yogadl._core.infer import infer, size_of_record
+from yogadl._core.leaf import JSON, BadShapeError, BadValueError, Leaf, refuse
 from yogadl._core.printable import error_text
 from yogadl._core.protocols import (
     READ,
@@ -118,28 +120,34 @@ class _Varying:
     """
 
     def __init__(self) -> None:
-        self._leaves: dict[int, tuple[Any, Leaf]] = {}  # by the array's id; with it, so that it keeps the id
+        self._leaves: dict[int, tuple[Any, Leaf]] = {}  # by the value's id; with it, so that it keeps the id
+        self._scalars: dict[str, Any] = {}  # json values that may be anywhere, by their fields
 
     def note(self, spec: Spec, record: Any) -> None:
         """Note the arrays of a record, before a function may change the record."""
         for field, [value] in zip(spec.fields, split(spec, [record]), strict=True):
-            if field.leaf.shape is None or None in field.leaf.shape:
+            is_json = field.leaf.dtype == JSON
+            if field.leaf.shape is None or None in field.leaf.shape or type(value) in (dict, list):
                 self._leaves[id(value)] = value, field.leaf
+            elif is_json:
+                self._scalars[field.name] = value
+
+    def leaf_of(self, path: str, value: Any) -> Leaf | None:
+        """Return the leaf that a value was given with; ``None`` if it was not."""
+        if path in self._scalars and self._scalars[path] is value:
+            return Leaf(JSON)
+        return self._leaves[id(value)][1] if id(value) in self._leaves else None
 
     def note_declared(self, record: Any, declaration: Any) -> None:
         """Note the arrays of a record that a function returned, whose fields the user has declared."""
         with contextlib.suppress(UnsupportedDataError):  # not the last function: it may return anything
-            found = Spec.of_record(record, allow_pickle=True)
-            self.note(self.spec_of(found, record, declaration), record)
+            self.note(self.spec_of(record, 0, declaration), record)
 
-    def spec_of(self, found: Spec, record: Any, declaration: Any) -> Spec:
-        """Return the structure of results, given that of the first one and what the user declared."""
-        declared, covered = (found, frozenset()) if declaration is None else declare(found, declaration)
-        leaves = [field.leaf for field in declared.fields]
-        for number, [value] in enumerate(split(found, [record])):
-            if id(value) in self._leaves and number not in covered:
-                leaves[number] = self._leaves[id(value)][1]
-        return declared.with_leaves(leaves)
+    def spec_of(self, record: Any, number: int, declaration: Any) -> Spec:
+        """Return the structure of results, given the first one, its number, and what the user declared."""
+        forms = Forms(allow_pickle=True, like=declaration)
+        found = infer([record], forms, number, lists_vary=True, known=self.leaf_of)
+        return found if declaration is None else declare(found, declaration)[0]
 
 
 @frozen
@@ -198,12 +206,10 @@ class Chain:
             text = f"{self} returned {record!r:.100} for record {index}: {hint}"
             raise StageError(text, self.stages[-1].number, index)
         try:
-            spec = Spec.of_record(record, index, allow_pickle=True)
+            spec = varying.spec_of(record, index, self.declared_spec)
         except UnsupportedDataError as error:
             raise self._misfit_error(index, error) from error
-        values = split(spec, [record])
-        record_bytes = max(1, sum(map(size_of, values)))
-        return varying.spec_of(spec, record, self.declared_spec), record_bytes
+        return spec, max(1, size_of_record(record))
 
     def _first_result(self) -> "tuple[int, Any, _Varying]":
         """Return the index and the result of the first record, or of the first that is not left out.

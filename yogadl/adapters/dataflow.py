@@ -2,12 +2,13 @@
 
 from typing import Any
 
+from yogadl._core.forms import PLAIN, Forms
 from yogadl._sources.sources import IterableSource, Source
 
 __all__ = ["source"]
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a DataFlow of any package
+def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # a DataFlow of any package
     """Return the source in a DataFlow, or ``None`` if `data` is none.
 
     Each datapoint is a record. The datapoints are read once, in order. `reset_state` is called in the process
@@ -15,7 +16,7 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a DataFlo
 
     Args:
         data: Any object with ``reset_state`` and ``__iter__``; the iteration must end.
-        allow_pickle: Whether values without a stored form may be pickled.
+        forms: What is said about the values of records.
 
     Raises:
         UnsupportedDataError: if there are no datapoints or a value can't be stored; names field and record.
@@ -24,4 +25,4 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a DataFlo
         return None
     data.reset_state()
     # Its length is not used: a DataFlow may lack one, or only estimate it (MapData drops datapoints).
-    return IterableSource(iter(data), allow_pickle=allow_pickle)
+    return IterableSource(iter(data), forms)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from yogadl._core.columns import Columns, field_column, size_of
+from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.leaf import leaf_at
 from yogadl._core.spec import DictNode, Spec, check_keys
 from yogadl._sources.sources import NO_RECORDS, Source
@@ -16,19 +17,19 @@ _CHUNK_RECORDS: Final = 8 * 1024
 _CHUNK_BYTES: Final = 8 * 2**20
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a cursor of any database
+def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # a cursor of any database
     """Return the source in `data`, or ``None`` if it is no DB-API cursor.
 
     Args:
         data: A cursor that has executed a SELECT.
-        allow_pickle: Whether values without a stored form may be pickled.
+        forms: What is said about the values of records.
 
     Raises:
         UnsupportedDataError: if there are no rows or a value can't be stored; names field and record.
     """
     if not hasattr(data, "description") or not hasattr(data, "fetchmany"):
         return None
-    return RowsSource(data, None, allow_pickle=allow_pickle)
+    return RowsSource(data, None, forms)
 
 
 def rows(cursor: Any, names: Sequence[str] | None = None) -> Source:  # a cursor of any database
@@ -63,7 +64,7 @@ class RowsSource:
     can_start_anywhere = False
     length = None
 
-    def __init__(self, cursor: Any, names: Sequence[str] | None, *, allow_pickle: bool = False) -> None:
+    def __init__(self, cursor: Any, names: Sequence[str] | None, forms: Forms = PLAIN) -> None:
         if cursor.description is None:
             raise UnsupportedDataError("the cursor has no result; let it execute a SELECT first")
         columns = [column[0] for column in cursor.description]
@@ -83,7 +84,7 @@ class RowsSource:
         if not self._first:
             raise UnsupportedDataError(NO_RECORDS)
         named = zip(self._names, _values(self._first[0]), strict=True)
-        leaves = [leaf_at(name, 0, value, allow_pickle) for name, value in named]
+        leaves = [leaf_at(name, 0, value, forms.allow_pickle) for name, value in named]
         self.spec = Spec(DictNode(tuple(self._names), tuple(leaves)))
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:

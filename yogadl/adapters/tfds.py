@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from yogadl._core.forms import PLAIN, Forms
 from yogadl._sources.sources import ItemsSource, Source, has_random_access
 from yogadl.errors import UnsupportedDataError
 
@@ -17,7 +18,7 @@ __all__ = ["source"]
 Features = Any
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of TFDS
+def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # any object of TFDS
     """Return the source in a data source of TFDS, or ``None`` if `data` is none.
 
     Examples are read by position, many at a time. Sequences, which TFDS returns as lists, become arrays, and
@@ -25,14 +26,14 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
 
     Args:
         data: The result of `tfds.data_source` or ``builder.as_data_source``.
-        allow_pickle: Whether values without a stored form may be pickled.
+        forms: What is said about the values of records.
 
     Raises:
         UnsupportedDataError: if there are no examples or a value can't be stored; names the value.
     """
     if not has_random_access(data) or not hasattr(data, "dataset_info"):
         return None
-    return ItemsSource(Examples(data), allow_pickle=allow_pickle)
+    return ItemsSource(Examples(data), forms)
 
 
 class Examples:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from yogadl._core.forms import Forms
 from yogadl._core.key import AUTO, DatasetKey, new_key
 from yogadl._core.progress import ProgressDisplay, Tally, showing_progress
 from yogadl._format.codec import SAME, Codec, FieldCodec, Zstd
@@ -522,7 +523,7 @@ def run_task(
         storage,
         key,
         SharedWork(
-            lambda: open_source(function(**values), allow_pickle=arguments.allow_pickle),
+            lambda: open_source(function(**values), Forms(allow_pickle=arguments.allow_pickle)),
             lambda built: warn_if_stale(built, call.builder.to_json(), set()),
             call.sha256,
             call.manifest,
@@ -566,7 +567,7 @@ def run_share(
         None,
         arguments.run_name,
         data,
-        allow_pickle=arguments.allow_pickle,
+        forms=Forms(allow_pickle=arguments.allow_pickle),
         origin=origin,
         codec=codec_of(arguments),
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from yogadl._core.forms import Forms
 from yogadl._core.printable import masked
 from yogadl._sources.sources import ItemsSource, Source
 from yogadl.errors import ConfigurationError
@@ -124,9 +125,9 @@ class ImageFolder:
         with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
             return list(pool.map(self.__getitem__, numbers))
 
-    def as_source(self, *, allow_pickle: bool) -> Source:
+    def as_source(self, forms: Forms) -> Source:
         """Return the source that builds read."""
-        return _FolderSource(self, allow_pickle=allow_pickle)
+        return _FolderSource(self, forms)
 
     def _part(self, first: int, end: int) -> "ImageFolder":
         """Return the same folder with some of the files."""

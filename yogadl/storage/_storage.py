@@ -4,10 +4,11 @@ The modules that build and remove are imported at the first call that needs them
 does not load them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
 
 from yogadl._core.arguments import bool_argument, explains_names
+from yogadl._core.forms import forms_of
 from yogadl._core.key import DatasetKey, new_key
 from yogadl._core.protocols import Storage
 from yogadl._dataref import RecordsRef
@@ -178,6 +179,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         metadata: dict[str, Any] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         codec: "Codec" = None,
+        json: Sequence[str] = (),
+        missing: Mapping[str, Any] | None = None,
     ) -> None:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
@@ -208,6 +211,11 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 ``"left_out"``. A record that does not fit the others is an error in any case.
             codec: How values are compressed: ``"zstd"``, `Zstd` with a level, ``"auto"`` (where it pays), or
                 a dict of these by the names of fields; ``None``: not at all. See docs/howto/compression.md.
+            json: The names of fields that are json values: any tree of dict, list, str, numbers, bool and
+                ``None``, stored as one text. Lists of dicts are json values in any case. See
+                docs/howto/records.md.
+            missing: By the names of fields, what comes in the place of a value that is ``None`` or whose key
+                a record lacks, such as ``{"label": -1, "text": "empty"}``; ``"empty"`` is an empty value.
 
         Raises:
             UnsupportedDataError: if a record can't be stored; the error names field and record.
@@ -217,7 +225,18 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         key = DatasetKey(dataset_id, dataset_version)
-        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
+        terms = (
+            part_bytes,
+            allow_pickle,
+            progress,
+            check_space,
+            engine,
+            metadata,
+            on_error,
+            codec,
+            json,
+            missing,
+        )
         options = BuildOptions(workers, *terms)
         build_version(self._backend, key, lambda: data, options)
 
@@ -238,6 +257,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         metadata: dict[str, Any] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         codec: "Codec | Literal['same']" = "same",
+        json: Sequence[str] = (),
+        missing: Mapping[str, Any] | None = None,
     ) -> None:
         """Build a version from all records of another version, followed by new records.
 
@@ -262,6 +283,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             on_error: As for `submit`.
             codec: As for `submit`, for the new records; ``"same"``: the fields that the other version has
                 compressed, as it was built.
+            json: As for `submit`.
+            missing: As for `submit`.
 
         Raises:
             DatasetNotFoundError: if the base version does not exist.
@@ -274,7 +297,18 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
-        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
+        terms = (
+            part_bytes,
+            allow_pickle,
+            progress,
+            check_space,
+            engine,
+            metadata,
+            on_error,
+            codec,
+            json,
+            missing,
+        )
         options = BuildOptions(workers, *terms)
         append(self._backend, key, lambda: data, base, options)
 
@@ -490,6 +524,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         source: Any = None,
         allow_pickle: bool = False,
         codec: "Codec" = None,
+        json: Sequence[str] = (),
+        missing: Mapping[str, Any] | None = None,
     ) -> "PartitionedBuild":
         """Begin a build whose partitions are written by tasks of any scheduler, in any order.
 
@@ -506,13 +542,14 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 if no `fingerprint=` names them; more than 4 GiB are refused.
             allow_pickle: Whether objects of the source without a stored form may be pickled.
             codec: As for `submit`.
+            json: As for `submit`.
+            missing: As for `submit`.
         """
         from yogadl.storage._builds.building import begin_build
 
         key = new_key(dataset_id, dataset_version)
-        return begin_build(
-            self._backend, key, partitions, run, source, allow_pickle=allow_pickle, codec=codec
-        )
+        forms = forms_of(json, missing, allow_pickle=allow_pickle)
+        return begin_build(self._backend, key, partitions, run, source, forms=forms, codec=codec)
 
     @explains_names()
     def cacheable(
@@ -530,6 +567,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         metadata: dict[str, Any] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         codec: "Codec" = None,
+        json: Sequence[str] = (),
+        missing: Mapping[str, Any] | None = None,
     ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once.
 
@@ -557,6 +596,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             metadata: As for `submit`; an existing version keeps its own.
             on_error: As for `submit`.
             codec: As for `submit`.
+            json: As for `submit`.
+            missing: As for `submit`.
 
         Raises:
             ConfigurationError: if the arguments make no sense; from the function returned, if the version is
@@ -566,7 +607,18 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         DatasetKey(dataset_id, dataset_version)
-        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
+        terms = (
+            part_bytes,
+            allow_pickle,
+            progress,
+            check_space,
+            engine,
+            metadata,
+            on_error,
+            codec,
+            json,
+            missing,
+        )
         options = BuildOptions(workers, *terms)
         return lambda function: cached(self._backend, dataset_id, dataset_version, options, check, function)
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from yogadl._core.columns import Columns
+from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.protocols import Indices
 from yogadl._core.spec import Spec
 from yogadl._sources.sources import NO_RECORDS, Source
@@ -339,12 +340,13 @@ def _fragment_batches(fragment: Any, schema: Any) -> Iterator[Any]:
 # Find the source of a table of any supported library.
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # a table of any library
+def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # a table of any library
     """Return the source in `data`, or ``None`` if `data` is no table that this module supports.
 
     Args:
         data: A table, a file or a stream of pyarrow, a frame of pandas or polars, a dataset of HF datasets.
-        allow_pickle: Has no effect: values with an Arrow type need no pickle, others are refused.
+        forms: What is said about the values of records; values with an Arrow type need no pickle, others are
+            refused.
 
     Raises:
         UnsupportedDataError: if a column can't be stored (names the column), or if there are no records.

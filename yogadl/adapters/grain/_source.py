@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import grain
 
+from yogadl._core.forms import PLAIN, Forms
 from yogadl._sources.sources import IterableSource, Source
 from yogadl.adapters.grain._items import allow_workers
 from yogadl.errors import UnsupportedDataError
@@ -26,12 +27,12 @@ _WITHOUT_GAPS: Final = frozenset(
 )
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of Grain
+def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # any object of Grain
     """Return the source in Grain's data, or ``None`` if it can be read by position, like any list.
 
     Args:
         data: A `grain.MapDataset`, `grain.IterDataset` or `grain.DataLoader`, of single records.
-        allow_pickle: Whether leaves that have no stored form may be pickled.
+        forms: What is said about the values of records.
 
     Raises:
         UnsupportedDataError: if the data never ends, or a record can't be stored.
@@ -48,7 +49,7 @@ def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any objec
     else:
         return None
     allow_workers()
-    return IterableSource(_elements(data), allow_pickle=allow_pickle)
+    return IterableSource(_elements(data), forms)
 
 
 def _elements(data: Any) -> Iterator[Any]:

@@ -8,24 +8,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.columns import Columns, field_column, split
-from yogadl._core.spec import Spec
+from yogadl._core.forms import PLAIN, Forms
+from yogadl._core.infer import infer
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.adapters._checks import Path, map_leaves
 from yogadl.errors import UnsupportedDataError
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of Keras
+def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # any object of Keras
     """Return the source in a `keras.utils.PyDataset` or a `Sequence` of Keras 2; ``None`` if it is neither.
 
     Args:
         data: The dataset; its batches are split into records.
-        allow_pickle: Whether values without a stored form may be pickled.
+        forms: What is said about the values of records.
 
     Raises:
         UnsupportedDataError: if the dataset is endless, has no records, or has batches that are no arrays.
     """
     if isinstance(data, keras.utils.PyDataset) or _is_sequence(data):
-        return BatchesSource(data, allow_pickle=allow_pickle)
+        return BatchesSource(data, forms)
     return None
 
 
@@ -44,7 +45,7 @@ class BatchesSource:
     can_start_anywhere = False
     length = None  # unknown until the last batch
 
-    def __init__(self, batches: Any, *, allow_pickle: bool = False) -> None:
+    def __init__(self, batches: Any, forms: Forms = PLAIN) -> None:
         count = batches.num_batches if hasattr(batches, "num_batches") else len(batches)
         if count is None:
             raise UnsupportedDataError(
@@ -56,7 +57,7 @@ class BatchesSource:
         if first is None:
             raise UnsupportedDataError(NO_RECORDS)
         self._first = first
-        self.spec = Spec.of_record(map_leaves(lambda array, _: array[0], first), 0, allow_pickle)
+        self.spec = infer([map_leaves(lambda array, _: array[0], first)], forms)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on, a batch at a time, after reading those before."""

@@ -14,6 +14,7 @@ from ray.data.datasource import Datasink, Datasource, ReadTask
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
 from yogadl._core.columns import Columns
+from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.printable import masked
 from yogadl._core.protocols import Column
 from yogadl._core.spec import Spec
@@ -102,9 +103,9 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 # Write a Ray dataset into a cache, in the tasks that make its blocks.
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:
+def source(data: Any, forms: Forms = PLAIN) -> Source | None:
     """Return the source of a ``ray.data.Dataset``, or None for any other object of Ray."""
-    return DatasetSource(data, allow_pickle) if isinstance(data, ray.data.Dataset) else None
+    return DatasetSource(data, forms) if isinstance(data, ray.data.Dataset) else None
 
 
 class DatasetSource(Source):
@@ -112,15 +113,15 @@ class DatasetSource(Source):
 
     Args:
         dataset: The dataset.
-        allow_pickle: Whether objects without a stored form may be pickled.
+        forms: What is said about the values of records.
     """
 
     length = None
     can_start_anywhere = False
 
-    def __init__(self, dataset: "ray.data.Dataset", allow_pickle: bool) -> None:
+    def __init__(self, dataset: "ray.data.Dataset", forms: Forms) -> None:
         self._dataset = dataset
-        self._allow_pickle = allow_pickle
+        self._forms = forms
 
     @cached_property
     def spec(self) -> Spec:  # type: ignore[override]  # it is never set
@@ -150,7 +151,7 @@ class DatasetSource(Source):
         return sink.partitions
 
     def _opened(self, batch: Any) -> Source:
-        return open_source(_columns_of(batch), allow_pickle=self._allow_pickle)
+        return open_source(_columns_of(batch), self._forms)
 
 
 class _Sink(Datasink[int]):  # type: ignore[misc]  # Ray is not annotated for us

@@ -17,6 +17,7 @@ from tensorflow.python.ops import script_ops
 
 from yogadl._core.arguments import users_level
 from yogadl._core.columns import Columns
+from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.leaf import BadValueError, Leaf, refuse
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.adapters.tensorflow import _specs as pack
@@ -154,12 +155,12 @@ _ENDLESS_AS_INPUT: Final = frozenset(
 ) | {"ResumableDataset"}  # fmt: skip
 
 
-def source(data: Any, allow_pickle: bool = False) -> Source | None:  # any object of TensorFlow
+def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # any object of TensorFlow
     """Return the source in a `tf.data.Dataset`, or ``None`` if `data` is not one.
 
     Args:
         data: The pipeline, of single records.
-        allow_pickle: Has no effect: tensors are stored without pickle.
+        forms: What is said about the values of records; Tensors are stored without pickle.
 
     Raises:
         UnsupportedDataError: if the pipeline never ends, or has components that can't be stored; names them.

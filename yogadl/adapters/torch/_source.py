@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import checked_indices
 from yogadl._core.columns import Columns
+from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.leaf import NUMPY_DTYPES, Leaf, dtype_named, refuse
 from yogadl._core.protocols import Column, Indices
 from yogadl._core.spec import Spec
@@ -192,7 +193,7 @@ _MOST_BYTES = 8 * 2**20
 
 
 def source(
-    data: Any, allow_pickle: bool = False
+    data: Any, forms: Forms = PLAIN
 ) -> Source | None:  # any object of torch's classes, or of subclasses
     """Return the source in a dataset, a tensor or a DataLoader that makes no batches.
 
@@ -201,7 +202,7 @@ def source(
 
     Args:
         data: A `torch.utils.data.Dataset` of either kind, or a tensor, whose rows are the records.
-        allow_pickle: Whether values without a stored form may be pickled.
+        forms: What is said about the values of records.
 
     Returns:
         The source, or ``None`` if `data` is none of these.
@@ -209,13 +210,13 @@ def source(
     Raises:
         UnsupportedDataError: if there are no records, or one can't be stored; names field and record.
     """
-    columns = _columns_of(data, allow_pickle)
+    columns = _columns_of(data, forms)
     if columns is not None:
         return columns
     if isinstance(data, Dataset) and data.transform is None:
-        return RecordsSource(data.ref, allow_pickle=allow_pickle)
+        return RecordsSource(data.ref, forms)
     if isinstance(data, torch.utils.data.IterableDataset):
-        return IterableSource(_iterated(data), allow_pickle=allow_pickle)
+        return IterableSource(_iterated(data), forms)
     if isinstance(data, torch.utils.data.Dataset):
         if not has_random_access(data):
             raise UnsupportedDataError(
@@ -223,14 +224,14 @@ def source(
                 "counted"
             )
         wrap = _BatchedItems if hasattr(data, "__getitems__") else _Items
-        return ItemsSource(wrap(data), allow_pickle=allow_pickle)
+        return ItemsSource(wrap(data), forms)
     if isinstance(data, torch.utils.data.DataLoader):
         if data.batch_sampler is not None:
             raise UnsupportedDataError(
                 "a DataLoader yields batches, but a cache stores records: submit its dataset "
                 "(loader.dataset), and let the stream shuffle and make batches"
             )
-        return IterableSource(_iterated(data), allow_pickle=allow_pickle)
+        return IterableSource(_iterated(data), forms)
     return None
 
 
@@ -264,10 +265,10 @@ class _BatchedItems(_Items):
         return [arrays_in(record, index) for record, index in zip(records, indices, strict=True)]
 
 
-def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | SubsetSource | None":
+def _columns_of(data: Any, forms: Forms) -> "ArraysSource | SubsetSource | None":
     """Return the source of data that consists only of tensors, else ``None``."""
     if type(data) is torch.utils.data.Subset:
-        inner = _columns_of(data.dataset, allow_pickle)
+        inner = _columns_of(data.dataset, forms)
         return None if inner is None else SubsetSource(inner, data.indices)
     if type(data) is torch.utils.data.TensorDataset:
         data = tuple(data.tensors)
@@ -282,7 +283,7 @@ def _columns_of(data: Any, allow_pickle: bool) -> "ArraysSource | SubsetSource |
         raise UnsupportedDataError(
             "a tensor without dimensions has no rows to store as records: unsqueeze it"
         )
-    return ArraysSource(arrays_in(data, 0), allow_pickle=allow_pickle)
+    return ArraysSource(arrays_in(data, 0), forms)
 
 
 class SubsetSource:

@@ -119,7 +119,7 @@ class _Group(Partition):
         """A text that differs if a file differs."""
         return hashlib.sha256("".join(file.sha256 for file in self._files).encode()).hexdigest()
 
-    def source(self) -> Source | None:
+    def source(self, like: Spec | None = None) -> Source | None:
         """Open the files; ``None`` if they have no records."""
         columns = self._columns()
         first = next(columns, None)

@@ -259,12 +259,14 @@ class PlannedBuild:
         check: Called with the open source; raises to refuse it.
         content: Turns the receipts of the parts into the content that is published.
         codec: What ``codec="same"`` stands for.
+        like: The structure of the records before, if there are any.
     """
 
     data: Any
     check: Callable[[Source], None] = lambda source: None
     content: Callable[[list[Receipt]], Content] = content_of
     codec: Codec = SAME  # which is refused
+    like: Spec | None = None
 
 
 def require_like(before: Spec, spec: Spec, what: str, remedy: str = "") -> None:

@@ -16,10 +16,12 @@ from typing import Any, Final
 
 from yogadl._core.arguments import in_words
 from yogadl._core.columns import Columns
+from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.key import DatasetKey, is_version, new_key
 from yogadl._core.operation import one_operation
 from yogadl._core.progress import Progress, Tally, must_log, report_to_both, showing_progress
 from yogadl._core.protocols import DataRef, views_of
+from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
 from yogadl._format.codec import SAME, Codec, checked_codec, codecs_of, described
 from yogadl._format.manifest import checked_metadata
@@ -108,7 +110,7 @@ class PartitionedBuild:
             self._all.write_share(partition, part_bytes, progress)
         else:
             self._all.write_records(
-                partition, records, part_bytes=part_bytes, allow_pickle=allow_pickle, progress=progress
+                partition, records, part_bytes=part_bytes, progress=progress, allow_pickle=allow_pickle
             )
 
     @one_operation()
@@ -132,7 +134,7 @@ def begin_build(
     run: str | None,
     data: Any,
     *,
-    allow_pickle: bool,
+    forms: Forms = PLAIN,
     origin: str = "",
     codec: Codec = None,
 ) -> PartitionedBuild:
@@ -144,7 +146,7 @@ def begin_build(
         partitions: The number of partitions.
         run: The name that distinguishes this build from other builds of the same key.
         data: The source of all partitions, or ``None``.
-        allow_pickle: Whether objects without a stored form may be pickled.
+        forms: What is said about the values of records.
         origin: The hash of the code and values that `data` was made from, if it is known.
         codec: How values are compressed.
     """
@@ -162,8 +164,8 @@ def begin_build(
             )
         name = run or secrets.token_hex(8)
         folder = _names.partitioned(key, name, partitions)
-        return PartitionedBuild(Partitions(backend, key, partitions, name, folder, codec=codec))
-    source = open_source(data, allow_pickle=allow_pickle)
+        return PartitionedBuild(Partitions(backend, key, partitions, name, folder, codec=codec, forms=forms))
+    source = open_source(data, forms)
     _check_names(codec, source)
     shares = shares_of(source, partitions)
 
@@ -181,12 +183,13 @@ def begin_build(
         data_sha256 = hash_of_data(False)
     if run is not None:
         data_sha256 = _with_all_records(data_sha256, source)
+    data_sha256 = forms.decide(data_sha256)
     name = run or run_of(backend, key, shares, data_sha256, codec=codec)
     folder = _names.partitioned(key, name, shares.count)
     return PartitionedBuild(
         Partitions(
             backend, key, shares.count, name, folder, shares, data_sha256,
-            is_named=run is not None, codec=codec,
+            is_named=run is not None, codec=codec, forms=forms,
         )
     )  # fmt: skip
 
@@ -285,7 +288,7 @@ def _build(
     planned = data if isinstance(data, PlannedBuild) else PlannedBuild(data)
     if options.codec == SAME:
         options = replace(options, codec=checked_codec(planned.codec))
-    source = _open(planned.data, options)
+    source = _open(planned.data, options, planned.like)
     planned.check(source)
     refuse_other_metadata(source, options.metadata or {})
     machine = describe_machine()
@@ -309,7 +312,7 @@ def _build(
             )
         else:
             if hasattr(source, "write_partitions"):
-                build = write_by_source(source, build, part_bytes, options.allow_pickle, aside)
+                build = write_by_source(source, build, part_bytes, aside)
                 exclusion.check()
             else:
                 say = partial(_log.log, log_level)
@@ -334,15 +337,15 @@ def _build(
         build.publish(content, builder, exclusion, replaces=replaces, aside=aside)
 
 
-def _open(data: Any, options: BuildOptions) -> Source:
-    """Open a source.
+def _open(data: Any, options: BuildOptions, like: Spec | None) -> Source:
+    """Open a source, whose records are like those before, if there are any.
 
     Raises:
         ConfigurationError: if records that can't be read are to be left out, and can't be.
     """
     if options.is_skipping and isinstance(data, RecordsRef):
         data = RecordsRef(with_found_spec(data._records))
-    source = open_source(data, allow_pickle=options.allow_pickle)
+    source = open_source(data, options.forms(like))
     if not options.is_skipping:
         return source
     if isinstance(source, ItemsSource):
@@ -379,7 +382,7 @@ def _partitions(
     Raises:
         ConfigurationError: if the source can't be read as the options require.
     """
-    codec = options.codec
+    codec, forms = options.codec, options.forms()
     _check_names(codec, source)
     writes_itself = hasattr(source, "write_partitions")
     if writes_itself and (options.workers > 1 or options.engine not in (None, *ENGINES)):
@@ -391,13 +394,13 @@ def _partitions(
     if not writes_itself and not is_cut:
         if not source.can_start_anywhere:
             return Partitions(backend, key, 1, "", _names.unresumable(key, token), codec=codec)
-        origin = _origin_of(source, sha256)
+        origin = forms.decide(_origin_of(source, sha256))
         return Partitions(backend, key, 1, "", _names.resumable(key), origin=origin, codec=codec)
     run, shares, origin = token, None, ""
     if not writes_itself:
         shares = shares_of(source)
         try:
-            origin = shares.origin(sha256)
+            origin = forms.decide(shares.origin(sha256))
             skips = {"on_error": "skip"} if options.is_skipping else {}
             run = run_of(backend, key, shares, origin, codec, part_bytes=part_bytes, **skips)
         except ConfigurationError as error:
@@ -408,8 +411,9 @@ def _partitions(
     count = 0 if shares is None else shares.count  # a source that writes itself tells it at the end
     folder = _names.parallel(key, run)
     build = Partitions(
-        backend, key, count, run, folder, shares, origin, is_skipping=options.is_skipping, codec=codec
-    )
+        backend, key, count, run, folder, shares, origin,
+        is_skipping=options.is_skipping, codec=codec, forms=forms,
+    )  # fmt: skip
     build.put_others_aside()
     return build
 
@@ -509,6 +513,10 @@ class _RangeShares:
         return len(self._bounds) - 1
 
     @property
+    def spec(self) -> Spec:
+        return self._source.spec
+
+    @property
     def whole(self) -> Source:
         return self._source
 
@@ -600,6 +608,10 @@ class _PartitionShares:
         return self._source.partition(number)
 
     alone = __getitem__
+
+    @property
+    def spec(self) -> Spec:
+        return self._source.spec
 
     def terms(self) -> Any:
         return self.count

@@ -101,17 +101,13 @@ def write_all(
             _run_tasks(build, tally, exclusion, lambda k: _SubmittedTask(pool.call(_write_in_worker, k), k))
 
 
-def write_by_source(
-    source: Any, build: Partitions, part_bytes: int | None, allow_pickle: bool, aside: str
-) -> Partitions:
+def write_by_source(source: Any, build: Partitions, part_bytes: int | None, aside: str) -> Partitions:
     """Let a source write its records by its own tasks; return the build with their number of partitions.
 
     A failed build of this kind can't be continued: its files are moved to the folder `aside`.
     """
     try:
-        count = source.write_partitions(
-            functools.partial(build.write_records, part_bytes=part_bytes, allow_pickle=allow_pickle)
-        )
+        count = source.write_partitions(functools.partial(build.write_records, part_bytes=part_bytes))
     except BaseException:
         put_aside(build.backend.root, build.folder, aside)
         raise

@@ -116,7 +116,8 @@ def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callabl
         _warn_of_varying_shapes(manifest, found.spec)
         return replace(found, earlier=earlier_of(manifest), metadata=manifest.metadata)
 
-    return PlannedBuild(data(), partial(_check_like, manifest), content, _codec_of(manifest))
+    check = partial(_check_like, manifest)
+    return PlannedBuild(data(), check, content, _codec_of(manifest), manifest.spec)
 
 
 def _codec_of(manifest: Manifest) -> Codec:

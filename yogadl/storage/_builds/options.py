@@ -1,9 +1,11 @@
 """The options of a build, checked before it begins."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from yogadl._core.arguments import int_argument
+from yogadl._core.forms import Forms, forms_of
 from yogadl._format.codec import SAME, Codec, checked_codec
 from yogadl._format.manifest import checked_metadata
 from yogadl.errors import ConfigurationError
@@ -31,6 +33,8 @@ class BuildOptions:
         metadata: What is kept with the version; ``None``: what the version that this one continues has.
         on_error: "skip": records that can't be read are left out. "raise": they end the build.
         codec: How values are compressed; ``"same"`` where a version continues another, or has its records.
+        json: The names of fields that are json values.
+        missing: What comes in the place of missing values, by the names of fields.
     """
 
     workers: int = 0
@@ -42,9 +46,12 @@ class BuildOptions:
     metadata: dict[str, Any] | None = None
     on_error: str = "raise"
     codec: Codec = None
+    json: Sequence[str] = ()
+    missing: "Mapping[str, Any] | None" = None
 
     def __post_init__(self) -> None:
         int_argument("workers", self.workers)
+        self.forms()
         if self.codec != SAME:
             object.__setattr__(self, "codec", checked_codec(self.codec))
         if self.metadata is not None:
@@ -62,6 +69,10 @@ class BuildOptions:
     def is_skipping(self) -> bool:
         """Whether records that can't be read are left out."""
         return self.on_error == "skip"
+
+    def forms(self, like: Any = None) -> Forms:
+        """Return what is said about the values of records; `like` is the structure of records before them."""
+        return forms_of(self.json, self.missing, like, allow_pickle=self.allow_pickle)
 
     def _check_engine(self) -> None:
         from yogadl.storage._builds.executors import ENGINES

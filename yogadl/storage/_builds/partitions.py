@@ -12,16 +12,17 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.key import DatasetKey
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
 from yogadl._format.codec import AUTO_RATIO, LEAST_ROW_BYTES, RAW, Codec, codec_in_words, codecs_of, described
 from yogadl._format.manifest import CODEC, LEFT_OUT
 from yogadl._sources.partitioned import Partition
-from yogadl._sources.sources import Source, open_if_any
+from yogadl._sources.sources import Source, is_open_source, open_if_any
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
@@ -43,6 +44,7 @@ _log = logging.getLogger("yogadl")
 # The threads that read receipts from a bucket, where each receipt takes a few round trips.
 _READERS: Final = 16
 _DIGITS: Final = 32  # of the hash in a receipt
+_STRUCTURE: Final = "structure"  # the file in a run's folder that says what all its partitions have
 
 
 class Share(Protocol):
@@ -62,6 +64,10 @@ class Shares(Protocol):
     @property
     def count(self) -> int:
         """The number of shares."""
+
+    @property
+    def spec(self) -> Spec:
+        """The structure of the first records."""
 
     @property
     def whole(self) -> Source | None:
@@ -103,6 +109,7 @@ class Partitions:
         is_named: Whether the caller named the run; otherwise its name is made from the source.
         is_skipping: Whether records that can't be read are left out.
         codec: How values are compressed.
+        forms: What is said about the values of records.
     """
 
     backend: Backend
@@ -115,6 +122,7 @@ class Partitions:
     is_named: bool = False
     is_skipping: bool = False
     codec: Codec = None
+    forms: Forms = PLAIN
 
     @property
     def is_by_tasks(self) -> bool:
@@ -134,15 +142,24 @@ class Partitions:
         records: Any,
         *,
         part_bytes: int | None,
-        allow_pickle: bool,
         progress: Progress | None = None,
+        allow_pickle: bool = False,
     ) -> None:
         """Write a partition of these records, unless it has a receipt of the same codec."""
         is_there = self.backend.root.size(self._receipt_name(partition)) is not None
         written = self._read(partition) if is_there else None
         if written is None or self._has_other_codec(written):
-            source, is_other = open_if_any(records, allow_pickle=allow_pickle), written is not None
-            self.write(partition, source, "", part_bytes, progress, replaces=is_other)
+            forms = replace(self.forms, allow_pickle=allow_pickle or self.forms.allow_pickle)
+            like = self._agreed(None)
+            source = open_if_any(records, replace(forms, like=like))
+            if like is None and source is not None and is_open_source(source):
+                like = self._agreed(source.spec)
+                if like is not None and not like.is_like(source.spec):
+                    raise ConfigurationError(
+                        f"{self.key}: partition {partition} of {self.count} was opened while another one "
+                        "decided how the values of all are stored: write it again"
+                    )
+            self.write(partition, source, "", part_bytes, progress, replaces=written is not None)
 
     def write_share(
         self,
@@ -190,10 +207,36 @@ class Partitions:
             stamp = share.stamp  # before the share is opened, so that a change during the read is detected
             if self.is_by_tasks and self.shares is not None:
                 self.train_dictionaries(self.shares.whole)
-            return self.write(partition, share.source(), stamp, part_bytes, progress, replaces=is_other)
+            source = self._opened(share)
+            return self.write(partition, source, stamp, part_bytes, progress, replaces=is_other)
         except Exception as error:
             error.add_note(f"in {self.described(partition, share)}")
             raise
+
+    def _opened(self, share: Share) -> Source | None:
+        """Open a share; what lists, missing values and numbers are is decided by the first of all records."""
+        source = share.source()
+        if isinstance(share, Partition) and source is not None and is_open_source(source):
+            like = self._agreed(None)
+            if like is None and self.shares is not None:
+                like = self._agreed(self.shares.spec)
+            if like is not None and like != source.spec:
+                return share.source(like)
+        return source
+
+    def _agreed(self, found: Spec | None) -> Spec | None:
+        """Return the structure that all partitions of this run have; the first that is found is kept.
+
+        Args:
+            found: The structure to keep if there is none yet; ``None`` to ask only.
+        """
+        name = f"{self.folder}/{_STRUCTURE}"
+        content = self.backend.root.read(name)
+        if content is None and found is not None:
+            self._note_version()
+            self.backend.root.write_if_absent(name, json.dumps(found.to_json()).encode())
+            content = self.backend.root.read(name)
+        return found if content is None else Spec.from_json(json.loads(content))
 
     def described(self, partition: int, share: Share | None = None) -> str:
         """Return a description of a partition and its share for messages."""

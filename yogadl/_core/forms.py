@@ -1,0 +1,141 @@
+"""Say how values of records are stored before the values themselves decide it."""
+
+import hashlib
+import json as json_module
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._core.frozen import frozen
+from yogadl.errors import ConfigurationError
+
+EMPTY: Final = "empty"
+
+
+@frozen
+class Forms:
+    """What is said about the values of records, which decides before the values do.
+
+    Args:
+        json: The names of fields that are json values.
+        missing: By the names of fields, what comes in the place of a value that is ``None`` or not there;
+            ``"empty"`` is an empty value of the field's kind.
+        like: What other records have at each place, or what the caller declares: a `Spec`, or a tree like the
+            record's whose leaves are `Leaf`s.
+        allow_pickle: Whether values without a stored form may be pickled.
+    """
+
+    json: tuple[str, ...] = ()
+    missing: Mapping[str, Any] = field(default_factory=dict)
+    like: Any = None
+    allow_pickle: bool = False
+
+    def decide(self, origin: str) -> str:
+        """Return a hash of all that decides records, given that of their source; empty if that is."""
+        if not origin or not (self.json or self.missing):
+            return origin
+        said = [
+            origin,
+            sorted(self.json),
+            sorted((name, repr(value)) for name, value in self.missing.items()),
+        ]
+        return hashlib.sha256(json_module.dumps(said).encode()).hexdigest()
+
+    def filled(self, record: Any) -> Any:
+        """Return a record with its missing values filled in; the record itself stays as it is."""
+        for name, value in self.missing.items():
+            record = _filled(record, name, value)
+        return record
+
+    def for_sample(self, records: Sequence[Any]) -> "Forms":
+        """Return the same with each ``"empty"`` as the kind of value that these records have there."""
+        found = {
+            name: _empty_like(_values_at(records, name)) if value == EMPTY else value
+            for name, value in self.missing.items()
+        }
+        return replace(self, missing=found) if self.missing else self
+
+
+PLAIN: Final = Forms()
+
+
+def forms_of(
+    json: Any = (), missing: Mapping[str, Any] | None = None, like: Any = None, *, allow_pickle: bool = False
+) -> Forms:
+    """Return what a caller says about the values of records.
+
+    Raises:
+        ConfigurationError: if an argument has a wrong type.
+    """
+    names = (json,) if isinstance(json, str) else tuple(json)
+    for argument, given in (("json", names), ("missing", missing or {})):
+        if not all(isinstance(name, str) and name for name in given):
+            raise ConfigurationError(
+                f'{argument}= has the names of fields, such as "label", not {given!r:.100}'
+            )
+    if missing is not None and not isinstance(missing, Mapping):
+        raise ConfigurationError(
+            f'missing= is a dict such as {{"label": -1, "text": "empty"}}, not {missing!r:.100}'
+        )
+    return Forms(names, dict(missing or {}), like, allow_pickle)
+
+
+def _parts(record: Any, name: str) -> tuple[str, str]:
+    """Return the key that a field's name begins with, and the rest of the name; a key may have slashes."""
+    if isinstance(record, dict) and name in record:
+        return name, ""
+    key, _, below = name.partition("/")
+    return key, below
+
+
+def _filled(record: Any, name: str, value: Any) -> Any:
+    key, below = _parts(record, name)
+    if isinstance(record, dict):
+        found = record.get(key)
+        if below:
+            changed = _filled(found, below, value)
+            return record if changed is found else {**record, key: changed}
+        return {**record, key: value} if found is None else record
+    if isinstance(record, list | tuple):
+        names = getattr(record, "_fields", None) or tuple(map(str, range(len(record))))
+        if key not in names:
+            return record
+        place = names.index(key)
+        changed = _filled(record[place], below, value) if below else record[place]
+        changed = value if not below and changed is None else changed
+        if changed is record[place]:
+            return record
+        items = [*record[:place], changed, *record[place + 1 :]]
+        make: Any = getattr(record, "_make", type(record))
+        return make(items)
+    return record
+
+
+def _values_at(records: Sequence[Any], name: str) -> list[Any]:
+    """Return the values that records have at a place."""
+    found = []
+    for record in records:
+        key, below = _parts(record, name)
+        value = None
+        if isinstance(record, dict):
+            value = record.get(key)
+        elif isinstance(record, list | tuple):
+            names = getattr(record, "_fields", None) or tuple(map(str, range(len(record))))
+            value = record[names.index(key)] if key in names else None
+        if value is not None:
+            found += _values_at([value], below) if below else [value]
+    return found
+
+
+def _empty_like(values: list[Any]) -> Any:
+    """Return the empty value of the kind of these; an empty text if there is none."""
+    first = values[0] if values else ""
+    if isinstance(first, np.ndarray) and first.ndim:
+        return np.empty((0, *first.shape[1:]), first.dtype)
+    if isinstance(first, str | bytes | list | dict):
+        return type(first)()
+    raise ConfigurationError(
+        f'missing="empty" is for text, bytes, lists and arrays, and there is {first!r:.60}: give a value'
+    )
