@@ -254,6 +254,14 @@ def __getattr__(name: str) -> Any:
     return getattr(found, given) if hasattr(found, given) else import_module(f"{module}.{given}")
 
 
+def spec_of(record: Any, number: int = 0, *, allow_pickle: bool = False) -> Any:
+    """Return the structure that one record decides."""
+    from yogadl._core.forms import Forms
+    from yogadl._core.infer import infer
+
+    return infer([record], Forms(allow_pickle=allow_pickle), number)
+
+
 def set_constants(monkeypatch: Any, **values: Any) -> None:
     """Give constants of the library other values until the test ends."""
     for name, value in values.items():

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from inside import BatchMemory, Spec, columns_of
+from inside import BatchMemory, columns_of, spec_of
 
 # The writer: who imports a constant does so before it gets another value.
 from inside import writer as _writer  # noqa: F401
@@ -141,7 +141,7 @@ class Cut:
     can_start_anywhere = True
 
     def __init__(self, records: Sequence[object], lengths: Sequence[int]) -> None:
-        self.spec = Spec.of_record(records[0])
+        self.spec = spec_of(records[0])
         self.length = len(records)
         self._records = records
         self._lengths = lengths

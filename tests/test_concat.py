@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import BatchMemory, JoinedRecords, Spec, announce, set_constants
+from inside import BatchMemory, JoinedRecords, announce, set_constants, spec_of
 from sizes import scaled
 
 import yogadl
@@ -383,7 +383,7 @@ def test_it_pickles_and_survives_a_fork(caches):
 class Numbers:
     """Ten records that are numbers, from `first` on."""
 
-    spec, fingerprint, record_bytes = Spec.of_record(np.int64(0)), "n", 8
+    spec, fingerprint, record_bytes = spec_of(np.int64(0)), "n", 8
 
     def __init__(self, first):
         self.first = first

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import Spec, declaration_text, declare
+from inside import declaration_text, declare, spec_of
 
 import yogadl
 from yogadl import Leaf
@@ -122,7 +122,7 @@ def test_a_cursor_stays_valid_where_a_spec_is_given_later():
     ],
 )
 def test_a_spec_is_a_tree_like_the_record_and_may_leave_fields_out(record, said):
-    sampled = Spec.of_record(RECORDS[record])
+    sampled = spec_of(RECORDS[record])
     found, _ = declare(sampled, said)
     assert [f.leaf for f in found.fields] == [
         IMAGE if f.leaf.shape == (4, 3) else f.leaf for f in sampled.fields
@@ -190,7 +190,7 @@ trees = st.recursive(
 
 @given(trees, st.data())
 def test_what_is_written_declares_just_those_fields(record, data):
-    spec = Spec.of_record(record)
+    spec = spec_of(record)
     chosen = data.draw(st.sets(st.integers(0, len(spec.fields) - 1), min_size=1))
     wide = spec.with_leaves(
         Leaf(f.leaf.dtype, None) if number in chosen else f.leaf for number, f in enumerate(spec.fields)

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import ArraysSource, ItemsSource, IterableSource, RecordsSource, Spec, columns_of, open_source
+from inside import (
+    ArraysSource,
+    ItemsSource,
+    IterableSource,
+    RecordsSource,
+    Spec,
+    columns_of,
+    open_source,
+    spec_of,
+)
 
 import yogadl
 from yogadl import Leaf
@@ -280,7 +289,7 @@ def test_large_records_come_in_small_chunks():
 
 def test_what_answers_by_columns_is_read_by_columns():
     class Answers:
-        spec = Spec.of_record({"x": 1})
+        spec = spec_of({"x": 1})
         record_bytes = 8
 
         def __len__(self):
@@ -310,7 +319,7 @@ def test_pickled_fields_are_not_copied_without_asking():
 
 
 def test_records_become_columns_in_field_order():
-    spec = Spec.of_record({"a": 1, "b": "x"})
+    spec = spec_of({"a": 1, "b": "x"})
     numbers, texts = columns_of(spec, [{"b": "x", "a": 1}, {"a": 2, "b": "y"}])
     assert numbers.tolist() == [1, 2]
     assert texts == ["x", "y"]

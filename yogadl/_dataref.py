@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, overload
 import numpy as np
 
 from yogadl._core.arguments import as_array, bool_argument, checked_indices, explains_names, int_argument
+from yogadl._core.forms import forms_of
 from yogadl._core.process import end_daemon_at_exit
 from yogadl._core.protocols import (
     Column,
@@ -17,7 +18,7 @@ from yogadl._core.protocols import (
     Memory,
     locality_of,
 )
-from yogadl._removed import missing
+from yogadl._removed import missing as removed
 from yogadl._streamed import StreamedRef
 from yogadl._views.views import ProjectedRecords, SelectedRecords, SlicedRecords
 from yogadl.errors import ConfigurationError
@@ -34,7 +35,7 @@ class RecordsRef(StreamedRef[Item_co]):
     def __new__(cls, *records: Any, **options: Any) -> Self:  # arguments of __init__, or of 0.1.4
         """Refuse the file path from which yogadl 0.1.4 made an `LMDBDataRef`."""
         if "cache_filepath" in options or (records and isinstance(records[0], str | os.PathLike)):
-            raise missing("yogadl.dataref", "LMDBDataRef(cache_filepath=...)")
+            raise removed("yogadl.dataref", "LMDBDataRef(cache_filepath=...)")
         return super().__new__(cls)
 
     def columns(
@@ -480,7 +481,14 @@ def as_ref(value: Any) -> RecordsRef:  # Any: the value is checked here
 
 
 @takes_a_stream
-def from_source(data: Any, fingerprint: str | None = None, *, spec: Any = None) -> RecordsRef:
+def from_source(
+    data: Any,
+    fingerprint: str | None = None,
+    *,
+    spec: Any = None,
+    json: Sequence[str] = (),
+    missing: Mapping[str, Any] | None = None,
+) -> RecordsRef:
     """Return a `DataRef` over an object with ``__len__`` and ``__getitem__``, or arrays, without any cache.
 
     Args:
@@ -490,6 +498,8 @@ def from_source(data: Any, fingerprint: str | None = None, *, spec: Any = None) 
         spec: The shapes that vary, which a sample of 16 records may not show: a tree like the record's with a
             `yogadl.Leaf` for each such field, or the spec of another `DataRef`. Fields that a dict leaves out
             are as in the sample. If a record does not fit, the error gives the `spec` to pass.
+        json: As for `CacheStorage.submit`: the names of fields that are json values.
+        missing: As for `CacheStorage.submit`: what comes in the place of missing values.
 
     Raises:
         UnsupportedDataError: if `data` has no random access or a record can't be read.
@@ -504,4 +514,4 @@ def from_source(data: Any, fingerprint: str | None = None, *, spec: Any = None) 
     """
     from yogadl._views.records import SourceRecords  # not imported for reading a cache
 
-    return RecordsRef(SourceRecords(data, fingerprint, spec))
+    return RecordsRef(SourceRecords(data, fingerprint, spec, forms_of(json, missing, spec)))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import RunHash, Spec, fingerprint_of, hash_rows, hash_run
+from inside import RunHash, fingerprint_of, hash_rows, hash_run, spec_of
 from inside import fingerprint as hashing
 from xxhash import xxh3_64_intdigest
 
@@ -152,7 +152,7 @@ def test_a_whole_cache_has_the_fingerprint_of_the_reference(tmp_path):
 
 def test_a_fingerprint_never_changes():
     """Golden: a change here orphans every cursor that anybody saved."""
-    spec = Spec.of_record({"x": np.zeros(3, np.uint8), "t": "a"})
+    spec = spec_of({"x": np.zeros(3, np.uint8), "t": "a"})
     rows = hash_rows(np.arange(12, dtype=np.uint8).reshape(4, 3), (3,))
     texts = hash_values([b"", b"a", b"x" * 512, b"y" * 513], [()] * 4)
     run = hash_run([rows, texts], 4)

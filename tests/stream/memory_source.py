@@ -1,7 +1,7 @@
 """A source in memory for the stream's tests: records that know their own number."""
 
 import numpy as np
-from inside import Spec
+from inside import spec_of
 
 from yogadl import RecordsRef
 
@@ -16,7 +16,7 @@ class MemorySource:
             record_bytes,
             fails_at,
         )
-        self.spec = Spec.of_record({"id": np.int64(0), "pair": np.zeros(2, np.float32), "name": "r0"})
+        self.spec = spec_of({"id": np.int64(0), "pair": np.zeros(2, np.float32), "name": "r0"})
         self.read = []
 
     def __len__(self):
@@ -38,7 +38,7 @@ class BareSource(MemorySource):
 
     def __init__(self, count):
         super().__init__(count)
-        self.spec = Spec.of_record(np.int64(0))
+        self.spec = spec_of(np.int64(0))
 
     def columns(self, indices, fields=None, memory=None):
         return super().columns(indices)[:1]

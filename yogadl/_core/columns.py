@@ -632,6 +632,18 @@ def shape_of(leaf: Leaf, value: Any) -> tuple[int, ...]:
     return () if leaf.dtype in (OBJECT, JSON) else getattr(value, "shape", ())
 
 
+def shape_of_value(leaf: Leaf, value: Any) -> tuple[int, ...]:
+    """Return the shape that one value of a record will have."""
+    if leaf.dtype == JSON:
+        return ()
+    if type(value) is list:
+        dtype, shape = content_of(value) or ("", None)
+        if not dtype and shape is not None and leaf.shape is not None:
+            return (*shape, *[size or 0 for size in leaf.shape[len(shape) :]])
+        return shape or ()
+    return np.shape(value) if leaf.is_numeric or isinstance(value, np.ndarray) else ()
+
+
 def check_size(position: int, size_bytes: int) -> None:
     """Refuse a value that is larger than a stored value may be.
 

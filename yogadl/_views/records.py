@@ -14,9 +14,11 @@ from yogadl._core.columns import (
     batch_column,
     declaration_text,
     declare,
+    shape_of_value,
     split,
     widen,
 )
+from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.leaf import BadShapeError, BadValueError, refuse
 from yogadl._core.protocols import Column, Indices, Memory
 from yogadl._core.spec import Spec
@@ -39,14 +41,17 @@ class SourceRecords:
         data: The object, or a dict or tuple of arrays.
         fingerprint: A name for this content; by default a hash of a sample of the records, marked weak.
         spec: The caller's declaration of a record's fields; see `declare`.
+        forms: What is said about the values of records.
 
     Raises:
         UnsupportedDataError: if a record can't be read as a tree of arrays and scalars.
         ConfigurationError: if the sampled records don't fit the declaration.
     """
 
-    def __init__(self, data: Any, fingerprint: str | None = None, spec: Any = None) -> None:
-        self._source = _source_of(data)
+    def __init__(
+        self, data: Any, fingerprint: str | None = None, spec: Any = None, forms: Forms = PLAIN
+    ) -> None:
+        self._source = _source_of(data, forms)
         self._declared: frozenset[int] = frozenset()
         self.spec: Spec = self._source.spec
         sample = np.unique(np.linspace(0, len(self) - 1, _SAMPLED_RECORDS).astype(np.int64))
@@ -127,8 +132,7 @@ class SourceRecords:
         for field, values in zip(self.spec.fields, self._values(sample), strict=True):
             leaf = field.leaf
             for value in values:
-                has_shape = leaf.is_numeric or isinstance(value, np.ndarray)
-                leaf = widen(leaf, np.shape(value) if has_shape else ())
+                leaf = widen(leaf, shape_of_value(leaf, value))
             leaves.append(leaf)
         self.spec = self.spec.with_leaves(leaves)
 
@@ -183,14 +187,16 @@ def _is_plain(column: Any) -> bool:
     return isinstance(column, np.ndarray) and column.dtype.kind in "biufcmM"
 
 
-def _source_of(data: Any) -> Any:  # an ItemsSource, or a source that returns columns of any records
+def _source_of(
+    data: Any, forms: Forms
+) -> Any:  # an ItemsSource, or a source that returns columns of any records
     if not is_arrays(data) and not has_random_access(data):
         raise UnsupportedDataError(
             f"a {type(data).__name__} has no __len__ and __getitem__: build a cache of it with storage.submit"
         )
-    adapted = adapted_source(data)
+    adapted = adapted_source(data, forms)
     if adapted is None:
-        return ArraysSource(data) if is_arrays(data) else ItemsSource(data)
+        return ArraysSource(data, forms) if is_arrays(data) else ItemsSource(data, forms)
     if not hasattr(adapted, "columns") and not isinstance(adapted, ItemsSource):
         raise UnsupportedDataError(
             f"a {type(data).__name__} can only be read in order: build a cache of it with storage.submit"
