@@ -1,7 +1,7 @@
 """Find the structure of records from a sample of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from yogadl._core.columns import (
     EMPTY_LIST,
@@ -17,6 +17,9 @@ from yogadl._core.columns import (
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.leaf import JSON, Leaf, leaf_at, refuse
 from yogadl._core.spec import MAX_DEPTH, DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
+
+# How many records decide the structure of all, where the first one does not; fewer if they are large.
+SAMPLED_RECORDS: Final = 1024
 
 Known = Callable[[str, Any], "Leaf | None"]
 
@@ -186,7 +189,7 @@ class _Finder:
         allow_pickle = self._forms.allow_pickle
         if len(present) < len(values) and not (allow_pickle and values[0] is None):
             number = next(place for place, value in enumerate(values) if value is None)
-            raise refuse(path, records[number], none_problem(path, with_kind=_kind_of(present)))
+            raise refuse(path, records[number], none_problem(path, _kind_of(present)))
         kinds = set(map(type, values))
         if kinds <= PYTHON_NUMBERS:
             if wanted is not None and wanted.is_numeric:
@@ -212,10 +215,10 @@ def _kind_of(present: list[Any]) -> str:
     return numbers.get(type(present[0]), '"empty"')
 
 
-def none_problem(path: str, with_kind: str = "...") -> str:
+def none_problem(path: str, fill: str = "...") -> str:
     """Return what is wrong with a missing value, and what to write."""
     return (
-        f"is None: a value in its place, missing={{{path!r}: {with_kind}}}; or the field as a json value, "
+        f"is None: a value in its place, missing={{{path!r}: {fill}}}; or the field as a json value, "
         f"json=({path!r},), which has None, too"
     )
 

@@ -23,11 +23,11 @@ from yogadl._core.columns import (
     with_record_number_in_errors,
 )
 from yogadl._core.forms import PLAIN, Forms
-from yogadl._core.infer import infer, infer_column, is_open, size_of_record, snapshot
+from yogadl._core.infer import SAMPLED_RECORDS, infer, infer_column, is_open, size_of_record, snapshot
 from yogadl._core.leaf import JSON, OBJECT, Leaf, is_masked, leaf_at
 from yogadl._core.protocols import Earlier, metadata_of
 from yogadl._core.spec import Keys, Node, Spec, node_of
-from yogadl.errors import StageError, UnsupportedDataError, YogaError
+from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError, YogaError
 
 # The package or module of an object, and the adapter in `yogadl.adapters` that reads such objects. The
 # adapter is imported at the first such object; its function `source` returns the source or None.
@@ -107,6 +107,7 @@ def open_source(data: Any, forms: Forms = PLAIN) -> Source:
         source: Source = data.as_source(forms)
         return source
     if _has(data, "spec", "length", "can_start_anywhere", "chunks"):
+        _refuse_forms(data, forms)
         source = data
         return source
     adapted = adapted_source(data, forms)
@@ -124,6 +125,7 @@ def open_source(data: Any, forms: Forms = PLAIN) -> Source:
             f"an array of no dimension, {data}, is no source of records: give one item per record"
         )
     if _has(data, "spec", "columns", "record_bytes", "__len__"):
+        _refuse_forms(data, forms)
         return RecordsSource(data, forms)
     if is_arrays(data):
         return ArraysSource(data, forms)
@@ -143,6 +145,19 @@ def open_source(data: Any, forms: Forms = PLAIN) -> Source:
         f"a {type(data).__module__}.{type(data).__qualname__} is no source of records: give an iterable, "
         "a generator function, an object with __len__ and __getitem__, or a dict or tuple of arrays"
     )
+
+
+def _refuse_forms(data: Any, forms: Forms) -> None:
+    """Refuse to say how values are stored of a source that has decided it.
+
+    Raises:
+        ConfigurationError: if it is said.
+    """
+    if forms.json or forms.missing:
+        raise ConfigurationError(
+            f"json= and missing= say how records are stored, which a {type(data).__name__} has decided: pass "
+            "them where it is made, or change the records by ref.map"
+        )
 
 
 def open_if_any(data: Any, forms: Forms = PLAIN) -> Source | None:
@@ -321,16 +336,13 @@ NO_RECORDS: Final = (
 )
 
 
-# How many records decide the structure of all, where the first one does not; fewer if they are large.
-SAMPLED_RECORDS: Final = 1024
-
-
 def first_records(records: Iterator[Any], *, scalars_decide: bool = True) -> list[Any]:
     """Return copies of the first records: those that decide the structure of all.
 
     Args:
         records: The records.
-        scalars_decide: Whether more than one record is read if the first one has only arrays and Python's scalars.
+        scalars_decide: Whether more than one record is read if the first one has
+            only arrays and Python's scalars.
     """
     found: list[Any] = []
     size = 0

@@ -16,12 +16,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from yogadl._core.columns import Columns, check_size
-from yogadl._core.leaf import BYTES, STR, BadValueError, Leaf, Shape, leaf_at, refuse
+from yogadl._core.forms import EMPTY, Forms
+from yogadl._core.infer import SAMPLED_RECORDS, none_problem
+from yogadl._core.json_value import decode, encode
+from yogadl._core.leaf import BYTES, JSON, STR, BadValueError, Leaf, Shape, leaf_at, refuse
 from yogadl._core.spec import DictNode, Node, Spec, check_keys
 from yogadl._format.columns import HeapValues, as_bytes
 from yogadl._format.fields import ENTRY_DTYPE, decode_value
 from yogadl._sources.sources import NO_RECORDS
-from yogadl.errors import UnsupportedDataError
+from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 # Arrow types that have a stored form, and the spec of records of such columns.
 
@@ -39,37 +42,33 @@ _NUMBERS: Final = {
     "date32[day]": "datetime64[D]",
     "date64[ms]": "datetime64[ms]",
 }
-NULL: Final = (
-    "is null, which has no stored form; fill the nulls (fill_null, fillna) or drop those records (drop_null, "
-    "drop_nulls, dropna) first"
-)
 _REMEDIES: Final = (
     (pa.types.is_decimal, "cast it to float64, or to string to keep every digit"),
     (pa.types.is_time, "cast it to an integer"),
     (pa.types.is_interval, "cast it to a duration"),
-    (pa.types.is_map, "make it two lists, one of keys and one of values"),
     (pa.types.is_union, "make a column of each kind"),
-    (pa.types.is_struct, "make it a struct of lists instead of a list of structs"),
 )
 
 
-def spec_of(names: Sequence[Any] | None, columns: Sequence[Values]) -> Spec:
+def spec_of(names: Sequence[Any] | None, columns: Sequence[Values], forms: Forms) -> Spec:
     """Return the spec of records that are a dict of these columns, or a single column's values.
 
     Args:
         names: The keys of the dict; ``None`` for a single column.
-        columns: The columns, with one row or more each; or their pa.Fields.
+        columns: The columns, with the first rows, one or more.
+        forms: What is said about the values of records.
 
     Raises:
         UnsupportedDataError: if a column can't be stored; names the column.
     """
     if names is None:
-        return Spec(_node("", columns[0]))
+        return Spec(_node("", columns[0], forms))
     check_keys(names, "", 0)
     for number, name in enumerate(names):
         if name in names[:number]:
             raise UnsupportedDataError(f"two columns are called {name!r}; rename one of them")
-    spec = Spec(DictNode(tuple(names), tuple(map(_node, map(str, names), columns))))
+    nodes = [_node(str(name), column, forms) for name, column in zip(names, columns, strict=True)]
+    spec = Spec(DictNode(tuple(names), tuple(nodes)))
     if not spec.fields:
         raise UnsupportedDataError(
             "the table has no columns, but records need at least one field: add a column"
@@ -77,32 +76,63 @@ def spec_of(names: Sequence[Any] | None, columns: Sequence[Values]) -> Spec:
     return spec
 
 
-def _node(path: str, column: Values) -> Node:
+def _node(path: str, column: Values, forms: Forms) -> Node:
     if isinstance(column, np.ndarray):
-        return leaf_at(path, 0, np.empty((), column.dtype))
-    return _node_of_type(path, column.type)
+        return Leaf(JSON) if path in forms.json else leaf_at(path, 0, np.empty((), column.dtype))
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return _node_of_array(path, _without_encoding(array), forms)
 
 
-def _node_of_type(path: str, data_type: Any) -> Node:
-    data_type = _type_without_encoding(data_type)
+def _node_of_array(path: str, array: Any, forms: Forms) -> Node:
+    data_type = array.type
+    if path in forms.json or is_tree(data_type) or (path not in forms.missing and _has_null_trees(array)):
+        return Leaf(JSON)
     if pa.types.is_struct(data_type):
-        fields = [data_type.field(i) for i in range(data_type.num_fields)]
-        keys = [field.name for field in fields]
+        keys = [data_type.field(i).name for i in range(data_type.num_fields)]
         if len(set(keys)) < len(keys):
             raise UnsupportedDataError(f"the struct {path!r} has two fields of one name ({keys}); rename one")
-        return DictNode(
-            tuple(keys), tuple(_node_of_type(below(path, field.name), field.type) for field in fields)
-        )
+        children = [
+            _node_of_array(below(path, key), _without_encoding(array.field(i)), forms)
+            for i, key in enumerate(keys)
+        ]
+        return DictNode(tuple(keys), tuple(children))
+    return _leaf_of_type(path, data_type)
+
+
+def is_tree(data_type: Any) -> bool:
+    """Return whether values of a type are json values: lists of structs, maps, lists of varying lists."""
+    if pa.types.is_map(data_type):
+        return True
+    if isinstance(data_type, pa.BaseExtensionType):
+        return str(getattr(data_type, "extension_name", "")) == "arrow.json"
+    inner, is_varying = data_type, False
+    while is_list(inner):
+        is_varying = not pa.types.is_fixed_size_list(inner) and inner is not data_type
+        inner = _type_without_encoding(inner.value_type)
+        if is_varying:
+            return True
+    return inner is not data_type and (pa.types.is_struct(inner) or is_tree(inner))
+
+
+def _has_null_trees(array: Any) -> bool:
+    """Return whether the lists or structs of an array have nulls, or are null themselves."""
+    if pa.types.is_struct(array.type):
+        return bool(array.null_count) or any(array.field(i).null_count for i in range(array.type.num_fields))
+    if not is_list(array.type):
+        return False
+    while is_list(array.type):
+        if array.null_count:
+            return True
+        array = _without_encoding(array.flatten())
+    return bool(array.null_count)
+
+
+def _leaf_of_type(path: str, data_type: Any) -> Leaf:
     shape, element = unnested(path, data_type)
     if is_text(element):
-        is_str = (
-            pa.types.is_string(element)
-            or pa.types.is_large_string(element)
-            or pa.types.is_string_view(element)
-        )
-        return Leaf(STR if is_str else BYTES, shape)
+        return Leaf(BYTES if _is_bytes(element) else STR, shape)
     if pa.types.is_null(element):
-        raise refuse(path, 0, NULL)
+        raise refuse(path, 0, none_problem(path))
     dtype = _dtype(element)
     if dtype is None:
         remedy = next((remedy for holds, remedy in _REMEDIES if holds(element)), "cast it to another type")
@@ -183,6 +213,13 @@ def is_text(data_type: Any) -> bool:
     ) and not types.is_decimal(data_type)  # fmt: skip
 
 
+def _is_bytes(data_type: Any) -> bool:
+    types = pa.types
+    return not any(
+        holds(data_type) for holds in (types.is_string, types.is_large_string, types.is_string_view)
+    )
+
+
 def below(path: str, name: str) -> str:
     """Return the path of a struct's field."""
     return f"{path}/{name}" if path else name
@@ -203,23 +240,99 @@ StoredColumn = NDArray[Any] | HeapValues
 _JOINED_BYTES: Final = 2**30
 
 
-def stored_columns(
-    names: Sequence[Any] | None, columns: Sequence[Values], numbers: Sequence[int]
-) -> list[StoredColumn]:
-    """Return one or more rows as stored columns, one for each field of `spec_of`.
+class Table:
+    """The form of the records of a table.
 
-    Raises:
-        UnsupportedDataError: if a value is null or too large; names the record by its number in `numbers`.
+    Args:
+        names: The columns' names; ``None`` for a single column.
+        first: The columns of the first rows, one or more.
+        forms: What is said about the values of records.
     """
-    found: list[StoredColumn] = []
-    for name, column in zip([""] if names is None else map(str, names), columns, strict=True):
-        pieces, first = [], 0
-        for array in _chunks(column):
-            if len(array):
-                pieces.append(_stored_array(name, array, numbers[first : first + len(array)]))
-                first += len(array)
-        found += map(_joined, zip(*pieces, strict=True))
+
+    def __init__(self, names: Sequence[Any] | None, first: Sequence[Values], forms: Forms) -> None:
+        self._names, self._missing = names, forms.missing
+        self.spec = spec_of(names, first, forms)
+        self._trees = frozenset(field.name for field in self.spec.fields if field.leaf.dtype == JSON)
+
+    def stored(self, columns: Sequence[Values], numbers: Sequence[int]) -> list[StoredColumn]:
+        """Return one or more rows as stored columns, one for each field.
+
+        Raises:
+            UnsupportedDataError: if a value is null or too large; names the record by its number in
+                `numbers`.
+        """
+        found: list[StoredColumn] = []
+        names = [""] if self._names is None else map(str, self._names)
+        for name, column in zip(names, columns, strict=True):
+            pieces, first = [], 0
+            for array in _chunks(column):
+                if len(array):
+                    pieces.append(self._stored_array(name, array, numbers[first : first + len(array)]))
+                    first += len(array)
+            found += map(_joined, zip(*pieces, strict=True))
+        return found
+
+    def _stored_array(self, path: str, array: Values, numbers: Sequence[int]) -> list[StoredColumn]:
+        """Return the stored columns of a non-empty array: one, or one for each field of a struct."""
+        if path in self._trees:
+            return [_stored_trees(path, array, numbers)]
+        if isinstance(array, np.ndarray):
+            return [array.astype(array.dtype.newbyteorder("<"), copy=False)]
+        array = _without_encoding(array)
+        if array.null_count and path in self._missing:
+            array = _filled(path, array, self._missing[path])
+        position = _first_null(array)
+        if position is not None:
+            raise refuse(path, numbers[position], none_problem(path, _fill_for(array.type)))
+        if pa.types.is_struct(array.type):
+            found: list[StoredColumn] = []
+            for i in range(array.type.num_fields):
+                # `field` ignores the nulls of the struct itself, but the struct has none.
+                name = below(path, array.type.field(i).name)
+                found += self._stored_array(name, array.field(i), numbers)
+            return found
+        return [_stored_leaf(path, array, numbers)]
+
+
+def _stored_trees(path: str, array: Values, numbers: Sequence[int]) -> HeapValues:
+    """Return json values in their stored form."""
+    values = array.tolist() if isinstance(array, np.ndarray) else _plain_values(array)
+    texts = []
+    for number, value in zip(numbers, values, strict=True):
+        try:
+            texts.append(encode(value))
+            check_size(0, len(texts[-1]))
+        except BadValueError as error:
+            raise refuse(path, number, error.problem) from None
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    data = np.frombuffer(b"".join(texts), np.uint8)
+    return HeapValues(data, lengths, np.zeros((len(texts), 1), np.int64), is_text=True)
+
+
+def _plain_values(array: Any) -> list[Any]:
+    """Return the values of an array as Python has them; a text of a type for JSON is decoded."""
+    if isinstance(array.type, pa.BaseExtensionType) and is_tree(array.type):
+        return [None if text is None else decode(text) for text in array.storage.to_pylist()]
+    found: list[Any] = array.to_pylist(maps_as_pydicts="strict")
     return found
+
+
+def _fill_for(data_type: Any) -> str:
+    return '"empty"' if is_text(data_type) or is_list(data_type) else "..."
+
+
+def _filled(path: str, array: Any, value: Any) -> Any:
+    """Return an array whose nulls are replaced by a value."""
+    if value == EMPTY and is_list(array.type):
+        value = []
+    elif value == EMPTY:
+        value = b"" if _is_bytes(array.type) else ""
+    try:
+        return pc.if_else(array.is_null(), pa.scalar(value, type=array.type), array)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise ConfigurationError(
+            f"missing= has {value!r:.60} for field {path!r}, which is {array.type} in Arrow: {error}"
+        ) from error
 
 
 def value_lists(spec: Spec, columns: Sequence[StoredColumn]) -> list[NDArray[Any] | list[Any]]:
@@ -245,23 +358,6 @@ def _chunks(column: Values) -> Sequence[Values]:
         return [column.combine_chunks()]
     chunks: Sequence[Values] = column.chunks
     return chunks
-
-
-def _stored_array(path: str, array: Values, numbers: Sequence[int]) -> list[StoredColumn]:
-    """Return the stored columns of a non-empty array: one, or one for each field of a struct."""
-    if isinstance(array, np.ndarray):
-        return [array.astype(array.dtype.newbyteorder("<"), copy=False)]
-    array = _without_encoding(array)
-    position = _first_null(array)
-    if position is not None:
-        raise refuse(path, numbers[position], NULL)
-    if pa.types.is_struct(array.type):
-        found: list[StoredColumn] = []
-        for i in range(array.type.num_fields):
-            # `field` ignores the nulls of the struct itself, but the struct has none.
-            found += _stored_array(below(path, array.type.field(i).name), array.field(i), numbers)
-        return found
-    return [_stored_leaf(path, array, numbers)]
 
 
 def _stored_leaf(path: str, array: Any, numbers: Sequence[int]) -> StoredColumn:
@@ -331,7 +427,8 @@ def _innermost_values(
         array = _without_encoding(array.flatten())  # `flatten` leaves out null lists, but there are none
         position = _first_null(array)
         if position is not None:
-            raise refuse(path, record_of(position), f"has an item that {NULL}")
+            problem = f"has an item that is None: as a json value, json=({path!r},), it may"
+            raise refuse(path, record_of(position), problem)
     return array, counts
 
 
@@ -416,7 +513,9 @@ def _values_of(leaf: Leaf, column: HeapValues) -> Iterator[Any]:
     starts = (ends - column.lengths).tolist()
     for start, end, (rank, *sizes) in zip(starts, ends.tolist(), column.shapes.tolist(), strict=True):
         data = column.data[start:end]
-        if leaf.is_numeric:
+        if leaf.dtype == JSON:
+            yield decode(data)
+        elif leaf.is_numeric:
             yield data.copy().view(leaf.numpy_dtype).reshape(sizes[:rank])
         else:
             yield decode_value(leaf, data.tobytes(), tuple(sizes[:rank]))
@@ -444,18 +543,18 @@ class StreamSource:
     can_start_anywhere = False
     length = None
 
-    def __init__(self, reader: Any) -> None:  # a pa.RecordBatchReader
-        self._names = reader.schema.names
-        self.spec: Spec = spec_of(self._names, list(reader.schema))
+    def __init__(self, reader: Any, forms: Forms) -> None:  # a pa.RecordBatchReader
         batches = iter(reader)
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             raise UnsupportedDataError(NO_RECORDS)
+        self._table = Table(reader.schema.names, first.slice(0, SAMPLED_RECORDS).columns, forms)
+        self.spec: Spec = self._table.spec
         self._batches = chain([first], batches)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on; the records before `start` are read and dropped."""
-        return _chunked(self._names, self._batches, start, start)
+        return _chunked(self._table, self._batches, start, start)
 
 
 @dataclass(frozen=True)
@@ -472,13 +571,17 @@ class PiecesSource:
     can_start_anywhere = True
     has_final_spec = True
 
-    def __init__(self, schema: Any, pieces: Sequence[Piece]) -> None:
-        self._names = schema.names
+    def __init__(self, schema: Any, pieces: Sequence[Piece], forms: Forms) -> None:
         self._pieces = pieces
-        self.spec: Spec = spec_of(self._names, list(schema))
         self.length = sum(piece.records for piece in pieces)
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
+        # Whether lists and structs have nulls, only the records show.
+        first = schema.empty_table()
+        if any(map(_is_nested, schema.types)):
+            first = next(iter(pieces[0].batches())).slice(0, SAMPLED_RECORDS)
+        self._table = Table(schema.names, first.columns, forms)
+        self.spec: Spec = self._table.spec
         # Where the source is divided among workers: reading from within a row group would decode all of it.
         self.starts = list(accumulate((piece.records for piece in pieces[:-1]), initial=0))
 
@@ -489,16 +592,16 @@ class PiecesSource:
             if first + piece.records > start:
                 rest = self._pieces[number:]
                 batches = (batch for piece in rest for batch in piece.batches())
-                yield from _chunked(self._names, batches, start, start - first)
+                yield from _chunked(self._table, batches, start, start - first)
                 return
             first += piece.records
 
 
-def _chunked(names: Sequence[str], batches: Iterable[Any], first: int, skipped: int) -> Iterator[Columns]:
+def _chunked(form: Table, batches: Iterable[Any], first: int, skipped: int) -> Iterator[Columns]:
     """Yield columns in chunks of `chunk_records`, reading ahead on another thread.
 
     Args:
-        names: The columns' names.
+        form: The form of the records.
         batches: The batches with the records.
         first: The number of the first record to yield.
         skipped: The number of records before it in `batches`.
@@ -507,8 +610,13 @@ def _chunked(names: Sequence[str], batches: Iterable[Any], first: int, skipped: 
         size = chunk_records(table.nbytes // table.num_rows)
         for start in range(0, table.num_rows, size):
             piece = table.slice(start, size)
-            yield stored_columns(names, piece.columns, range(first, first + len(piece)))
+            yield form.stored(piece.columns, range(first, first + len(piece)))
             first += len(piece)
+
+
+def _is_nested(data_type: Any) -> bool:
+    data_type = _type_without_encoding(data_type)
+    return is_list(data_type) or pa.types.is_struct(data_type)
 
 
 def _without_first(batches: Iterable[Any], skipped: int) -> Iterator[Any]:

@@ -1,7 +1,7 @@
 """Read tables as sources: in memory or mapped, Parquet files, and Arrow's datasets."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from yogadl._core.columns import Columns
-from yogadl._core.forms import PLAIN, Forms
+from yogadl._core.forms import PLAIN, Forms, forms_of
+from yogadl._core.infer import SAMPLED_RECORDS
 from yogadl._core.protocols import Indices
 from yogadl._core.spec import Spec
 from yogadl._sources.sources import NO_RECORDS, Source
@@ -20,11 +21,10 @@ from yogadl.adapters.arrays._columns import (
     Piece,
     PiecesSource,
     StreamSource,
+    Table,
     Values,
     bytes_of,
     chunk_records,
-    spec_of,
-    stored_columns,
     value_lists,
 )
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -45,19 +45,25 @@ class FrameSource:
         names: The columns' names; ``None`` for a single column.
         table: The table; it must have a length.
         read: A function of a module, or a partial of one: returns the columns of some rows of the table.
+        forms: What is said about the values of records.
     """
 
     can_start_anywhere = True
     has_final_spec = True
 
     def __init__(
-        self, names: Sequence[Any] | None, table: Any, read: Callable[[Any, Rows], Sequence[Values]]
+        self,
+        names: Sequence[Any] | None,
+        table: Any,
+        read: Callable[[Any, Rows], Sequence[Values]],
+        forms: Forms,
     ) -> None:
         self.length = len(table)
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
-        self._names, self._table, self._read = names, table, read
-        self.spec: Spec = spec_of(names, read(table, slice(0, 1)))
+        self._table, self._read = table, read
+        self._form = Table(names, read(table, slice(0, min(self.length, SAMPLED_RECORDS))), forms)
+        self.spec: Spec = self._form.spec
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""
@@ -65,14 +71,14 @@ class FrameSource:
         while start < self.length:
             stop = min(start + count, self.length)
             rows = self._read(self._table, slice(start, stop))
-            stored = stored_columns(self._names, rows, range(start, stop))
+            stored = self._form.stored(rows, range(start, stop))
             yield stored
             record_bytes = bytes_of(stored) // (stop - start)
             start, count = stop, chunk_records(record_bytes)
 
     def columns(self, indices: Indices) -> Columns:
         """Return the records at any indices; `from_source` reads by this method."""
-        stored = stored_columns(self._names, self._read(self._table, indices), indices.tolist())
+        stored = self._form.stored(self._read(self._table, indices), indices.tolist())
         return value_lists(self.spec, stored)
 
 
@@ -88,13 +94,15 @@ def _rows_of_arrow(table: Any, chosen: Rows) -> Sequence[Values]:
     return columns
 
 
-def of_pyarrow(data: Any) -> FrameSource | None:
+def of_pyarrow(data: Any, forms: Forms) -> FrameSource | None:
     """Return the source of a table, a batch or an array of pyarrow."""
     if isinstance(data, pa.Array | pa.ChunkedArray):
-        return FrameSource(None, pa.table({"": data}), _rows_of_arrow)
+        return FrameSource(None, pa.table({"": data}), _rows_of_arrow, forms)
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
-    return FrameSource(data.column_names, data, _rows_of_arrow) if isinstance(data, pa.Table) else None
+    if not isinstance(data, pa.Table):
+        return None
+    return FrameSource(data.column_names, data, _rows_of_arrow, forms)
 
 
 def _rows_of_pandas(frame: Any, chosen: Rows, columns: Sequence[tuple[Any, Any]]) -> list[Values]:
@@ -133,18 +141,18 @@ def _unconvertible(name: Any, dtype: Any, error: object) -> UnsupportedDataError
     )
 
 
-def _pandas_source(names: Sequence[Any] | None, frame: Any) -> FrameSource:
+def _pandas_source(names: Sequence[Any] | None, frame: Any, forms: Forms) -> FrameSource:
     named = enumerate([""] if names is None else names)
     columns = [(name, _object_column_type(name, frame.iloc[:, number])) for number, name in named]
-    return FrameSource(names, frame, partial(_rows_of_pandas, columns=columns))
+    return FrameSource(names, frame, partial(_rows_of_pandas, columns=columns), forms)
 
 
-def of_pandas(data: Any) -> FrameSource | None:
+def of_pandas(data: Any, forms: Forms) -> FrameSource | None:
     """Return the source of a DataFrame or a Series of pandas; the index is left out."""
     if hasattr(data, "columns") and hasattr(data, "iloc"):
-        return _pandas_source(list(data.columns), data)
+        return _pandas_source(list(data.columns), data, forms)
     if hasattr(data, "to_frame") and hasattr(data, "iloc"):
-        return _pandas_source(None, data.to_frame(""))
+        return _pandas_source(None, data.to_frame(""), forms)
     return None
 
 
@@ -153,7 +161,7 @@ def _rows_of_polars(frame: Any, chosen: Rows) -> Sequence[Values]:
     return columns
 
 
-def _polars_source(names: Sequence[Any] | None, frame: Any) -> FrameSource:
+def _polars_source(names: Sequence[Any] | None, frame: Any, forms: Forms) -> FrameSource:
     for name, dtype in frame.schema.items():
         try:
             exported = None if _has_objects(dtype) else frame.select(name).head(1).to_arrow()
@@ -163,7 +171,7 @@ def _polars_source(names: Sequence[Any] | None, frame: Any) -> FrameSource:
             raise UnsupportedDataError(
                 f"field {name!r} is a column of polars' {dtype}, for which Arrow has no type; cast it"
             )
-    return FrameSource(names, frame, _rows_of_polars)
+    return FrameSource(names, frame, _rows_of_polars, forms)
 
 
 def _has_objects(dtype: Any) -> bool:
@@ -173,14 +181,14 @@ def _has_objects(dtype: Any) -> bool:
     return str(dtype) == "Object" or any(map(_has_objects, inner))
 
 
-def of_polars(data: Any) -> FrameSource | None:
+def of_polars(data: Any, forms: Forms) -> FrameSource | None:
     """Return the source of a DataFrame, a LazyFrame (which is collected), or a Series of polars."""
     if hasattr(data, "collect") and hasattr(data, "collect_schema"):
         data = data.collect()
     if hasattr(data, "height") and hasattr(data, "columns"):
-        return _polars_source(data.columns, data)
+        return _polars_source(data.columns, data, forms)
     if hasattr(data, "to_frame"):
-        return _polars_source(None, data.to_frame())
+        return _polars_source(None, data.to_frame(), forms)
     return None
 
 
@@ -192,7 +200,7 @@ def _rows_of_datasets(
     return columns
 
 
-def of_datasets(data: Any) -> FrameSource | StreamSource | None:
+def of_datasets(data: Any, forms: Forms) -> FrameSource | StreamSource | None:
     """Return the source of a Dataset or IterableDataset of HF datasets."""
     if hasattr(data, "keys"):
         raise UnsupportedDataError(
@@ -204,7 +212,7 @@ def of_datasets(data: Any) -> FrameSource | StreamSource | None:
         names = list(data.format["columns"])
         arrow = data.with_format("arrow", columns=names)
         read = partial(_rows_of_datasets, names=names, media=_media_columns(data.features, names))
-        return FrameSource(names, arrow, read)
+        return FrameSource(names, arrow, read, forms)
     if hasattr(data, "with_format") and hasattr(data, "iter"):
         arrow = data.with_format("arrow")
         tables = iter(arrow.iter(batch_size=1024))
@@ -215,7 +223,7 @@ def of_datasets(data: Any) -> FrameSource | StreamSource | None:
         loaded = (_with_file_contents(table, media) for table in chain([first], tables))
         first = next(loaded)
         batches = (batch for table in chain([first], loaded) for batch in table.to_batches())
-        return StreamSource(pa.RecordBatchReader.from_batches(first.schema, batches))
+        return StreamSource(pa.RecordBatchReader.from_batches(first.schema, batches), forms)
     return None
 
 
@@ -242,7 +250,7 @@ def _with_file_contents(table: Any, media: Sequence[str]) -> Any:
 # Read Parquet files, and Arrow's datasets of them, row group by row group.
 
 
-def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> PiecesSource:
+def of_files(files: Sequence[Any], columns: Sequence[str] | None, forms: Forms) -> PiecesSource:
     """Return the source of Parquet files, each given as a path or as a pq.ParquetFile."""
     pieces: list[Piece] = []
     expected = None
@@ -263,7 +271,7 @@ def of_files(files: Sequence[Any], columns: Sequence[str] | None) -> PiecesSourc
                 pieces.append(Piece(group.num_rows, _Group(file, number, columns, 2 * size)))
         if opened is not file:
             opened.close()
-    return PiecesSource(expected, pieces)
+    return PiecesSource(expected, pieces, forms)
 
 
 def _open_parquet(file: Any) -> Any:
@@ -313,13 +321,13 @@ class _Group:
                 opened.close()
 
 
-def of_dataset(dataset: Any) -> PiecesSource | StreamSource:
+def of_dataset(dataset: Any, forms: Forms) -> PiecesSource | StreamSource:
     """Return the source of a pa.dataset.Dataset; by row groups if its files are Parquet."""
     try:
         fragments = list(dataset.get_fragments())
         groups = [group for fragment in fragments for group in fragment.split_by_row_group()]
     except (ValueError, AttributeError):  # filtered, projected, or of files without row groups
-        return StreamSource(dataset.scanner().to_reader())
+        return StreamSource(dataset.scanner().to_reader(), forms)
     # `count_rows` counts the whole file, so it is not used.
     counts = [sum(part.num_rows for part in group.row_groups) for group in groups]
     found = [
@@ -327,7 +335,7 @@ def of_dataset(dataset: Any) -> PiecesSource | StreamSource:
         for count, group in zip(counts, groups, strict=True)
         if count
     ]
-    return PiecesSource(dataset.schema, found)
+    return PiecesSource(dataset.schema, found, forms)
 
 
 def _fragment_batches(fragment: Any, schema: Any) -> Iterator[Any]:
@@ -354,20 +362,23 @@ def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # a table of any 
     packages = [kind.__module__.partition(".")[0] for kind in type(data).__mro__]
     package = next((name for name in packages if name in ("pandas", "polars", "datasets")), None)
     if package == "pandas":
-        return of_pandas(data)
+        return of_pandas(data, forms)
     if package == "polars":
-        return of_polars(data)
+        return of_polars(data, forms)
     if package == "datasets":
-        return of_datasets(data)
-    found = _source_of_pyarrow(data)
+        return of_datasets(data, forms)
+    found = _source_of_pyarrow(data, forms)
     if found is None and hasattr(data, "__arrow_c_stream__"):
-        return StreamSource(pa.RecordBatchReader.from_stream(data))
+        return StreamSource(pa.RecordBatchReader.from_stream(data), forms)
     return found
 
 
 def parquet(
     path_or_paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     columns: Sequence[str] | None = None,
+    *,
+    json: Sequence[str] = (),
+    missing: Mapping[str, Any] | None = None,
 ) -> Source:
     """Return a source that reads Parquet files one after the other, without ever holding a whole file.
 
@@ -377,6 +388,8 @@ def parquet(
     Args:
         path_or_paths: The files, in the order of their records; all files have the same schema.
         columns: The columns to read, in this order; all columns if not given.
+        json: As for `CacheStorage.submit`: the names of columns that are json values.
+        missing: As for `CacheStorage.submit`: what comes in the place of nulls.
 
     Raises:
         UnsupportedDataError: if a column can't be stored (names the column), or if there are no records.
@@ -398,18 +411,18 @@ def parquet(
     paths = [os.fspath(path) for path in path_or_paths]
     if not paths:
         raise ConfigurationError("give the path of at least one Parquet file")
-    return of_files(paths, columns)
+    return of_files(paths, columns, forms_of(json, missing))
 
 
-def _source_of_pyarrow(data: Any) -> Source | None:
+def _source_of_pyarrow(data: Any, forms: Forms) -> Source | None:
     if isinstance(data, pa.RecordBatchReader):
-        return StreamSource(data)
+        return StreamSource(data, forms)
     # Compared by name: these modules of pyarrow are loaded only if there are such objects.
     kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(data).__mro__}
     if "pyarrow.parquet.core.ParquetFile" in kinds:
-        return of_files([data], None)
+        return of_files([data], None, forms)
     if "pyarrow._dataset.Dataset" in kinds:
-        return of_dataset(data)
+        return of_dataset(data, forms)
     if "pyarrow._dataset.Scanner" in kinds:
-        return StreamSource(data.to_reader())
-    return of_pyarrow(data)
+        return StreamSource(data.to_reader(), forms)
+    return of_pyarrow(data, forms)
