@@ -166,8 +166,8 @@ def open_storage(
     Example:
         >>> import yogadl
         >>> storage = yogadl.open_storage("caches", shared=True, wait_s=60)
-        >>> storage.submit([1, 2, 3], "numbers", "1")
-        >>> storage.fetch("numbers", "1").gather([2, 0])
+        >>> ref = storage.submit([1, 2, 3], "numbers", "1")
+        >>> ref.gather([2, 0])
         array([3, 1])
     """
     text = _checked_location(location)

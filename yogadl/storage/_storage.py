@@ -178,7 +178,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         metadata: dict[str, Any] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         codec: "Codec" = None,
-    ) -> None:
+    ) -> RecordsRef:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
         The version becomes visible only after all its files are on the disk. Readers of a version that is
@@ -209,6 +209,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             codec: How values are compressed: ``"zstd"``, `Zstd` with a level, ``"auto"`` (where it pays), or
                 a dict of these by the names of fields; ``None``: not at all. See docs/howto/compression.md.
 
+        Returns:
+            The reference that `fetch` returns, without a request for it; the files are opened at the first
+            read.
+
         Raises:
             UnsupportedDataError: if a record can't be stored; the error names field and record.
             StorageError: if the disk fails or is full.
@@ -219,7 +223,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         key = DatasetKey(dataset_id, dataset_version)
         terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
         options = BuildOptions(workers, *terms)
-        build_version(self._backend, key, lambda: data, options)
+        published = build_version(self._backend, key, lambda: data, options)
+        return self._backend.catalogue.built(published, allow_pickle=allow_pickle)
 
     @explains_names()
     def append(
@@ -238,7 +243,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         metadata: dict[str, Any] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         codec: "Codec | Literal['same']" = "same",
-    ) -> None:
+    ) -> RecordsRef:
         """Build a version from all records of another version, followed by new records.
 
         Only the new records are read and written: the parts of the other version become parts of this one,
@@ -263,6 +268,9 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             codec: As for `submit`, for the new records; ``"same"``: the fields that the other version has
                 compressed, as it was built.
 
+        Returns:
+            As `submit`: the reference to the new version.
+
         Raises:
             DatasetNotFoundError: if the base version does not exist.
             UnsupportedDataError: if the new records have another structure or dtype (the error names the
@@ -276,7 +284,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
         terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
         options = BuildOptions(workers, *terms)
-        append(self._backend, key, lambda: data, base, options)
+        published = append(self._backend, key, lambda: data, base, options)
+        return self._backend.catalogue.built(published, allow_pickle=allow_pickle)
 
     @explains_names()
     def compact(
@@ -292,7 +301,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         check_space: bool = True,
         codec: "Codec | Literal['same']" = "same",
         materialize: bool = False,
-    ) -> None:
+    ) -> RecordsRef:
         """Build a version with the same records as another, in few large parts, as `submit` makes them.
 
         A version that grew by many small appends is faster to read, fetch and copy once it is compacted. The
@@ -317,6 +326,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 built.
             materialize: Whether values in foreign files are copied, too.
 
+        Returns:
+            As `submit`: the reference to the new version. One with pickled fields reads nothing: fetch it
+            with ``allow_pickle=True``.
+
         Raises:
             DatasetNotFoundError: if the base version does not exist.
             CacheFormatError: if the base version is damaged; nothing is published.
@@ -327,7 +340,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
         options = BuildOptions(workers, part_bytes, False, progress, check_space, engine, codec=codec)
-        compact(self._backend, key, base, options, materialize=bool_argument("materialize", materialize))
+        is_copied = bool_argument("materialize", materialize)
+        return self._backend.catalogue.built(
+            compact(self._backend, key, base, options, materialize=is_copied)
+        )
 
     @explains_names()
     def recompress(
@@ -341,7 +357,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         engine: "Executor | str | None" = None,
         progress: "bool | Progress | None" = None,
         materialize: bool = False,
-    ) -> None:
+    ) -> RecordsRef:
         """Build a version with the same records as another, compressed otherwise, or not at all.
 
         As `compact` does: the fingerprint is the same, so cursors stay valid.
@@ -357,12 +373,15 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             progress: As for `submit`.
             materialize: As for `compact`.
 
+        Returns:
+            As `compact`.
+
         Raises:
             DatasetNotFoundError: if the version does not exist.
             CacheFormatError: if the version is damaged; nothing is published.
             ConfigurationError: as for `compact`.
         """
-        self.compact(
+        return self.compact(
             dataset_id,
             new_version,
             base_version=dataset_version,
@@ -390,7 +409,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         engine: "Executor | str | None" = None,
         progress: "bool | Progress | None" = None,
         metadata: dict[str, Any] | None = None,
-    ) -> None:
+    ) -> RecordsRef:
         """Build a version whose values stay in the files of other libraries, with random access to them.
 
         Only an index of where each value lies is written, and small values such as keys and numbers. The
@@ -421,6 +440,9 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             progress: As for `submit`.
             metadata: As for `submit`.
 
+        Returns:
+            As `submit`: the reference to the new version.
+
         Raises:
             UnsupportedDataError: if a file is damaged, or can be read only from its front; the error names
                 file and place.
@@ -436,7 +458,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         base = None if base_version is None else DatasetKey(dataset_id, base_version)
         options = BuildOptions(workers, None, False, progress, True, engine, metadata)
         terms = {"fields": fields, "features": features, "missing": missing}
-        adopt(self._backend, key, paths, format, options, is_read=read, base=base, **terms)
+        published = adopt(self._backend, key, paths, format, options, is_read=read, base=base, **terms)
+        return self._backend.catalogue.built(published)
 
     @explains_names()
     def refresh(
@@ -449,7 +472,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         engine: "Executor | str | None" = None,
         progress: "bool | Progress | None" = None,
         replace: bool = False,
-    ) -> bool:
+    ) -> RecordsRef:
         """Build a version of the foreign files of another version as they are now.
 
         The paths and patterns of the other version are looked up again. Only files that are new or were
@@ -465,7 +488,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             replace: Whether a version that exists is replaced, also `dataset_version` itself.
 
         Returns:
-            Whether anything has changed; if not, no version is built.
+            As `submit`: the reference to the new version. If nothing has changed, no version is built, and it
+            is that to the other version: its ``lineage.version`` says which.
 
         Raises:
             StorageError: if a folder can't be listed.
@@ -478,7 +502,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
         key, base = DatasetKey(dataset_id, new_version), DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, None, False, progress, True, engine)
-        return refresh(self._backend, key, base, options, replaces=replace)
+        return self._backend.catalogue.built(refresh(self._backend, key, base, options, replaces=replace))
 
     def begin(
         self,

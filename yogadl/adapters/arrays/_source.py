@@ -386,8 +386,8 @@ def parquet(
         >>> folder = tempfile.TemporaryDirectory()
         >>> pq.write_table(pa.table({"x": [1.5, 2.5], "name": ["a", "b"]}), f"{folder.name}/a.parquet")
         >>> storage = yogadl.open_storage(f"{folder.name}/caches")
-        >>> storage.submit(arrays.parquet(f"{folder.name}/a.parquet"), "letters", "1")
-        >>> storage.fetch("letters", "1")[1]
+        >>> ref = storage.submit(arrays.parquet(f"{folder.name}/a.parquet"), "letters", "1")
+        >>> ref[1]
         {'x': np.float64(2.5), 'name': 'b'}
         >>> folder.cleanup()
     """
