@@ -227,6 +227,60 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         return self._backend.catalogue.built(published, allow_pickle=allow_pickle)
 
     @explains_names()
+    def cached(
+        self,
+        data: Any,
+        dataset_id: str,
+        dataset_version: str = "auto",
+        *,
+        workers: int = 0,
+        engine: "Executor | str | None" = None,
+        part_bytes: int | None = None,
+        allow_pickle: bool = False,
+        progress: "bool | Progress | None" = None,
+        check: bool = False,
+        check_space: bool = True,
+        metadata: dict[str, Any] | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+        codec: "Codec" = None,
+    ) -> RecordsRef:
+        """Return the version of a source, built if it does not exist: once, by however many processes.
+
+        A version that exists is returned as it is; of a version that is named, the source is not looked at.
+        With ``"auto"``, the version's name is made from the content: the fingerprint of a `Dataset` of HF
+        datasets; all values of arrays, lists and tables in memory; the fingerprint of a `DataRef`, and its
+        functions; for `yogadl.partitioned.of` the functions, the paths, and the size and time of each file;
+        an attribute ``__yogadl_version__``, as `yogadl.image_folder` has. Other sources need a version.
+
+        Args:
+            data: As for `submit`.
+            dataset_id: The dataset's id.
+            dataset_version: The version's name; change it when the records change, or give ``"auto"``.
+            workers: As for `submit`. The version does not depend on this argument, nor on those that follow,
+                but for ``on_error="skip"``.
+            engine: As for `submit`.
+            part_bytes: As for `submit`.
+            allow_pickle: As for `submit`; also allows reading pickled fields.
+            progress: As for `submit`.
+            check: As for `fetch`.
+            check_space: As for `submit`.
+            metadata: As for `submit`; an existing version keeps its own.
+            on_error: As for `submit`.
+            codec: As for `submit`.
+
+        Raises:
+            ConfigurationError: if the version is ``"auto"`` and it can't be known which records the source
+                has; or if the fingerprint of a `Dataset` is random, because a transform can't be hashed.
+            UnsupportedDataError: if a record can't be stored; the error names field and record.
+        """
+        from yogadl.storage._builds.found_or_built import found_or_built
+        from yogadl.storage._builds.options import BuildOptions
+
+        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
+        options = BuildOptions(workers, *terms)
+        return found_or_built(self._backend, data, dataset_id, dataset_version, options, check=check)
+
+    @explains_names()
     def append(
         self,
         data: Any,

@@ -1,6 +1,8 @@
 """Read tables as sources: in memory or mapped, Parquet files, and Arrow's datasets."""
 
 import os
+import random
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from yogadl._core.arguments import users_level
 from yogadl._core.columns import Columns
 from yogadl._core.protocols import Indices
 from yogadl._core.spec import Spec
@@ -216,6 +219,55 @@ def of_datasets(data: Any) -> FrameSource | StreamSource | None:
         batches = (batch for table in chain([first], loaded) for batch in table.to_batches())
         return StreamSource(pa.RecordBatchReader.from_batches(first.schema, batches))
     return None
+
+
+def fingerprint_of_dataset(data: Any, with_version: str) -> str:
+    """Return the fingerprint that HF datasets gives a Dataset: a hash of its origin and all transforms.
+
+    Args:
+        data: The Dataset.
+        with_version: The call that names a version, for the error.
+
+    Raises:
+        ConfigurationError: if it is a random one, because a transform could not be hashed.
+    """
+    from datasets import fingerprint as hashing
+
+    found: str = data._fingerprint
+    drawn = _random_fingerprints(getattr(hashing, "fingerprint_rng", None))
+    folder = getattr(hashing, "_TEMP_DIR_FOR_TEMP_CACHE_FILES", None)
+    # A result that is kept on disk is named by its fingerprint, except those in this folder, and what is
+    # made from it has the same files.
+    files = [os.path.split(file["filename"]) for file in data.cache_files]
+    names = {name.removeprefix("cache-")[:16] for at, name in files if folder is None or at != folder.name}
+    if drawn & {found, *names}:
+        raise ConfigurationError(
+            f"the fingerprint {found!r} of this Dataset is random: datasets could not hash the function, or "
+            'another argument, of a transform such as map (its warning "couldn\'t be hashed properly" names '
+            "it), so each process would build the version anew. Use only what pickle or dill can store in "
+            f"that function; or give a version, and change it whenever the records do: {with_version}"
+        )
+    if getattr(hashing, "fingerprint_warnings", {}).get("update_fingerprint_transform_hash_failed"):
+        warnings.warn(
+            "datasets could not hash a transform in this process. If this Dataset was made from its result, "
+            f"each process builds the version anew; then give a version: {with_version}",
+            UserWarning,
+            stacklevel=users_level(),
+        )
+    return found
+
+
+def _random_fingerprints(generator: random.Random | None) -> set[str]:
+    """Return the random fingerprints that datasets has drawn in this process, of many the last ones.
+
+    The generator gives out the 624 words of its state one after another, two a fingerprint.
+    """
+    if generator is None:
+        return set()
+    version, (*words, given), _ = generator.getstate()
+    again = random.Random()
+    again.setstate((version, (*words, 0), None))
+    return {f"{again.getrandbits(64):016x}" for _ in range(given // 2)}
 
 
 def _media_columns(features: Any, names: Sequence[str]) -> tuple[str, ...]:
