@@ -72,14 +72,15 @@ def _identity_of(data: Any, dataset_id: str, options: BuildOptions) -> tuple[str
         return "records", _with_advice(lambda: _identity_of_ref(data, dataset_id), data, dataset_id)
     if inspect.getattr_static(data, HOOK, None) is not None:
         return "named", _with_advice(lambda: sha256_of_data(data, strict=True), data, dataset_id)
-    kinds = {kind.__module__ for kind in type(data).__mro__}
-    if "datasets.arrow_dataset" in kinds:
+    kinds = type(data).__mro__
+    if ("datasets.arrow_dataset", "Dataset") in [(kind.__module__, kind.__name__) for kind in kinds]:
         # By its name: a storage is below the adapters, and this one imports what reads tables.
         adapter = importlib.import_module("yogadl.adapters.arrays._source")
         return "datasets", adapter.fingerprint_of_dataset(data, _call_with_version(dataset_id))
     if isinstance(data, Partitioned):
         return "files", _with_advice(lambda: _identity_of_files(data), data, dataset_id)
-    is_table = hasattr(data, "__len__") and not _TABLES.isdisjoint(kind.partition(".")[0] for kind in kinds)
+    packages = {kind.__module__.partition(".")[0] for kind in kinds}
+    is_table = hasattr(data, "__len__") and not _TABLES.isdisjoint(packages)
     if is_table or is_arrays(data) or type(data) in (list, tuple, range):
         return "content", _hash_of_content(open_source(data, allow_pickle=options.allow_pickle))
     _refuse(data, dataset_id)
