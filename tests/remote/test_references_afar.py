@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from inside import Catalogue
 from places import Place
+from processes import processes
 from store_proxy import StoreProxy
 
 import yogadl
@@ -106,11 +107,8 @@ def ask(place: Place, folder: Path, machine: str) -> tuple[str, list[int]]:
 def test_two_machines_that_ask_at_once_build_once(either_place: Place, tmp_path: Path) -> None:
     once = opened(either_place, tmp_path / "alone")
     once.cached(Noted(tmp_path / "once"), "other")
-    with (
-        Process(ask, either_place, tmp_path, "a") as first,
-        Process(ask, either_place, tmp_path, "b") as other,
-    ):
-        answers = [first.result(), other.result()]
+    with processes(ask, [(either_place, tmp_path, machine) for machine in "ab"]) as crowd:
+        answers = [process.result() for process in crowd]
     assert answers[0] == answers[1]
     assert answers[0][1] == list(range(5))
     assert sorted((tmp_path / "reads").read_text()) == sorted((tmp_path / "once").read_text())
