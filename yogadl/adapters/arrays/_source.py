@@ -1,5 +1,7 @@
 """Read tables as sources: in memory or mapped, Parquet files, and Arrow's datasets."""
 
+import hashlib
+import json
 import os
 import random
 import warnings
@@ -17,6 +19,7 @@ from yogadl._core.arguments import users_level
 from yogadl._core.columns import Columns
 from yogadl._core.protocols import Indices
 from yogadl._core.spec import Spec
+from yogadl._provenance.values import HOOK
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.adapters.arrays._columns import (
     Piece,
@@ -448,7 +451,12 @@ def parquet(
     paths = [os.fspath(path) for path in path_or_paths]
     if not paths:
         raise ConfigurationError("give the path of at least one Parquet file")
-    return of_files(paths, columns)
+    source = of_files(paths, columns)
+    states = [os.stat(path) for path in paths]
+    chosen = None if columns is None else list(columns)
+    described = [paths, chosen, [(state.st_size, state.st_mtime_ns) for state in states]]
+    setattr(source, HOOK, hashlib.sha256(json.dumps(described).encode()).hexdigest())
+    return source
 
 
 def _source_of_pyarrow(data: Any) -> Source | None:

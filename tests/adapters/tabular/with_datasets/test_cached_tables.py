@@ -1,5 +1,6 @@
 """cached knows a Dataset of HF datasets by its fingerprint, and tables in memory by their content."""
 
+import os
 import warnings
 
 import datasets
@@ -7,10 +8,12 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from processes import in_child
 
 import yogadl
+from yogadl.adapters import arrays
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 
@@ -116,6 +119,18 @@ def test_several_datasets_and_streams_are_refused(storage):
         storage.cached(dataset().to_iterable_dataset(), "d")
     with pytest.raises(ConfigurationError, match=r"cached\(source, 'd', '1'\)"):
         storage.cached(pa.table({"n": [1]}).to_reader(), "d")
+
+
+def test_parquet_files_are_known_by_size_and_time(storage, tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"n": [1, 2], "m": [3, 4]}), path)
+    first = storage.cached(arrays.parquet(path), "d")
+    assert version_of(storage.cached(arrays.parquet([path]), "d")) == version_of(first)
+    assert version_of(storage.cached(arrays.parquet(path, columns=["n"]), "d")) != version_of(first)
+    os.utime(path, ns=(0, 0))
+    assert version_of(storage.cached(arrays.parquet(path), "d")) != version_of(first)
+    with pytest.raises(ConfigurationError, match=r"cached\(source, 'd', '1'\)"):
+        storage.cached(pq.ParquetFile(path), "d")
 
 
 @pytest.mark.parametrize("table_of", [pa.table, pd.DataFrame, pl.DataFrame])
