@@ -19,7 +19,6 @@ from yogadl._core.arguments import users_level
 from yogadl._core.columns import Columns
 from yogadl._core.protocols import Indices
 from yogadl._core.spec import Spec
-from yogadl._provenance.values import HOOK
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.adapters.arrays._columns import (
     Piece,
@@ -224,7 +223,33 @@ def of_datasets(data: Any) -> FrameSource | StreamSource | None:
     return None
 
 
-def fingerprint_of_dataset(data: Any, with_version: str) -> str:
+def identity_of(data: Any, with_version: str) -> str | None:
+    """Return a text that is equal only for the same records, or None if it can't be known.
+
+    Args:
+        data: A Dataset of HF datasets, or the source of Parquet files.
+        with_version: The call that names a version, for an error.
+
+    Raises:
+        ConfigurationError: if a Dataset has a random fingerprint.
+    """
+    return _state_of_files(data) if isinstance(data, PiecesSource) else _fingerprint_of(data, with_version)
+
+
+def _state_of_files(source: PiecesSource) -> str | None:
+    """Return the paths, sizes and times of files, and the columns; None if they are not known by paths."""
+    groups = [piece.batches for piece in source.pieces]
+    described = []
+    for group in groups:
+        if not isinstance(group, _Group) or not isinstance(group.file, str):
+            return None
+        columns = None if group.columns is None else list(group.columns)
+        state = os.stat(group.file)
+        described.append([group.file, group.number, columns, state.st_size, state.st_mtime_ns])
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+
+def _fingerprint_of(data: Any, with_version: str) -> str:
     """Return the fingerprint that HF datasets gives a Dataset: a hash of its origin and all transforms.
 
     Args:
@@ -451,12 +476,7 @@ def parquet(
     paths = [os.fspath(path) for path in path_or_paths]
     if not paths:
         raise ConfigurationError("give the path of at least one Parquet file")
-    source = of_files(paths, columns)
-    states = [os.stat(path) for path in paths]
-    chosen = None if columns is None else list(columns)
-    described = [paths, chosen, [(state.st_size, state.st_mtime_ns) for state in states]]
-    setattr(source, HOOK, hashlib.sha256(json.dumps(described).encode()).hexdigest())
-    return source
+    return of_files(paths, columns)
 
 
 def _source_of_pyarrow(data: Any) -> Source | None:

@@ -22,6 +22,10 @@ from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._catalogue.backend import Backend
 
 _DIGITS: Final = 16
+# The classes of tables that the adapter of tables knows by less than their content.
+_NAMED_TABLES: Final = frozenset(
+    {("datasets.arrow_dataset", "Dataset"), ("yogadl.adapters.arrays._columns", "PiecesSource")}
+)
 # The packages whose objects with a length are tables in memory.
 _TABLES: Final = frozenset({"pandas", "polars", "pyarrow"})
 
@@ -73,10 +77,13 @@ def _identity_of(data: Any, dataset_id: str, options: BuildOptions) -> tuple[str
     if inspect.getattr_static(data, HOOK, None) is not None:
         return "named", _with_advice(lambda: sha256_of_data(data, strict=True), data, dataset_id)
     kinds = type(data).__mro__
-    if ("datasets.arrow_dataset", "Dataset") in [(kind.__module__, kind.__name__) for kind in kinds]:
+    if not _NAMED_TABLES.isdisjoint((kind.__module__, kind.__name__) for kind in kinds):
         # By its name: a storage is below the adapters, and this one imports what reads tables.
         adapter = importlib.import_module("yogadl.adapters.arrays._source")
-        return "datasets", adapter.fingerprint_of_dataset(data, _call_with_version(dataset_id))
+        found = adapter.identity_of(data, _call_with_version(dataset_id))
+        if found is None:
+            _refuse(data, dataset_id)
+        return "tables", found
     if isinstance(data, Partitioned):
         return "files", _with_advice(lambda: _identity_of_files(data), data, dataset_id)
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
