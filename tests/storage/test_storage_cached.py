@@ -36,6 +36,16 @@ class Named(Counted):
     __yogadl_version__ = "of 2026"
 
 
+class WithoutFingerprint(yogadl.DataRef):
+    """A reference of a user."""
+
+    def __len__(self):
+        return 3
+
+    def stream(self, *arguments, **options):
+        return yogadl.Stream(lambda: iter(range(3)), 3)
+
+
 def read_lines(path):
     return Path(path).read_text().split()
 
@@ -202,6 +212,7 @@ def test_an_image_folder_is_known_by_its_files(storage, tmp_path):
         (yogadl.partitioned([functools.partial(range, 3)]), "partition 0 has no file"),
         (yogadl.partitioned.of(["nowhere"], range), "partition 0 has no file"),
         (yogadl.from_source(Named(os.devnull)), "fingerprint="),
+        (WithoutFingerprint(), "it has no fingerprint"),
     ],
 )
 def test_what_cannot_be_known_asks_for_a_version(storage, source, reason):

@@ -73,7 +73,7 @@ def _identity_of(data: Any, dataset_id: str, options: BuildOptions) -> tuple[str
         ConfigurationError: if it can't be known which records the source has.
     """
     if isinstance(data, DataRef):
-        return "records", _with_advice(lambda: _identity_of_ref(data, dataset_id), data, dataset_id)
+        return "records", _with_advice(lambda: _identity_of_ref(data), data, dataset_id)
     if inspect.getattr_static(data, HOOK, None) is not None:
         return "named", _with_advice(lambda: sha256_of_data(data, strict=True), data, dataset_id)
     kinds = type(data).__mro__
@@ -93,10 +93,10 @@ def _identity_of(data: Any, dataset_id: str, options: BuildOptions) -> tuple[str
     _refuse(data, dataset_id)
 
 
-def _identity_of_ref(ref: Any, dataset_id: str) -> str:
+def _identity_of_ref(ref: Any) -> str:
     """Return the hash of the records of a reference, and of the functions that they pass through."""
     if not isinstance(getattr(ref, "fingerprint", None), str):
-        _refuse(ref, dataset_id)
+        raise ConfigurationError("it has no fingerprint")
     views = list(views_of(getattr(ref, "_records", None)))
     sampled = {id(view): view for view in views if isinstance(view, SourceRecords) and view.is_sampled}
     if not sampled:
