@@ -120,6 +120,8 @@ yogadl.storage._catalogue.cached REMEDY
 yogadl.storage._copy copy
 yogadl.cli._checking Finding Outcome examine_bucket examine_process
 yogadl.storage._catalogue.backend LeaseLostError
+yogadl.storage._catalogue.catalogue Catalogue
+yogadl.storage._local user_cache_folder
 yogadl.storage._catalogue.export file_names
 yogadl.storage._files.locks Claim is_free locked
 yogadl.storage._files.folder Folder

@@ -44,6 +44,7 @@ MORE_PARAMETERS = {
     "storage/_storage.py: CacheStorage.adopt": "those of submit, and how files are read",
     "storage/_storage.py: CacheStorage.append": "those of submit, and what is appended to",
     "storage/_storage.py: CacheStorage.cacheable": "how a source is read is said beside it, by keywords",
+    "storage/_storage.py: CacheStorage.cached": "those of submit and fetch",
     "storage/_storage.py: CacheStorage.compact": "those of submit that change no record",
     "storage/_storage.py: CacheStorage.submit": "how a source is read is said beside it, by keywords",
     "storage/_classic.py: S3Configurations.__init__": "the arguments of yogadl 0.1.4 stay",

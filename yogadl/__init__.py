@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from yogadl._packed import DrawnRef, PackedEpoch, PackedRef
     from yogadl._sources.partitioned import partitioned
     from yogadl._stream import Loader, RecordStream, StreamIterator
-    from yogadl.storage import open_storage
+    from yogadl.storage import cached, open_storage
     from yogadl.storage._image_folder import image_folder
 
     __version__: str
@@ -47,6 +47,7 @@ __all__ = [
     "StreamIterator",
     "Zstd",
     "__version__",
+    "cached",
     "concat",
     "errors",
     "from_source",
@@ -70,6 +71,7 @@ _LAZY = {
     "RecordsRef": ("yogadl._dataref", "RecordsRef"),
     "StreamIterator": ("yogadl._stream", "StreamIterator"),
     "Zstd": ("yogadl._format.codec", "Zstd"),
+    "cached": ("yogadl.storage", "cached"),
     "concat": ("yogadl._mix", "concat"),
     "from_source": ("yogadl._dataref", "from_source"),
     "image_folder": ("yogadl.storage._image_folder", "image_folder"),

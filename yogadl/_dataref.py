@@ -108,8 +108,7 @@ class RecordsRef(StreamedRef[Item_co]):
         Example:
             >>> import yogadl
             >>> storage = yogadl.open_storage("caches")
-            >>> storage.submit([1, 2, 3], "numbers", "1")
-            >>> found = storage.fetch("numbers", "1").locality()
+            >>> found = storage.submit([1, 2, 3], "numbers", "1").locality()
             >>> found.parts, found.parts_here, found.ranges
             (1, 1, 0)
         """

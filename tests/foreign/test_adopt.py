@@ -162,7 +162,7 @@ def test_features_are_gathered_and_refreshed(tmp_path, storage):
     (tmp_path / "a.tfrecord").write_bytes(tfrecord_of([example(0), example(1)]))
     storage.adopt(str(tmp_path / "*.tfrecord"), "d", "1", format="tfrecord", features=features)
     (tmp_path / "b.tfrecord").write_bytes(tfrecord_of([example(2)]))
-    assert storage.refresh("d", "1", "2")
+    assert storage.refresh("d", "1", "2").lineage.version == "2"
     found = storage.fetch("d", "2").gather(range(3))
     assert list(found["image"]) == [b"i" * 50, b"i" * 51, b"i" * 52]
     assert np.asarray(found["label"]).tolist() == [0, 1, 2]
@@ -174,7 +174,7 @@ def test_a_version_continues_another_one(tmp_path, storage):
     storage.adopt(str(tmp_path / "a"), "d", "1", format="jsonl")
     storage.adopt(str(tmp_path / "b"), "d", "2", format="jsonl", base_version="1")
     assert every(storage.fetch("d", "2")) == first + second
-    assert not storage.refresh("d", "2", "3")
+    assert storage.refresh("d", "2", "3").lineage.version == "2"
     write(tmp_path / "c.txt", "jsonl", [b"c"])
     with pytest.raises(ConfigurationError, match="give the same"):
         storage.adopt(str(tmp_path / "c.txt"), "d", "3", format="jsonl", base_version="2", read=False)
@@ -266,7 +266,7 @@ def test_the_shards_that_an_index_names_are_found_through_links(tmp_path, storag
     for number, path in enumerate(("real", "link", "link/", "link/index.json")):
         ref = adopted(storage, f"{tmp_path}/{path}", "mds", f"{number}")
         assert list(ref.gather(range(6))["text"]) == ["text 1"] * 3 + ["text 0"] * 3
-        assert not storage.refresh("d", f"{number}", "none")
+        assert storage.refresh("d", f"{number}", "none").lineage.version == f"{number}"
 
 
 # Paths.

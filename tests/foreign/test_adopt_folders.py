@@ -38,9 +38,9 @@ def test_hidden_files_and_other_endings_are_left_out_and_said(tmp_path, storage,
     assert ".jsonl .ndjson" in said
     assert f"{folder}/._000.jsonl" in said
     caplog.clear()
-    assert not storage.refresh("d", "1", "2")
+    assert storage.refresh("d", "1", "2").lineage.version == "1"
     write(tmp_path / "in/sub/z.jsonl", "jsonl", [b"new" * 9])
-    assert storage.refresh("d", "1", "2")
+    assert storage.refresh("d", "1", "2").lineage.version == "2"
     assert every(storage.fetch("d", "2")) == [*expected, b"new" * 9]
 
 
@@ -90,7 +90,7 @@ def test_the_format_is_found_by_the_names(tmp_path, storage, folder, form, path)
             adopted(storage, folder + path)
         return
     assert adopted(storage, folder + path.format(suffix=SUFFIXES[form])) == expected
-    assert not storage.refresh("d", "1", "2")
+    assert storage.refresh("d", "1", "2").lineage.version == "1"
 
 
 def test_a_list_of_one_format(tmp_path, storage):

@@ -136,15 +136,15 @@ def test_the_records_are_those_of_the_files_as_they_are(tmp_path, storage, group
     folder = tmp_path / "in"
     write_lines(folder, a=[0, 1], b=[2], c=[3, 4], d=[5], e=[6, 7])
     storage.adopt(f"{folder}/*.jsonl", "d", "1", format="jsonl", read=read)
-    assert not storage.refresh("d", "1", "none")
+    assert storage.refresh("d", "1", "none").lineage.version == "1"
     change(folder)
-    assert storage.refresh("d", "1", "2")
+    assert storage.refresh("d", "1", "2").lineage.version == "2"
     found = storage.fetch("d", "2", check=read)
     assert every(found) == now(folder)
     assert storage.verify("d", "2").records == len(found)
     storage.adopt(f"{folder}/*.jsonl", "d", "anew", format="jsonl", read=read)
     assert storage.fetch("d", "anew").fingerprint == found.fingerprint
-    assert not storage.refresh("d", "2", "none")
+    assert storage.refresh("d", "2", "none").lineage.version == "2"
     earlier = [each.version for each in storage.info("d", "2").earlier]
     assert earlier == (
         ["1"] if change is append or (change is add_empty and group == 1) else earlier and ["1"]
@@ -176,8 +176,9 @@ def test_random_changes_one_after_the_other(tmp_path, storage, seed, monkeypatch
         if not expected:
             write_lines(folder, a=[number])
             expected = now(folder)
-        has_changed = storage.refresh("d", f"{version}", f"{version + 1}")
-        version += has_changed
+        ref = storage.refresh("d", f"{version}", f"{version + 1}")
+        assert every(ref) == expected
+        version = int(ref.lineage.version)
         assert every(storage.fetch("d", f"{version}")) == expected
 
 
@@ -195,7 +196,7 @@ def test_only_parts_with_changed_files_are_read(tmp_path, storage, group, monkey
         return reader(self, file, **options)
 
     monkeypatch.setattr(ForeignStores, "reader", counted)
-    assert storage.refresh("d", "1", "2")
+    assert storage.refresh("d", "1", "2").lineage.version == "2"
     parts = {1: "d", 2: "cd" if storage.info("d", "1").parts == 3 else "abcdef", 10: "abcdef"}[group]
     assert set(opened) <= set(parts) | {"a"}  # the first file says which fields there are
     assert every(storage.fetch("d", "2")) == now(folder)
@@ -210,11 +211,11 @@ def test_a_cursor_of_the_files_so_far_goes_on_with_those_that_were_added(tmp_pat
     seen = [next(iterator) for _ in range(7)]
     cursor = iterator.state_dict()
     write_lines(folder, c=range(15, 20))
-    assert storage.refresh("d", "1", "2")
+    assert storage.refresh("d", "1", "2").lineage.version == "2"
     grown = storage.fetch("d", "2")
     assert seen + list(grown[:15].stream(cursor=cursor)) + list(grown[15:].stream()) == lines(*range(20))
     write_lines(folder, a=range(10))
-    assert storage.refresh("d", "2", "3")
+    assert storage.refresh("d", "2", "3").lineage.version == "3"
     assert storage.info("d", "3").earlier == ()
 
 
@@ -226,14 +227,14 @@ def test_the_first_file_decides_on_the_fields_as_it_does_when_all_are_adopted(tm
     other = [{"__key__": "b", **{name: name.encode() + b" of b" for name in names.split()}}]
     (tmp_path / "c.tar").write_bytes(tar_of(other))
     if names == "cls jpg":
-        assert storage.refresh("d", "1", "2")
+        assert storage.refresh("d", "1", "2").lineage.version == "2"
         assert every(storage.fetch("d", "2")) == first + other
     else:
         with pytest.raises(UnsupportedDataError, match=r"c\.tar"):
             storage.refresh("d", "1", "2")
     (tmp_path / "c.tar").rename(tmp_path / "a.tar")
     if names == "cls jpg":
-        assert storage.refresh("d", "1", "3")
+        assert storage.refresh("d", "1", "3").lineage.version == "3"
         found = storage.fetch("d", "3")
         assert every(found) == other + first
         assert list(found[0]) == ["__key__", "cls", "jpg"]
@@ -275,7 +276,7 @@ def test_a_base_that_is_gone_or_whose_files_are_gone(tmp_path, storage, form):
     storage.delete("d", "1")
     storage.prune()
     assert every(storage.fetch("d", "2")) == [plain(each) for each in [*records, record(form, 9)]]
-    assert not storage.refresh("d", "2", "3")
+    assert storage.refresh("d", "2", "3").lineage.version == "2"
     for path in (tmp_path / "in").iterdir():
         path.unlink()
     with pytest.raises(ConfigurationError, match="there is no file"):
@@ -298,10 +299,10 @@ def test_an_appended_version_is_refreshed_by_all_its_patterns(tmp_path, storage)
     write_lines(tmp_path / "more", a=[2])
     storage.adopt(f"{tmp_path}/in/*.jsonl", "d", "1", format="jsonl")
     storage.adopt(f"{tmp_path}/more/*.jsonl", "d", "2", format="jsonl", base_version="1")
-    assert not storage.refresh("d", "2", "3")
+    assert storage.refresh("d", "2", "3").lineage.version == "2"
     write_lines(tmp_path / "in", b=[3])
     write_lines(tmp_path / "more", b=[4])
-    assert storage.refresh("d", "2", "3")
+    assert storage.refresh("d", "2", "3").lineage.version == "3"
     assert every(storage.fetch("d", "3")) == lines(0, 3, 1, 2, 4)
 
 
@@ -312,7 +313,7 @@ def test_files_of_any_size_without_records(tmp_path, storage, size_bytes, monkey
     storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
     (tmp_path / "in/b.jsonl").write_bytes(b"\n" * (100 + size_bytes))
     write_lines(tmp_path / "in", c=[1])
-    assert storage.refresh("d", "1", "2")
+    assert storage.refresh("d", "1", "2").lineage.version == "2"
     assert every(storage.fetch("d", "2")) == lines(0, 1)
 
 
@@ -321,13 +322,13 @@ def test_a_version_that_exists_is_replaced_only_if_told_to(tmp_path, storage, ne
     write_lines(tmp_path / "in", a=[0])
     storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
     storage.submit([b"x"], "d", "2")
-    assert not storage.refresh("d", "1", new)  # there is nothing to build
+    assert storage.refresh("d", "1", new).lineage.version == "1"  # there is nothing to build
     write_lines(tmp_path / "in", b=[1])
     before = every(storage.fetch("d", new))
     with pytest.raises(ConfigurationError, match=f"'d' version '{new}' exists.*replace=True"):
         storage.refresh("d", "1", new)
     assert every(storage.fetch("d", new)) == before
-    assert storage.refresh("d", "1", new, replace=True)
+    assert storage.refresh("d", "1", new, replace=True).lineage.version == new
     assert every(storage.fetch("d", new)) == lines(0, 1)
 
 
@@ -378,7 +379,7 @@ def test_a_first_tar_that_is_as_it_was_is_not_read_for_its_fields(
         init(self, file, fetch_counted, **others)
 
     monkeypatch.setattr(FileReader, "__init__", counted)
-    assert storage.refresh("d", "1", "2")
+    assert storage.refresh("d", "1", "2").lineage.version == "2"
     assert read == {"b": (tmp_path / "b.tar").stat().st_size}
     monkeypatch.undo()
     storage.adopt(f"{scheme}{tmp_path}/*.tar", "d", "anew", **options)

@@ -140,7 +140,7 @@ def test_a_compacted_version_is_copied_and_refreshed(tmp_path, storage):
     assert every(other.fetch("d", "2")) == records
     assert copy(storage, yogadl.open_storage(tmp_path / "third"), "d", "2", materialize=True)
     write(tmp_path / "in/9.jsonl", "jsonl", [b'"new"'])
-    assert storage.refresh("d", "2", "3")
+    assert storage.refresh("d", "2", "3").lineage.version == "3"
     assert every(storage.fetch("d", "3")) == [*records, b'"new"']
     assert storage.info("d", "3").earlier[-1].version == "2"
 

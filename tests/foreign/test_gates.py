@@ -264,7 +264,7 @@ def test_a_folder_on_a_disk_of_this_machine_hands_on_its_own_local_files(tmp_pat
     target = yogadl.open_storage(tmp_path / "others")
     assert copy(storage, target, "data", "1")
     write(tmp_path / "raw/001.jsonl", "jsonl", [b"new"])
-    assert target.refresh("data", "1", "2")
+    assert target.refresh("data", "1", "2").lineage.version == "2"
     assert every(target.fetch("data", "2")) == [*records, b"new"]
     target.append([b"more"], "data", "3", base_version="2")
     assert every(target.fetch("data", "3")) == [*records, b"new", b"more"]

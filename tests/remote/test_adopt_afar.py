@@ -70,7 +70,7 @@ def test_records_of_objects_are_those_of_the_files(either_place: Place, tmp_path
         found = [plain(each) for each in checked.stream(shuffle=True, shuffle_seed=1).prefetch(2)]
         assert sorted(map(repr, found)) == sorted(map(repr, expected))
         assert opened(place).verify("d", version).records == len(expected)
-    assert not storage.refresh("d", "1", "2")
+    assert storage.refresh("d", "1", "2").lineage.version == "1"
     storage.submit([record(form, k) for k in range(sum(COUNTS))], "s", "1")
     assert storage.fetch("s", "1").fingerprint == storage.fetch("d", "1").fingerprint
     storage.submit(storage.fetch("d", "weak"), "d", "copied")
@@ -166,17 +166,17 @@ def test_objects_are_refreshed(either_place: Place, tmp_path: Path) -> None:
     storage = opened(place)
     storage.adopt(f"{raw.url}/*.jsonl", "d", "1", format="jsonl")
     put(raw, "003.jsonl", b"new\n")
-    assert storage.refresh("d", "1", "2")
+    assert storage.refresh("d", "1", "2").lineage.version == "2"
     assert every(storage.fetch("d", "2")) == [*expected, b"new"]
     put(raw, "001.jsonl", b"other\n")
     raw.open().delete("002.jsonl")
     put(raw, "0015.jsonl", b"")
-    assert storage.refresh("d", "2", "3")
+    assert storage.refresh("d", "2", "3").lineage.version == "3"
     assert every(storage.fetch("d", "3")) == [*expected[:7], b"other", b"new"]
-    assert not storage.refresh("d", "3", "4")
+    assert storage.refresh("d", "3", "4").lineage.version == "3"
     put(raw, "003.jsonl", b"new\n")
-    is_other_tag = storage.refresh("d", "3", "4")  # a generation is new where an ETag is not
-    assert is_other_tag == place.url.startswith("gs:")
+    ref = storage.refresh("d", "3", "4")  # a generation is new where an ETag is not
+    assert ref.lineage.version == ("4" if place.url.startswith("gs:") else "3")
 
 
 def test_other_buckets_are_read_only_if_they_are_named(
@@ -224,7 +224,7 @@ def test_files_of_a_machine_and_of_a_bucket_make_one_version(either_place: Place
         assert every(storage.fetch("d", f"{read}")) == expected[8:] + expected[:7]
         found = storage.fetch("d", f"{read}", check=read)
         assert every(found, [12, 0]) == [expected[0], expected[8]]
-        assert not storage.refresh("d", f"{read}", "2")
+        assert storage.refresh("d", f"{read}", "2").lineage.version == f"{read}"
 
 
 def adopt_until_killed(place: Place, log: str) -> None:

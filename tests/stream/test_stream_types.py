@@ -1,7 +1,8 @@
 """What type checkers know of names, and of records on their way: mypy and pyright check the assertions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypedDict, assert_type
 
 import numpy as np
@@ -165,3 +166,25 @@ def test_a_dataclass_is_known_and_delivered_too() -> None:
     assert_type(loader, Loader[list[str]])
     assert list(loader) == [["number 3", "number 4"], ["number 5"]]
     assert next(iter(captions)) == Text("number 3")
+
+
+def test_a_storage_of_a_user_may_return_nothing_as_in_0_1_4() -> None:
+    class Old(yogadl.Storage):
+        def submit(self, data: Any, dataset_id: str, dataset_version: str) -> None: ...
+
+        def fetch(self, dataset_id: str, dataset_version: str) -> yogadl.DataRef:
+            return yogadl.from_source([1])
+
+        def cacheable(
+            self, dataset_id: str, dataset_version: str
+        ) -> Callable[[Callable[..., Any]], Callable[..., yogadl.DataRef]]:
+            return lambda function: yogadl.from_source
+
+    storage: yogadl.Storage = Old()
+    assert_type(storage.submit([1], "d", "1"), yogadl.DataRef | None)
+
+
+def test_what_builds_a_version_returns_a_reference(tmp_path: Path) -> None:
+    storage = yogadl.open_storage(tmp_path)
+    assert_type(storage.submit([1], "d", "1"), yogadl.RecordsRef)
+    assert_type(storage.cached([1], "d"), yogadl.RecordsRef)

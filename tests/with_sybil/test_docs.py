@@ -53,12 +53,14 @@ def run_all(sybil, path):
 @pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_examples_of_a_page_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("YOGADL_CACHE", str(tmp_path / "of the user"))
     run_all(PAGES, path)
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_the_examples_of_docstrings_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("YOGADL_CACHE", str(tmp_path / "of the user"))
     run_all(DOCSTRINGS, path)
 
 

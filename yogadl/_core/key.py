@@ -12,7 +12,7 @@ RESERVED_NAMES = frozenset({"versions", "parts", "tables", "builds", "trash", "l
 # The longest path segment in bytes: file systems allow 255, and this library appends suffixes.
 MAX_SEGMENT_BYTES = 200
 MAX_NAME_BYTES = 800
-# The version name with which `cacheable` and `yogadl build` compute the version from the builder.
+# The version name with which `cacheable`, `cached` and `yogadl build` compute the version.
 AUTO: Final = "auto"
 
 
@@ -46,13 +46,13 @@ def new_key(dataset_id: str, dataset_version: str) -> DatasetKey:
 
     Raises:
         ConfigurationError: if no `DatasetKey` can have these names, or a name has an invisible character; or
-            if the version is `AUTO`, which needs a builder.
+            if the version is `AUTO`, which needs a builder or a source.
     """
     key = DatasetKey(dataset_id, dataset_version)
     if key.version == AUTO:
         raise ConfigurationError(
-            f"the version {AUTO!r} works only with storage.cacheable and `yogadl build`, which compute it "
-            "from a function; here give the version a name of your own"
+            f"the version {AUTO!r} works only with storage.cacheable, storage.cached and `yogadl build`, "
+            "which compute it from a function or a source; here give the version a name of your own"
         )
     for what, name in (("dataset id", key.id), ("dataset version", key.version)):
         hidden = _hidden_in(name)

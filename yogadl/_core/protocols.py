@@ -94,8 +94,12 @@ class Storage(abc.ABC):
     """Builds datasets once, keeps them, and returns references to them."""
 
     @abc.abstractmethod
-    def submit(self, data: Any, dataset_id: str, dataset_version: str) -> None:
-        """Build a cache from any source and publish it, replacing an existing version atomically."""
+    def submit(self, data: Any, dataset_id: str, dataset_version: str) -> DataRef | None:
+        """Build a cache from any source and publish it, replacing an existing version atomically.
+
+        Returns:
+            A `DataRef` to the cache; a storage of your own may return ``None``, as those of yogadl 0.1.4.
+        """
 
     @abc.abstractmethod
     def fetch(self, dataset_id: str, dataset_version: str) -> DataRef:

@@ -73,6 +73,11 @@ class SourceRecords:
     def __len__(self) -> int:
         return int(self._source.length)
 
+    @property
+    def source(self) -> Any:
+        """Where the records are read from: an `ItemsSource`, or a source that returns columns."""
+        return self._source
+
     def hash_of_all(self, hash_of_object: Callable[[Any], str]) -> str:
         """Return a hash of all records of arrays; of another object that of its code and state.
 
@@ -86,16 +91,13 @@ class SourceRecords:
         if not isinstance(self._source, ArraysSource):
             return hash_of_object(self._source)
         columns = self._source.arrays
-        plain = [number for number, column in enumerate(columns) if _is_plain(column)]
+        plain = [number for number, column in enumerate(columns) if is_plain(column)]
         hashed_bytes = sum(columns[number].nbytes for number in plain)
         _require_hashable(hashed_bytes)
         digest = hashlib.sha256(json.dumps([len(self), self.spec.to_json()]).encode())
         for number in plain:
             digest.update(columns[number].dtype.str.encode())
-            count = max(1, CHUNK_BYTES * len(self) // max(1, columns[number].nbytes))
-            for first in range(0, len(self), count):
-                content: Any = np.ascontiguousarray(columns[number][first : first + count])
-                digest.update(content.reshape(-1).view(np.uint8))
+            add_array(digest, columns[number])
         others = [number for number in range(len(columns)) if number not in plain]
         run, count = RunHash(), max(1, min(CHUNK_RECORDS, CHUNK_BYTES // self.record_bytes))
         for first in range(0, len(self) if others else 0, count):
@@ -182,14 +184,21 @@ def _require_hashable(size_bytes: int) -> None:
         )
 
 
-def _is_plain(column: Any) -> bool:
+def is_plain(column: Any) -> bool:
     """Return whether a column is an array of numbers, whose bytes are the values."""
     return isinstance(column, np.ndarray) and column.dtype.kind in "biufcmM"
 
 
-def _source_of(
-    data: Any, forms: Forms
-) -> Any:  # an ItemsSource, or a source that returns columns of any records
+def add_array(digest: "hashlib._Hash", array: Any) -> None:
+    """Add the bytes of such an array to a hash, some rows at a time: they may not lie in one piece."""
+    count = max(1, CHUNK_BYTES * len(array) // max(1, array.nbytes))
+    for first in range(0, len(array), count):
+        content: Any = np.ascontiguousarray(array[first : first + count])
+        digest.update(content.reshape(-1).view(np.uint8))
+
+
+# Returns an ItemsSource, or a source that returns columns of any records.
+def _source_of(data: Any, forms: Forms) -> Any:
     if not is_arrays(data) and not has_random_access(data):
         raise UnsupportedDataError(
             f"a {type(data).__name__} has no __len__ and __getitem__: build a cache of it with storage.submit"

@@ -232,7 +232,7 @@ def run_refresh(arguments: argparse.Namespace) -> int:
     before = storage.info(arguments.id, arguments.version)
     refuse_to_replace(storage, before, arguments)
     with show_log_messages():
-        is_new = storage.refresh(
+        ref = storage.refresh(
             arguments.id,
             arguments.version,
             arguments.new,
@@ -240,7 +240,8 @@ def run_refresh(arguments: argparse.Namespace) -> int:
             replace=arguments.replace or arguments.new == before.version,
         )
     elapsed_s = time.perf_counter() - started
-    info = storage.info(arguments.id, arguments.new) if is_new else before
+    info = storage.info(arguments.id, before.version if ref.lineage is None else ref.lineage.version)
+    is_new = info.digest != before.digest  # a version that is replaced keeps its name
     adopted = adopted_of(storage, info)
     if arguments.json:
         document = {"storage": storage.location, "was_built": is_new, "elapsed_s": elapsed_s}

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 import textwrap
 import time
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from yogadl._dataref import RecordsRef
 from yogadl.cli._output import ago, counted
 from yogadl.storage import CacheStorage, open_storage
+from yogadl.storage._local import user_cache_folder
 
 DATASET: Final = "demo-images"
 EDITION: Final = "1"  # raise it when the images change
@@ -274,14 +274,11 @@ def _version(records: int) -> str:
 
 def _default_folder() -> Path:
     """Return a folder in the user's cache folder, or in the temporary folder if that is not writable."""
-    cache = Path(
-        "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    )
     try:
-        cache = cache.expanduser()
-        cache.mkdir(parents=True, exist_ok=True)
-        if os.access(cache, os.W_OK | os.X_OK):
-            return cache / "yogadl" / "demo"
+        cache = user_cache_folder()
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        if os.access(cache.parent, os.W_OK | os.X_OK):
+            return cache / "demo"
     except (OSError, RuntimeError):  # a read-only home folder, or none
         pass
     return Path(tempfile.gettempdir()) / f"yogadl-demo-{os.getuid()}"

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from yogadl._core.printable import masked
 from yogadl._core.protocols import Earlier, Lineage
+from yogadl._dataref import RecordsRef
 from yogadl.errors import ConfigurationError
 from yogadl.storage._catalogue.backend import DEFAULT_TTL_S, LeasePolicy
-from yogadl.storage._local import local_backend, shared_backend
+from yogadl.storage._local import local_backend, shared_backend, user_cache_folder
 from yogadl.storage._reading import DatasetInfo, FieldSizes
 from yogadl.storage._storage import CacheStorage
 
@@ -61,6 +62,7 @@ __all__ = [
     "TagMove",
     "Unfinished",
     "Verified",
+    "cached",
     "copy",
     "export",
     "open_storage",
@@ -166,8 +168,8 @@ def open_storage(
     Example:
         >>> import yogadl
         >>> storage = yogadl.open_storage("caches", shared=True, wait_s=60)
-        >>> storage.submit([1, 2, 3], "numbers", "1")
-        >>> storage.fetch("numbers", "1").gather([2, 0])
+        >>> ref = storage.submit([1, 2, 3], "numbers", "1")
+        >>> ref.gather([2, 0])
         array([3, 1])
     """
     text = _checked_location(location)
@@ -207,6 +209,49 @@ def open_storage(
     if shared:
         return CacheStorage(shared_backend(Path(text), policy, mapped, places))
     return CacheStorage(local_backend(Path(text), mapped, places))
+
+
+def cached(
+    data: Any,
+    dataset_id: str,
+    dataset_version: str = "auto",
+    **options: Any,  # those of `CacheStorage.cached`
+) -> RecordsRef:
+    """Return the version of a source in the user's cache folder, built if it does not exist.
+
+    The folder is the one that the environment variable ``YOGADL_CACHE`` names; if there is none,
+    ``yogadl/caches`` in ``XDG_CACHE_HOME``, or in ``~/.cache``, on a Mac in ``~/Library/Caches``.
+    ``open_storage`` opens it as any other folder.
+
+    Args:
+        data: As for `CacheStorage.cached`.
+        dataset_id: The dataset's id.
+        dataset_version: The version's name; change it when the records change, or give ``"auto"``.
+        options: As for `CacheStorage.cached`.
+
+    Raises:
+        ConfigurationError: as `CacheStorage.cached`; or if there is no cache folder.
+
+    Example:
+        >>> import numpy as np, yogadl
+        >>> ref = yogadl.cached({"x": np.arange(6).reshape(3, 2)}, "points")
+        >>> ref.gather([2, 0])["x"].tolist()
+        [[4, 5], [0, 1]]
+    """
+    return open_storage(_user_storage_folder()).cached(data, dataset_id, dataset_version, **options)
+
+
+def _user_storage_folder() -> Path:
+    named = os.environ.get("YOGADL_CACHE")
+    if named:
+        return Path(named)
+    try:
+        return user_cache_folder() / "caches"
+    except RuntimeError as error:
+        raise ConfigurationError(
+            "this user has no home folder for caches: name a folder in the environment variable "
+            "YOGADL_CACHE, or use yogadl.open_storage(folder).cached(...)"
+        ) from error
 
 
 def _foreign_buckets(

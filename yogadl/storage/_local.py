@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 import warnings
 from functools import partial
 from pathlib import Path
@@ -124,6 +125,16 @@ def _leases(root: "SharedRoot", policy: LeasePolicy) -> BuildCoordinator:
     from yogadl.storage._leases.lease import LeaseCoordinator, Leases
 
     return LeaseCoordinator(root, Leases(root, policy))
+
+
+def user_cache_folder() -> Path:
+    """Return this library's folder among the caches of the user, which may not exist.
+
+    Raises:
+        RuntimeError: if the user has no home folder.
+    """
+    caches = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME")
+    return Path(caches or "~/.cache").expanduser() / "yogadl"
 
 
 def _folder_at(path: Path) -> Folder:

@@ -181,7 +181,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         codec: "Codec" = None,
         json: Sequence[str] = (),
         missing: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> RecordsRef:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
         The version becomes visible only after all its files are on the disk. Readers of a version that is
@@ -217,6 +217,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             missing: By the names of fields, what comes in the place of a value that is ``None`` or whose key
                 a record lacks, such as ``{"label": -1, "text": "empty"}``; ``"empty"`` is an empty value.
 
+        Returns:
+            The reference that `fetch` returns, without a request for it; the files are opened at the first
+            read.
+
         Raises:
             UnsupportedDataError: if a record can't be stored; the error names field and record.
             StorageError: if the disk fails or is full.
@@ -225,20 +229,68 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         key = DatasetKey(dataset_id, dataset_version)
-        terms = (
-            part_bytes,
-            allow_pickle,
-            progress,
-            check_space,
-            engine,
-            metadata,
-            on_error,
-            codec,
-            json,
-            missing,
-        )
-        options = BuildOptions(workers, *terms)
-        build_version(self._backend, key, lambda: data, options)
+        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
+        options = BuildOptions(workers, *terms, json, missing)
+        published = build_version(self._backend, key, lambda: data, options)
+        return self._backend.catalogue.built(published, allow_pickle=allow_pickle)
+
+    @explains_names()
+    def cached(
+        self,
+        data: Any,
+        dataset_id: str,
+        dataset_version: str = "auto",
+        *,
+        workers: int = 0,
+        engine: "Executor | str | None" = None,
+        part_bytes: int | None = None,
+        allow_pickle: bool = False,
+        progress: "bool | Progress | None" = None,
+        check: bool = False,
+        check_space: bool = True,
+        metadata: dict[str, Any] | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+        codec: "Codec" = None,
+        json: Sequence[str] = (),
+        missing: Mapping[str, Any] | None = None,
+    ) -> RecordsRef:
+        """Return the version of a source, built if it does not exist: once, by however many processes.
+
+        A version that exists is returned as it is; of a version that is named, the source is not looked at.
+        With ``"auto"``, the version's name is made from the content: the fingerprint of a `Dataset` of HF
+        datasets; all values of arrays, lists and tables in memory; the fingerprint of a `DataRef`, and its
+        functions; for `yogadl.partitioned.of` the functions, the paths, and the size and time of each file;
+        an attribute ``__yogadl_version__``, as `yogadl.image_folder` has. Other sources need a version.
+
+        Args:
+            data: As for `submit`.
+            dataset_id: The dataset's id.
+            dataset_version: The version's name; change it when the records change, or give ``"auto"``.
+            workers: As for `submit`. The version does not depend on this argument, nor on those that follow,
+                but for ``on_error="skip"``.
+            engine: As for `submit`.
+            part_bytes: As for `submit`.
+            allow_pickle: As for `submit`; also allows reading pickled fields.
+            progress: As for `submit`.
+            check: As for `fetch`.
+            check_space: As for `submit`.
+            metadata: As for `submit`; an existing version keeps its own.
+            on_error: As for `submit`.
+            codec: As for `submit`.
+            json: As for `submit`.
+            missing: As for `submit`.
+
+        Raises:
+            ConfigurationError: if the version is ``"auto"`` and it can't be known which records the source
+                has; or if the fingerprint of a `Dataset` is random, because a transform can't be hashed.
+            UnsupportedDataError: if a record can't be stored; the error names field and record.
+        """
+        from yogadl.storage._builds.found_or_built import found_or_built
+        from yogadl.storage._builds.options import BuildOptions
+
+        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
+        options = BuildOptions(workers, *terms, json, missing)
+        return found_or_built(self._backend, data, dataset_id, dataset_version, options, check=check)
 
     @explains_names()
     def append(
@@ -259,7 +311,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         codec: "Codec | Literal['same']" = "same",
         json: Sequence[str] = (),
         missing: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> RecordsRef:
         """Build a version from all records of another version, followed by new records.
 
         Only the new records are read and written: the parts of the other version become parts of this one,
@@ -286,6 +338,9 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             json: As for `submit`.
             missing: As for `submit`.
 
+        Returns:
+            As `submit`: the reference to the new version.
+
         Raises:
             DatasetNotFoundError: if the base version does not exist.
             UnsupportedDataError: if the new records have another structure or dtype (the error names the
@@ -297,20 +352,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
-        terms = (
-            part_bytes,
-            allow_pickle,
-            progress,
-            check_space,
-            engine,
-            metadata,
-            on_error,
-            codec,
-            json,
-            missing,
-        )
-        options = BuildOptions(workers, *terms)
-        append(self._backend, key, lambda: data, base, options)
+        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
+        options = BuildOptions(workers, *terms, json, missing)
+        published = append(self._backend, key, lambda: data, base, options)
+        return self._backend.catalogue.built(published, allow_pickle=allow_pickle)
 
     @explains_names()
     def compact(
@@ -326,7 +371,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         check_space: bool = True,
         codec: "Codec | Literal['same']" = "same",
         materialize: bool = False,
-    ) -> None:
+    ) -> RecordsRef:
         """Build a version with the same records as another, in few large parts, as `submit` makes them.
 
         A version that grew by many small appends is faster to read, fetch and copy once it is compacted. The
@@ -351,6 +396,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 built.
             materialize: Whether values in foreign files are copied, too.
 
+        Returns:
+            As `submit`: the reference to the new version. One with pickled fields reads nothing: fetch it
+            with ``allow_pickle=True``.
+
         Raises:
             DatasetNotFoundError: if the base version does not exist.
             CacheFormatError: if the base version is damaged; nothing is published.
@@ -361,7 +410,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
         options = BuildOptions(workers, part_bytes, False, progress, check_space, engine, codec=codec)
-        compact(self._backend, key, base, options, materialize=bool_argument("materialize", materialize))
+        is_copied = bool_argument("materialize", materialize)
+        return self._backend.catalogue.built(
+            compact(self._backend, key, base, options, materialize=is_copied)
+        )
 
     @explains_names()
     def recompress(
@@ -375,7 +427,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         engine: "Executor | str | None" = None,
         progress: "bool | Progress | None" = None,
         materialize: bool = False,
-    ) -> None:
+    ) -> RecordsRef:
         """Build a version with the same records as another, compressed otherwise, or not at all.
 
         As `compact` does: the fingerprint is the same, so cursors stay valid.
@@ -391,12 +443,15 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             progress: As for `submit`.
             materialize: As for `compact`.
 
+        Returns:
+            As `compact`.
+
         Raises:
             DatasetNotFoundError: if the version does not exist.
             CacheFormatError: if the version is damaged; nothing is published.
             ConfigurationError: as for `compact`.
         """
-        self.compact(
+        return self.compact(
             dataset_id,
             new_version,
             base_version=dataset_version,
@@ -424,7 +479,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         engine: "Executor | str | None" = None,
         progress: "bool | Progress | None" = None,
         metadata: dict[str, Any] | None = None,
-    ) -> None:
+    ) -> RecordsRef:
         """Build a version whose values stay in the files of other libraries, with random access to them.
 
         Only an index of where each value lies is written, and small values such as keys and numbers. The
@@ -455,6 +510,9 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             progress: As for `submit`.
             metadata: As for `submit`.
 
+        Returns:
+            As `submit`: the reference to the new version.
+
         Raises:
             UnsupportedDataError: if a file is damaged, or can be read only from its front; the error names
                 file and place.
@@ -470,7 +528,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         base = None if base_version is None else DatasetKey(dataset_id, base_version)
         options = BuildOptions(workers, None, False, progress, True, engine, metadata)
         terms = {"fields": fields, "features": features, "missing": missing}
-        adopt(self._backend, key, paths, format, options, is_read=read, base=base, **terms)
+        published = adopt(self._backend, key, paths, format, options, is_read=read, base=base, **terms)
+        return self._backend.catalogue.built(published)
 
     @explains_names()
     def refresh(
@@ -483,7 +542,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         engine: "Executor | str | None" = None,
         progress: "bool | Progress | None" = None,
         replace: bool = False,
-    ) -> bool:
+    ) -> RecordsRef:
         """Build a version of the foreign files of another version as they are now.
 
         The paths and patterns of the other version are looked up again. Only files that are new or were
@@ -499,7 +558,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             replace: Whether a version that exists is replaced, also `dataset_version` itself.
 
         Returns:
-            Whether anything has changed; if not, no version is built.
+            As `submit`: the reference to the new version. If nothing has changed, no version is built, and it
+            is that to the other version: its ``lineage.version`` says which.
 
         Raises:
             StorageError: if a folder can't be listed.
@@ -512,7 +572,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
         key, base = DatasetKey(dataset_id, new_version), DatasetKey(dataset_id, dataset_version)
         options = BuildOptions(workers, None, False, progress, True, engine)
-        return refresh(self._backend, key, base, options, replaces=replace)
+        return self._backend.catalogue.built(refresh(self._backend, key, base, options, replaces=replace))
 
     def begin(
         self,
@@ -607,19 +667,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         DatasetKey(dataset_id, dataset_version)
-        terms = (
-            part_bytes,
-            allow_pickle,
-            progress,
-            check_space,
-            engine,
-            metadata,
-            on_error,
-            codec,
-            json,
-            missing,
-        )
-        options = BuildOptions(workers, *terms)
+        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
+        options = BuildOptions(workers, *terms, json, missing)
         return lambda function: cached(self._backend, dataset_id, dataset_version, options, check, function)
 
 

@@ -31,6 +31,28 @@ class StorageContract:
         assert batch["text"] == [text[n] for n in (2_002, 0, 1_234)]
         assert storage.info("some/data", "1").parts > 2
 
+    def test_what_builds_a_version_returns_the_reference_to_it(self, storage: CacheStorage) -> None:
+        made = [
+            storage.submit(np.arange(101), "data", "1"),
+            storage.append(np.arange(7), "data", "2", base_version="1"),
+            storage.compact("data", "3", base_version="2"),
+        ]
+        for number, ref in enumerate(made, 1):
+            fetched = storage.fetch("data", f"{number}")
+            assert (ref.fingerprint, len(ref), ref.lineage) == (
+                fetched.fingerprint,
+                len(fetched),
+                fetched.lineage,
+            )
+            assert ref.gather([6, 0]).tolist() == [6, 0]
+
+    def test_cached_builds_what_is_not_there(self, storage: CacheStorage) -> None:
+        first = storage.cached(np.arange(101), "data")
+        assert storage.cached(np.arange(101), "data").lineage == first.lineage
+        assert storage.cached(np.arange(102), "data").lineage != first.lineage
+        assert len(storage.versions("data")) == 2
+        assert storage.cached(iter([]), "data", storage.versions("data")[0])[0] == 0
+
     def test_a_fingerprint_depends_on_the_records_alone(self, storage: CacheStorage) -> None:
         storage.submit(range(101), "a", "1")
         storage.submit(range(101), "b", "other", part_bytes=64)

@@ -585,6 +585,11 @@ class PiecesSource:
         # Where the source is divided among workers: reading from within a row group would decode all of it.
         self.starts = list(accumulate((piece.records for piece in pieces[:-1]), initial=0))
 
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """The row groups."""
+        return self._pieces
+
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on; at most the beginning of one row group is read and dropped."""
         first = 0

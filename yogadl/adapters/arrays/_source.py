@@ -1,6 +1,10 @@
 """Read tables as sources: in memory or mapped, Parquet files, and Arrow's datasets."""
 
+import hashlib
+import json
 import os
+import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from yogadl._core.arguments import users_level
 from yogadl._core.columns import Columns
 from yogadl._core.forms import PLAIN, Forms, forms_of
 from yogadl._core.infer import SAMPLED_RECORDS
@@ -227,6 +232,81 @@ def of_datasets(data: Any, forms: Forms) -> FrameSource | StreamSource | None:
     return None
 
 
+def identity_of(data: Any, with_version: str) -> str | None:
+    """Return a text that is equal only for the same records, or None if it can't be known.
+
+    Args:
+        data: A Dataset of HF datasets, or the source of Parquet files.
+        with_version: The call that names a version, for an error.
+
+    Raises:
+        ConfigurationError: if a Dataset has a random fingerprint.
+    """
+    return _state_of_files(data) if isinstance(data, PiecesSource) else _fingerprint_of(data, with_version)
+
+
+def _state_of_files(source: PiecesSource) -> str | None:
+    """Return the paths, sizes and times of files, and the columns; None if they are not known by paths."""
+    groups = [piece.batches for piece in source.pieces]
+    described = []
+    for group in groups:
+        if not isinstance(group, _Group) or not isinstance(group.file, str):
+            return None
+        columns = None if group.columns is None else list(group.columns)
+        state = os.stat(group.file)
+        described.append([group.file, group.number, columns, state.st_size, state.st_mtime_ns])
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+
+def _fingerprint_of(data: Any, with_version: str) -> str:
+    """Return the fingerprint that HF datasets gives a Dataset: a hash of its origin and all transforms.
+
+    Args:
+        data: The Dataset.
+        with_version: The call that names a version, for the error.
+
+    Raises:
+        ConfigurationError: if it is a random one, because a transform could not be hashed.
+    """
+    from datasets import fingerprint as hashing
+
+    found: str = data._fingerprint
+    drawn = _random_fingerprints(getattr(hashing, "fingerprint_rng", None))
+    folder = getattr(hashing, "_TEMP_DIR_FOR_TEMP_CACHE_FILES", None)
+    # A result that is kept on disk is named by its fingerprint, except those in this folder, and what is
+    # made from it has the same files.
+    files = [os.path.split(file["filename"]) for file in data.cache_files]
+    names = {name.removeprefix("cache-")[:16] for at, name in files if folder is None or at != folder.name}
+    if drawn & {found, *names}:
+        raise ConfigurationError(
+            f"the fingerprint {found!r} of this Dataset is random: datasets could not hash the function, or "
+            'another argument, of a transform such as map (its warning "couldn\'t be hashed properly" names '
+            "it), so each process would build the version anew. Use only what pickle or dill can store in "
+            f"that function; or give a version, and change it whenever the records do: {with_version}"
+        )
+    if getattr(hashing, "fingerprint_warnings", {}).get("update_fingerprint_transform_hash_failed"):
+        warnings.warn(
+            "datasets could not hash a transform in this process. If this Dataset was made from its result, "
+            f"each process builds the version anew; then give a version: {with_version}",
+            UserWarning,
+            stacklevel=users_level(),
+        )
+    return found
+
+
+def _random_fingerprints(generator: random.Random | None) -> set[str]:
+    """Return the random fingerprints that datasets has drawn in this process, of many the last ones.
+
+    The generator gives out the 624 words of its state one after another, two a fingerprint.
+    """
+    if generator is None:
+        return set()
+    version, (*words, given), _ = generator.getstate()
+    again = random.Random()
+    again.setstate((version, (*words, 0), None))
+    return {f"{again.getrandbits(64):016x}" for _ in range(given // 2)}
+
+
 def _media_columns(features: Any, names: Sequence[str]) -> tuple[str, ...]:
     """Return the columns that hold files, as bytes or a path: images, audio and other media."""
     types = {name: getattr(features.get(name), "pa_type", None) for name in names}
@@ -401,8 +481,8 @@ def parquet(
         >>> folder = tempfile.TemporaryDirectory()
         >>> pq.write_table(pa.table({"x": [1.5, 2.5], "name": ["a", "b"]}), f"{folder.name}/a.parquet")
         >>> storage = yogadl.open_storage(f"{folder.name}/caches")
-        >>> storage.submit(arrays.parquet(f"{folder.name}/a.parquet"), "letters", "1")
-        >>> storage.fetch("letters", "1")[1]
+        >>> ref = storage.submit(arrays.parquet(f"{folder.name}/a.parquet"), "letters", "1")
+        >>> ref[1]
         {'x': np.float64(2.5), 'name': 'b'}
         >>> folder.cleanup()
     """

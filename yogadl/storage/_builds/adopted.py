@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from yogadl._core.key import DatasetKey
@@ -25,6 +26,7 @@ from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.publish import Content, read_published
 from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
+from yogadl.storage._catalogue.cached import Published
 from yogadl.storage._catalogue.parts import open_table
 from yogadl.storage._files.foreign_stores import ForeignStores
 
@@ -192,12 +194,14 @@ def adopt(
     is_read: bool,
     base: DatasetKey | None = None,
     **terms: Any,
-) -> None:
+) -> Published:
     """Build a version of foreign files: see `CacheStorage.adopt`."""
     if base is None:
-        build_version(backend, key, lambda: source_of(backend, paths, format, is_read, **terms), options)
-        return
-    append(backend, key, lambda: _added(backend, base, paths, format, is_read, **terms), base, options)
+        return build_version(
+            backend, key, lambda: source_of(backend, paths, format, is_read, **terms), options
+        )
+    added = partial(_added, backend, base, paths, format, is_read, **terms)
+    return append(backend, key, added, base, options)
 
 
 def source_of(backend: Backend, paths: Any, format: str | None, is_read: bool, **terms: Any) -> AdoptedSource:
@@ -333,9 +337,10 @@ def _described(entry: Mapping[str, Any]) -> str:
 
 def refresh(
     backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildOptions, *, replaces: bool
-) -> bool:
+) -> Published:
     """Build a version of a version's files as they are now: see `CacheStorage.refresh`."""
-    manifest = newest(backend.catalogue, base).manifest
+    published = newest(backend.catalogue, base)
+    manifest = published.manifest
     entry = _adopted_entry(manifest)
     stores: ForeignStores = backend.catalogue.opener.foreign
     is_read = entry["read"]
@@ -344,7 +349,7 @@ def refresh(
     _require_foreign(receipts, manifest.key)
     before, files = files_of(receipts), listed_files(stores, checked_paths(entry["paths"]), made)
     if files == before:
-        return False
+        return published
 
     def refuse_to_replace() -> None:
         if not replaces and read_published(backend.root, key) is not None:
@@ -363,7 +368,7 @@ def refresh(
     new = [file for file in files if file not in kept_files]
     was_whole = [receipt for run in kept for receipt in run] == receipts
     if not new and was_whole:
-        return False
+        return published
     if not new and kept:  # files were removed; a build has records of its own
         new = files_of(kept.pop(min(range(len(kept)), key=lambda number: len(kept[number]))))
     places = {file: number for number, file in enumerate(files)}
@@ -388,8 +393,7 @@ def refresh(
         source = AdoptedSource(stores, made, grouped, is_read=is_read, provenance=provenance)
         return PlannedBuild(source, content=content)
 
-    build_version(backend, key, data, options)
-    return True
+    return build_version(backend, key, data, options)
 
 
 def _require_foreign(receipts: Iterable[Receipt], key: DatasetKey) -> None:

@@ -39,6 +39,7 @@ from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.partitions import Partitions, Shares
 from yogadl.storage._builds.receipts import ending_before
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss
+from yogadl.storage._catalogue.cached import Published
 from yogadl.storage._catalogue.tags import refuse_tag
 from yogadl.storage._files.root import Root
 from yogadl.storage._keeping import clear_unresumable
@@ -230,17 +231,14 @@ def run_of(backend: Backend, key: DatasetKey, shares: Shares, origin: str, codec
     return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
 
-@one_operation()
 def build_version(
     backend: Backend,
     key: DatasetKey,
     data: Callable[[], Any],
     options: BuildOptions,
     call: Call | None = None,
-    *,
-    replaces: bool = True,
-) -> None:
-    """Build a version; at the end, remove files that no build can continue with.
+) -> Published:
+    """Build a version, also one that exists; at the end, remove files that no build can continue with.
 
     Args:
         backend: The storage.
@@ -248,21 +246,54 @@ def build_version(
         data: Returns the source, or a `PlannedBuild`; called once no other process builds.
         options: The options of the build.
         call: The call that returned the source, if the manifest is to describe it.
-        replaces: Whether to build a version that exists. If not, it may also be another process that builds.
 
     Raises:
         ConfigurationError: if the name is not allowed for a new version.
     """
+    published = _built(backend, key, data, options, call, replaces=True)
+    assert published is not None, "what replaces any version is published"
+    return published
+
+
+def build_if_absent(
+    backend: Backend,
+    key: DatasetKey,
+    data: Callable[[], Any],
+    options: BuildOptions,
+    call: Call | None = None,
+) -> Published:
+    """Return a version, which is built if it does not exist, by this process or another one.
+
+    The arguments are those of `build_version`.
+    """
+    published = backend.catalogue.find(key)
+    while published is None:  # again, if another process has built it, and a third one deleted it
+        published = _built(backend, key, data, options, call, replaces=False)
+        published = published or backend.catalogue.find(key)
+    return published
+
+
+@one_operation()
+def _built(
+    backend: Backend,
+    key: DatasetKey,
+    data: Callable[[], Any],
+    options: BuildOptions,
+    call: Call | None,
+    *,
+    replaces: bool,
+) -> Published | None:
+    """Build a version; return ``None`` if another process has published it, which `replaces` excludes."""
     new_key(key.id, key.version)
     unless = None if replaces else lambda: backend.catalogue.find(key) is not None
     token = secrets.token_hex(8)
-    published = None
+    published, made = None, None
     try:
         with exclusive_build_unless(backend, key, unless) as exclusion:
             if exclusion is not None:
                 records = data()
                 try:
-                    _build(backend, key, records, options, call, token, exclusion, replaces)
+                    made = _build(backend, key, records, options, call, token, exclusion, replaces)
                 except LeaseLostError as error:
                     if replaces:
                         raise
@@ -273,6 +304,7 @@ def build_version(
         published = key
     finally:
         clear_unresumable(backend, key.id, _names.unresumable(key, token), published)
+    return made
 
 
 def _build(
@@ -284,7 +316,7 @@ def _build(
     token: str,
     exclusion: BuildExclusion,
     replaces: bool,
-) -> None:
+) -> Published | None:
     planned = data if isinstance(data, PlannedBuild) else PlannedBuild(data)
     if options.codec == SAME:
         options = replace(options, codec=checked_codec(planned.codec))
@@ -334,7 +366,7 @@ def _build(
             source.check_at_end()
         content = with_metadata(planned.content(receipts), options.metadata, source, key, left_out)
         builder = machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
-        build.publish(content, builder, exclusion, replaces=replaces, aside=aside)
+        return build.publish(content, builder, exclusion, replaces=replaces, aside=aside)
 
 
 def _open(data: Any, options: BuildOptions, like: Spec | None) -> Source:

@@ -53,11 +53,10 @@ def cached(
                     _log_why(backend, key, call.builder)
                 return function(*args, **kwargs)
 
-            while published is None:
-                from yogadl.storage._builds.building import build_version  # a hit needs nothing of builds
+            if published is None:
+                from yogadl.storage._builds.building import build_if_absent  # a hit needs nothing of builds
 
-                build_version(backend, key, data, options, call, replaces=False)
-                published = catalogue.find(key)
+                published = build_if_absent(backend, key, data, options, call)
             if not is_auto:
                 warn_if_stale(published.manifest, call.builder.to_json(), warned)
                 if plain_key is not None:

@@ -65,7 +65,7 @@ def append(
     base: DatasetKey,
     options: BuildOptions,
     call: Call | None = None,
-) -> None:
+) -> Published:
     """Build a version of another's parts and those of a source: see `CacheStorage.append`.
 
     Args:
@@ -82,7 +82,7 @@ def append(
             "give the new version another name"
         )
     try:
-        build_version(backend, key, lambda: _appended(backend, key, base, data), options, call)
+        return build_version(backend, key, lambda: _appended(backend, key, base, data), options, call)
     except UnsupportedDataError as error:
         if str(error) != NO_RECORDS:
             raise
@@ -93,9 +93,10 @@ def append(
 
 def compact(
     backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildOptions, *, materialize: bool
-) -> None:
+) -> Published:
     """Build a version of the same records in new parts: see `CacheStorage.compact`."""
-    build_version(backend, key, lambda: _compacted(backend.catalogue, base, options, materialize), options)
+    catalogue = backend.catalogue
+    return build_version(backend, key, lambda: _compacted(catalogue, base, options, materialize), options)
 
 
 def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callable[[], Any]) -> PlannedBuild:

@@ -36,6 +36,7 @@ from yogadl.storage._builds.left_out import LeftOut, readable, refuse_other_meta
 from yogadl.storage._builds.publish import Content, clear_attempt, publish, put_aside
 from yogadl.storage._builds.receipts import Receipt, WrittenParts, have_same_records
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
+from yogadl.storage._catalogue.cached import Published
 from yogadl.storage._keeping import clear_unresumable
 from yogadl.storage._leases.locks import BuildLock, exclusive_build
 
@@ -520,9 +521,9 @@ class Partitions:
             refuse_other_metadata(self.shares, metadata or {})
             whole = None if self.shares is None else self.shares.whole or self.shares
             content = with_metadata(content_of(receipts), metadata, whole, self.key)
-            is_new = self.publish(content, machine | builder, exclusion, replaces=replaces, aside=aside)
+            built = self.publish(content, machine | builder, exclusion, replaces=replaces, aside=aside)
         clear_unresumable(self.backend, self.key.id, aside)
-        return is_new
+        return built is not None
 
     @property
     def _run_entries(self) -> dict[str, Any]:
@@ -574,8 +575,8 @@ class Partitions:
         *,
         replaces: bool,
         aside: str,
-    ) -> bool:
-        """Publish the content that was made of the receipts; return whether it is the version now.
+    ) -> Published | None:
+        """Publish the content that was made of the receipts; return it, unless another one is the version.
 
         Args:
             content: The content made of the receipts of all parts, perhaps with parts of a base before them.
@@ -589,15 +590,16 @@ class Partitions:
             builder = builder | self._run_entries
         if self.codec:
             builder = builder | {CODEC: described(self.codec)}
-        if not publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces):
-            return False
+        published = publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces)
+        if published is None:
+            return None
         if self.codec and content.run.records:
             _log_uncompressed(self.key, self.codec, content)
         if self.run:
             # Receipts of tasks that did not end, or that others overtook: nothing else names their parts.
             put_aside(root, self.folder, aside, depth=1)
         clear_attempt(root, self.key, self.folder)
-        return True
+        return published
 
     def put_others_aside(self) -> None:
         """Put aside the files that other builds of this version left, such as builds of other code."""

@@ -71,7 +71,7 @@ def publish(
     *,
     exclusion: BuildExclusion,
     replaces: bool,
-) -> bool:
+) -> Published | None:
     """Write part table and manifest, which makes the cache exist.
 
     Args:
@@ -84,7 +84,7 @@ def publish(
             stays.
 
     Returns:
-        Whether this is the published version now.
+        The version as it is published now; ``None`` if another one is.
 
     Raises:
         LeaseLostError: if another builder has taken over.
@@ -115,12 +115,14 @@ def publish(
         aliases=content.aliases,
         is_weak=content.is_weak,
     )
-    manifest = shorten_to_limit(made)
+    manifest = shorten_to_limit(made).to_bytes()
     if replaces:
-        replace(root, key, manifest.to_bytes(), exclusion)
-        return True
-    exclusion.check()
-    return root.write_if_absent(_names.manifest(key), manifest.to_bytes())
+        replace(root, key, manifest, exclusion)
+    else:
+        exclusion.check()
+        if not root.write_if_absent(_names.manifest(key), manifest):
+            return None
+    return _published(root, key, manifest)
 
 
 def pin_parts(
@@ -184,11 +186,13 @@ def read_published(root: Root, key: DatasetKey) -> Published | None:
     Raises:
         CacheFormatError: if it is damaged.
     """
-    name = _names.manifest(key)
-    content = root.read(name)
-    if content is None:
-        return None
-    return Published(read_manifest(content, key, root.where(name)), digest_of(content), content)
+    content = root.read(_names.manifest(key))
+    return None if content is None else _published(root, key, content)
+
+
+def _published(root: Root, key: DatasetKey, content: bytes) -> Published:
+    manifest = read_manifest(content, key, root.where(_names.manifest(key)))
+    return Published(manifest, digest_of(content), content)
 
 
 def check_parts(root: Root, key: DatasetKey, table: PartTable) -> dict[str, Entry]:

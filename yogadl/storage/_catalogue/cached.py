@@ -161,7 +161,7 @@ def _name_in(error: CacheFormatError, key: DatasetKey) -> None:
 
 
 class CachedRecords:
-    """The records of a cache, which is opened at the first use.
+    """The records of a cache, which is opened at the first use that its manifest can't answer.
 
     Pickles as the storage's location, the key and the digest, so the unpickled object reads the same bytes
     even if the version has been replaced since. Safe to use from threads and after a fork.
@@ -238,35 +238,39 @@ class CachedRecords:
         return manifest, reader
 
     @property
+    def _manifest(self) -> Manifest:
+        return self.open()[0] if self._published is None else self._published.manifest
+
+    @property
     def spec(self) -> Spec:
         """The structure of a record."""
-        return self.open()[0].spec
+        return self._manifest.spec
 
     @property
     def fingerprint(self) -> str:
         """The hash of the records, the same on every machine."""
-        return self.open()[0].fingerprint
+        return self._manifest.fingerprint
 
     @property
     def content_fingerprint(self) -> str | None:
         """The fingerprint that a copy of the records has, or None if it may be another one."""
-        manifest = self.open()[0]
+        manifest = self._manifest
         return None if manifest.is_weak or NEEDS_PICKLE in manifest.needs else manifest.fingerprint
 
     @property
     def aliases(self) -> tuple[str, ...]:
         """Other fingerprints of the same records."""
-        return self.open()[0].aliases
+        return self._manifest.aliases
 
     @property
     def lineage(self) -> Lineage:
         """The name of the version, and the versions that it begins with."""
-        return Lineage(self._key.id, self._key.version, self._tag, self.open()[0].earlier)
+        return Lineage(self._key.id, self._key.version, self._tag, self._manifest.earlier)
 
     @property
     def metadata(self) -> dict[str, Any]:
         """What the user keeps with the version."""
-        return self.open()[0].metadata
+        return self._manifest.metadata
 
     def version_with(self, fingerprint: str) -> str | None:
         """Return which of the last twenty versions of this dataset, by name, has a fingerprint, if any."""
@@ -282,7 +286,7 @@ class CachedRecords:
         return max(1, self.open()[1].record_bytes)
 
     def __len__(self) -> int:
-        return self.open()[0].records
+        return self._manifest.records
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None

@@ -47,6 +47,12 @@ class Catalogue:
         self.opener.note_opened(published)
         return RecordsRef(records)
 
+    def built(self, published: Published, *, allow_pickle: bool = False) -> RecordsRef:
+        """Return a reference to a cache that was just published; it is opened at the first read."""
+        key = published.manifest.key
+        self.opener.note_opened(published)
+        return RecordsRef(CachedRecords(self, key, published.digest, allow_pickle, published=published))
+
     def published(self, key: DatasetKey, digest: str | None = None) -> Published:
         """Return the manifest of a version; the one with the digest, even from the trash, if one is given.
 

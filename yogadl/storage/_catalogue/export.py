@@ -91,7 +91,7 @@ def export(
         >>> import numpy as np, tempfile, yogadl
         >>> folder = tempfile.TemporaryDirectory()
         >>> storage = yogadl.open_storage(f"{folder.name}/caches")
-        >>> storage.submit({"x": np.arange(6).reshape(3, 2), "y": np.ones(3)}, "points", "1")
+        >>> ref = storage.submit({"x": np.arange(6).reshape(3, 2), "y": np.ones(3)}, "points", "1")
         >>> exported = yogadl.storage.export(storage.fetch("points", "1"), f"{folder.name}/points")
         >>> exported.files
         ('spec.json', 'x.npy', 'y.npy')
