@@ -330,6 +330,7 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=240)
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--most", type=int, help="try so many and stop: a part")
     parser.add_argument("--again", action="store_true", help="try what lives in --out without a reason")
     parser.add_argument("--under", default="", help="only changes of files whose path begins so")
@@ -347,7 +348,7 @@ def main() -> None:
     left = [one for one in left if one.path.startswith(arguments.under)][: arguments.most]
     if left:
         free: queue.Queue[Path] = queue.Queue()
-        for clone in clones(2):
+        for clone in clones(arguments.jobs):
             free.put(clone)
         if arguments.tests:
             try_all([(one, arguments.tests) for one in left], free, arguments.out, LIMIT_OF_PLACES_S)

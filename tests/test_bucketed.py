@@ -108,7 +108,8 @@ def test_a_cache_gives_the_same_batches_as_memory(ref):
         for found, wanted in zip(ours.at(epoch), theirs.at(epoch), strict=True):
             same(found, wanted)
     assert "classes of lengths" in repr(ours)
-    assert 0 <= ours.padding < 1
+    padded = ref.bucketed("tokens", tokens=TOKENS, pad_to="class")
+    assert ours.padding == 1 - sum(LENGTHS) / sum(batch["tokens"].size for batch in padded.at(0))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
