@@ -86,6 +86,8 @@ class Finder(ast.NodeVisitor):
 
     def _add(self, kind: str, line: int, span: tuple[int, int], text: str) -> None:
         shown = f"{self.source[slice(*span)].strip()} -> {text.strip() or 'nothing'}"
+        same = sum(one.line == line and one.shown.partition(" [")[0] == shown for one in self.found)
+        shown += f" [{same + 1}]" * bool(same)  # the second of its line, and so on
         self.found.append(Mutant(self.path, line, kind, *span, text, shown))
 
     def visit_Compare(self, node: ast.Compare) -> None:
