@@ -7,7 +7,11 @@ quickest of each file first, for a minute at most. By hand, in a clone, with wha
     pytest --cov --cov-context=test --cov-report= --junitxml=tests.xml
     python tests/mutants.py --coverage .coverage --times tests.xml --out found.jsonl
 
-Changes whose line no test executes count as not noticed.
+Changes whose line no test executes count as not noticed. A run that was cut goes on with its file: what
+that has is not tried again. After new tests, `--again --tests tests/stream tests/test_order.py` tries what
+lives in the file with all tests of these places; the last outcome of a change counts. `mutants.toml` lists
+changes that may live, each with its reason. The exit status is 0 if nothing else lives and each entry of that
+list is a change of the library.
 """
 
 import argparse
@@ -18,6 +22,7 @@ import json
 import os
 import queue
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -35,6 +40,7 @@ from pathlib import Path
 from coverage.numbits import numbits_to_nums
 
 ROOT = Path(__file__).parents[1]
+REASONS = Path(__file__).with_suffix(".toml")
 KINDS = ("comparison", "constant", "branch", "argument")
 FLIPPED = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
@@ -43,6 +49,7 @@ FLIPPED = {
 # Of the tests that execute a line.
 MOST_S, MOST_TESTS = 45.0, 300
 LIMIT_S = 180.0
+LIMIT_OF_PLACES_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,10 @@ class Mutant:
     stop: int
     text: str
     shown: str
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        return self.path, self.start, self.text
 
 
 class Finder(ast.NodeVisitor):
@@ -75,6 +86,8 @@ class Finder(ast.NodeVisitor):
 
     def _add(self, kind: str, line: int, span: tuple[int, int], text: str) -> None:
         shown = f"{self.source[slice(*span)].strip()} -> {text.strip() or 'nothing'}"
+        same = sum(one.line == line and one.shown.partition(" [")[0] == shown for one in self.found)
+        shown += f" [{same + 1}]" * bool(same)  # the second of its line, and so on
         self.found.append(Mutant(self.path, line, kind, *span, text, shown))
 
     def visit_Compare(self, node: ast.Compare) -> None:
@@ -121,23 +134,52 @@ class Finder(ast.NodeVisitor):
             self.visit(default)
 
 
-def sample(seed: int, count: int) -> list[Mutant]:
-    """Return as many changes of each kind, the same for the same sources."""
+def every() -> list[Mutant]:
+    """Return all changes of what coverage measures."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["coverage"]["run"]
-    by_kind: dict[str, list[Mutant]] = defaultdict(list)
+    found: list[Mutant] = []
     for path in sorted((ROOT / "yogadl").rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         if not any(fnmatch(f"/{name}", pattern) for pattern in settings["omit"]):
-            for one in Finder(name, path.read_text("utf-8")).found:
-                by_kind[one.kind].append(one)
+            found += Finder(name, path.read_text("utf-8")).found
+    return found
+
+
+def sample(mutants: list[Mutant], seed: int, count: int) -> list[Mutant]:
+    """Return as many changes of each kind, the same for the same sources."""
+    by_kind: dict[str, list[Mutant]] = defaultdict(list)
+    for one in mutants:
+        by_kind[one.kind].append(one)
     dice = random.Random(seed)
     return [one for kind in KINDS for one in dice.sample(by_kind[kind], count // len(KINDS))]
+
+
+class Reasons:
+    """Says why a change may live: by the text of its line, which most edits of a file leave as it is."""
+
+    def __init__(self, mutants: list[Mutant]) -> None:
+        self._lines = {
+            path: (ROOT / path).read_text("utf-8").splitlines() for path in {one.path for one in mutants}
+        }
+        self._reasons = {
+            (path, entry["line"], shown): entry["reason"]
+            for path, entries in tomllib.loads(REASONS.read_text("utf-8")).items()
+            for entry in entries
+            for shown in entry["changes"]
+        }
+        self.unmatched = sorted(self._reasons.keys() - {self._name(one) for one in mutants})
+
+    def _name(self, mutant: Mutant) -> tuple[str, str, str]:
+        return mutant.path, self._lines[mutant.path][mutant.line - 1].strip(), mutant.shown
+
+    def get(self, mutant: Mutant) -> str | None:
+        return self._reasons.get(self._name(mutant))
 
 
 class Chosen:
     """Says which tests to run for a line."""
 
-    def __init__(self, coverage: str, times: str) -> None:
+    def __init__(self, coverage: str, times: str, present: set[str]) -> None:
         self._database = sqlite3.connect(coverage)
         self._files = {}
         for number, path in self._database.execute("select id, path from file"):
@@ -151,7 +193,7 @@ class Chosen:
                 if (ROOT / file).exists() or cut == 1:
                     break
             node = "::".join([file, *parts[cut:], case.get("name", "")])
-            if case.find("skipped") is None:
+            if case.find("skipped") is None and node in present:
                 self._seconds[node] = float(case.get("time", 0))
 
     def tests(self, mutant: Mutant) -> list[str]:
@@ -187,32 +229,51 @@ class Chosen:
         return list(found.items())
 
 
-def run(mutant: Mutant, tests: list[str], clone: Path) -> str:
-    """Return what became of a change: "killed", "survived", "not executed" or "too slow"."""
+def pytest_in(clone: Path, options: list[str], limit_s: float) -> tuple[int | None, str]:
+    """Run pytest in a clone; return its status, None if it took too long, and what it printed."""
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", *options],
+            cwd=clone, env=os.environ | {"PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdout=said, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        code = None
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+        said.seek(0)
+        return code, said.read()
+
+
+def present(clone: Path) -> set[str]:
+    """Return the tests that there are: for pytest's status one that is missing is one that fails."""
+    code, said = pytest_in(clone, ["--collect-only", "tests", "--ignore=tests/compare"], LIMIT_S)
+    if code != 0:
+        raise SystemExit(f"the tests can't be collected:\n{said}")
+    return {line for line in said.splitlines() if "::" in line}
+
+
+def run(mutant: Mutant, tests: list[str], clone: Path, limit_s: float) -> tuple[str, str]:
+    """Return "killed", "survived", "not executed" or "too slow", and the test that failed."""
     if not tests:
-        return "not executed"
+        return "not executed", ""
     path = clone / mutant.path
     source = path.read_text("utf-8")
     path.write_text(source[: mutant.start] + mutant.text + source[mutant.stop :], "utf-8")
     (clone / "chosen").write_text("\n".join(tests))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=60",
-               "--timeout-method=thread", "-n0", "@chosen"]  # fmt: skip
-    process = subprocess.Popen(
-        command, cwd=clone, env=os.environ | {"PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
     try:
-        code = process.wait(LIMIT_S)
-    except subprocess.TimeoutExpired:
-        code = None
+        code, said = pytest_in(clone, ["-x", "--timeout=60", "--timeout-method=thread", "@chosen"], limit_s)
     finally:
         path.write_text(source, "utf-8")
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
-    return {0: "survived", None: "too slow"}.get(code, "killed")
+    failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", said, re.MULTILINE)
+    return {0: "survived", None: "too slow"}.get(code, "killed"), failed[1] if failed else ""
 
 
 def clones(count: int) -> Iterator[Path]:
@@ -223,42 +284,82 @@ def clones(count: int) -> Iterator[Path]:
         yield clone
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--coverage", required=True)
-    parser.add_argument("--times", required=True)
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=240)
-    parser.add_argument("--only", help="a file of an earlier run: try again what was not killed there")
-    arguments = parser.parse_args()
-    mutants = sample(arguments.seed, arguments.count)
-    if arguments.only:
-        earlier = [json.loads(line) for line in Path(arguments.only).read_text().splitlines()]
-        left = {(one["path"], one["start"], one["text"]) for one in earlier if one["outcome"] != "killed"}
-        mutants = [one for one in mutants if (one.path, one.start, one.text) in left]
-    chosen = Chosen(arguments.coverage, arguments.times)
-    work = [(one, chosen.tests(one)) for one in mutants]
-    free: queue.Queue[Path] = queue.Queue()
-    for clone in clones(2):
-        free.put(clone)
-    outcomes: Counter[str] = Counter()
+def read(out: Path, mutants: list[Mutant]) -> dict[tuple[str, int, str], str]:
+    """Return the last outcome of each change that a file of an earlier run has."""
+    rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()] if out.exists() else []
+    known = {(row["path"], row["start"], row["text"]): row["outcome"] for row in rows}
+    if not known.keys() <= {one.key for one in mutants}:
+        raise SystemExit(f"{out} is of another sample, or of other sources: begin a new file")
+    return known
 
-    def try_one(mutant: Mutant, tests: list[str]) -> tuple[Mutant, str, int]:
+
+def report(mutants: list[Mutant], known: dict[tuple[str, int, str], str], reasons: Reasons) -> int:
+    """Print what lives without a reason, and entries of the list without a change; return their number."""
+    outcomes = Counter(known.values())
+    lives = [one for one in mutants if known.get(one.key, "killed") != "killed"]
+    unexplained = [one for one in lives if reasons.get(one) is None]
+    for one in sorted(unexplained, key=lambda one: (one.path, one.line)):
+        print(f"{one.path}:{one.line}: {one.kind}: {one.shown}: {known[one.key]}")
+    for entry in reasons.unmatched:
+        print(f"no change of the library: {' | '.join(entry)}")
+    tried = f"{len(known)} of {len(mutants)} tried: {dict(outcomes)}"
+    print(f"{tried}; {len(lives) - len(unexplained)} live with a reason, {len(unexplained)} without")
+    return len(unexplained) + len(reasons.unmatched)
+
+
+def try_all(
+    work: list[tuple[Mutant, list[str]]], free: "queue.Queue[Path]", out: Path, limit_s: float
+) -> None:
+    """Try each change with its tests, and add its outcome to the file."""
+
+    def try_one(mutant: Mutant, tests: list[str]) -> dict[str, object]:
         clone = free.get()
         try:
-            return mutant, run(mutant, tests, clone), len(tests)
+            outcome, failed = run(mutant, tests, clone, limit_s)
         finally:
             free.put(clone)
+        return {"outcome": outcome, "tests": len(tests), "failed": failed, **asdict(mutant)}
 
-    with open(arguments.out, "w") as out, concurrent.futures.ThreadPoolExecutor(2) as pool:
+    with open(out, "a") as file, concurrent.futures.ThreadPoolExecutor(free.qsize()) as pool:
         for done in concurrent.futures.as_completed([pool.submit(try_one, *one) for one in work]):
-            mutant, outcome, count = done.result()
-            outcomes[outcome] += 1
-            print(json.dumps({"outcome": outcome, "tests": count, **asdict(mutant)}), file=out, flush=True)
-    while not free.empty():
-        shutil.rmtree(free.get().parent)
-    print(dict(outcomes))
+            print(json.dumps(done.result()), file=file, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--coverage", help="needed unless --tests is given")
+    parser.add_argument("--times", help="needed unless --tests is given")
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=240)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--most", type=int, help="try so many and stop: a part")
+    parser.add_argument("--again", action="store_true", help="try what lives in --out without a reason")
+    parser.add_argument("--under", default="", help="only changes of files whose path begins so")
+    parser.add_argument("--tests", nargs="+", help="instead of the tests of each line: files or folders")
+    arguments = parser.parse_args()
+    found = every()
+    reasons, mutants = Reasons(found), sample(found, arguments.seed, arguments.count)
+    known = read(arguments.out, mutants)
+    if arguments.again:
+        left = [
+            one for one in mutants if known.get(one.key, "killed") != "killed" and reasons.get(one) is None
+        ]
+    else:
+        left = [one for one in mutants if one.key not in known]
+    left = [one for one in left if one.path.startswith(arguments.under)][: arguments.most]
+    if left:
+        free: queue.Queue[Path] = queue.Queue()
+        for clone in clones(arguments.jobs):
+            free.put(clone)
+        if arguments.tests:
+            try_all([(one, arguments.tests) for one in left], free, arguments.out, LIMIT_OF_PLACES_S)
+        else:
+            chosen = Chosen(arguments.coverage, arguments.times, present(free.queue[0]))
+            try_all([(one, chosen.tests(one)) for one in left], free, arguments.out, LIMIT_S)
+        while not free.empty():
+            shutil.rmtree(free.get().parent)
+    sys.exit(report(mutants, read(arguments.out, mutants), reasons) > 0)
 
 
 if __name__ == "__main__":

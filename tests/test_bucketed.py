@@ -1,6 +1,7 @@
 """Batches of records of like length: `ref.bucketed`."""
 
 import json
+import os
 import pickle
 from collections import Counter
 from pathlib import Path
@@ -108,7 +109,8 @@ def test_a_cache_gives_the_same_batches_as_memory(ref):
         for found, wanted in zip(ours.at(epoch), theirs.at(epoch), strict=True):
             same(found, wanted)
     assert "classes of lengths" in repr(ours)
-    assert 0 <= ours.padding < 1
+    padded = ref.bucketed("tokens", tokens=TOKENS, pad_to="class")
+    assert ours.padding == 1 - sum(LENGTHS) / sum(batch["tokens"].size for batch in padded.at(0))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -234,8 +236,10 @@ def test_the_plan_is_kept(storage, ref):
     made = ref.bucketed("tokens", tokens=TOKENS)
     [file] = Path(storage.location).glob("docs/tables/*/*.plan")
     content = file.read_bytes()
+    os.utime(file, ns=(1, 1))
     assert ref.bucketed("tokens", tokens=TOKENS, pad_to="class").fingerprint != made.fingerprint
     assert list(Path(storage.location).glob("docs/tables/*/*.plan")) == [file]
+    assert file.stat().st_mtime_ns == 1  # it was not made again
     file.chmod(0o644)
     file.write_bytes(content[:-3])
     again = storage.fetch("docs", "1").bucketed("tokens", tokens=TOKENS)

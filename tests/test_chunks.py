@@ -523,8 +523,11 @@ def pictures(shape, dtype=np.uint8, count=5):
     [((4, 6), "uint8"), ((4, 6, 3), "float32"), ((4, 6, 1), "uint8"), ((3, 8, 8), "int16")],
 )
 def test_pictures_of_one_size_are_cut_with_a_warning(shape, dtype):
-    with pytest.warns(UserWarning, match=r"'image' has the shape .*: a chunk would be 2 rows of pixels"):
+    with pytest.warns(
+        UserWarning, match=r"'image' has the shape .*: a chunk would be 2 rows of pixels"
+    ) as caught:
         pictures(shape, dtype).chunks("image", 2)
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize(

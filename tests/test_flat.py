@@ -1,5 +1,6 @@
 """Several records made of each: `ref.flat_map`."""
 
+import os
 import pickle
 
 import numpy as np
@@ -263,15 +264,18 @@ def test_kept_counts_that_are_no_counts_are_made_again(ref, tmp_path):
         list(ref.flat_map(pieces))
 
 
-@pytest.mark.parametrize("most", [2**32 - 1, 2**32])
-def test_counts_of_any_size_are_kept(ref, storage, most):
+@pytest.mark.parametrize("most", [2**32 - 2, 2**32 - 1, 2**32])
+def test_counts_of_any_size_are_kept(ref, tmp_path, most):
     def count(record):
         return most if record["id"] == 7 else 1
 
     flat = ref.flat_map(lambda record: range(count(record)), count=count, spec=yogadl.Leaf("int64"))
     assert len(flat) == most + COUNT - 1
+    [plan] = (tmp_path / "caches").rglob("*.plan")
+    os.utime(plan, ns=(1, 1))
     again = ref.flat_map(lambda record: range(count(record)), count=count, spec=yogadl.Leaf("int64"))
     assert [int(n) for n in (again[6], again[8], again[6 + most], again[7 + most])] == [0, 1, most - 1, 0]
+    assert plan.stat().st_mtime_ns == 1  # it was not made again
     with pytest.raises(ConfigurationError, match=r"more than 2\*\*62 records"):
         ref.flat_map(pieces, count=lambda record: 2**62)
 

@@ -225,7 +225,9 @@ def test_its_repr_says_capacity_rows_padding_and_what_was_cut_or_dropped(ref):
     dropped = ref.packed(CAPACITY, fields="tokens", long="drop")
     assert "21 records" in repr(dropped)
     assert "3 long records dropped" in repr(dropped)
-    assert 0 <= dropped.padding < 1
+    kept = sum(length for length in LENGTHS if length <= CAPACITY)
+    assert dropped.padding == pytest.approx(1 - kept / (len(dropped) * CAPACITY))
+    assert f"{dropped.padding:.2%} padding" in repr(dropped)
 
 
 # Streams.

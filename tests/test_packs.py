@@ -1,5 +1,6 @@
 """Packs and batches by tokens: each piece once an epoch, no row over its budget, no damaged plan opened."""
 
+import copy
 import hashlib
 import itertools
 import json
@@ -724,6 +725,35 @@ def test_any_number_that_is_changed_is_refused_or_harmless(name: str) -> None:
                 pass
     assert tracemalloc.get_traced_memory()[1] < 1 << 22
     tracemalloc.stop()
+
+
+# Places in `_integers`, or an array's number and places in it, with what is added there.
+@pytest.mark.parametrize(
+    ("integers", "arrays", "message"),
+    [
+        ({1: -1}, {}, "its settings contradict each other"),  # multiples of 0
+        ({2: 1}, {}, "its settings contradict each other"),  # long records are dropped, and some are cut
+        ({12: 1}, {}, "its settings contradict each other"),  # numbers of 5 bytes
+        ({}, {1: {1: 1}}, "its counts contradict each other"),
+        ({}, {3: {0: 1}}, "its counts contradict each other"),
+        ({3: -8}, {}, "its counts contradict each other"),  # 2 records, of which 3 are cut
+        ({}, {0: {0: -1}}, "it has no place for pieces that are cut off"),
+        ({}, {1: {0: -4, 1: 4}}, "it has no place for pieces that are cut off"),
+        ({3: -2}, {}, "it has more pieces than records"),
+        ({4: 10}, {}, "it has more pieces than records"),
+    ],
+)
+def test_packs_that_contradict_themselves_are_refused(
+    integers: dict[int, int], arrays: dict[int, dict[int, int]], message: str
+) -> None:
+    plan = copy.copy(PackPlan.from_buffer(KEPT["packs"].to_bytes()))
+    plan._integers = [value + integers.get(place, 0) for place, value in enumerate(plan._integers)]
+    plan._arrays = [array.copy() for array in plan._arrays]
+    for number, changes in arrays.items():
+        for place, change in changes.items():
+            plan._arrays[number][place] = int(plan._arrays[number][place]) + change
+    with pytest.raises(CacheFormatError, match=message):
+        PackPlan.from_buffer(plan.to_bytes())
 
 
 @given(data=st.data(), name=st.sampled_from(sorted(KEPT)))

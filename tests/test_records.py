@@ -1,5 +1,6 @@
 """Records without a cache, and views: nothing copied, everything read as of a cache."""
 
+import itertools
 import pickle
 
 import numpy as np
@@ -289,6 +290,20 @@ def test_fields_of_tuples_are_chosen_by_position():
 def test_fields_that_are_not_there_are_refused_with_those_that_are(ref, names):
     with pytest.raises(ConfigurationError):
         ref.fields(*names)
+
+
+def test_the_hash_of_all_is_of_each_value_of_each_record():
+    numbers, texts = [1, 2, 3], ["a", "b", "c"]
+
+    def hash_of(changed=None):
+        arrays = {"n": np.array(numbers), "text": list(texts)}
+        if changed is not None:
+            arrays[changed[0]][changed[1]] = 9 if changed[0] == "n" else "z"
+        return yogadl.from_source(arrays)._records.hash_of_all(repr)
+
+    found = [hash_of(), *map(hash_of, itertools.product(("n", "text"), range(3)))]
+    assert len(set(found)) == len(found)
+    assert hash_of() == found[0]
 
 
 def test_a_view_has_a_fingerprint_of_its_own_but_for_fields(ref):

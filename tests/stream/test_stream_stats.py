@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import _chain, _stages, iterator, run, stats
-from memory_source import MemorySource, open_stream, stream_of
+from memory_source import MemorySource, batch_ids, open_stream, stream_of
 
 from yogadl.errors import ConfigurationError
 
@@ -179,6 +179,21 @@ def test_progress_is_lines_where_there_is_no_terminal(capsys, epochs):
     assert "reading: 20" + ("" if epochs is None else " of 20") + " records, 0 MiB" in said
     assert ", waited " in said
     assert said.count("\n") == 1
+
+
+def test_progress_of_an_iterator_that_goes_on_is_of_what_is_left(capsys):
+    loader = stream_of(10).batch(4, epochs=2, progress=True)
+    batches = iter(loader)
+    batches.load_state_dict(stream_of(10).cursor(6, epoch=1))
+    assert batch_ids(batches) == [[6, 7, 8, 9]]
+    assert "reading: 4 of 4 records" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("record_bytes", "counted"), [(0, 1), (1, 1), (2, 2)])
+def test_each_record_has_at_least_a_byte(record_bytes, counted):
+    loader = open_stream(MemorySource(10, record_bytes=record_bytes)).batch(5)
+    list(loader)
+    assert loader.stats().bytes == 10 * counted
 
 
 def test_progress_is_a_bar_on_a_terminal(monkeypatch):

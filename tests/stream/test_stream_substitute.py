@@ -231,8 +231,6 @@ def test_the_first_record_may_be_broken():
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_more_errors_than_allowed_are_an_error_that_stays(options):
-    count = len(ref_of().stream().map(check, on_error="substitute").batch(16).rejected())
-    assert count == 0
     stream = ref_of().stream(shuffle=True)
     for most, is_enough in ((0, False), (5, False), (1000, True)):
         loader = stream.map(check, on_error="substitute", max_errors=most).batch(16)
