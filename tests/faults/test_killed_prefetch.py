@@ -30,6 +30,7 @@ from deadly_functions import (
     trap,
 )
 from processes import Process, fork, in_child, in_fork, wait, wait_until
+from soak import few_or_many
 from worker_functions import note_pid, with_pid
 
 import yogadl
@@ -486,9 +487,9 @@ def taken_of(stream, size, taken, dice):
 
 
 @pytest.mark.parametrize("part", range(5))
-def test_any_chain_of_stops_kills_and_resumes_reads_each_record_once(root, request, part):
+def test_any_chain_of_stops_kills_and_resumes_reads_each_record_once(root, part):
     """Over numbers of workers, batches, shards and functions; with the randomness of who never stopped."""
-    for seed in range(part, request.config.getoption("--worker-chains"), 5):
+    for seed in range(part, few_or_many(5, 1000), 5):
         dice = random.Random(seed)
         wanted = [(int(record["id"]), int(record["noise"])) for record in stream_of(root).random_map(noisy)]
         found, cursor = [], None
