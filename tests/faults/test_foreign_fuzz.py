@@ -249,7 +249,7 @@ def ended(pid: int) -> str:
 def test_whatever_is_forged_is_read_rightly_or_refused(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    count = request.config.getoption("--forgeries") or few_or_many(12, 3000)
+    count = request.config.getoption("--forgeries") or few_or_many(12, 1500)
     seed = request.config.getoption("--forgery-seed")
     forge.build(tmp_path / "base", kind)
     seeds = [f"{seed}/{kind}/{number}" for number in range(count)]
