@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import soak
 
 TESTS = Path(__file__).parent
 DAY_S = 86_400
@@ -42,7 +43,7 @@ except ModuleNotFoundError:  # the environment `bare`
     pass
 else:
     # The same examples in every run, so that a failure is the change's and not the dice's; machines of
-    # strangers are slow, hence no deadline. To search further: pytest --hypothesis-profile=thorough
+    # strangers are slow, hence no deadline. To search further: pytest --soak
     hypothesis.settings.register_profile(
         "same", max_examples=25, derandomize=True, deadline=None, print_blob=True
     )
@@ -98,34 +99,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--fast", action="store_true", help="leave out the files whose tests take long")
     parser.addoption(
+        "--soak",
+        action="store_true",
+        help="try much more where a test has a long form: chains, kills, forgeries, examples of hypothesis",
+    )
+    parser.addoption(
         "--forgeries",
         type=int,
-        default=12,
         help="how many forged caches of each kind the tests of tests/faults/test_foreign_fuzz.py try",
     )
     parser.addoption("--forgery-seed", default="1", help="which ones")
-    parser.addoption(
-        "--packed-chains",
-        type=int,
-        default=34,
-        help="how many chains of stops and resumes of each kind tests/together/test_chains.py tries",
-    )
-    parser.addoption(
-        "--substitute-chains",
-        type=int,
-        default=20,
-        help="how many chains of stops and resumes tests/stream/test_stream_substitute.py tries",
-    )
-    parser.addoption(
-        "--worker-chains",
-        type=int,
-        default=5,
-        help="how many chains of stops, kills and resumes tests/faults/test_killed_prefetch.py tries",
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     assert not [path for path in SLOW if not path.exists()]
+    if config.getoption("--soak"):
+        soak.set_long(True)
+        hypothesis.settings.load_profile("thorough")
     if "TMPDIR" not in os.environ:  # as it is in the processes of pytest-xdist
         config.add_cleanup(functools.partial(shutil.rmtree, own_temporary_folder(), ignore_errors=True))
 

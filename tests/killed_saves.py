@@ -29,8 +29,10 @@ from typing import Any
 
 import numpy as np
 from programs import MODULES, programs
+from soak import few_or_many
 
 FEW = 10_000  # more than there are: the first point, and one of each other kind
+MANY = 3  # one of so many points
 WRITES = os.O_WRONLY | os.O_RDWR
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
 WRITERS = (  # and which argument is the file
@@ -137,12 +139,13 @@ def killed(
     result: str,
     watched: str,
     framework: str,
-    step: int = FEW,
+    step: int | None = None,
 ) -> set[str]:
     """Kill a script (a file, or its text) in copies of a folder; return at what kinds of points."""
     if isinstance(script, str):
         text, script = script, folder.with_name("script.py")
         script.write_text(textwrap.dedent(text))
+    step = step or few_or_many(FEW, MANY)
     given = [script, result, watched, framework, step, *(arguments or [])]
     done = programs(framework).run(Path(__file__), *given, folder=folder)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"

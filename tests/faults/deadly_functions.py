@@ -8,6 +8,7 @@ import threading
 import time
 
 import numpy as np
+from processes import wait_until
 from worker_functions import with_pid
 
 
@@ -53,6 +54,38 @@ def leave_by_exit(number, given):
     if number in (None, given if isinstance(given, int) else int(np.ravel(given["id"])[0])):
         sys.exit(3)
     return given
+
+
+def note_replacement(path, number):
+    """Note that the first of two workers is replaced after both have begun."""
+    one_after_the_other.worker = number
+    if path.with_suffix(".busy").exists():
+        path.with_suffix(".replaced").touch()
+
+
+def one_after_the_other(path, firsts, batch):
+    """Let the last of two workers die in an iteration that is over, and then the other in the one after it.
+
+    The second iteration begins with the batch number 6, of which `firsts` has the first records. The last
+    worker stays in the first iteration until the other has a batch of the second one; that one dies at it
+    when the last worker was replaced.
+    """
+    held, busy, replaced = (path.with_suffix(suffix) for suffix in (".held", ".busy", ".replaced"))
+    if replaced.exists():
+        return batch
+    number, is_last = firsts.index(batch["id"][0]), one_after_the_other.worker == 1
+    if is_last and 0 < number < 6:
+        held.touch()
+        wait_until(busy.exists, "the other worker")
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif not is_last and number == 0:
+        wait_until(held.exists, "the last worker")
+    elif not is_last and number > 6:
+        busy.touch()
+        wait_until(replaced.exists, "the last worker's replacement")
+        path.with_suffix(".died").write_text(str(number * len(batch["id"])))
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batch
 
 
 def slow_batch(batch):

@@ -1,11 +1,13 @@
 """Nothing is printed at the interpreter's exit, whatever is still alive, and wherever it is held."""
 
+import itertools
 import subprocess
 import sys
 import textwrap
 
 import pytest
 from exits import PLACES, check_quiet
+from soak import few_or_many
 
 import yogadl
 
@@ -36,11 +38,11 @@ KINDS = [
 ]  # fmt: skip
 
 
-EXITS = [  # each kind in two of the places, as users run Python and with all its warnings
-    (kind, PLACES[(row + turn) % 3], [[], ["-X", "dev"]][turn])
-    for row, kind in enumerate(KINDS)
-    for turn in range(2)
-]
+OPTIONS = [], ["-X", "dev"]  # as users run Python, and with all its warnings
+EXITS = few_or_many(  # each kind in two of the places, or in each place with each of the options
+    [(kind, PLACES[(row + turn) % 3], OPTIONS[turn]) for row, kind in enumerate(KINDS) for turn in range(2)],
+    [*itertools.product(KINDS, PLACES, OPTIONS)],
+)
 
 
 @pytest.mark.parametrize(("kind", "place", "options"), EXITS)

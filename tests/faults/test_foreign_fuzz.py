@@ -24,6 +24,7 @@ import forge
 import numpy as np
 import pytest
 from processes import fork, in_child
+from soak import few_or_many
 
 import yogadl
 from yogadl import cli
@@ -248,7 +249,8 @@ def ended(pid: int) -> str:
 def test_whatever_is_forged_is_read_rightly_or_refused(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    count, seed = request.config.getoption("--forgeries"), request.config.getoption("--forgery-seed")
+    count = request.config.getoption("--forgeries") or few_or_many(12, 1500)
+    seed = request.config.getoption("--forgery-seed")
     forge.build(tmp_path / "base", kind)
     seeds = [f"{seed}/{kind}/{number}" for number in range(count)]
     problems = in_child(run_cases, tmp_path / "base", seeds, timeout_s=200 + count * LIMIT_S)

@@ -23,11 +23,14 @@ from deadly_functions import (
     killing,
     leave,
     leave_by_exit,
+    note_replacement,
+    one_after_the_other,
     slow_batch,
     talkative,
     trap,
 )
 from processes import Process, fork, in_child, in_fork, wait, wait_until
+from soak import few_or_many
 from worker_functions import note_pid, with_pid
 
 import yogadl
@@ -135,6 +138,23 @@ def test_deaths_at_several_batches_are_each_tried_again(root, path):
         assert batches.state_dict()["position"] == position
     path.unlink()
     assert ids(batches) == order(root, 0, 1)[40:]
+
+
+def test_a_batch_that_a_dead_worker_left_is_not_told_for_the_batch_that_kills_another(root, path):
+    """The other one has that batch in its queue, behind the one at which it dies."""
+    deadly = functools.partial(one_after_the_other, path, order(root)[::SIZE])
+    loader = stream_of(root).batch(SIZE, epochs=2).map(deadly)
+    init = functools.partial(note_replacement, path)
+    batches = iter(loader.prefetch(3, workers=2, worker_init=init, start_method="fork"))
+    next(batches)
+    batches.load_state_dict(stream_of(root).cursor(30))
+    found = []
+    with pytest.raises(WorkerDiedError) as caught:
+        found.extend(batches)
+    position = int(path.with_suffix(".died").read_text())
+    assert f"epoch 0, position {position} " in str(caught.value)
+    assert ids(found) == order(root)[30:position]
+    assert ids([*found, *batches]) == order(root, 0, 1)[30:]
 
 
 def test_a_worker_that_is_killed_between_batches(root):
@@ -467,9 +487,9 @@ def taken_of(stream, size, taken, dice):
 
 
 @pytest.mark.parametrize("part", range(5))
-def test_any_chain_of_stops_kills_and_resumes_reads_each_record_once(root, request, part):
+def test_any_chain_of_stops_kills_and_resumes_reads_each_record_once(root, part):
     """Over numbers of workers, batches, shards and functions; with the randomness of who never stopped."""
-    for seed in range(part, request.config.getoption("--worker-chains"), 5):
+    for seed in range(part, few_or_many(5, 1000), 5):
         dice = random.Random(seed)
         wanted = [(int(record["id"]), int(record["noise"])) for record in stream_of(root).random_map(noisy)]
         found, cursor = [], None

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from inside import derive_key, set_constants, splitmix64_output
+from soak import few_or_many
 
 import yogadl
 from yogadl import Blocks, Leaf
@@ -449,8 +450,8 @@ def test_a_result_of_another_structure_is_an_error():
         list(ref_of().stream().map(odd_one, on_error="substitute").batch(8))
 
 
-def test_random_chains_of_stops_and_ranks_have_the_same_records_in_the_places(request):
-    for seed in range(request.config.getoption("--substitute-chains")):
+def test_random_chains_of_stops_and_ranks_have_the_same_records_in_the_places():
+    for seed in range(few_or_many(20, 500)):
         dice = random.Random(seed)
         size = dice.randint(30, COUNT)
         broken = set(dice.sample(range(size), max(1, size // 100))) | ({7} if dice.random() < 0.5 else set())

@@ -88,7 +88,7 @@ class WorkerPool:
         self._pieces: dict[int, Pieces] = {}  # of requests that are not delivered
         self._ready: dict[int, AnswerParts] = {}
         self._lost: dict[int, str] = {}  # how the worker died, by request
-        self._to_resend: list[int] = []  # requests to send again
+        self._to_resend: list[int] = []  # requests to send again, sorted
         self._is_copy = False  # whether answers must use no shared memory, since this process can map no more
         self._waits_for, self._since_s = -1, 0.0
         self._is_polling = False
@@ -205,14 +205,14 @@ class WorkerPool:
     def _request(self) -> None:
         """Send as many requests as allowed, in turn to the started workers with the fewest requests."""
         share = -(-self._most // self._count)
-        while not self._lost and (
-            self._to_resend or (not self._is_all and self._requested - self._delivered < self._most)
+        while self._resends or not (
+            self._lost or self._is_all or self._requested - self._delivered >= self._most
         ):
             begun = [worker for worker in self._workers.values() if worker.begun_s is not None]
             worker = min(begun, key=lambda worker: (len(worker.requested), worker.last_request), default=None)
             if worker is None or len(worker.requested) >= share:
                 return
-            if self._to_resend:
+            if self._resends:
                 number = self._to_resend.pop(0)
             else:
                 pieces = next(self._requests, None)
@@ -229,6 +229,15 @@ class WorkerPool:
                 worker.channel.send(
                     Request(self._iteration, number, pieces, memory.returned(), memory.lost(), self._is_copy)
                 )
+
+    @property
+    def _resends(self) -> bool:
+        """Whether a request must be sent again: the iteration ends at the first one that is lost."""
+        return bool(self._to_resend) and self._to_resend[0] < min(self._lost, default=self._requested)
+
+    def _resend(self, numbers: list[int]) -> None:
+        """Send these requests again, as soon as a worker can take them."""
+        self._to_resend = sorted([*self._to_resend, *numbers])
 
     def _wait(self, number: int, timeout_s: float | None) -> bool:
         """Wait until a request is answered; return False if the request does not exist."""
@@ -324,7 +333,7 @@ class WorkerPool:
                 self._is_copy = True
                 if answer.iteration == self._iteration:
                     worker.requested.remove(answer.number)
-                    self._to_resend.append(answer.number)
+                    self._resend([answer.number])
                 return
             except Exception as failed:  # noqa: BLE001  (a user's object may do anything here)
                 error = failed
@@ -358,17 +367,20 @@ class WorkerPool:
         for worker in died:
             self._take(worker)
             self._remove(worker)
-            if worker.requested and worker.iteration != self._iteration and serial is not None:
-                self._to_resend += worker.requested  # it was still working for the previous iteration
+            if worker.requested and worker.iteration == self._iteration:
+                # It died at the first of them in the order in which they were sent. Numbers of requests that
+                # were sent again may be less than that.
+                self._lost[worker.requested.pop(0)] = how
+            self._resend(worker.requested)  # it was still working for the previous iteration, if all
+            if worker.begun_s is not None and self._resends and serial is not None:
                 self._start()
-                continue
-            # The worker died at the first of its requests, which ends this iteration.
-            self._lost |= dict.fromkeys(worker.requested, how)
             # If it had no request, the other workers go on, unless it died before it began, or none is left.
             if worker.begun_s is None or not self._workers:
                 self._lost.setdefault(self._requested, how)
+            if not self._workers:
+                self._lost |= dict.fromkeys(self._to_resend, how)
         if serial is None:
-            self._lost.setdefault(self._requested, how)
+            self._lost |= dict.fromkeys([*self._to_resend, self._requested], how)
             self.end()
 
     def _kill(self, worker: _PooledWorker) -> None:

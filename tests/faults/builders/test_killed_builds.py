@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from inside import DatasetKey, open_table
 from processes import fork, in_child, wait
+from soak import few_or_many
 
 import yogadl
 from yogadl.errors import DatasetNotFoundError
@@ -378,7 +379,8 @@ def test_a_build_killed_before_any_change_to_the_disk_is_taken_up_by_the_next_ca
 
 
 def test_a_build_killed_at_random_moments_is_taken_up_by_the_next_caller(tmp_path: Path) -> None:
-    assert in_child(build_killed_at_random, tmp_path, 10) > 0
+    kills, timeout_s = few_or_many((10, 240), (300, 1500))
+    assert in_child(build_killed_at_random, tmp_path, kills, timeout_s=timeout_s) > 0
 
 
 def test_a_replacement_killed_before_any_change_to_the_disk_leaves_the_old_version_or_the_new_one(
@@ -392,7 +394,8 @@ def test_a_replacement_killed_before_any_change_to_the_disk_leaves_the_old_versi
 def test_readers_of_a_version_whose_replacements_are_killed_at_random_see_one_of_them_whole(
     tmp_path: Path,
 ) -> None:
-    in_child(replacing_killed_at_random, tmp_path, 8)
+    moments, timeout_s = few_or_many((8, 240), (200, 1500))
+    in_child(replacing_killed_at_random, tmp_path, moments, timeout_s=timeout_s)
 
 
 def test_a_source_changed_after_a_kill_is_noticed_by_the_first_and_last_16_records_of_each_part_and_no_others(
