@@ -30,8 +30,10 @@ _MOST_INT: Final = 2**64 - 1
 # Python shows floats outside of this range with an exponent.
 _LEAST_PLAIN_FLOAT: Final = 1e-4
 _LEAST_LARGE_FLOAT: Final = 1e16
-# From this depth on, a value that is in several places is looked at once: a list may contain itself.
+# A value that is in several places of one level is looked at once, if the level has many values or is deep: a
+# list may contain itself.
 _ONCE_FROM_DEPTH: Final = 16
+_ONCE_FROM_VALUES: Final = 2**16
 _LONG_INTEGER: Final = re.compile(rb"[0-9]{19}")
 
 _dumps: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
@@ -160,7 +162,7 @@ def _walk(value: Any) -> bool:  # noqa: C901, PLR0912  (flat: most of the time o
             elif kind is not str and kind is not bool and item is not None:
                 raise _refusal(value)
         depth += 1
-        if depth > _ONCE_FROM_DEPTH:
+        if depth > _ONCE_FROM_DEPTH or len(below) > _ONCE_FROM_VALUES:
             if depth > MAX_JSON_DEPTH and any(type(item) in (dict, list) for item in level):
                 raise _refusal(value)
             below = list({id(item): item for item in below}.values())
@@ -179,7 +181,7 @@ def _refusal(value: Any) -> BadValueError:
                 where = f", whose {path.lstrip('.')} {problem}" if path else f" that {problem}"
                 return BadValueError(0, f"is a json value{where}")
             below += _items_of(path, item)
-        if depth > _ONCE_FROM_DEPTH:
+        if depth > _ONCE_FROM_DEPTH or len(below) > _ONCE_FROM_VALUES:
             below = list({id(item): (path, item) for path, item in below}.values())
         level = below
     return BadValueError(0, f"is a json value that is nested more than {MAX_JSON_DEPTH} deep")
