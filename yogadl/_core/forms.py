@@ -56,11 +56,16 @@ class Forms:
 
     def for_sample(self, records: Sequence[Any]) -> "Forms":
         """Return the same with each ``"empty"`` as the kind of value that these records have there."""
-        found = {
-            name: _empty_like(_values_at(records, name)) if value == EMPTY else value
-            for name, value in self.missing.items()
-        }
-        return replace(self, missing=found) if self.missing else self
+        if not self.missing:
+            return self
+        return replace(
+            self, missing={name: self.fill_of(name, _values_at(records, name)) for name in self.missing}
+        )
+
+    def fill_of(self, name: str, values: Sequence[Any]) -> Any:
+        """Return what comes in the place of a field's missing values, given some that are not."""
+        value = self.missing[name]
+        return _empty_like(values) if isinstance(value, str) and value == EMPTY else value
 
 
 PLAIN: Final = Forms()
@@ -134,7 +139,7 @@ def _values_at(records: Sequence[Any], name: str) -> list[Any]:
     return found
 
 
-def _empty_like(values: list[Any]) -> Any:
+def _empty_like(values: Sequence[Any]) -> Any:
     """Return the empty value of the kind of these; an empty text if there is none."""
     first = values[0] if values else ""
     if isinstance(first, np.ndarray) and first.ndim:

@@ -7,7 +7,6 @@ import itertools
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import replace
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -327,11 +326,11 @@ def _leaf_of(data: Any, path: str, columns: list[Any], lengths: dict[str, int], 
         columns.append(data)
         return leaf_at(path, 0, data if is_masked(data) else data[0], forms.allow_pickle)
     if path in forms.missing:
-        first = itertools.islice((value for value in data if value is not None), 1)
-        fill = replace(forms, missing={"": forms.missing[path]}).for_sample([{"": value} for value in first])
-        data = [fill.missing[""] if value is None else value for value in data]
+        fill = forms.fill_of(path, [value for value in data[:SAMPLED_RECORDS] if value is not None])
+        data = [fill if value is None else value for value in data]
     columns.append(data)
-    return infer_column(data[:SAMPLED_RECORDS], forms, path)
+    sample = data[:SAMPLED_RECORDS] if type(data) in (list, tuple) else [data[0]]
+    return infer_column(list(sample), forms, path)
 
 
 NO_RECORDS: Final = (
