@@ -39,6 +39,11 @@ _LONG_INTEGER: Final = re.compile(rb"[0-9]{19}")
 _dumps: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 
 
+_dumps_sorted: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), check_circular=False, sort_keys=True
+).encode
+
+
 class JsonText:
     """A json value that was encoded when it was read, so that later changes don't reach it."""
 
@@ -64,6 +69,11 @@ def encode(value: Any) -> bytes:
         raise _refusal(value) from None
     except RecursionError:
         raise BadValueError(0, "is a json value nested too deep for what is left of the stack") from None
+
+
+def comparable(value: Any) -> str:
+    """Return a text that json values have in common if they differ in the order of keys alone."""
+    return _dumps_sorted(value)
 
 
 def check(value: Any) -> None:
