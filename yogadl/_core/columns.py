@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.json_value import JsonText, check, decode, encode
+from yogadl._core.json_value import JsonText, decode
 from yogadl._core.leaf import (
     BYTES,
     JSON,
@@ -107,16 +107,9 @@ def _as_text(value: Any) -> Any:
         return value
 
 
-def _copied(value: Any) -> Any:
-    try:
-        return decode(encode(value))
-    except BadValueError:
-        return value
-
-
 # How values of dtypes that may be any tree are copied: to be stored at once, or to be given to a user.
 _COPIERS: Final[Mapping[str, Callable[[Any], Any]]] = {OBJECT: Pickled, JSON: _as_text}
-ITEM_COPIERS: Final[Mapping[str, Callable[[Any], Any]]] = {OBJECT: lambda value: value, JSON: _copied}
+ITEM_COPIERS: Final[Mapping[str, Callable[[Any], Any]]] = {OBJECT: lambda value: value, JSON: _as_text}
 
 
 def copier_of(
@@ -384,9 +377,7 @@ def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
         BadValueError: if a value is not of the leaf's dtype.
     """
     if leaf.dtype == JSON:
-        for position, value in enumerate(values):
-            _at(position, check, value)
-        return list(values)
+        return [decode(text.data) for text in _list_column(leaf, values)]  # so that no two share a list or dict
     column = column_of(leaf, values)
     if not len(column):
         shape = [size or 0 for size in leaf.shape or ()]

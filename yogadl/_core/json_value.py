@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from yogadl._core.leaf import BadValueError
@@ -74,6 +74,16 @@ def encode(value: Any) -> bytes:
 def comparable(value: Any) -> str:
     """Return a text that json values have in common if they differ in the order of keys alone."""
     return _dumps_sorted(value)
+
+
+def each_its_own(values: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    """Return the values at these places; one that is there several times is copied, so that none is shared."""
+    found, seen = [], set()
+    for place in places:
+        value = values[place]
+        found.append(decode(encode(value)) if place in seen else value)
+        seen.add(place)
+    return found
 
 
 def check(value: Any) -> None:
