@@ -414,9 +414,9 @@ class RecordsRef(StreamedRef[Item_co]):
         """Return batches of records of like length, each of at most `tokens` tokens with its padding.
 
         One record of the result is one batch: a dict of all fields, stacked, those of varying length padded
-        along their first axis. Json values are in a list. So a stream of it needs no `batch`. The number of batches is the same in every
-        epoch, each record comes once in it, and which records share a batch is drawn anew. One batch of an
-        epoch is short. The plan is kept next to the cache, as that of `packed`.
+        along their first axis. Json values are in a list. So a stream of it needs no `batch`. The number of
+        batches is the same in every epoch, each record comes once in it, and which records share a batch is
+        drawn anew. One batch of an epoch is short. The plan is kept next to the cache, as that of `packed`.
 
         Args:
             by: The field whose length counts.

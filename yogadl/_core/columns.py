@@ -377,7 +377,8 @@ def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
         BadValueError: if a value is not of the leaf's dtype.
     """
     if leaf.dtype == JSON:
-        return [decode(text.data) for text in _list_column(leaf, values)]  # so that no two share a list or dict
+        # Each is made anew: those of two records have no list or dict in common.
+        return [decode(text.data) for text in _list_column(leaf, values)]
     column = column_of(leaf, values)
     if not len(column):
         shape = [size or 0 for size in leaf.shape or ()]

@@ -77,22 +77,13 @@ def comparable(value: Any) -> str:
 
 
 def each_its_own(values: Sequence[Any], places: Sequence[int]) -> list[Any]:
-    """Return the values at these places; one that is there several times is copied, so that none is shared."""
+    """Return the values at these places; one that is there several times is copied."""
     found, seen = [], set()
     for place in places:
         value = values[place]
         found.append(decode(encode(value)) if place in seen else value)
         seen.add(place)
     return found
-
-
-def check(value: Any) -> None:
-    """Refuse a value that is no json value.
-
-    Raises:
-        BadValueError: if a value in the tree is not plain; the error has its path.
-    """
-    _walk(value)
 
 
 def decode(data: Any) -> Any:  # data: a buffer

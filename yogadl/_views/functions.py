@@ -366,7 +366,8 @@ class Chain:
                 raise self._shape_error(spec, number, int(indices[error.position]), error) from None
             except BadValueError as error:
                 index = int(indices[error.position])
-                raise self._misfit_error(index, refuse(field.name, index, error.problem)) from error.__cause__
+                problem = error.problem + self._advice_for_json(spec, number)
+                raise self._misfit_error(index, refuse(field.name, index, problem)) from error.__cause__
         return found
 
     def file_of(self, index: int, drawn: Indices | None = None) -> str | None:
@@ -401,6 +402,16 @@ class Chain:
         call = f"{str(last).partition('(')[0]}(..., spec={spec})"
         misfit = refuse(made.fields[number].name, record, f"{problem}. If the shape varies, write {call}")
         return self._misfit_error(record, misfit)
+
+    def _advice_for_json(self, made: Spec, number: int) -> str:
+        """Return how to declare a field that may have json values of the source under another name."""
+        leaves = [field.leaf for field in made.fields]
+        has_json = any(field.leaf.dtype == JSON for field in self.source.spec.fields)
+        if not has_json or leaves[number].shape != () or leaves[number].dtype == JSON:
+            return ""
+        leaves[number] = Leaf(JSON)
+        spec = declaration_text(made.with_leaves(leaves), [number])
+        return f". If it is a json value, write {str(self.stages[-1]).partition('(')[0]}(..., spec={spec})"
 
     def _misfit_error(self, record: int, error: UnsupportedDataError) -> StageError:
         """Return the error for a record that is not like the first."""

@@ -386,9 +386,10 @@ class PackedRecords(PlannedRecords[PackPlan]):
             ):
                 if is_packed:
                     found[number] = self._join(rows, which, column, number)
+                elif isinstance(column, np.ndarray):
+                    found[number] = column[which]
                 else:
-                    is_array = isinstance(column, np.ndarray)
-                    found[number] = column[which] if is_array else each_its_own(column, which.tolist())
+                    found[number] = each_its_own(column, which.tolist())
         return found
 
     def _find_stretches(self, records: Indices, number: int) -> tuple[Any, Indices, int] | None:
