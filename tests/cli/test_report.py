@@ -2,6 +2,7 @@
 
 import base64
 import functools
+import html
 import json
 import re
 from dataclasses import replace

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from inside import HeapValues, open_source, sha256_of_data, stored_column
 from inside import arrays_source as _source
+from trees import same_json
 
 import yogadl
 from yogadl.adapters import arrays
