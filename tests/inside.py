@@ -56,7 +56,7 @@ yogadl._views.joined JoinedRecords
 yogadl._core.frozen MAX_DEPTH MAX_VALUES parse_json
 yogadl._core json_value
 yogadl._core.forms Forms
-yogadl._core.json_value JsonText MAX_JSON_DEPTH check_json=check decode decode_foreign encode
+yogadl._core.json_value JsonText MAX_JSON_DEPTH decode decode_foreign encode
 yogadl._core.key DatasetKey RESERVED_NAMES is_dataset_id new_key
 yogadl._core.leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
 yogadl._core.memory BatchMemory
@@ -184,7 +184,7 @@ yogadl._stream.pool MOST_SEGMENTS
 yogadl._stream.run RUN_INDICES=INDICES_PER_CHUNK
 yogadl._stream.run _MOST_REJECTED
 yogadl._stream.workers WORKERS_CHUNK_BYTES=_CHUNK_BYTES
-yogadl.adapters.arrow_export _MAX_BYTES
+yogadl.adapters.arrow_export HAS_JSON=_HAS_JSON _MAX_BYTES
 yogadl.adapters.ray._source _BLOCK_BYTES
 yogadl.adapters.tensorflow._items _MOST_EPOCHS _TOKENS
 yogadl.adapters.tensorflow._source _CHUNK_RECORDS _LARGE_GRAPH_BYTES

@@ -157,3 +157,9 @@ def test_many_fields_and_large_images_are_bounded():
 def test_importing_yogadl_does_not_load_it():
     code = "import sys, yogadl; assert not {'yogadl._core.shown', 'html'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_json_values_are_shown_as_their_text():
+    shown = Shown(yogadl.from_source([{"tree": {"a": MARKUP}}, {"tree": None}, {"tree": [1, 2.5]}]))
+    assert not {"script", "img"} & set(shown.tags)
+    assert {"json", "null", "[1,2.5]"} <= set(shown.texts)

@@ -43,3 +43,35 @@ def assert_same_numbers(found, expected):
     native = expected.astype(expected.dtype.newbyteorder("="))
     assert found.dtype == native.dtype
     assert found.tobytes() == native.tobytes()
+
+
+# Json values of every kind.
+JSON_VALUES = [
+    None, "text", 3, 2.5, True, [], {}, {"role": "user", "content": "hé", "n": [1, 2.5, None]},
+    [{"b": 1}, {"a": []}], ["x", "y"],
+]  # fmt: skip
+
+
+def same_json(one, other):
+    """Return whether two json values are equal, also in types and in the order of keys."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same_json(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    return one == other
+
+
+def shared_parts(values):
+    """Return the lists and dicts that several json values, or several places of one, have in common."""
+    found, level = {}, list(values)
+    shared = []
+    while level:
+        parts = [value for value in level if isinstance(value, list | dict)]
+        for part in parts:
+            if id(part) in found:
+                shared.append(part)
+            found[id(part)] = part
+        level = [item for part in parts for item in (part.values() if isinstance(part, dict) else part)]
+    return shared

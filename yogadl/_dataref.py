@@ -369,7 +369,8 @@ class RecordsRef(StreamedRef[Item_co]):
             max_segments: The size of that field, less 1; by default the most records that a row has.
             mask: The name of a field that is false at the last token of each record, whose next token is not
                 in the row, and for padding. If it is a packed field, that one becomes 0 there.
-            values: Fields of one value a record: a row has an array of its records' values.
+            values: Fields of one value a record: a row has an array of its records' values. Of json values
+                it has a list.
             workers: How many processes read the records, if lengths are not stored.
 
         Raises:
@@ -413,9 +414,9 @@ class RecordsRef(StreamedRef[Item_co]):
         """Return batches of records of like length, each of at most `tokens` tokens with its padding.
 
         One record of the result is one batch: a dict of all fields, stacked, those of varying length padded
-        along their first axis. So a stream of it needs no `batch`. The number of batches is the same in every
-        epoch, each record comes once in it, and which records share a batch is drawn anew. One batch of an
-        epoch is short. The plan is kept next to the cache, as that of `packed`.
+        along their first axis. Json values are in a list. So a stream of it needs no `batch`. The number of
+        batches is the same in every epoch, each record comes once in it, and which records share a batch is
+        drawn anew. One batch of an epoch is short. The plan is kept next to the cache, as that of `packed`.
 
         Args:
             by: The field whose length counts.

@@ -484,3 +484,20 @@ def test_ls_counts_once_what_versions_share(yoga, storage, root):
     ended = yoga("ls", "d", "-s", root)
     assert ended.err.count("more, which it shares with") == 2
     assert ended.err.rstrip().endswith("which it shares with 1, 2")
+
+
+LONG_TREE = [{"role": "user", "content": "é" * number} for number in (3, 300)]
+
+
+def test_json_values_are_shown_as_their_text_cut_as_text_is(yoga, storage, root):
+    values = [None, "a", {"b": [1, 2.0]}, LONG_TREE, "\u202e" * 3]
+    storage.submit({"tree": values, "n": list(range(5))}, "d", "1", json="tree")
+    lines = yoga("head", "d", "1", "-s", root).out.splitlines()
+    text = json.dumps(LONG_TREE, ensure_ascii=False, separators=(",", ":"))
+    assert [line.split()[1] for line in lines[1:4]] == ["null", '"a"', '{"b":[1,2.0]}']
+    assert text[:40] + "..." in lines[4] or text[:12] + "..." in lines[4]
+    assert "\u202e" not in "".join(lines)
+    found = json.loads(yoga("head", "d", "1", "-s", root, "--json").out)["head"]
+    assert [one["tree"]["value"] for one in found[:4]] == ["null", '"a"', '{"b":[1,2.0]}', text[:200]]
+    assert (found[3]["tree"]["dtype"], found[3]["tree"]["length"]) == ("json", len(text))
+    assert "json" in yoga("info", "d", "1", "-s", root).out

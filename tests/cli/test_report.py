@@ -2,6 +2,7 @@
 
 import base64
 import functools
+import html
 import json
 import re
 from dataclasses import replace
@@ -501,3 +502,12 @@ def test_so_many_versions_are_listed_and_no_more(yoga, squares, root, monkeypatc
     page = read_page(yoga("report", "squares", "1", "-o", "-", "-s", root).out.encode())
     assert len(page.rows("The versions, the newest first")) == 3 - more
     assert any("1 older versions are not listed" in one.text for one in page.all("p", "note")) == bool(more)
+
+
+def test_json_values_are_on_the_page_as_text(yoga, storage, root, tmp_path):
+    values = [{"role": "user", "text": "<b>&"}, None, [1, 2]] * 5
+    storage.submit([{"tree": value} for value in values], "d", "1", json="tree")
+    assert yoga("report", "d", "1", "-s", root, "-o", tmp_path / "page.html").code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert html.escape('{"role":"user","text":"<b>&"}') in page
+    assert "<b>&" not in page

@@ -331,3 +331,10 @@ def test_any_text_stays_text_and_any_attribute_an_attribute(value):
 def test_a_text_is_cut_before_it_is_escaped(length):
     shown = text("<" * length)
     assert shown == "&lt;" * min(length, 300) + "..." * (length > 300)
+
+
+def test_json_values_are_summarized_as_their_texts():
+    values = [None, {"a": 1}, None, ["x"], {"a": 1}, None]
+    found = summary_of(Leaf("json"), values, 0).distributions
+    assert found[0].classes == (("null", 3), ('{"a":1}', 2), ('["x"]', 1))
+    assert found[1].title == "characters"

@@ -17,6 +17,7 @@ from inside import Cut, Point, Run, count_of, pieces_of
 from memory_source import MemorySource, batch_ids, open_stream
 from placed import PADDED, check_places, placed
 from sizes import around, records_of, rows_of, scaled
+from trees import JSON_VALUES
 from worker_functions import batch_noise, doubled, half_x, noisy, summed, with_pid
 
 import yogadl
@@ -32,14 +33,14 @@ def records():
         "x": np.arange(2 * COUNT, dtype=np.float32).reshape(COUNT, 2),
         "text": [f"r{number}" for number in range(COUNT)],
         "ragged": [np.arange(number % 4) for number in range(COUNT)],
+        "tree": [JSON_VALUES[number % len(JSON_VALUES)] for number in range(COUNT)],
     }
 
 
 @pytest.fixture(scope="module")
 def ref(tmp_path_factory):
     storage = yogadl.open_storage(tmp_path_factory.mktemp("caches"))
-    storage.submit(records(), "set", "1")
-    return storage.fetch("set", "1")
+    return storage.submit(records(), "set", "1", json="tree")
 
 
 def shuffled(ref, **options):

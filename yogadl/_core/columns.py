@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.json_value import PLAIN_TYPES, JsonText, check, decode, encode
+from yogadl._core.json_value import PLAIN_TYPES, JsonText, decode
 from yogadl._core.leaf import (
     BYTES,
     JSON,
@@ -106,22 +106,17 @@ def as_pickled(value: Any) -> Pickled:
 
 def _as_text(value: Any) -> Any:
     """Return a json value as its text; what is no json value stays as it is, and is refused later."""
+    if type(value) is JsonText:
+        return value
     try:
         return JsonText(value)
     except BadValueError:
         return value
 
 
-def _copied(value: Any) -> Any:
-    try:
-        return decode(encode(value))
-    except BadValueError:
-        return value
-
-
 # How values of dtypes that may be any tree are copied: to be stored at once, or to be given to a user.
 _COPIERS: Final[Mapping[str, Callable[[Any], Any]]] = {OBJECT: as_pickled, JSON: _as_text}
-ITEM_COPIERS: Final[Mapping[str, Callable[[Any], Any]]] = {OBJECT: lambda value: value, JSON: _copied}
+ITEM_COPIERS: Final[Mapping[str, Callable[[Any], Any]]] = {OBJECT: lambda value: value, JSON: _as_text}
 
 
 def copier_of(
@@ -387,9 +382,8 @@ def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
         BadValueError: if a value is not of the leaf's dtype.
     """
     if leaf.dtype == JSON:
-        for position, value in enumerate(values):
-            _at(position, check, value)
-        return list(values)
+        # Each is made anew: those of two records have no list or dict in common.
+        return [decode(text.data) for text in _list_column(leaf, values)]
     column = column_of(leaf, values)
     if not len(column):
         shape = [size or 0 for size in leaf.shape or ()]

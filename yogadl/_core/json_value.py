@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from yogadl._core.leaf import BadValueError
@@ -40,6 +40,11 @@ _LONG_INTEGER: Final = re.compile(rb"[0-9]{19}")
 _dumps: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 
 
+_dumps_sorted: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), check_circular=False, sort_keys=True
+).encode
+
+
 class JsonText:
     """A json value that was encoded when it was read, so that later changes don't reach it."""
 
@@ -67,13 +72,19 @@ def encode(value: Any) -> bytes:
         raise BadValueError(0, "is a json value nested too deep for what is left of the stack") from None
 
 
-def check(value: Any) -> None:
-    """Refuse a value that is no json value.
+def comparable(value: Any) -> str:
+    """Return a text that json values have in common if they differ in the order of keys alone."""
+    return _dumps_sorted(value)
 
-    Raises:
-        BadValueError: if a value in the tree is not plain; the error has its path.
-    """
-    _walk(value)
+
+def each_its_own(values: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    """Return the values at these places; one that is there several times is copied."""
+    found, seen = [], set()
+    for place in places:
+        value = values[place]
+        found.append(decode(encode(value)) if place in seen else value)
+        seen.add(place)
+    return found
 
 
 def is_plain(value: Any) -> bool:

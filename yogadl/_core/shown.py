@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import in_words
-from yogadl._core.leaf import OBJECT, Leaf
+from yogadl._core.json_value import encode
+from yogadl._core.leaf import JSON, OBJECT, Leaf
 from yogadl._core.protocols import Column
 from yogadl._core.spec import Spec
 
@@ -72,9 +73,18 @@ def text_of(leaf: Leaf, value: Any, is_brief: bool = False) -> str:  # any value
         missing = 0 if value.dtype.kind in "Oc" else np.count_nonzero(value != value)
         without = f", {missing:,} {'NaT' if value.dtype.kind in 'mM' else 'NaN'}" if missing else ""
         return f"{leaf.dtype}[{shape}]{between}{without}"
+    if leaf.dtype == JSON:
+        return _cut_json(encode(value).decode(), is_brief)
     if isinstance(value, str | bytes):
         return _cut_value(value, is_brief)
     return _number(_plain(value))
+
+
+def _cut_json(value: str, is_brief: bool) -> str:
+    whole, most = (_WHOLE_BRIEFLY, _SHOWN_BRIEFLY) if is_brief else (_SHOWN, _SHOWN)
+    if len(value) <= whole:
+        return value
+    return f"{value[:most]}..." if is_brief else f"{len(value):,} characters: {value[:most]}..."
 
 
 def _cut_value(value: str | bytes, is_brief: bool) -> str:
@@ -92,14 +102,16 @@ def _cut_value(value: str | bytes, is_brief: bool) -> str:
 def json_of(leaf: Leaf, value: Any) -> dict[str, Any]:  # any value of a batch
     """Return a value as JSON; the keys are the same for every value.
 
-    `value` is set for scalars, strings and bytes (in hexadecimal), `min` and `max` for arrays of numbers,
-    `length` for strings and bytes, of which `value` may be just the beginning.
+    `value` is set for scalars, strings, bytes (in hexadecimal) and json values (their text), `min` and `max`
+    for arrays of numbers, `length` for strings, bytes and texts, of which `value` may be just the beginning.
     """
     facts: dict[str, Any] = {
         "dtype": leaf.dtype, "shape": [], "value": None, "min": None, "max": None, "length": None
     }  # fmt: skip
     if leaf.dtype == OBJECT:
         return facts | {"shape": None}
+    if leaf.dtype == JSON:
+        value = encode(value).decode()
     if isinstance(value, np.ndarray) and value.ndim:
         low, high = _bounds(value) or (None, None)
         return facts | {"shape": list(value.shape), "min": _json(low), "max": _json(high)}
@@ -375,6 +387,8 @@ class ValueRenderer:
         """Return a value as HTML; `what` describes it to those who don't see the image."""
         if leaf.dtype == OBJECT:
             return "pickled"
+        if leaf.dtype == JSON:
+            return _text(encode(value).decode())
         if is_image(leaf, value):
             shape = " x ".join(map(str, value.shape))
             return self._image(image_of_array(value), what, f"uint8, {shape}")

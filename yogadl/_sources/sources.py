@@ -25,7 +25,7 @@ from yogadl._core.columns import (
 )
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.infer import SAMPLED_RECORDS, infer, infer_column, is_open, size_of_record, snapshot
-from yogadl._core.leaf import JSON, OBJECT, Leaf, is_masked, leaf_at
+from yogadl._core.leaf import OBJECT, Leaf, is_masked, leaf_at
 from yogadl._core.protocols import Earlier, metadata_of
 from yogadl._core.spec import Keys, Node, Spec, node_of
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError, YogaError
@@ -521,9 +521,7 @@ class ItemsSource:
 
     def items(self, indices: Sequence[int]) -> list[Any]:
         """Return these records; neither later reads nor their user change them in the source."""
-        has_trees = any(field.leaf.dtype == JSON for field in self.spec.fields)
-        copier = copier_of(self.spec.tree, ITEM_COPIERS) if self.is_costly or has_trees else None
-        return self._read(indices, copier)
+        return self._read(indices, copier_of(self.spec.tree, ITEM_COPIERS) if self.is_costly else None)
 
     def _read(self, indices: Sequence[int], copier: Callable[[Any], Any] | None) -> list[Any]:
         """Return these records; each is passed through `copier` before the next one is read."""

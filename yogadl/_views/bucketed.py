@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import int_argument
-from yogadl._core.leaf import Leaf
+from yogadl._core.leaf import JSON, Leaf
 from yogadl._core.protocols import Column, Document, Indices, Memory, OnPlanned, RandomAccess, announce
 from yogadl._core.spec import DictNode, Spec
 from yogadl._order.buckets import Bucketed, BucketPlan
@@ -89,6 +89,9 @@ class BucketedRecords(PlannedRecords[BucketPlan]):
         for name, leaf in fields_of(self.parent.spec):
             if leaf.is_numeric and leaf.shape is not None and None not in leaf.shape[1:]:
                 leaves.append(Leaf(leaf.dtype, (None, *leaf.shape)))
+                continue
+            if leaf.dtype == JSON:  # a batch's value is the list of its records' values
+                leaves.append(leaf)
                 continue
             raise ConfigurationError(
                 f"field {name!r} is {leaf}, which can't be padded along its first axis: leave it out, "
@@ -206,9 +209,14 @@ class BucketedRecords(PlannedRecords[BucketPlan]):
             "batches were planned: a function of map must return the same each time"
         )
 
-    def _stack(self, number: int, values: Any, lengths: NDArray[np.int32], longest: int) -> NDArray[Any]:
-        """Return the values of one field of a batch as one array, padded if their lengths vary."""
+    def _stack(self, number: int, values: Any, lengths: NDArray[np.int32], longest: int) -> Any:
+        """Return the values of one field of a batch as one array, padded if their lengths vary; or as a list.
+
+        Json values are in a list.
+        """
         field = self.parent.spec.fields[number]
+        if field.leaf.dtype == JSON:
+            return values
         if isinstance(values, np.ndarray):
             return values.copy()
         own = np.fromiter(map(len, values), np.int32, len(values))

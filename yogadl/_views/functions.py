@@ -20,6 +20,7 @@ from yogadl._core.columns import batch_column, declaration_text, declare, split,
 from yogadl._core.forms import Forms
 from yogadl._core.frozen import frozen
 from yogadl._core.infer import infer, size_of_record
+from yogadl._core.json_value import JsonText
 from yogadl._core.leaf import JSON, BadShapeError, BadValueError, Leaf, refuse
 from yogadl._core.printable import error_text
 from yogadl._core.protocols import (
@@ -113,6 +114,16 @@ class _Replacing:
                 return result
 
 
+def _is_same_tree(value: Any, tree: Any) -> bool:
+    """Return whether a value is this json value, or a copy of it."""
+    if value is tree:
+        return True
+    try:
+        return type(value) is type(tree) and JsonText(value).data == JsonText(tree).data
+    except BadValueError:
+        return False
+
+
 class _Varying:
     """The arrays of varying shape that functions were given, to find those that they passed through.
 
@@ -121,20 +132,19 @@ class _Varying:
 
     def __init__(self) -> None:
         self._leaves: dict[int, tuple[Any, Leaf]] = {}  # by the value's id; with it, so that it keeps the id
-        self._scalars: dict[str, Any] = {}  # json values that may be anywhere, by their fields
+        self._trees: dict[str, Any] = {}  # json values, by their fields
 
     def note(self, spec: Spec, record: Any) -> None:
         """Note the arrays of a record, before a function may change the record."""
         for field, [value] in zip(spec.fields, split(spec, [record]), strict=True):
-            is_json = field.leaf.dtype == JSON
+            if field.leaf.dtype == JSON:
+                self._trees[field.name] = value
             if field.leaf.shape is None or None in field.leaf.shape or type(value) in (dict, list):
                 self._leaves[id(value)] = value, field.leaf
-            elif is_json:
-                self._scalars[field.name] = value
 
     def leaf_of(self, path: str, value: Any) -> Leaf | None:
         """Return the leaf that a value was given with; ``None`` if it was not."""
-        if path in self._scalars and self._scalars[path] is value:
+        if path in self._trees and _is_same_tree(value, self._trees[path]):
             return Leaf(JSON)
         return self._leaves[id(value)][1] if id(value) in self._leaves else None
 
@@ -366,7 +376,8 @@ class Chain:
                 raise self._shape_error(spec, number, int(indices[error.position]), error) from None
             except BadValueError as error:
                 index = int(indices[error.position])
-                raise self._misfit_error(index, refuse(field.name, index, error.problem)) from error.__cause__
+                problem = error.problem + self._advice_for_json(spec, number)
+                raise self._misfit_error(index, refuse(field.name, index, problem)) from error.__cause__
         return found
 
     def file_of(self, index: int, drawn: Indices | None = None) -> str | None:
@@ -401,6 +412,16 @@ class Chain:
         call = f"{str(last).partition('(')[0]}(..., spec={spec})"
         misfit = refuse(made.fields[number].name, record, f"{problem}. If the shape varies, write {call}")
         return self._misfit_error(record, misfit)
+
+    def _advice_for_json(self, made: Spec, number: int) -> str:
+        """Return how to declare a field that may have json values of the source under another name."""
+        leaves = [field.leaf for field in made.fields]
+        has_json = any(field.leaf.dtype == JSON for field in self.source.spec.fields)
+        if not has_json or leaves[number].shape != () or leaves[number].dtype == JSON:
+            return ""
+        leaves[number] = Leaf(JSON)
+        spec = declaration_text(made.with_leaves(leaves), [number])
+        return f". If it is a json value, write {str(self.stages[-1]).partition('(')[0]}(..., spec={spec})"
 
     def _misfit_error(self, record: int, error: UnsupportedDataError) -> StageError:
         """Return the error for a record that is not like the first."""

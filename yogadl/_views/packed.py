@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import bool_argument, int_argument
-from yogadl._core.leaf import Leaf, is_too_large
+from yogadl._core.json_value import each_its_own
+from yogadl._core.leaf import JSON, Leaf, is_too_large
 from yogadl._core.protocols import (
     Column,
     Document,
@@ -307,10 +308,13 @@ class PackedRecords(PlannedRecords[PackPlan]):
         for name in _names("values", packing.values):
             number = number_of(self.parent.spec, name)
             leaf = fields[number].leaf
+            if leaf.dtype == JSON:  # a row's value is the list of its documents' values
+                outputs.append(_Output(name, leaf, number, False, partial(_trees_column, number)))
+                continue
             if not leaf.is_fixed:
                 raise ConfigurationError(
                     f"values={name!r} is {leaf}: a row has one array of its documents' values, so they must "
-                    "be numbers of one shape"
+                    "be numbers of one shape, or json values"
                 )
             assert leaf.shape is not None
             many = Leaf(leaf.dtype, (None, *leaf.shape))
@@ -380,7 +384,12 @@ class PackedRecords(PlannedRecords[PackPlan]):
             for (number, is_packed), column in zip(
                 whole.items(), self.parent.columns(records, list(whole)), strict=True
             ):
-                found[number] = self._join(rows, which, column, number) if is_packed else column[which]
+                if is_packed:
+                    found[number] = self._join(rows, which, column, number)
+                elif isinstance(column, np.ndarray):
+                    found[number] = column[which]
+                else:
+                    found[number] = each_its_own(column, which.tolist())
         return found
 
     def _find_stretches(self, records: Indices, number: int) -> tuple[Any, Indices, int] | None:
@@ -514,6 +523,10 @@ def _bounds_column(most: int, rows: _Rows, _: Mapping[int, Any], __: Memory | No
 def _values_column(number: int, rows: _Rows, found: Mapping[int, Any], _: Memory | None) -> Column:
     offsets, values = rows.offsets.tolist(), found[number]
     return [values[begin:end].copy() for begin, end in pairwise(offsets)]
+
+
+def _trees_column(number: int, rows: _Rows, found: Mapping[int, Any], _: Memory | None) -> Column:
+    return [found[number][begin:end] for begin, end in pairwise(rows.offsets.tolist())]
 
 
 def _names(argument: str, given: Any) -> list[Any]:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from yogadl._core.arguments import fraction_argument, int_argument
-from yogadl._core.leaf import OBJECT, Leaf
+from yogadl._core.json_value import comparable
+from yogadl._core.leaf import JSON, OBJECT, Leaf
 from yogadl._core.memory import require_memory
 from yogadl._core.protocols import Indices, RandomAccess, grown_versions
 from yogadl._order import derive_key
@@ -275,6 +276,8 @@ def read_field(
 ) -> tuple[Leaf, Iterator[tuple[Indices, Any]]]:
     """Return what a field of one value a record is, and its values, some at a time with their indices.
 
+    The values of a json field are texts that equal values have in common.
+
     Raises:
         ConfigurationError: if there is no such field; the error names the argument.
     """
@@ -287,7 +290,10 @@ def read_field(
         )
     size = max(1, min(_CHUNK_RECORDS, _CHUNK_BYTES // max(1, records.record_bytes)))
     chunks = (np.arange(first, min(first + size, len(records))) for first in range(0, len(records), size))
-    return leaf, ((chunk, records.columns(chunk, numbers)[0]) for chunk in chunks)
+    columns = ((chunk, records.columns(chunk, numbers)[0]) for chunk in chunks)
+    if leaf.dtype == JSON:
+        return leaf, ((chunk, list(map(comparable, column))) for chunk, column in columns)
+    return leaf, columns
 
 
 class SampledRecords(RenumberedRecords):

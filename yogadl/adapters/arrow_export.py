@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.leaf import BYTES, STR, Leaf, refuse
+from yogadl._core.json_value import encode
+from yogadl._core.leaf import BYTES, JSON, STR, Leaf, refuse
 from yogadl._core.protocols import Column
 from yogadl._core.spec import Field, Spec
 from yogadl.adapters._checks import RECORD_COLUMN
@@ -31,6 +32,8 @@ except ImportError as error:
 # The offsets within one array of lists or strings have 31 bits.
 _MAX_BYTES: Final = 2**30
 _UNITS: Final = frozenset({"s", "ms", "us", "ns"})
+# Arrow's extension type of JSON; pyarrow has it from version 19, and before that a json value is a string.
+_HAS_JSON: Final = "json_" in vars(pa)
 
 
 class ArrowWriter:
@@ -66,11 +69,18 @@ class ArrowWriter:
         Raises:
             UnsupportedDataError: if a text is no valid Unicode; names field and record.
         """
+        columns = [
+            list(map(encode, column)) if field.leaf.dtype == JSON else column
+            for field, column in zip(self._spec.fields, columns, strict=True)
+        ]
+        self._write(columns, first_record)
+
+    def _write(self, columns: Sequence[Column], first_record: int) -> None:
         count = len(columns[0])
         if count > 1 and any(_bytes_of(column) > _MAX_BYTES for column in columns):
             half = count // 2
-            self.write([column[:half] for column in columns], first_record)
-            self.write([column[half:] for column in columns], first_record + half)
+            self._write([column[:half] for column in columns], first_record)
+            self._write([column[half:] for column in columns], first_record + half)
             return
         leaves = [
             _array_of(field, column, first_record)
@@ -160,6 +170,8 @@ def _is_plain(leaf: Leaf) -> bool:
     """Return whether Arrow has a type for this dtype."""
     if leaf.dtype in (BYTES, STR):
         return True
+    if leaf.dtype == JSON:
+        return _HAS_JSON
     if leaf.dtype.startswith("datetime64"):
         return _unit_of(leaf) in _UNITS | {"D"}
     if leaf.dtype.startswith("timedelta64"):
@@ -170,6 +182,8 @@ def _is_plain(leaf: Leaf) -> bool:
 def _value_type(leaf: Leaf) -> Any:
     if leaf.dtype in (BYTES, STR):
         return pa.binary() if leaf.dtype == BYTES else pa.string()
+    if leaf.dtype == JSON:
+        return pa.json_(pa.string()) if _HAS_JSON else pa.string()
     if leaf.dtype.startswith("datetime64") and _unit_of(leaf) == "D":
         return pa.date32()
     dtype = leaf.numpy_dtype
@@ -224,8 +238,12 @@ def _values(leaf: Leaf, array: NDArray[Any]) -> Any:
 
 def _texts(field: Field, texts: Sequence[Any] | NDArray[Any], records: Sequence[int] | NDArray[Any]) -> Any:
     """Return texts or bytes; `records` has the number of the record of each."""
+    kind = _value_type(field.leaf)
+    if field.leaf.dtype == JSON:
+        stored = pa.array(texts, pa.string())
+        return pa.ExtensionArray.from_storage(kind, stored) if _HAS_JSON else stored
     try:
-        return pa.array(list(texts), _value_type(field.leaf))
+        return pa.array(list(texts), kind)
     except UnicodeEncodeError:
         for text, record in zip(texts, records, strict=True):
             if any("\ud800" <= character <= "\udfff" for character in text):

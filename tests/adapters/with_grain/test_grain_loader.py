@@ -12,6 +12,7 @@ from failing import check_error, failing
 from grain_stages import Double, Noise, OddOnly, Twice, golden, ids, numbered, sizes
 from near_misses import check_names, check_no_batch, check_what_is_no_stream
 from placed import PADDED, check_places, placed
+from trees import JSON_VALUES, same_json
 
 import yogadl
 from yogadl.adapters import grain as yogadl_grain
@@ -370,3 +371,15 @@ def test_a_function_that_fails_is_an_error_after_the_batches_before_it(workers):
 def test_a_sampler_of_a_stream_with_functions_is_refused():
     with pytest.raises(ConfigurationError, match=r"map\(str\) would not be called"):
         yogadl_grain.Sampler(REF.stream().map(str))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_json_values_are_lists_of_python_objects_in_batches(cached, workers):
+    values = [JSON_VALUES[number % len(JSON_VALUES)] for number in range(23)]
+    ref = cached({"tree": values}, json="tree")
+    for size in (None, 10):
+        loader = yogadl_grain.make_dataloader(ref.stream(), batch_size=size, worker_count=workers)
+        items = [item["tree"] for item in loader]
+        found = items if size is None else [value for batch in items for value in batch]
+        assert found == values  # Grain's workers sort the keys of dicts
+        assert workers or same_json(found, values)

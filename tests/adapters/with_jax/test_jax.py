@@ -155,12 +155,13 @@ def test_a_guard_against_accidental_transfers_lets_ours_pass(ref, is_sharded):
     ("column", "message"),
     [
         (["a", "bc", "d"], "field 'odd' holds str.*ref.fields"),
+        ([{"a": 1}, None, [1]], "field 'odd' holds json.*ref.fields"),
         ([b"a", b"bc", b"d"], "field 'odd' holds bytes.*ref.fields"),
         ([np.ones(1), np.ones(2), np.ones(3)], "field 'odd' holds arrays of varying shape.*ref.fields"),
         (np.arange(3).astype("M8[s]"), "field 'odd' has dtype datetime64.*view it as int64"),
         (np.arange(3).astype("m8[ms]"), "field 'odd' has dtype timedelta64.*view it as int64"),
     ],
-    ids=["str", "bytes", "ragged", "datetime", "timedelta"],
+    ids=["str", "json", "bytes", "ragged", "datetime", "timedelta"],
 )
 def test_a_field_that_can_not_go_on_to_a_device_is_refused_at_once(column, message):
     records = [{"x": np.float32(1), "odd": value} for value in column]

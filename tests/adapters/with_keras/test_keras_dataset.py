@@ -442,3 +442,12 @@ def test_a_dataset_that_ends_tells_that_nothing_is_left_of_the_cursors_epoch(cap
     assert adapter.PyDataset(stream_of(cursor=cursor), 10, epochs=1).num_batches == 0
     (told,) = caplog.records
     assert "stream.cursor(0, epoch=1)" in told.message
+
+
+def test_json_values_need_a_function():
+    stream = yogadl.from_source([{"tree": {"a": i}, "label": i} for i in range(4)], json="tree").stream()
+    for fields in (None, ("tree", "label")):
+        with pytest.raises(UnsupportedDataError, match=r"field 'tree' .*text or json.*a function"):
+            adapter.PyDataset(stream, 2, fields=fields)
+    found = adapter.PyDataset(stream, 2, fields=lambda b: (np.array([t["a"] for t in b["tree"]]), b["label"]))
+    assert found[1][0].tolist() == [2, 3]

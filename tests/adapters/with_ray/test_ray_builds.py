@@ -262,3 +262,12 @@ def test_a_dataset_replaces_a_version_and_leaves_nothing_behind(storage):
         storage.submit(dataset, "d", "1")
     assert [record["id"] for record in storage.fetch("d", "1")] == list(range(10, 30))
     assert storage.unfinished() == []
+
+
+def test_dicts_and_what_is_named_are_json_values(storage):
+    rows = [{"tree": [{"a": n}, {"b": "x"}], "named": ["t"] * (n % 3), "n": n} for n in range(20)]
+    ref = storage.submit(ray.data.from_items(rows), "d", "1", json="named")
+    for n, record in enumerate(ref):
+        # Ray gives each dict of a column the keys of all.
+        assert record["tree"] == [{"a": n, "b": None}, {"a": None, "b": "x"}]
+        assert record["named"] == ["t"] * (n % 3)

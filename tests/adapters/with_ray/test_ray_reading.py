@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import ray
 from inside import _reading, set_constants
+from trees import same_json
 
 import yogadl
 from yogadl.adapters.ray import read
@@ -105,3 +106,17 @@ def test_what_can_not_be_read_at_random_is_refused(given):
 def test_a_mix_is_refused(ref):
     with pytest.raises(ConfigurationError, match="can't be read by tasks"):
         read(yogadl.mix({"a": (ref, 1), "b": (ref, 1)}))
+
+
+TREES = [{"a": 1, "l": [1, 2]}, {"b": None}, {"a": 2.5, "c": {}}, [1, "x"], None, "text"]
+
+
+def test_json_values_are_python_objects_also_in_batches(cached):
+    ref = cached([{"id": n, "tree": TREES[n % 6]} for n in range(60)], json="tree")
+    dataset = read(ref, tasks=3)
+    wanted = [TREES[n % 6] for n in range(60)]
+    assert [row["tree"] for row in dataset.iter_rows()] == wanted
+    found = [value for batch in dataset.iter_batches(batch_size=7) for value in batch["tree"]]
+    assert same_json(found, wanted)
+    only = read(ref.fields("tree")[:3], tasks=1)
+    assert same_json([row["tree"] for row in only.take_all()], TREES[:3])

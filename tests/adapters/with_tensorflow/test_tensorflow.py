@@ -1,6 +1,7 @@
 """A stream as a tf.data.Dataset: which records, in which order, in which form."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from failing import check_error, failing
 from inside import BatchMemory
 from near_misses import check_names, check_no_batch, check_what_is_no_stream
 from placed import PADDED, check_places, placed
+from trees import JSON_VALUES
 
 import yogadl
 from yogadl.adapters import tensorflow as adapter
@@ -444,3 +446,17 @@ def test_chunks_of_documents_are_tensors_of_one_shape(tmp_path):
     for batch, want in zip(dataset, stream.batch(4, drop_remainder=True), strict=True):
         assert np.array_equal(batch["tokens"], want["tokens"])
         assert np.array_equal(batch["segment"], want["segment"])
+
+
+TREES = [{"id": number, "tree": JSON_VALUES[number % len(JSON_VALUES)]} for number in range(RECORDS)]
+
+
+def test_json_values_are_strings_of_their_text():
+    ref = yogadl.from_source(TREES, json="tree")
+    texts = [json.dumps(one["tree"], ensure_ascii=False, separators=(",", ":")).encode() for one in TREES]
+    batches = adapter.make_tf_dataset(ref.stream(), 7)
+    assert batches.element_spec["tree"] == tf.TensorSpec([None], tf.string)
+    assert [text for batch in batches for text in batch["tree"].numpy()] == texts
+    records = adapter.make_tf_dataset(ref.stream())
+    assert records.element_spec["tree"] == tf.TensorSpec([], tf.string)
+    assert [record["tree"].numpy() for record in records] == texts

@@ -24,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed import PADDED, check_places, placed
 from torch_ids import gold, ids
+from trees import JSON_VALUES, same_json, shared_parts
 
 import yogadl
 from yogadl.adapters import torch as adapter
@@ -46,14 +47,14 @@ def columns(count=RECORDS):
         "name": [f"r{i}" for i in range(count)],
         "data": [bytes(i) for i in range(count)],
         "ragged": [np.arange(i % 5) for i in range(count)],
+        "tree": [JSON_VALUES[i % len(JSON_VALUES)] for i in range(count)],
     }
 
 
 @pytest.fixture(scope="module")
 def ref(tmp_path_factory):
     storage = yogadl.open_storage(tmp_path_factory.mktemp("caches"))
-    storage.submit(columns(), "set", "1")
-    return storage.fetch("set", "1")
+    return storage.submit(columns(), "set", "1", json="tree")
 
 
 def stream_of(ref, **options):
@@ -73,6 +74,8 @@ def test_a_batch_is_the_records_tree_of_tensors_and_lists(ref, workers):
         assert batch["data"] == [wanted["data"][i] for i in chosen]
         assert [value.tolist() for value in batch["ragged"]] == [wanted["ragged"][i].tolist() for i in chosen]
         assert {type(value) for value in batch["ragged"]} == {torch.Tensor}
+        assert same_json(batch["tree"], [wanted["tree"][i] for i in chosen])
+        assert not shared_parts(batch["tree"])
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trees import assert_same
+from trees import assert_same, same_json
 
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError
@@ -546,3 +546,20 @@ def test_the_log_says_nothing_if_a_codec_is_of_use_for_all_its_fields(storage, c
     storage.submit([{"text": text(n, 300), "label": n} for n in range(50)], "d", "1", codec={"text": "zstd"})
     storage.submit([{"text": text(n), "label": n} for n in range(50)], "d", "2")
     assert idle_fields(caplog) == []
+
+
+@pytest.mark.parametrize("codec", ["zstd", "auto", {"chat": "zstd"}], ids=str)
+def test_json_values_are_compressed(storage, codec):
+    chats = [
+        [{"role": "user", "content": text(n)}, {"role": "tool", "n": [n, 0.5, None]}] for n in range(600)
+    ]
+    raw = storage.submit({"chat": chats}, "d", "raw")
+    assert raw.spec.fields[0].leaf == yogadl.Leaf("json")
+    made = storage.submit({"chat": chats}, "d", "1", codec=codec)
+    again = storage.recompress("d", "raw", "2", codec=codec)
+    sizes = [storage.field_sizes("d", version)["chat"].stored_bytes for version in ("raw", "1", "2")]
+    assert max(sizes[1:]) < 0.8 * sizes[0]
+    for ref in (made, again, storage.recompress("d", "1", "3", codec=None)):
+        assert ref.fingerprint == raw.fingerprint
+        assert same_json(ref.gather(range(600))["chat"], chats)
+    assert storage.append({"chat": chats[:9]}, "d", "4", base_version="1")[608] == {"chat": chats[8]}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from yogadl._core.columns import Columns, check_size
 from yogadl._core.forms import EMPTY, Forms
 from yogadl._core.infer import SAMPLED_RECORDS, none_problem
-from yogadl._core.json_value import decode, encode
+from yogadl._core.json_value import decode, decode_foreign, encode
 from yogadl._core.leaf import BYTES, JSON, STR, BadValueError, Leaf, Shape, leaf_at, refuse
 from yogadl._core.spec import DictNode, Node, Spec, check_keys
 from yogadl._format.columns import HeapValues, as_bytes
@@ -296,25 +296,48 @@ class Table:
 
 def _stored_trees(path: str, array: Values, numbers: Sequence[int]) -> HeapValues:
     """Return json values in their stored form."""
-    values = array.tolist() if isinstance(array, np.ndarray) else _plain_values(array)
+    is_array = isinstance(array, np.ndarray)
+    values = array.tolist() if is_array else array.to_pylist(maps_as_pydicts="strict")
+    read = None if is_array else _reader_of_texts(array.type)
     texts = []
     for number, value in zip(numbers, values, strict=True):
         try:
-            texts.append(encode(value))
+            texts.append(encode(value if read is None else read(value)))
             check_size(0, len(texts[-1]))
         except BadValueError as error:
             raise refuse(path, number, error.problem) from None
+        except ValueError as error:
+            raise refuse(path, number, f"is no JSON, though its type in Arrow says so: {error}") from error
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     data = np.frombuffer(b"".join(texts), np.uint8)
     return HeapValues(data, lengths, np.zeros((len(texts), 1), np.int64), is_text=True)
 
 
-def _plain_values(array: Any) -> list[Any]:
-    """Return the values of an array as Python has them; a text of a type for JSON is decoded."""
-    if isinstance(array.type, pa.BaseExtensionType) and is_tree(array.type):
-        return [None if text is None else decode(text) for text in array.storage.to_pylist()]
-    found: list[Any] = array.to_pylist(maps_as_pydicts="strict")
-    return found
+def _read_text(text: str | None) -> Any:
+    return None if text is None else decode_foreign(text.encode())
+
+
+def _reader_of_texts(data_type: Any) -> Callable[[Any], Any] | None:
+    """Return a function that decodes the texts of a type for JSON in a value; ``None`` if there are none."""
+    data_type = _type_without_encoding(data_type)
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _read_text if is_tree(data_type) else None
+    if pa.types.is_struct(data_type):
+        fields = [data_type.field(number) for number in range(data_type.num_fields)]
+        readers = {field.name: _reader_of_texts(field.type) for field in fields}
+        found = {name: read for name, read in readers.items() if read is not None}
+        if not found:
+            return None
+        return lambda value: (
+            value and {name: found[name](item) if name in found else item for name, item in value.items()}
+        )
+    if pa.types.is_map(data_type):
+        read = _reader_of_texts(data_type.item_type)
+        if read is None:
+            return None
+        return lambda value: value and {key: read(item) for key, item in value.items()}
+    of_items = _reader_of_texts(data_type.value_type) if is_list(data_type) else None
+    return of_items and (lambda value: value and list(map(of_items, value)))
 
 
 def _fill_for(data_type: Any) -> str:
@@ -514,7 +537,7 @@ def _values_of(leaf: Leaf, column: HeapValues) -> Iterator[Any]:
     for start, end, (rank, *sizes) in zip(starts, ends.tolist(), column.shapes.tolist(), strict=True):
         data = column.data[start:end]
         if leaf.dtype == JSON:
-            yield decode(data)
+            yield decode(data.data)
         elif leaf.is_numeric:
             yield data.copy().view(leaf.numpy_dtype).reshape(sizes[:rank])
         else:

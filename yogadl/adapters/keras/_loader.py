@@ -94,8 +94,8 @@ def _require_arrays(node: Node, path: str, is_single: bool) -> None:
             name = "/".join(part for part in (path, field.name) if part)
             named = f"field {name!r}" if name else "the record"
             raise UnsupportedDataError(
-                f"{named} varies in length, or is text, so a batch of it is a list, but Keras takes arrays: "
-                "leave the field out by fields=, or make it an array by a function, such as "
+                f"{named} varies in length, or is text or json, so a batch of it is a list, but Keras takes "
+                "arrays: leave the field out by fields=, or make it an array by a function, such as "
                 "fields=lambda batch: (pad(batch['text']), batch['label'])"
             )
 

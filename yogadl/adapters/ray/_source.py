@@ -2,19 +2,22 @@
 
 import concurrent.futures
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 import ray
 import ray.data
 from ray.data.block import BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink, Datasource, ReadTask
+from ray.data.extensions import ArrowPythonObjectArray
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
 from yogadl._core.columns import Columns
 from yogadl._core.forms import PLAIN, Forms
+from yogadl._core.leaf import JSON
 from yogadl._core.printable import masked
 from yogadl._core.protocols import Column
 from yogadl._core.spec import Spec
@@ -142,7 +145,7 @@ class DatasetSource(Source):
 
         The partitions are in the order of the dataset, also if actors make its blocks.
         """
-        sink = _Sink(write)
+        sink = _Sink(write, self._forms.json)
         try:
             with _in_order(self._dataset):
                 self._dataset.write_datasink(sink)
@@ -151,14 +154,15 @@ class DatasetSource(Source):
         return sink.partitions
 
     def _opened(self, batch: Any) -> Source:
-        return open_source(_columns_of(batch), self._forms)
+        return open_source(_columns_of(batch, self._forms.json), self._forms)
 
 
 class _Sink(Datasink[int]):  # type: ignore[misc]  # Ray is not annotated for us
     """A sink that writes the blocks of each task as one partition."""
 
-    def __init__(self, write: Callable[[int, Any], object]) -> None:
+    def __init__(self, write: Callable[[int, Any], object], json: Collection[str]) -> None:
         self._write = write
+        self._json = json
         self.partitions = 0
 
     def get_name(self) -> str:
@@ -166,7 +170,9 @@ class _Sink(Datasink[int]):  # type: ignore[misc]  # Ray is not annotated for us
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> int:
         filled = [block for block in blocks if BlockAccessor.for_block(block).num_rows()]
-        records: Any = Partitioned([partial(_columns_of, block) for block in filled]) if filled else []
+        records: Any = (
+            Partitioned([partial(_columns_of, block, self._json) for block in filled]) if filled else []
+        )
         self._write(ctx.task_idx, records)
         return int(ctx.task_idx)
 
@@ -186,15 +192,23 @@ def _in_order(dataset: "ray.data.Dataset") -> Iterator[None]:
         options.preserve_order = before
 
 
-def _columns_of(block: Any) -> dict[str, Any]:
+def _columns_of(block: Any, json: Collection[str]) -> dict[str, Any]:
     """Return the columns of a block's rows; a column is a list if its values are no numbers of one shape.
+
+    Args:
+        block: The rows.
+        json: The names of columns that are json values; those that have dicts are, too.
 
     Raises:
         UnsupportedDataError: if a value is missing: Ray makes it NaN, and makes integers of such a column
             floats.
     """
     accessor = BlockAccessor.for_block(block)
+    trees = {}
     for name, column in zip(accessor.column_names(), accessor.to_arrow().columns, strict=True):
+        if name in json or _has_dicts(column.type):
+            trees[name] = column.to_pylist(maps_as_pydicts="strict")
+            continue
         missing, values = column.null_count, column.combine_chunks()
         while hasattr(values, "flatten") and hasattr(values.type, "value_type"):  # items of lists
             values = values.flatten()
@@ -204,8 +218,16 @@ def _columns_of(block: Any) -> dict[str, Any]:
                 f"column {name!r} has missing values, which can't be stored: fill them first, for example by "
                 "dataset.map_batches, or leave out the rows or the column"
             )
-    batch = accessor.to_numpy()
-    return {name: column.tolist() if column.dtype == object else column for name, column in batch.items()}
+    batch = accessor.to_numpy([name for name in accessor.column_names() if name not in trees])
+    found = {name: column.tolist() if column.dtype == object else column for name, column in batch.items()}
+    return {name: trees[name] if name in trees else found[name] for name in accessor.column_names()}
+
+
+def _has_dicts(data_type: Any) -> bool:
+    """Return whether values of a type of Arrow are dicts, or lists of them."""
+    while pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        data_type = data_type.value_type
+    return bool(pa.types.is_struct(data_type) or pa.types.is_map(data_type))
 
 
 # Read a `DataRef` as a Ray dataset, whose tasks read their own rows.
@@ -279,12 +301,31 @@ def _reader(ref: RecordsRef, first: int, end: int) -> Callable[[], Iterable[Any]
     def blocks() -> Iterator[Any]:
         count = max(1, _BLOCK_BYTES // ref.record_bytes)
         names = [field.name or RECORD_COLUMN for field in ref.spec.fields]
+        trees = [name for name, field in zip(names, ref.spec.fields, strict=True) if field.leaf.dtype == JSON]
         for start in range(first, end, count) or [first]:
             columns = ref.columns(np.arange(start, min(start + count, end)))
-            batch = {name: _array(column) for name, column in zip(names, columns, strict=True)}
-            yield BlockAccessor.batch_to_block(batch)
+            yield _block(dict(zip(names, columns, strict=True)), trees)
 
     return blocks
+
+
+def _block(columns: Mapping[str, Column], trees: Collection[str]) -> Any:
+    """Return a block of columns, of which `trees` have json values.
+
+    Ray would make structs of dicts, in which each has the keys of all, and the integers of some are floats.
+    """
+    plain = {name: _array(column) for name, column in columns.items() if name not in trees}
+    if not trees:
+        return BlockAccessor.batch_to_block(plain)
+    table = BlockAccessor.for_block(BlockAccessor.batch_to_block(plain)).to_arrow() if plain else None
+    return pa.table(
+        {
+            name: ArrowPythonObjectArray.from_objects(column)
+            if table is None or name in trees
+            else table[name]
+            for name, column in columns.items()
+        }
+    )
 
 
 def _array(column: Column) -> Any:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from yogadl._core.leaf import BYTES, STR, Leaf
+from yogadl._core.json_value import encode
+from yogadl._core.leaf import BYTES, JSON, STR, Leaf
 from yogadl._core.protocols import Column
 from yogadl._core.spec import DictNode, NamedTupleNode, Node, Spec
 from yogadl.adapters._checks import with_padding
@@ -73,6 +74,8 @@ class FixedComponent(LeafComponent):
 
     def pack(self, columns: Sequence[Column], padding: Any) -> pack.Arrays:
         column = columns[self._number]
+        if self._leaf.dtype == JSON:
+            return [pack.encoded(map(encode, column))]
         return [column] if isinstance(column, np.ndarray) and self._leaf.is_numeric else pack.texts(column)
 
     def batch(self, tensors: Iterator[Tensor], size: int | None) -> Tensor:
@@ -246,7 +249,7 @@ def components_of_record(
 
 
 def _component(path: str, leaf: Leaf, number: int, is_batched: bool) -> Component:
-    if leaf.dtype not in (BYTES, STR) and leaf.dtype not in DTYPES:
+    if leaf.dtype not in (BYTES, STR, JSON) and leaf.dtype not in DTYPES:
         remedy = (
             "view it as int64 before it is cached"
             if leaf.dtype[:4] in ("date", "time")

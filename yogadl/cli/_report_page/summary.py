@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.leaf import BYTES, NUMPY_DTYPES, OBJECT, STR, Leaf
+from yogadl._core.json_value import encode
+from yogadl._core.leaf import BYTES, JSON, NUMPY_DTYPES, OBJECT, STR, Leaf
 from yogadl._core.protocols import Column
 from yogadl._core.shown import kind_of
 
@@ -123,6 +124,8 @@ def summary_of(leaf: Leaf, column: Column, seed: int) -> Summary:
         return Summary((), ("pickled, so not opened: unpickling runs code",))
     if not len(column):
         return Summary((), ("no records",))
+    if leaf.dtype == JSON:
+        leaf, column = Leaf(STR), [encode(value).decode() for value in column]
     lengths = _lengths(leaf, column)
     if leaf.dtype in (STR, BYTES):
         return _summarize_texts(leaf, column, lengths, seed)

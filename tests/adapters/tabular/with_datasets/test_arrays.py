@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from inside import HeapValues, open_source, sha256_of_data, stored_column
 from inside import arrays_source as _source
+from trees import same_json
 
 import yogadl
 from yogadl.adapters import arrays
@@ -849,3 +850,41 @@ def test_a_folder_of_ones_own_called_datasets_is_nothing_special(tmp_path):
 
 def test_the_examples_of_the_docstrings_run():
     assert pages.run_docstrings(_source)
+
+
+def json_column(texts, kind=None):
+    stored = pa.array(texts, kind or pa.string())
+    return pa.ExtensionArray.from_storage(pa.json_(stored.type), stored)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_texts_of_arrows_type_for_json_are_json_values_wherever_they_are(storage, kind):
+    texts = ['{"b": [1, 2.0], "a": null}', None, " 18446744073709551615 "]
+    values = [{"b": [1, 2.0], "a": None}, None, 2**64 - 1]
+    column = json_column(texts, kind)
+    offsets = pa.array([0, 1, 1, 3], pa.int32())
+    table = pa.table(
+        {
+            "top": column,
+            "inner": pa.StructArray.from_arrays([column, pa.array([1, 2, 3])], ["tree", "n"]),
+            "items": pa.ListArray.from_arrays(offsets, column),
+            "named": pa.MapArray.from_arrays(offsets, pa.array(["x", "y", "z"]), column),
+        }
+    )
+    for ref in (storage.submit(table, "d", "1"), yogadl.from_source(table)):
+        records = list(ref)
+        assert same_json([record["top"] for record in records], values)
+        assert [record["inner"]["tree"] for record in records] == values
+        assert same_json([record["items"] for record in records], [values[:1], [], values[1:]])
+        assert [record["named"] for record in records] == [
+            {"x": values[0]}, {}, {"y": None, "z": values[2]}
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text", ["nul", "", "[1e400]", "18446744073709551616", '{"a": -9223372036854775809}', "NaN"]
+)
+def test_a_text_of_that_type_without_an_exact_value_is_refused(storage, text):
+    table = pa.table({"tree": json_column(['{"a": 1}', None, text])})
+    with pytest.raises(UnsupportedDataError, match="record 2: field 'tree' is no JSON, though its type"):
+        storage.submit(table, "d", "1")

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from inside import set_constants
+from trees import JSON_VALUES, same_json
 
 import yogadl
 from yogadl.errors import UnsupportedDataError
@@ -21,10 +22,10 @@ def exported(request, storage, tmp_path, monkeypatch):
     """Export any source and return the table that is in the file."""
     numbers = iter(range(100))
 
-    def exported(source, chunk_bytes=2**25):
+    def exported(source, chunk_bytes=2**25, **options):
         set_constants(monkeypatch, EXPORT_CHUNK_BYTES=chunk_bytes)
         folder = tmp_path / f"out{next(numbers)}"
-        storage.submit(source, "d", "1", part_bytes=500)
+        storage.submit(source, "d", "1", part_bytes=500, **options)
         found = storage.export("d", "1", folder, request.param)
         assert found.files == (f"records.{request.param}",)
         path = folder / found.files[0]
@@ -214,3 +215,27 @@ def test_more_text_than_arrow_can_count_is_cut_in_two(exported, monkeypatch):
     set_constants(monkeypatch, MAX_BYTES=100)
     records = [{"t": "x" * (i % 40), "n": i} for i in range(COUNT)]
     assert exported(records).to_pylist() == records
+
+
+TREES = [{"tree": JSON_VALUES[number % len(JSON_VALUES)], "n": number} for number in range(COUNT)]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2**25])
+def test_json_values_are_of_arrows_type_for_json_and_come_back(exported, chunk_bytes, storage):
+    table = exported(TREES, chunk_bytes, json="tree")
+    kind = table.schema.field("tree").type
+    assert getattr(kind, "extension_name", "") == "arrow.json"
+    texts = table["tree"].to_pylist()
+    assert texts == [json.dumps(one["tree"], ensure_ascii=False, separators=(",", ":")) for one in TREES]
+    for ref in (storage.submit(table, "again", "1"), yogadl.from_source(table)):
+        assert ref.spec.tree.children[0] == yogadl.Leaf("json")
+        assert same_json([record["tree"] for record in ref], [record["tree"] for record in TREES])
+    assert storage.fetch("again", "1").fingerprint == storage.fetch("d", "1").fingerprint
+
+
+def test_json_values_are_strings_where_pyarrow_has_no_type_for_them(exported, monkeypatch):
+    set_constants(monkeypatch, HAS_JSON=False)
+    table = exported(TREES, json="tree")
+    field = table.schema.field("tree")
+    assert (field.type, field.metadata[b"yogadl.dtype"]) == (pa.string(), b"json")
+    assert same_json(list(map(json.loads, table["tree"].to_pylist())), [one["tree"] for one in TREES])
