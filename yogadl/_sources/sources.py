@@ -436,10 +436,10 @@ class ItemsSource:
     def __init__(self, data: Any, forms: Forms = PLAIN) -> None:
         self.length = len(data)
         self.is_costly = type(data) not in (list, tuple)
-        self._data, self._forms = data, forms
+        self._data, self._said = data, forms
+        self._forms = PLAIN  # until the first records show what "empty" is
         self._spec: Spec | None = None
-        self._is_skipping = False
-        self.is_open = False
+        self._is_skipping = self._is_open = False
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
 
@@ -454,6 +454,12 @@ class ItemsSource:
     def spec(self, spec: Spec) -> None:
         self._spec = spec
 
+    @property
+    def is_open(self) -> bool:
+        """Whether other records may show another structure than the first ones."""
+        self.spec  # noqa: B018  (reads the first records)
+        return self._is_open
+
     def _spec_of(self, run: range) -> Spec:
         """Return the structure that the records decide from the first of `run` on."""
 
@@ -465,9 +471,10 @@ class ItemsSource:
                     if index == run[0] or not self._is_skipping:
                         raise
 
-        sample = first_records(read(), scalars_decide=not self.is_costly)
-        self._forms = self._forms.for_sample(sample)
-        self.is_open = is_open(sample[0], scalars_decide=True)
+        self._forms = PLAIN
+        sample = first_records(read(), scalars_decide=not self.is_costly or bool(self._said.missing))
+        self._forms = self._said.for_sample(sample)
+        self._is_open = is_open(sample[0], scalars_decide=True)
         return infer(list(map(self._forms.filled, sample)), self._forms, run[0])
 
     def find_spec(self) -> None:
