@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from yogadl._core.frozen import frozen
+from yogadl._core.leaf import BYTES, STR
 from yogadl.errors import ConfigurationError
 
 EMPTY: Final = "empty"
@@ -52,10 +53,25 @@ class Forms:
     def for_sample(self, records: Sequence[Any]) -> "Forms":
         """Return the same with each ``"empty"`` as the kind of value that these records have there."""
         found = {
-            name: _empty_like(_values_at(records, name)) if value == EMPTY else value
+            name: self._empty(name, _values_at(records, name)) if _is_empty(value) else value
             for name, value in self.missing.items()
         }
         return replace(self, missing=found) if self.missing else self
+
+    def _empty(self, name: str, values: list[Any]) -> Any:
+        """Return the empty value of a field, of which these records have these values, perhaps none."""
+        leaves = {field.name: field.leaf for field in getattr(self.like, "fields", ())}
+        if values or name not in leaves:
+            return _empty_like(values)
+        leaf = leaves[name]
+        if leaf.is_numeric and leaf.shape != ():
+            return np.empty((0, *[size or 0 for size in (leaf.shape or (0,))[1:]]), leaf.numpy_dtype)
+        if leaf.dtype in (STR, BYTES):
+            return [] if leaf.shape else b"" if leaf.dtype == BYTES else ""
+        raise ConfigurationError(
+            f'missing={{{name!r}: "empty"}} says nothing where none of the first records has a value, and the '
+            f"field is {leaf.dtype}: give the value itself, such as missing={{{name!r}: []}}"
+        )
 
 
 PLAIN: Final = Forms()
@@ -80,6 +96,10 @@ def forms_of(
             f'missing= is a dict such as {{"label": -1, "text": "empty"}}, not {missing!r:.100}'
         )
     return Forms(names, dict(missing or {}), like, allow_pickle)
+
+
+def _is_empty(value: Any) -> bool:
+    return type(value) is str and value == EMPTY
 
 
 def _parts(record: Any, name: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from yogadl._core.advice import none_problem
 from yogadl._core.columns import (
     EMPTY_LIST,
     IMMUTABLE_TYPES,
@@ -213,14 +214,6 @@ def _kind_of(present: list[Any]) -> str:
         return "..."
     numbers = {int: "-1", float: 'float("nan")', bool: "False"}
     return numbers.get(type(present[0]), '"empty"')
-
-
-def none_problem(path: str, fill: str = "...") -> str:
-    """Return what is wrong with a missing value, and what to write."""
-    return (
-        f"is None: a value in its place, missing={{{path!r}: {fill}}}; or the field as a json value, "
-        f"json=({path!r},), which has None, too"
-    )
 
 
 def infer_column(values: list[Any], forms: Forms, path: str) -> Leaf:

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from yogadl._core.advice import none_problem
 from yogadl._core.columns import Columns, check_size
 from yogadl._core.forms import EMPTY, Forms
-from yogadl._core.infer import SAMPLED_RECORDS, none_problem
+from yogadl._core.infer import SAMPLED_RECORDS
 from yogadl._core.json_value import decode, encode
 from yogadl._core.leaf import BYTES, JSON, STR, BadValueError, Leaf, Shape, leaf_at, refuse
 from yogadl._core.spec import DictNode, Node, Spec, check_keys
