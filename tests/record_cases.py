@@ -157,7 +157,7 @@ FURTHER = [
           missing={"x/n": -1, "x/t": "empty"}, found=[{"n": -1, "t": "a"}, {"n": 3, "t": ""}, {"n": 2, "t": ""}]),
     _case("missing lists", None, [1, 2], missing={"x": "empty"}, found=[[], [1, 2]], stored="`int64 (None,)`"),
     _case("missing text", None, "a", missing={"x": "none"}, found=["none", "a"], stored="`str ()`"),
-    _case("missing dicts", None, {"a": 1}, missing={"x": "empty"}, found=[{}, {"a": 1}], stored="`json ()`"),
+    _case("missing dicts", {"a": 1}, None, missing={"x": "empty"}, found=[{"a": 1}, {}], stored="`json ()`"),
     Case("a namedtuple", [Point([1], [{"a": 1}]), Point([2, 3], [])], "`x`: `int64 (None,)`, `y`: `json ()`"),
     Case("a record that is a text", ["a", "", "é"], "`str ()`"),
     Case("a field that is not there", [{"a": 1, "b": "x"}, {"a": 2}], "`a`: `int64 ()`, `b`: `str ()`",

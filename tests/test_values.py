@@ -147,7 +147,7 @@ MISFITS = [
 
 def lines_of(error: Exception) -> list[dict[str, Any]]:
     """Return the arguments that an error's text says to write."""
-    found = re.findall(r"\b(?:json=\([^)]*\)|missing=\{.*?\}(?:, json=\([^)]*\))?)", str(error))
+    found = re.findall(r"\b(?:json=\([^)]*\)|missing=\{.*\}(?:, json=\([^)]*\))?)", str(error))
     return [eval(f"dict({text})") for text in found]
 
 

@@ -544,6 +544,8 @@ def _leaf_of_at(leaf: Leaf, position: int, value: object) -> Leaf:
     try:
         found = leaf_of(value)
     except BadValueError as error:
+        if type(value) is dict:
+            raise BadValueError(position, f"is a dict, but the records before have {leaf.dtype}") from None
         # The records before decided how this field is stored, so the hint to pickle does not apply.
         raise BadValueError(position, error.problem.replace(f", {PICKLE_HINT}", "")) from error.__cause__
     if found.dtype != leaf.dtype:

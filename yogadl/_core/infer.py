@@ -35,6 +35,7 @@ class Wanted:
     def __init__(self, declaration: Any) -> None:
         self.leaves: dict[str, Leaf] = {}
         self.lists: set[str] = set()
+        self.nodes: dict[str, Node] = {}  # of a `Spec`, which says all
         self._add("", declaration.tree if isinstance(declaration, Spec) else declaration)
 
     def _add(self, path: str, node: Any) -> None:
@@ -44,6 +45,7 @@ class Wanted:
         if isinstance(node, SequenceNode) and node.kind == "list":
             self.lists.add(path)
         if isinstance(node, DictNode | SequenceNode | NamedTupleNode):
+            self.nodes[path] = node
             items: Any = zip(node.keys, node.children, strict=True)
         elif isinstance(node, Mapping):
             items = node.items()
@@ -115,6 +117,8 @@ class _Finder:
         if (path and path in self._forms.json) or (leaf is not None and leaf.dtype == JSON):
             return Leaf(JSON)
         present = [value for value in values if value is not None]
+        if depth and self._is_decided(values, path):
+            return leaf or self._wanted.nodes[path]
         if depth and _is_tree(values, present):
             return Leaf(JSON)
         if isinstance(first, dict):
@@ -125,6 +129,14 @@ class _Finder:
         if present and isinstance(present[0], list):
             return self._list(values, present, records, path, depth, leaf)
         return self._leaf(values, present, records, path, leaf)
+
+    def _is_decided(self, values: list[Any], path: str) -> bool:
+        """Return whether records before decide what trees are here: one that does not fit is refused later."""
+        kinds = set(map(type, values))
+        may_be_json = kinds <= PLAIN_TYPES and bool(kinds & {dict, type(None)})
+        return may_be_json and isinstance(self._forms.like, Spec) and (
+            path in self._wanted.leaves or path in self._wanted.nodes
+        )
 
     def _dict(self, values: list[Any], records: Sequence[int], path: str, depth: int) -> Node:
         first = values[0]
