@@ -241,6 +241,16 @@ def infer_column(values: list[Any], forms: Forms, path: str) -> Leaf:
     return Leaf(JSON) if isinstance(values[0], dict) else leaf_at(path, 0, values[0], forms.allow_pickle)
 
 
+def holds_trees(values: list[Any], path: str) -> bool:
+    """Return whether plain values are lists and dicts that `infer` takes for json values, or that have some."""
+    kinds = set(map(type, values))
+    if not kinds <= PLAIN_TYPES or not kinds & {dict, list}:
+        return False
+    finder = _Finder(Forms(), Wanted(None), lambda path, value: None, lists_vary=False)
+    found = Spec(finder.node(values, range(len(values)), path, 1))
+    return any(field.leaf.dtype == JSON for field in found.fields)
+
+
 def is_open(value: Any, *, scalars_decide: bool, depth: int = 0) -> bool:
     """Return whether later records may show another structure: of lists, dicts, missing values, scalars."""
     kind = type(value)
