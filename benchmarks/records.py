@@ -79,7 +79,9 @@ def gather(folder: str, decoder: str, rounds: int) -> dict[str, list[float]]:
     else:
         json_value._orjson = None  # type: ignore[misc]  # as where it is not installed
     ref = yogadl.open_storage(folder).fetch("chats", "1")
-    texts = [json.dumps(record["chat"], ensure_ascii=False, separators=(",", ":")).encode() for record in ref]
+    texts: list[Any] = [json.dumps(record["chat"], ensure_ascii=False) for record in ref]
+    if decoder == "orjson":
+        texts = [text.encode() for text in texts]
     batches = batches_of(np.random.default_rng(0).permutation(len(texts)), BATCH)
     if ref.gather(batches[0])["chat"] != [loads(texts[number]) for number in batches[0]]:
         raise SystemExit("records.py: a batch is not what the source has")

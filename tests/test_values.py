@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from inside import CHUNK_BYTES, SAMPLED_RECORDS
-from record_cases import FURTHER, Case, all_cases, are_same, cases_of_the_page, plain, said_of, said_of_batch
+from record_cases import all_cases, are_same, cases_of_the_page, plain, said_of, said_of_batch
 
 import yogadl
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -92,7 +92,10 @@ def tuple_of(record):
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_batches_have_what_records_have(storage, case):
     records = taken(case.records)
-    for ref in (storage.submit(records, "d", "1", **case.options), yogadl.from_source(records, **case.options)):
+    for ref in (
+        storage.submit(records, "d", "1", **case.options),
+        yogadl.from_source(records, **case.options),
+    ):
         (batch,) = ref.stream().batch(RECORDS)
         for number, record in enumerate(ref):
             assert repr(plain(row_of(ref.spec.tree, batch, number))) == repr(plain(record))
@@ -103,7 +106,10 @@ def row_of(node, batch, number):
     if isinstance(node, yogadl.Leaf):
         return batch[number]
     if isinstance(batch, dict):
-        return {key: row_of(child, batch[key], number) for key, child in zip(node.keys, node.children, strict=True)}
+        return {
+            key: row_of(child, batch[key], number)
+            for key, child in zip(node.keys, node.children, strict=True)
+        }
     rows = [row_of(child, column, number) for child, column in zip(node.children, batch, strict=True)]
     return type(batch)(*rows) if hasattr(batch, "_fields") else type(batch)(rows)
 
@@ -151,9 +157,15 @@ def lines_of(error: Exception) -> list[dict[str, Any]]:
     return [eval(f"dict({text})") for text in found]
 
 
-@pytest.mark.parametrize("way", ["list", "generator", "random access", "without a cache", "partitions", "columns"])
-@pytest.mark.parametrize(("first", "later", "says"), [misfit[1:] for misfit in MISFITS], ids=[m[0] for m in MISFITS])
-def test_a_record_that_does_not_fit_is_named_with_a_line_that_works(storage, first, later, says, way, monkeypatch):
+@pytest.mark.parametrize(
+    "way", ["list", "generator", "random access", "without a cache", "partitions", "columns"]
+)
+@pytest.mark.parametrize(
+    ("first", "later", "says"), [misfit[1:] for misfit in MISFITS], ids=[m[0] for m in MISFITS]
+)
+def test_a_record_that_does_not_fit_is_named_with_a_line_that_works(
+    storage, first, later, says, way, monkeypatch
+):
     count = SAMPLED_RECORDS + 70
     values = [first] * count + [later]
     records = [{"x": value, "n": number} for number, value in enumerate(values)]
@@ -168,7 +180,9 @@ def test_a_record_that_does_not_fit_is_named_with_a_line_that_works(storage, fir
     with pytest.raises(UnsupportedDataError) as caught:
         read()
     number = count if way != "partitions" else count - -(-(count + 1) // 2)
-    assert re.search(rf"record {number}: field 'x' .*{re.escape(says).replace(re.escape('.*'), '.*')}", str(caught.value))
+    assert re.search(
+        rf"record {number}: field 'x' .*{re.escape(says).replace(re.escape('.*'), '.*')}", str(caught.value)
+    )
     lines = lines_of(caught.value)
     assert lines, caught.value
     for options in lines:
@@ -197,13 +211,23 @@ def test_a_record_of_other_keys_is_named_with_a_line_that_works(storage, first, 
     (options,) = lines_of(caught.value)
     found = list(WAYS[way](storage, records, **options))
     for record, given in ((found[0], first), (found[count], later)):
-        assert {key: repr(plain(record[key])) for key in given} == {key: repr(value) for key, value in given.items()}
+        assert {key: repr(plain(record[key])) for key in given} == {
+            key: repr(value) for key, value in given.items()
+        }
         assert record.keys() == first.keys() | later.keys()
 
 
 @pytest.mark.parametrize(
     ("first", "later"),
-    [(1, 0.5), ([1, 2], [0.5, 1.5]), (1, "a"), ({"a": 1}, {"b": 1}), ({"a": 1}, None), ([1], [[1], [2, 3]]), (1, None)],
+    [
+        (1, 0.5),
+        ([1, 2], [0.5, 1.5]),
+        (1, "a"),
+        ({"a": 1}, {"b": 1}),
+        ({"a": 1}, None),
+        ([1], [[1], [2, 3]]),
+        (1, None),
+    ],
 )
 def test_a_result_that_does_not_fit_is_named_with_a_line_that_works(first, later):
     ref = yogadl.from_source(np.arange(200))
@@ -242,7 +266,12 @@ def test_fewer_records_decide_if_they_are_large(storage, way):
 
 
 def test_records_that_a_generator_fills_anew_are_stored_as_they_were(storage):
-    record: dict[str, Any] = {"n": 0, "chat": [{"a": []}], "list": [0], "deep": {"list": [], "tree": {"a": None}}}
+    record: dict[str, Any] = {
+        "n": 0,
+        "chat": [{"a": []}],
+        "list": [0],
+        "deep": {"list": [], "tree": {"a": None}},
+    }
 
     def records() -> Iterator[dict[str, Any]]:
         for number in range(SAMPLED_RECORDS + 100):
@@ -285,11 +314,15 @@ DIFFERING = [
 
 
 @pytest.mark.parametrize("is_turned", [False, True])
-@pytest.mark.parametrize(("one", "other"), [differing[1:3] for differing in DIFFERING], ids=[d[0] for d in DIFFERING])
+@pytest.mark.parametrize(
+    ("one", "other"), [differing[1:3] for differing in DIFFERING], ids=[d[0] for d in DIFFERING]
+)
 @pytest.mark.parametrize("by", ["submit", "workers", "tasks", "tasks of a source"])
 def test_all_partitions_have_what_the_first_decides(storage, one, other, is_turned, by):
     """The first to be written, or the first of the source: a task whose records don't fit says so, or all do."""
-    first, second = ([{"x": value} for value in values] for values in ((other, one) if is_turned else (one, other)))
+    first, second = (
+        [{"x": value} for value in values] for values in ((other, one) if is_turned else (one, other))
+    )
     parts = [functools.partial(iter, first), functools.partial(iter, second)]
 
     def build(order=(0, 1), **options):
@@ -298,7 +331,13 @@ def test_all_partitions_have_what_the_first_decides(storage, one, other, is_turn
             return storage.submit(yogadl.partitioned(parts), "d", "1", workers=workers, **options)
         has_source = by == "tasks of a source"
         source = {"source": yogadl.partitioned(parts)} if has_source else {"partitions": 2}
-        begun = storage.begin("d", "1", run=f"r{options}{order}".translate({ord(c): "-" for c in "{}'(): ,"}), **source, **options)
+        begun = storage.begin(
+            "d",
+            "1",
+            run=f"r{options}{order}".translate({ord(c): "-" for c in "{}'(): ,"}),
+            **source,
+            **options,
+        )
         for number in order:
             begun.write(number) if has_source else begun.write(number, [first, second][number])
         begun.commit()

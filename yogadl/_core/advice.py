@@ -77,11 +77,15 @@ def number_of_both(node: Node, value: Any) -> Leaf | None:
 
 def _of_keys(node: DictNode, record: dict[Any, Any]) -> str:
     """Return what gives a value to the records that lack a key."""
-    fills = {key: fill_of(child) for key, child in zip(node.keys, node.children, strict=True) if key not in record}
+    fills = {
+        key: fill_of(child) for key, child in zip(node.keys, node.children, strict=True) if key not in record
+    }
     if fills:
         return f"; a value for those that lack it: missing={_dict_text(fills)}"
     fills = {
-        key: _FILLS_OF_TYPES.get(type(value), _UNKNOWN) for key, value in record.items() if key not in node.keys
+        key: _FILLS_OF_TYPES.get(type(value), _UNKNOWN)
+        for key, value in record.items()
+        if key not in node.keys
     }
     trees = tuple(key for key in fills if type(record[key]) is dict)
     json = f", json={trees!r}" if trees else ""

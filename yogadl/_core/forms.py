@@ -69,8 +69,8 @@ class Forms:
         if leaf.dtype in (STR, BYTES):
             return [] if leaf.shape else b"" if leaf.dtype == BYTES else ""
         raise ConfigurationError(
-            f'missing={{{name!r}: "empty"}} says nothing where none of the first records has a value, and the '
-            f"field is {leaf.dtype}: give the value itself, such as missing={{{name!r}: []}}"
+            f'missing={{{name!r}: "empty"}} says nothing where none of the first records has a value, and '
+            f"the field is {leaf.dtype}: give the value itself, such as missing={{{name!r}: []}}"
         )
 
 

@@ -131,11 +131,13 @@ class _Finder:
         return self._leaf(values, present, records, path, leaf)
 
     def _is_decided(self, values: list[Any], path: str) -> bool:
-        """Return whether records before decide what trees are here: one that does not fit is refused later."""
+        """Return whether records before decide what is here: a tree that does not fit is refused later."""
         kinds = set(map(type, values))
         may_be_json = kinds <= PLAIN_TYPES and bool(kinds & {dict, type(None)})
-        return may_be_json and isinstance(self._forms.like, Spec) and (
-            path in self._wanted.leaves or path in self._wanted.nodes
+        return (
+            may_be_json
+            and isinstance(self._forms.like, Spec)
+            and (path in self._wanted.leaves or path in self._wanted.nodes)
         )
 
     def _dict(self, values: list[Any], records: Sequence[int], path: str, depth: int) -> Node:
@@ -242,7 +244,7 @@ def infer_column(values: list[Any], forms: Forms, path: str) -> Leaf:
 
 
 def holds_trees(values: list[Any], path: str) -> bool:
-    """Return whether plain values are lists and dicts that `infer` takes for json values, or that have some."""
+    """Return whether plain lists and dicts are json values, or have some, as `infer` finds them."""
     kinds = set(map(type, values))
     if not kinds <= PLAIN_TYPES or not kinds & {dict, list}:
         return False

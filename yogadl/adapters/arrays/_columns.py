@@ -112,9 +112,7 @@ def is_tree(data_type: Any) -> bool:
         inner = _type_without_encoding(inner.value_type)
         if is_varying:
             return True
-    return inner is not data_type and (
-        pa.types.is_struct(inner) or pa.types.is_null(inner) or is_tree(inner)
-    )
+    return inner is not data_type and (pa.types.is_struct(inner) or pa.types.is_null(inner) or is_tree(inner))
 
 
 def _has_null_trees(path: str, array: Any, missing: Mapping[str, Any]) -> bool:
@@ -334,7 +332,7 @@ def _plain_values(array: Any) -> list[Any]:
 
 def _empty_of(array: Values) -> Any:
     """Return the empty value of an array's kind, as Python has it."""
-    kinds = {dict: {}, list: []}
+    kinds: dict[type, Any] = {dict: {}, list: []}
     if isinstance(array, np.ndarray):
         first = next((value for value in array if value is not None), "")
         return kinds.get(type(first), "")

@@ -131,7 +131,7 @@ def _series_values(name: Any, series: Any, data_type: Any) -> Values:
 
 
 def _with_nones(series: Any) -> Any:
-    """Return the values of a column of Python objects, with None in the place of all that pandas calls null."""
+    """Return the values of a column of Python objects, with None in the place of what pandas calls null."""
     values, is_null = series.to_numpy(copy=True), series.isna().to_numpy()
     values[is_null] = None
     return values

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import datasets
-import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -13,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from record_cases import Case, all_cases, are_same, plain
 
-import yogadl
 from yogadl.adapters import arrays
 from yogadl.errors import UnsupportedDataError
 
