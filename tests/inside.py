@@ -56,6 +56,7 @@ yogadl._views.joined JoinedRecords
 yogadl._core.frozen MAX_DEPTH MAX_VALUES parse_json
 yogadl._core json_value
 yogadl._core.infer SAMPLED_RECORDS
+yogadl._core.forms Forms
 yogadl._core.json_value JsonText MAX_JSON_DEPTH check_json=check decode decode_foreign encode
 yogadl._core.key DatasetKey RESERVED_NAMES is_dataset_id new_key
 yogadl._core.leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
@@ -264,7 +265,7 @@ def spec_of(record: Any, number: int = 0, *, allow_pickle: bool = False) -> Any:
     from yogadl._core.forms import Forms
     from yogadl._core.infer import infer
 
-    return infer([record], Forms(allow_pickle=allow_pickle), number)
+    return infer([record], Forms(allow_pickle=allow_pickle), [number])
 
 
 def set_constants(monkeypatch: Any, **values: Any) -> None:

@@ -43,6 +43,7 @@ MORE_PARAMETERS = {
     "storage/_remote/opener.py: remote_backend": "the options of open_storage that are for buckets",
     "storage/_storage.py: CacheStorage.adopt": "those of submit, and how files are read",
     "storage/_storage.py: CacheStorage.append": "those of submit, and what is appended to",
+    "storage/_storage.py: CacheStorage.begin": "what submit says of the source, and of tasks",
     "storage/_storage.py: CacheStorage.cacheable": "how a source is read is said beside it, by keywords",
     "storage/_storage.py: CacheStorage.cached": "those of submit and fetch",
     "storage/_storage.py: CacheStorage.compact": "those of submit that change no record",

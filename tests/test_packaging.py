@@ -218,7 +218,7 @@ def test_tests_reach_into_the_library_by_one_module_and_by_each_of_its_names():
                 assert not private or path.name in own, f"{path}: {private}"
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "set_constants":
                 used |= {keyword.arg for keyword in node.keywords}
-    assert used - {"set_constants"} == names | constants
+    assert used - {"set_constants", "spec_of"} == names | constants
     for name, (module, _) in inside._NAMES.items():
         if not module.startswith("yogadl.adapters."):  # which need their frameworks
             getattr(inside, name)

@@ -38,7 +38,7 @@ def records(count):
             "n": n,
             "x": np.full((2, 3), n, np.float32),
             "t": f"t{n}",
-            "deep": {"a": [n, -n]},
+            "deep": {"a": (n, -n)},
             "r": np.arange(n % 3),
         }
         for n in range(count)
@@ -86,7 +86,7 @@ def test_arrays_are_read_by_column():
 def test_only_what_is_asked_for_is_read():
     items = Items(records(10_000))
     ref = yogadl.from_source(items)
-    assert len(set(items.read)) <= 17
+    assert len(set(items.read)) <= 16
     items.read.clear()
     ref.gather([5, 9000])
     assert items.read == [5, 9000]
@@ -273,10 +273,10 @@ def test_a_selection_does_not_follow_the_array_it_was_made_from(ref):
 
 def test_fields_keep_their_names_order_and_structure(ref):
     view = ref.fields("t", "deep")
-    assert view[3] == {"t": "t3", "deep": {"a": [3, -3]}}
+    assert view[3] == {"t": "t3", "deep": {"a": (3, -3)}}
     assert list(view[3]) == ["t", "deep"]
     assert [field.name for field in view.spec.fields] == ["t", "deep/a/0", "deep/a/1"]
-    assert view.fields("deep")[3] == {"deep": {"a": [3, -3]}}
+    assert view.fields("deep")[3] == {"deep": {"a": (3, -3)}}
     batch = view.gather([3, 4])
     assert batch["deep"]["a"][1].tolist() == [-3, -4]
 

@@ -10,6 +10,8 @@ def assert_same(found, expected):
         assert list(found) == list(expected)
         for key, value in expected.items():
             assert_same(found[key], value)
+    elif isinstance(expected, list) and isinstance(found, np.ndarray):
+        assert_same_numbers(found, np.asarray(expected))  # a list of numbers below a record is an array
     elif isinstance(expected, list | tuple):
         if hasattr(expected, "_fields"):
             assert type(found).__name__ == type(expected).__name__

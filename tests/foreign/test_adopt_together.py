@@ -230,7 +230,7 @@ def test_tasks_on_several_machines_adopt_one_version(tmp_path, storage, monkeypa
 
         def build(key=key, read=read):
             source = source_of(backend, f"{tmp_path}/in", "webdataset", read)
-            return begin_build(backend, key, None, None, source, allow_pickle=False)
+            return begin_build(backend, key, None, None, source)
 
         count = build().partitions
         for number in sorted(range(count), reverse=True):

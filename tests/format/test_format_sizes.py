@@ -543,6 +543,8 @@ ELSEWHERE = {
         "storage._builds.building._SHARE_BYTES",
     ],
     "test_split.py": ["_views.shares._CHUNK_BYTES", "_views.shares._CHUNK_RECORDS"],
+    "test_json_value.py": ["_core.json_value.MAX_JSON_DEPTH", "_core.json_value._ORJSON_DEPTH"],
+    "test_values.py": ["_core.infer.SAMPLED_RECORDS"],
     "test_key.py": ["_core.key.MAX_NAME_BYTES", "_core.key.MAX_SEGMENT_BYTES"],
     "test_order.py": ["_order.keys.RECORDS_LIMIT", "_order.permutation._NARROW_LIMIT"],
 }
@@ -566,6 +568,8 @@ OF_NO_RECORD = {
     "_format.manifest.MAX_MANIFEST_BYTES",
     "_format.joined._HEADER_BYTES",
     "_core.frozen.MAX_DEPTH",
+    "_core.json_value._ONCE_FROM_DEPTH",
+    "_core.json_value._ONCE_FROM_VALUES",
     "_format.manifest._SMALL_BYTES",
     "_format.rows.PAGE_BYTES",
     "_format.rows._MOST_BYTES",

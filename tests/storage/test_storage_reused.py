@@ -77,7 +77,7 @@ def assert_each_is_its_own(ref, count):
         assert record["masked"].tolist() == [number] * 2
         assert record["raw"] == record["view"] == bytes([byte, 0])
         assert record["point"].x.tolist() == [number] * 2
-        assert record["point"].y == record["pair"][0] == [number, 0]
+        assert record["point"].y.tolist() == record["pair"][0].tolist() == [number, 0]
         assert record["pair"][1]["a"].tolist() == [number] * 4
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from yogadl._core.json_value import check
-from yogadl._core.leaf import JSON, STR, BadValueError, Leaf
+from yogadl._core.json_value import is_plain
+from yogadl._core.leaf import JSON, PICKLE_HINT, STR, Leaf
 from yogadl._core.spec import DictNode, Node
 
 _PLAIN_DTYPES: Final = frozenset({"int64", "uint64", "float64", "bool", STR})
@@ -19,7 +19,7 @@ def none_problem(path: str, fill: str = _UNKNOWN) -> str:
     """Return what is wrong with a missing value, and what to write."""
     return (
         f"is None: a value in its place, missing={{{path!r}: {fill}}}; or the field as a json value, "
-        f"json=({path!r},), which has None, too"
+        f"json=({path!r},), which has None, too{'' if fill != _UNKNOWN else f'; {PICKLE_HINT}'}"
     )
 
 
@@ -44,7 +44,7 @@ def of_storing(path: str, node: Node, value: Any) -> str:
     """
     if isinstance(node, DictNode) and isinstance(value, dict) and not path:
         return _of_keys(node, value)
-    if not path or not _may_be_json(node) or not _is_plain(value):
+    if not path or not _may_be_json(node) or not is_plain(value):
         return ""
     return f"; as a json value the field has both: json=({path!r},)"
 
@@ -54,7 +54,7 @@ def of_function(path: str, node: Node, value: Any) -> str:
     if not path:
         return ""
     leaf = number_of_both(node, value)
-    if leaf is None and not (_may_be_json(node) and _is_plain(value)):
+    if leaf is None and not (_may_be_json(node) and is_plain(value)):
         return ""
     return f"; to have both, declare the field: {declaration(path, leaf or Leaf(JSON))}"
 
@@ -99,11 +99,3 @@ def _dict_text(fills: dict[Any, str]) -> str:
 def _may_be_json(node: Node) -> bool:
     """Return whether what records have there may be plain values, and is not stored as such already."""
     return not isinstance(node, Leaf) or node.dtype in _PLAIN_DTYPES
-
-
-def _is_plain(value: Any) -> bool:
-    try:
-        check(value)
-    except BadValueError:
-        return False
-    return True

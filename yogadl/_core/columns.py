@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.advice import fill_of, none_problem, of_storing
-from yogadl._core.json_value import JsonText, check, decode, encode
+from yogadl._core.json_value import PLAIN_TYPES, JsonText, check, decode, encode
 from yogadl._core.leaf import (
     BYTES,
     JSON,
@@ -103,6 +103,11 @@ class Pickled:
         return len(self.data)
 
 
+def as_pickled(value: Any) -> Pickled:
+    """Return a value pickled, if it is not."""
+    return value if type(value) is Pickled else Pickled(value)
+
+
 def _as_text(value: Any) -> Any:
     """Return a json value as its text; what is no json value stays as it is, and is refused later."""
     try:
@@ -119,7 +124,7 @@ def _copied(value: Any) -> Any:
 
 
 # How values of dtypes that may be any tree are copied: to be stored at once, or to be given to a user.
-_COPIERS: Final[Mapping[str, Callable[[Any], Any]]] = {OBJECT: Pickled, JSON: _as_text}
+_COPIERS: Final[Mapping[str, Callable[[Any], Any]]] = {OBJECT: as_pickled, JSON: _as_text}
 ITEM_COPIERS: Final[Mapping[str, Callable[[Any], Any]]] = {OBJECT: lambda value: value, JSON: _copied}
 
 
@@ -272,10 +277,8 @@ def _first_mismatch(node: DictNode | SequenceNode | NamedTupleNode, values: Sequ
 Content = tuple[str, tuple[int, ...] | None] | None
 EMPTY_LIST: Final = ("", (0,))
 _TREE: Final = ("", None)
-# Types of the values in a json value.
 PYTHON_TYPES: Final[Mapping[str, type]] = {"int64": int, "float64": float}
 PYTHON_NUMBERS: Final = frozenset({int, float})
-PLAIN_TYPES: Final = frozenset({dict, list, str, int, float, bool, type(None)})
 _MOST_INT64: Final = 2**63 - 1
 
 
@@ -468,9 +471,12 @@ def _scalar_types(name: str, dtype: np.dtype[Any]) -> set[type]:
 
 
 def _exact(leaf: Leaf, numbers: Sequence[Any], positions: Sequence[int]) -> NDArray[Any]:
-    """Return an array of Python's numbers, which have no dtype of their own, if it has them exactly."""
+    """Return an array of Python's numbers, which have no dtype of their own, if it has them exactly.
+
+    An int may become a float, and a float no int.
+    """
     dtype, kinds = leaf.numpy_dtype, set(map(type, numbers))
-    if dtype.kind in "iuf":
+    if dtype.kind in ("iu" if kinds == {int} else "") + "f":
         with contextlib.suppress(OverflowError), np.errstate(over="ignore"):
             found = np.array(numbers, dtype=dtype)
             has_all = kinds == {PYTHON_TYPES.get(leaf.dtype)}
@@ -479,12 +485,14 @@ def _exact(leaf: Leaf, numbers: Sequence[Any], positions: Sequence[int]) -> NDAr
     position, number = next(
         (position, number)
         for position, number in zip(positions, numbers, strict=True)
-        if dtype.kind not in "iuf" or not _is_exact(dtype.type, number)
+        if dtype.kind not in "iuf"
+        or (dtype.kind in "iu" and type(number) is float)
+        or not _is_exact(dtype.type, number)
     )
-    found_dtype = PYTHON_SCALARS[type(number)]
-    if abs(number) > _MOST_INT64 and dtype.kind in "iu":
+    if type(number) is int and dtype.kind in "iu":
         raise BadValueError(position, f"is {number}, which does not fit into {leaf.dtype}")
-    raise BadValueError(position, f"has dtype {found_dtype}, but the records before have {leaf.dtype}")
+    given = PYTHON_SCALARS[type(number)]
+    raise BadValueError(position, f"has dtype {given}, but the records before have {leaf.dtype}")
 
 
 def _is_exact(make: Any, number: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json as json_module
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final
 
@@ -43,6 +43,11 @@ class Forms:
             sorted((name, repr(value)) for name, value in self.missing.items()),
         ]
         return hashlib.sha256(json_module.dumps(said).encode()).hexdigest()
+
+    @property
+    def fill(self) -> Callable[[Any], Any] | None:
+        """The function that fills in the missing values of a record; ``None`` if nothing is said of them."""
+        return self.filled if self.missing else None
 
     def filled(self, record: Any) -> Any:
         """Return a record with its missing values filled in; the record itself stays as it is."""

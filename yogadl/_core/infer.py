@@ -7,7 +7,6 @@ from yogadl._core.advice import none_problem
 from yogadl._core.columns import (
     EMPTY_LIST,
     IMMUTABLE_TYPES,
-    PLAIN_TYPES,
     PYTHON_NUMBERS,
     Content,
     content_of,
@@ -16,6 +15,7 @@ from yogadl._core.columns import (
     joined_dtype,
 )
 from yogadl._core.forms import PLAIN, Forms
+from yogadl._core.json_value import PLAIN_TYPES, is_plain
 from yogadl._core.leaf import JSON, Leaf, leaf_at, refuse
 from yogadl._core.spec import MAX_DEPTH, DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
 
@@ -58,7 +58,7 @@ class Wanted:
 def infer(
     records: Sequence[Any],
     forms: Forms = PLAIN,
-    first_record: int = 0,
+    numbers: Sequence[int] | None = None,
     *,
     lists_vary: bool = False,
     known: Known = lambda path, value: None,
@@ -72,7 +72,7 @@ def infer(
     Args:
         records: The first records, one at least.
         forms: What is said about their values.
-        first_record: The number of the first, for errors.
+        numbers: Their numbers, for errors; by default they are counted from 0.
         lists_vary: Whether lists may have any length, also if those in the records have one.
         known: Given a field's name and a value, returns the leaf that the value is known to have.
 
@@ -80,10 +80,11 @@ def infer(
         UnsupportedDataError: if a value can't be stored; the error names the field and the record.
     """
     finder = _Finder(forms, Wanted(forms.like), known, lists_vary=lists_vary)
-    spec = Spec(finder.node(list(records), range(first_record, first_record + len(records)), "", 0))
+    numbers = range(len(records)) if numbers is None else numbers
+    spec = Spec(finder.node(list(records), numbers, "", 0))
     if not spec.fields:
         problem = f"is {records[0]!r:.60}, which has no fields; give every record at least one"
-        raise refuse("", first_record, problem)
+        raise refuse("", numbers[0], problem)
     return spec
 
 
@@ -188,9 +189,12 @@ class _Finder:
     ) -> Node:
         """Return the node of lists below the record."""
         contents = [content_of(value) for value in present if isinstance(value, list)]
-        if None in contents:
-            return self._sequence(present, records, path, depth)
         found = _array_of_all([content for content in contents if content != EMPTY_LIST], len(contents))
+        if None in contents or (found is None and not all(map(is_plain, present))):
+            # Of arrays or objects; what else is not plain is refused by its path.
+            if None in contents or len(set(map(len, present))) == 1:
+                return self._sequence(present, records, path, depth)
+            return Leaf(JSON)
         if wanted is not None:
             return wanted
         if found is None or found.dtype == JSON or len(present) < len(values):
@@ -207,9 +211,8 @@ class _Finder:
             raise refuse(path, records[number], none_problem(path, _kind_of(present)))
         kinds = set(map(type, values))
         if kinds <= PYTHON_NUMBERS:
-            if wanted is not None and wanted.is_numeric:
-                return Leaf(wanted.dtype)
-            return Leaf(dtype_of_numbers(kinds, values))
+            has_all = wanted is not None and wanted.numpy_dtype.kind in ("iuf" if kinds == {int} else "f")
+            return Leaf(wanted.dtype if wanted and has_all else dtype_of_numbers(kinds, values))
         return leaf_at(path, records[0], values[0], allow_pickle)
 
 
@@ -226,8 +229,8 @@ def _is_tree(values: list[Any], present: list[Any]) -> bool:
 def _kind_of(present: list[Any]) -> str:
     if not present:
         return "..."
-    numbers = {int: "-1", float: 'float("nan")', bool: "False"}
-    return numbers.get(type(present[0]), '"empty"')
+    fills = {int: "-1", float: 'float("nan")', bool: "False", str: '"empty"', bytes: '"empty"'}
+    return fills.get(type(present[0]), "...")
 
 
 def infer_column(values: list[Any], forms: Forms, path: str) -> Leaf:
@@ -262,19 +265,26 @@ def is_open(value: Any, *, scalars_decide: bool, depth: int = 0) -> bool:
     return value is None or kind in (list, dict) or (scalars_decide and kind in (int, float, str))
 
 
-def snapshot(value: Any) -> Any:
-    """Return a copy of a record that no other code can change."""
+def snapshot(value: Any, copy_object: Callable[[Any], Any]) -> Any:
+    """Return a copy of a record that no other code can change.
+
+    Args:
+        value: The record.
+        copy_object: Copies what has no stored form.
+    """
     kind = type(value)
     if kind is dict:
-        return {key: snapshot(item) for key, item in value.items()}
+        return {key: snapshot(item, copy_object) for key, item in value.items()}
     if kind is list:
         if set(map(type, value)) <= IMMUTABLE_TYPES:
             return value.copy()
-        return list(map(snapshot, value))
+        return [snapshot(item, copy_object) for item in value]
     if isinstance(value, tuple):
         make: Any = getattr(value, "_make", tuple)
-        return make(map(snapshot, value))
-    return copy_if_mutable(value)
+        return make([snapshot(item, copy_object) for item in value])
+    if kind in IMMUTABLE_TYPES or isinstance(value, bytearray | memoryview) or hasattr(value, "__array__"):
+        return copy_if_mutable(value)
+    return copy_object(value)
 
 
 def size_of_record(value: Any) -> int:

@@ -24,6 +24,7 @@ _orjson: Final = _orjson_if_any()
 # and depths that `_walk` finds.
 
 MAX_JSON_DEPTH: Final = 512
+PLAIN_TYPES: Final = frozenset({dict, list, str, int, float, bool, type(None)})
 _ORJSON_DEPTH: Final = 254
 _LEAST_INT: Final = -(2**63)
 _MOST_INT: Final = 2**64 - 1
@@ -73,6 +74,25 @@ def check(value: Any) -> None:
         BadValueError: if a value in the tree is not plain; the error has its path.
     """
     _walk(value)
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a tree has only types of json values; their values may still be refused."""
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH + 1):
+        below: list[Any] = []
+        for item in level:
+            kind = type(item)
+            if kind is dict:
+                if not all(type(key) is str for key in item):
+                    return False
+                below += item.values()
+            elif kind is list:
+                below += item
+            elif kind not in PLAIN_TYPES:
+                return False
+        level = list({id(item): item for item in below}.values())
+    return True
 
 
 def decode(data: Any) -> Any:  # data: a buffer

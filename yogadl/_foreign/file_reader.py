@@ -10,7 +10,8 @@ from xxhash import xxh3_64_intdigest
 
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import STR, Leaf
+from yogadl._core.json_value import decode_foreign
+from yogadl._core.leaf import JSON, STR, Leaf
 from yogadl._core.protocols import Column, Int64s
 from yogadl._core.spec import Spec
 from yogadl._format.columns import ForeignValues
@@ -343,6 +344,17 @@ def _blocks(
     return found
 
 
+def _check_json(
+    reader: FileReader, position: int, data: NDArray[np.uint8], starts: Int64s, lengths: Int64s
+) -> None:
+    content = bytes(data)
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        try:
+            decode_foreign(content[start : start + length])
+        except ValueError as error:
+            reader.refuse(position + start, f"the line there is no JSON, or has no exact form here: {error}")
+
+
 def _check_texts(
     reader: FileReader, position: int, data: NDArray[np.uint8], starts: Int64s, lengths: Int64s
 ) -> None:
@@ -369,6 +381,8 @@ def _column(
     shapes = located.shapes[first:end]
     if leaf.dtype == STR and data is not None:
         _check_texts(located.reader, position, data, starts, lengths)
+    if leaf.dtype == JSON and data is not None:
+        _check_json(located.reader, position, data, starts, lengths)
     return ForeignValues(
         located.reader.file, position, length, checksum, data, starts, lengths, shapes, not leaf.is_numeric
     )

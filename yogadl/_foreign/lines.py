@@ -7,7 +7,7 @@ import numpy as np
 
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import BYTES, Leaf
+from yogadl._core.leaf import BYTES, JSON, Leaf
 from yogadl._core.protocols import Int64s
 from yogadl._core.spec import Spec
 from yogadl._foreign.compressed import refuse_compressed
@@ -23,15 +23,20 @@ class Lines(Format):
     r"""Files of lines. A record is the bytes of a line without its end, which is ``\n`` or ``\r\n``.
 
     Empty lines are left out. The last line may lack its end.
+
+    Args:
+        parse: Whether a record is the json value that a line holds.
     """
+
+    parse: bool = False
 
     suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson")
     reads_all: ClassVar[bool] = True
 
     @property
     def spec(self) -> Spec:
-        """One leaf of bytes."""
-        return Spec(Leaf(BYTES))
+        """One leaf of bytes, or a json value."""
+        return Spec(Leaf(JSON if self.parse else BYTES))
 
     def of_first_file(self, reader: FileReader) -> "Lines":
         """Return the format: all files have the same field."""

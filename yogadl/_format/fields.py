@@ -576,6 +576,11 @@ class VaryingField:
                 return [decode_value(leaf, value, shape) for value, shape in zip(data, each, strict=True)]
             return [_writable(value, self._dtype, shape) for value, shape in zip(data, each, strict=True)]
         except ValueError as error:
+            if self._first_foreign is not None and leaf.dtype == JSON:
+                raise CacheFormatError(
+                    f"a value in a foreign file is no JSON, or has no exact form here ({error}): adopt the files "
+                    "with read=True, which says where"
+                ) from error
             if self._first_foreign is not None and leaf.dtype == STR:  # adopted without reading it
                 raise CacheFormatError(
                     "a text in a foreign file is not UTF-8: adopt the files with read=True, which says where"

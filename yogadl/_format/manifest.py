@@ -91,6 +91,11 @@ class Manifest:
         dtypes = {field.leaf.dtype for field in self.spec.fields}
         return [need for dtype, need in ((OBJECT, NEEDS_PICKLE), (JSON, NEEDS_JSON)) if dtype in dtypes]
 
+    @property
+    def has_own_texts(self) -> bool:
+        """Whether foreign files may write json values otherwise than a copy of the records does."""
+        return self.container == FOREIGN and NEEDS_JSON in self.needs
+
     def to_bytes(self) -> bytes:
         """Return the manifest's file."""
         document = {

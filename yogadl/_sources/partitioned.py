@@ -112,7 +112,7 @@ class PartitionedSource(Source):
         return Partition(self._open[number], path, self._forms)
 
     @functools.cached_property
-    def spec(self) -> Spec:  # type: ignore[override]  # nothing sets it
+    def spec(self) -> Spec:
         """The structure of the first record: partitions are opened in order until one has a record."""
         for number in range(self.partitions):
             source = self.partition(number).source()

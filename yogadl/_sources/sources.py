@@ -1,6 +1,7 @@
 """Turn any source of records into one form: chunks of columns, one after another."""
 
 import copy
+import functools
 import importlib
 import itertools
 import os
@@ -16,6 +17,7 @@ from yogadl._core.columns import (
     CHUNK_RECORDS,
     ITEM_COPIERS,
     Columns,
+    as_pickled,
     chunks,
     copier_of,
     field_column,
@@ -66,7 +68,8 @@ class Source(Protocol):
     partitions.
     """
 
-    spec: Spec
+    @property
+    def spec(self) -> Spec: ...
 
     @property
     def length(self) -> int | None: ...
@@ -336,18 +339,25 @@ NO_RECORDS: Final = (
 )
 
 
-def first_records(records: Iterator[Any], *, scalars_decide: bool = True) -> list[Any]:
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def first_records(
+    records: Iterator[Any], *, scalars_decide: bool = True, allow_pickle: bool = False
+) -> list[Any]:
     """Return copies of the first records: those that decide the structure of all.
 
     Args:
         records: The records.
         scalars_decide: Whether more than one record is read if the first one has
             only arrays and Python's scalars.
+        allow_pickle: Whether objects are pickled at once.
     """
     found: list[Any] = []
     size = 0
     for record in itertools.islice(records, SAMPLED_RECORDS):
-        found.append(snapshot(record))
+        found.append(snapshot(record, as_pickled if allow_pickle else _as_it_is))
         size += size_of_record(record)
         if size >= CHUNK_BYTES or not is_open(found[0], scalars_decide=scalars_decide):
             break
@@ -361,20 +371,28 @@ class IterableSource:
 
     def __init__(self, data: Iterable[Any], forms: Forms = PLAIN) -> None:
         self.length = len(data) if isinstance(data, Sized) else None
-        iterator = with_record_number_in_errors(lambda: iter(data))
-        sample = first_records(iterator)
-        if not sample:
+        self._iterator = with_record_number_in_errors(lambda: iter(data))
+        self._forms = forms
+        self._first = first_records(itertools.islice(self._iterator, 1), allow_pickle=forms.allow_pickle)
+        if not self._first:
             raise UnsupportedDataError(NO_RECORDS)
-        forms = forms.for_sample(sample)
-        self._records = map(forms.filled, itertools.chain(sample, iterator))
-        self.spec = infer(list(map(forms.filled, sample)), forms)
-        self.is_open = is_open(sample[0], scalars_decide=True)
+        self.is_open = is_open(self._first[0], scalars_decide=True)
+
+    @functools.cached_property
+    def spec(self) -> Spec:
+        """The structure that the first records decide, of which as many are read as are needed."""
+        records = itertools.chain(self._first, self._iterator)
+        self._first = first_records(records, allow_pickle=self._forms.allow_pickle)
+        self._forms = self._forms.for_sample(self._first)
+        return infer(list(map(self._forms.filled, self._first)), self._forms)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records in chunks; `start` skips by reading."""
-        for _ in itertools.islice(self._records, start):
+        spec, fill = self.spec, self._forms.fill
+        records: Iterator[Any] = itertools.chain(self._first, self._iterator)
+        for _ in itertools.islice(records, start):
             pass
-        return chunks(self.spec, self._records, start)
+        return chunks(spec, records if fill is None else map(fill, records), start)
 
 
 # The attributes in which datasets list the files of their records, as `samples` of torchvision's ImageFolder.
@@ -445,7 +463,7 @@ class ItemsSource:
 
     @property
     def spec(self) -> Spec:
-        """The structure of the first record."""
+        """The structure that the first records decide."""
         if self._spec is None:
             self._spec = self._spec_of(range(1))
         return self._spec
@@ -473,9 +491,19 @@ class ItemsSource:
 
         self._forms = PLAIN
         sample = first_records(read(), scalars_decide=not self.is_costly or bool(self._said.missing))
+        return self._decided(sample, range(run[0], run[0] + len(sample)))
+
+    def decide_by(self, indices: Sequence[int]) -> None:
+        """Let these records, the first among them, decide the structure; of a list the first ones do, too."""
+        if not self.is_costly:
+            indices = sorted({*indices, *range(min(self.length, SAMPLED_RECORDS))})
+        self._forms = PLAIN
+        self._spec = self._decided([self._read([index], None)[0] for index in indices], indices)
+
+    def _decided(self, sample: list[Any], indices: Sequence[int]) -> Spec:
         self._forms = self._said.for_sample(sample)
         self._is_open = is_open(sample[0], scalars_decide=True)
-        return infer(list(map(self._forms.filled, sample)), self._forms, run[0])
+        return infer(list(map(self._forms.filled, sample)), self._forms, indices)
 
     def find_spec(self) -> None:
         """Let the structure be that of the first record that can be read.
@@ -508,16 +536,18 @@ class ItemsSource:
 
     def _read(self, indices: Sequence[int], copier: Callable[[Any], Any] | None) -> list[Any]:
         """Return these records; each is passed through `copier` before the next one is read."""
+        fill = self._forms.fill
         if hasattr(self._data, "__getitems__"):
             try:
-                return list(map(self._forms.filled, self._data.__getitems__(list(indices))))
+                records = self._data.__getitems__(list(indices))
+                return list(records) if fill is None else list(map(fill, records))
             except Exception as error:
                 error.add_note(f"while reading records {indices[0]} to {indices[-1]} of the source")
                 raise
         found: list[Any] = []
         try:
             for index in indices:
-                record = self._forms.filled(self._data[index])
+                record = self._data[index] if fill is None else fill(self._data[index])
                 found.append(record if copier is None else copier(record))
         except Exception as error:
             error.add_note(f"while reading {self._named(indices[len(found)])}")
@@ -546,16 +576,17 @@ class ItemsSource:
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""
+        spec, fill = self.spec, self._forms.fill
         if hasattr(self._data, "__getitems__"):
             batches = (range(i, min(i + 64, self.length)) for i in range(start, self.length, 64))
             records: Iterator[Any] = itertools.chain.from_iterable(map(self.items, batches))
         else:
             records = with_record_number_in_errors(
-                lambda: (self._forms.filled(self._data[i]) for i in range(start, self.length)),
-                start,
-                self._named,
+                lambda: (self._data[i] for i in range(start, self.length)), start, self._named
             )
-        return chunks(self.spec, records, start, are_constant=not self.is_costly)
+            if fill is not None:
+                records = map(fill, records)
+        return chunks(spec, records, start, are_constant=not self.is_costly)
 
 
 class RecordsSource:

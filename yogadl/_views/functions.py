@@ -147,7 +147,7 @@ class _Varying:
     def spec_of(self, record: Any, number: int, declaration: Any) -> Spec:
         """Return the structure of results, given the first one, its number, and what the user declared."""
         forms = Forms(allow_pickle=True, like=declaration)
-        found = infer([record], forms, number, lists_vary=True, known=self.leaf_of)
+        found = infer([record], forms, [number], lists_vary=True, known=self.leaf_of)
         return found if declaration is None else declare(found, declaration)[0]
 
 

@@ -54,8 +54,10 @@ class SourceRecords:
     ) -> None:
         self._source = _source_of(data, forms)
         self._declared: frozenset[int] = frozenset()
-        self.spec: Spec = self._source.spec
         sample = np.unique(np.linspace(0, len(self) - 1, _SAMPLED_RECORDS).astype(np.int64))
+        if isinstance(self._source, ItemsSource):
+            self._source.decide_by(sample.tolist())
+        self.spec: Spec = self._source.spec
         self._widen(sample)
         columns = self.columns(sample)
         stored = [

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from yogadl._core.columns import Columns, field_column, size_of
 from yogadl._core.forms import PLAIN, Forms
-from yogadl._core.leaf import leaf_at
-from yogadl._core.spec import DictNode, Spec, check_keys
+from yogadl._core.infer import infer
+from yogadl._core.spec import check_keys
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
@@ -83,9 +83,10 @@ class RowsSource:
         self._first = self._fetch(_FIRST_RECORDS, 0)
         if not self._first:
             raise UnsupportedDataError(NO_RECORDS)
-        named = zip(self._names, _values(self._first[0]), strict=True)
-        leaves = [leaf_at(name, 0, value, forms.allow_pickle) for name, value in named]
-        self.spec = Spec(DictNode(tuple(self._names), tuple(leaves)))
+        sample = [dict(zip(self._names, _values(row), strict=True)) for row in self._first]
+        forms = forms.for_sample(sample)
+        self._missing = forms.missing
+        self.spec = infer(list(map(forms.filled, sample)), forms)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the rows from `start` on; the rows before `start` are fetched and dropped."""
@@ -107,7 +108,12 @@ class RowsSource:
 
     def _columns(self, fetched: Sequence[Any], first: int) -> Columns:
         split = zip(self.spec.fields, zip(*map(_values, fetched), strict=True), strict=True)
-        return [field_column(field, values, first) for field, values in split]
+        return [field_column(field, self._filled(field.name, values), first) for field, values in split]
+
+    def _filled(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
+        if name not in self._missing:
+            return values
+        return [self._missing[name] if value is None else value for value in values]
 
 
 def _values(row: Any) -> Sequence[Any]:

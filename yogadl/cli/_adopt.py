@@ -75,6 +75,12 @@ def add_adopt_arguments(parser: argparse.ArgumentParser) -> None:
         "or a string of arrow that are null (default: error)",
     )
     parser.add_argument(
+        "--parse",
+        action="store_true",
+        default=None,
+        help="of jsonl: a record is the json value of a line, not its bytes",
+    )
+    parser.add_argument(
         "--base", metavar="VERSION", help="a version whose records come first, or a tag of it"
     )
     add_storage(parser)
@@ -112,7 +118,10 @@ def run_adopt(arguments: argparse.Namespace) -> int:
     storage = open_or_make(arguments)
     stores = storage._backend.catalogue.opener.foreign
     format = arguments.format or format_of(stores, checked_paths(arguments.paths))
-    terms = {"fields": arguments.field, "features": features, "missing": arguments.missing}
+    terms = {
+        "fields": arguments.field, "features": features, "missing": arguments.missing,
+        "parse": arguments.parse,
+    }  # fmt: skip
     format_named(format, is_read=arguments.read, **terms)  # refuses an option of another format
     started = time.perf_counter()
     with show_log_messages():

@@ -475,6 +475,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         fields: Sequence[str] | None = None,
         features: dict[str, Any] | None = None,
         missing: Literal["error", "empty"] | None = None,
+        parse: bool | None = None,
         workers: int = 0,
         engine: "Executor | str | None" = None,
         progress: "bool | Progress | None" = None,
@@ -505,6 +506,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             missing: ``"empty"`` makes a value empty, of ``"webdataset"`` a field that a sample lacks, of
                 ``"tfrecord"`` a feature that a record lacks, of ``"arrow"`` bytes or a str that are null; by
                 default, ``"error"`` refuses them.
+            parse: Of ``"jsonl"``: whether a record is the json value of a line; by default it is its bytes.
             workers: How many processes read the files; with 0 or 1, this process does.
             engine: As for `submit`.
             progress: As for `submit`.
@@ -527,7 +529,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         key = DatasetKey(dataset_id, dataset_version)
         base = None if base_version is None else DatasetKey(dataset_id, base_version)
         options = BuildOptions(workers, None, False, progress, True, engine, metadata)
-        terms = {"fields": fields, "features": features, "missing": missing}
+        terms = {"fields": fields, "features": features, "missing": missing, "parse": parse}
         published = adopt(self._backend, key, paths, format, options, is_read=read, base=base, **terms)
         return self._backend.catalogue.built(published)
 

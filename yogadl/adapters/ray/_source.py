@@ -124,7 +124,7 @@ class DatasetSource(Source):
         self._forms = forms
 
     @cached_property
-    def spec(self) -> Spec:  # type: ignore[override]  # it is never set
+    def spec(self) -> Spec:
         """The structure of the first record."""
         return self._opened(self._dataset.take_batch(1, batch_format="pyarrow")).spec
 

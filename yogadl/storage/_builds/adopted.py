@@ -79,7 +79,7 @@ class AdoptedSource(PartitionedSource):
         return len(self._groups)
 
     @property
-    def spec(self) -> Spec:  # type: ignore[override]
+    def spec(self) -> Spec:
         """The structure of a record."""
         return self._format.spec
 

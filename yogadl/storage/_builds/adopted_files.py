@@ -19,7 +19,7 @@ _log = logging.getLogger("yogadl")
 # The class of each format, and the options that it takes.
 FORMATS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "arrow": ("arrow", "Arrow", ("fields", "missing")),
-    "jsonl": ("lines", "Lines", ()),
+    "jsonl": ("lines", "Lines", ("parse",)),
     "mds": ("mds", "MDS", ("fields",)),
     "megatron": ("megatron", "Megatron", ()),
     "npy": ("npy", "Npy", ()),

@@ -339,7 +339,8 @@ class _Stored:
         self.spec = published.manifest.spec
         self.length = published.manifest.records
         self.fingerprints = {published.manifest.fingerprint, *published.manifest.aliases}
-        self.content_fingerprint = None if published.manifest.is_weak else published.manifest.fingerprint
+        is_other = published.manifest.is_weak or (materialize and published.manifest.has_own_texts)
+        self.content_fingerprint = None if is_other else published.manifest.fingerprint
         # The compacted cache keeps the provenance of its base.
         self.provenance = _without_machine(published.manifest.builder)
         self.provenance["compacts"] = published.manifest.key.version

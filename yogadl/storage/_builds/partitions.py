@@ -208,22 +208,21 @@ class Partitions:
             stamp = share.stamp  # before the share is opened, so that a change during the read is detected
             if self.is_by_tasks and self.shares is not None:
                 self.train_dictionaries(self.shares.whole)
-            source = self._opened(share)
+            source = self._opened(partition, share)
             return self.write(partition, source, stamp, part_bytes, progress, replaces=is_other)
         except Exception as error:
             error.add_note(f"in {self.described(partition, share)}")
             raise
 
-    def _opened(self, share: Share) -> Source | None:
+    def _opened(self, partition: int, share: Share) -> Source | None:
         """Open a share; what lists, missing values and numbers are is decided by the first of all records."""
         source = share.source()
-        if isinstance(share, Partition) and source is not None and is_open_source(source):
-            like = self._agreed(None)
-            if like is None and self.shares is not None:
-                like = self._agreed(self.shares.spec)
-            if like is not None and like != source.spec:
-                return share.source(like)
-        return source
+        if not isinstance(share, Partition) or source is None or not is_open_source(source):
+            return source
+        like = self._agreed(source.spec if partition == 0 else None)
+        if like is None and self.shares is not None:
+            like = self._agreed(self.shares.spec)
+        return source if like is None or like.is_like(source.spec) else share.source(like)
 
     def _agreed(self, found: Spec | None) -> Spec | None:
         """Return the structure that all partitions of this run have; the first that is found is kept.

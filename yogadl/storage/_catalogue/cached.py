@@ -255,7 +255,8 @@ class CachedRecords:
     def content_fingerprint(self) -> str | None:
         """The fingerprint that a copy of the records has, or None if it may be another one."""
         manifest = self._manifest
-        return None if manifest.is_weak or NEEDS_PICKLE in manifest.needs else manifest.fingerprint
+        is_other = manifest.is_weak or manifest.has_own_texts or NEEDS_PICKLE in manifest.needs
+        return None if is_other else manifest.fingerprint
 
     @property
     def aliases(self) -> tuple[str, ...]:
