@@ -1,4 +1,4 @@
-"""Records of many kinds, what is stored of them and what comes back: those of `docs/howto/records.md`, and more."""
+"""Records of many kinds and what is stored of them: those of `docs/howto/records.md`, and more."""
 
 import re
 from collections import namedtuple

@@ -134,12 +134,12 @@ class _Finder:
     def _is_decided(self, values: list[Any], path: str) -> bool:
         """Return whether records before decide what is here: a tree that does not fit is refused later."""
         kinds = set(map(type, values))
-        may_be_json = kinds <= PLAIN_TYPES and bool(kinds & {dict, type(None)})
-        return (
-            may_be_json
-            and isinstance(self._forms.like, Spec)
-            and (path in self._wanted.leaves or path in self._wanted.nodes)
-        )
+        if not isinstance(self._forms.like, Spec) or not kinds <= PLAIN_TYPES:
+            return False
+        node = self._wanted.nodes.get(path)
+        if isinstance(node, DictNode) and kinds == {dict}:
+            return any(value.keys() != set(node.keys) for value in values)
+        return bool(kinds & {dict, type(None)}) and (node is not None or path in self._wanted.leaves)
 
     def _dict(self, values: list[Any], records: Sequence[int], path: str, depth: int) -> Node:
         first = values[0]

@@ -69,7 +69,7 @@ REFUSED = {
     ("pandas", "a list of chats and arrays"): "write its tolist",
     ("pandas", "limits of uint64"): "too large",
     ("polars", "a date"): "Arrow has no type",
-    ("polars", "an integer above 2⁶³ − 1"): "Arrow has no type",
+    ("polars", "an integer above 2**63 - 1"): "Arrow has no type",
     ("polars", "limits of json integers"): "Arrow has no type",
     ("polars", "a complex number"): "Arrow has no type",
 }
