@@ -55,6 +55,7 @@ yogadl._core.protocols announce
 yogadl._views.joined JoinedRecords
 yogadl._core.frozen MAX_DEPTH MAX_VALUES parse_json
 yogadl._core json_value
+yogadl._core.infer SAMPLED_RECORDS
 yogadl._core.forms Forms
 yogadl._core.json_value JsonText MAX_JSON_DEPTH decode decode_foreign encode
 yogadl._core.key DatasetKey RESERVED_NAMES is_dataset_id new_key

@@ -168,12 +168,16 @@ def test_a_result_that_is_not_like_the_first_is_an_error_that_names_it():
     assert (error.value.stage, error.value.record) == (0, 7)
 
 
-@pytest.mark.parametrize("result", [{"y": 1}, {"x": 1, "y": 1}, 1, {"x": "text"}, {"x": 1.5}])
-def test_a_result_of_another_structure_or_dtype_is_one_too(result):
+@pytest.mark.parametrize(
+    ("result", "declared"),
+    [({"y": 1}, None), ({"x": 1, "y": 1}, None), (1, None), ({"x": "text"}, "json"), ({"x": 1.5}, "float64")],
+)
+def test_a_result_of_another_structure_or_dtype_is_one_too(result, declared):
     stream = stream_of(10).map(lambda record: {"x": 1} if record["id"] != 4 else result)
     with pytest.raises(StageError, match="record 4 that is not like the first") as caught:
         list(stream.batch(5))
-    assert "spec=" not in str(caught.value)  # which is about shapes only
+    assert ("spec=" in str(caught.value)) == (declared is not None)
+    assert declared is None or f"spec={{'x': yogadl.Leaf(\"{declared}\")}}" in str(caught.value)
     assert isinstance(StageError("x"), RuntimeError | YogaError)
 
 

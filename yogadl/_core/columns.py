@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.advice import fill_of, none_problem, of_storing
 from yogadl._core.json_value import PLAIN_TYPES, JsonText, decode
 from yogadl._core.leaf import (
     BYTES,
@@ -30,6 +31,9 @@ from yogadl._core.leaf import (
 from yogadl._core.protocols import Memory
 from yogadl._core.spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec
 from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+# Given a field's name, what records before have there, and a value: what to write, as text.
+Advise = Callable[[str, Node, Any], str]
 
 # One column per field: an array or a list made by `column_of`, or a stored column. The items are of type Any
 # because this module can't import the classes of stored columns.
@@ -211,30 +215,40 @@ def columns_of(spec: Spec, records: Sequence[Any], first_record: int = 0) -> Col
     ]
 
 
-def split(spec: Spec, records: Sequence[Any], first_record: int = 0) -> list[list[Any]]:
+def split(
+    spec: Spec, records: Sequence[Any], first_record: int = 0, advise: Advise = of_storing
+) -> list[list[Any]]:
     """Split records into one list of values a field, checking the structure of each.
+
+    Args:
+        spec: The structure that they should have.
+        records: The records.
+        first_record: The number of the first, for errors.
+        advise: Returns what the error says to write.
 
     Raises:
         UnsupportedDataError: if a record has another structure; the error names the field and the record.
     """
     found: list[list[Any]] = []
-    _split(spec.tree, records, found, "", first_record)
+    _split(spec.tree, records, found, "", first_record, advise)
     return found
 
 
-def _split(node: Node, values: Sequence[Any], found: list[list[Any]], path: str, first: int) -> None:
+def _split(
+    node: Node, values: Sequence[Any], found: list[list[Any]], path: str, first: int, advise: Advise
+) -> None:
     """Append to `found` a list of values for each leaf below `node`."""
     if isinstance(node, Leaf):
         found.append(values if isinstance(values, list) else list(values))
         return
     mismatch = _first_mismatch(node, values)
     if mismatch is not None:
-        raise refuse(path, first + mismatch, _difference(node, values[mismatch]))
+        value = values[mismatch]
+        raise refuse(path, first + mismatch, _difference(node, value) + advise(path, node, value))
     for position, (key, child) in enumerate(zip(node.keys, node.children, strict=True)):
         subscript: Any = key if isinstance(node, DictNode) else position
-        _split(
-            child, [value[subscript] for value in values], found, f"{path}/{key}" if path else str(key), first
-        )
+        below = f"{path}/{key}" if path else str(key)
+        _split(child, [value[subscript] for value in values], found, below, first, advise)
 
 
 def _first_mismatch(node: DictNode | SequenceNode | NamedTupleNode, values: Sequence[Any]) -> int | None:
@@ -309,9 +323,7 @@ def _difference(node: DictNode | SequenceNode | NamedTupleNode, value: object) -
     if isinstance(node, DictNode):
         expected = f"a dict with the keys {list(node.keys)}"
         found = f"one with {list(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
-        lacking = [key for key in node.keys if key not in value] if isinstance(value, dict) else []
-        advice = f"; a value for those that lack it: missing={{{lacking[0]!r}: ...}}" if lacking else ""
-        return f"should be {expected}, as in the records before, but is {found}{advice}"
+        return f"should be {expected}, as in the records before, but is {found}"
     found = f"a {type(value).__name__}"
     fields = getattr(value, "_fields", None)
     if isinstance(node, NamedTupleNode) and fields is not None:
@@ -335,7 +347,21 @@ def field_column(field: Any, values: Sequence[Any], first_record: int) -> NDArra
     try:
         return column_of(field.leaf, values if isinstance(values, list) else list(values))
     except BadValueError as error:
-        raise refuse(field.name, first_record + error.position, error.problem) from error.__cause__
+        raise refuse_value(field, error, values, first_record + error.position) from error.__cause__
+
+
+def refuse_value(
+    field: Any, error: BadValueError, values: Sequence[Any], record: int, advise: Advise = of_storing
+) -> UnsupportedDataError:
+    """Return the error for a value that does not fit; it says what to write."""
+    value = values[error.position]
+    if value is None:
+        problem = none_problem(field.name, fill_of(field.leaf)) if advise is of_storing else "is None"
+    else:
+        problem = error.problem
+    if value is not None or advise is not of_storing:
+        problem += advise(field.name, field.leaf, value)
+    return refuse(field.name, record, problem)
 
 
 def column_of(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
@@ -520,6 +546,8 @@ def _leaf_of_at(leaf: Leaf, position: int, value: object) -> Leaf:
     try:
         found = leaf_of(value)
     except BadValueError as error:
+        if type(value) is dict:
+            raise BadValueError(position, f"is a dict, but the records before have {leaf.dtype}") from None
         # The records before decided how this field is stored, so the hint to pickle does not apply.
         raise BadValueError(position, error.problem.replace(f", {PICKLE_HINT}", "")) from error.__cause__
     if found.dtype != leaf.dtype:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from yogadl._core.frozen import frozen
+from yogadl._core.leaf import BYTES, STR
 from yogadl.errors import ConfigurationError
 
 EMPTY: Final = "empty"
@@ -65,7 +66,22 @@ class Forms:
     def fill_of(self, name: str, values: Sequence[Any]) -> Any:
         """Return what comes in the place of a field's missing values, given some that are not."""
         value = self.missing[name]
-        return _empty_like(values) if isinstance(value, str) and value == EMPTY else value
+        return self._empty(name, values) if _is_empty(value) else value
+
+    def _empty(self, name: str, values: Sequence[Any]) -> Any:
+        """Return the empty value of a field, of which these records have these values, perhaps none."""
+        leaves = {field.name: field.leaf for field in getattr(self.like, "fields", ())}
+        if values or name not in leaves:
+            return _empty_like(values)
+        leaf = leaves[name]
+        if leaf.is_numeric and leaf.shape != ():
+            return np.empty((0, *[size or 0 for size in (leaf.shape or (0,))[1:]]), leaf.numpy_dtype)
+        if leaf.dtype in (STR, BYTES):
+            return [] if leaf.shape else b"" if leaf.dtype == BYTES else ""
+        raise ConfigurationError(
+            f'missing={{{name!r}: "empty"}} says nothing where none of the first records has a value, and '
+            f"the field is {leaf.dtype}: give the value itself, such as missing={{{name!r}: []}}"
+        )
 
 
 PLAIN: Final = Forms()
@@ -90,6 +106,10 @@ def forms_of(
             f'missing= is a dict such as {{"label": -1, "text": "empty"}}, not {missing!r:.100}'
         )
     return Forms(names, dict(missing or {}), like, allow_pickle)
+
+
+def _is_empty(value: Any) -> bool:
+    return type(value) is str and value == EMPTY
 
 
 def _parts(record: Any, name: str) -> tuple[str, str]:

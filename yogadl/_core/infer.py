@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from yogadl._core.advice import none_problem
 from yogadl._core.columns import (
     EMPTY_LIST,
     IMMUTABLE_TYPES,
@@ -15,7 +16,7 @@ from yogadl._core.columns import (
 )
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.json_value import PLAIN_TYPES, is_plain
-from yogadl._core.leaf import JSON, PICKLE_HINT, Leaf, leaf_at, refuse
+from yogadl._core.leaf import JSON, Leaf, leaf_at, refuse
 from yogadl._core.spec import MAX_DEPTH, DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
 
 # How many records decide the structure of all, where the first one does not; fewer if they are large.
@@ -34,6 +35,7 @@ class Wanted:
     def __init__(self, declaration: Any) -> None:
         self.leaves: dict[str, Leaf] = {}
         self.lists: set[str] = set()
+        self.nodes: dict[str, Node] = {}  # of a `Spec`, which says all
         self._add("", declaration.tree if isinstance(declaration, Spec) else declaration)
 
     def _add(self, path: str, node: Any) -> None:
@@ -43,6 +45,7 @@ class Wanted:
         if isinstance(node, SequenceNode) and node.kind == "list":
             self.lists.add(path)
         if isinstance(node, DictNode | SequenceNode | NamedTupleNode):
+            self.nodes[path] = node
             items: Any = zip(node.keys, node.children, strict=True)
         elif isinstance(node, Mapping):
             items = node.items()
@@ -115,6 +118,8 @@ class _Finder:
         if (path and path in self._forms.json) or (leaf is not None and leaf.dtype == JSON):
             return Leaf(JSON)
         present = [value for value in values if value is not None]
+        if depth and self._is_decided(values, path):
+            return leaf or self._wanted.nodes[path]
         if depth and _is_tree(values, present):
             return Leaf(JSON)
         if isinstance(first, dict):
@@ -125,6 +130,16 @@ class _Finder:
         if present and isinstance(present[0], list):
             return self._list(values, present, records, path, depth, leaf)
         return self._leaf(values, present, records, path, leaf)
+
+    def _is_decided(self, values: list[Any], path: str) -> bool:
+        """Return whether records before decide what is here: a tree that does not fit is refused later."""
+        kinds = set(map(type, values))
+        if not isinstance(self._forms.like, Spec) or not kinds <= PLAIN_TYPES:
+            return False
+        node = self._wanted.nodes.get(path)
+        if isinstance(node, DictNode) and kinds == {dict}:
+            return any(value.keys() != set(node.keys) for value in values)
+        return bool(kinds & {dict, type(None)}) and (node is not None or path in self._wanted.leaves)
 
     def _dict(self, values: list[Any], records: Sequence[int], path: str, depth: int) -> Node:
         first = values[0]
@@ -218,14 +233,6 @@ def _kind_of(present: list[Any]) -> str:
     return fills.get(type(present[0]), "...")
 
 
-def none_problem(path: str, fill: str = "...") -> str:
-    """Return what is wrong with a missing value, and what to write."""
-    return (
-        f"is None: a value in its place, missing={{{path!r}: {fill}}}; or the field as a json value, "
-        f"json=({path!r},), which has None, too{'' if fill != '...' else f'; {PICKLE_HINT}'}"
-    )
-
-
 def infer_column(values: list[Any], forms: Forms, path: str) -> Leaf:
     """Return the leaf of a column of values, as `infer` finds it; dicts are json values.
 
@@ -237,6 +244,16 @@ def infer_column(values: list[Any], forms: Forms, path: str) -> Leaf:
     if isinstance(found, Leaf):
         return found
     return Leaf(JSON) if isinstance(values[0], dict) else leaf_at(path, 0, values[0], forms.allow_pickle)
+
+
+def holds_trees(values: list[Any], path: str) -> bool:
+    """Return whether plain lists and dicts are json values, or have some, as `infer` finds them."""
+    kinds = set(map(type, values))
+    if not kinds <= PLAIN_TYPES or not kinds & {dict, list}:
+        return False
+    finder = _Finder(Forms(), Wanted(None), lambda path, value: None, lists_vary=False)
+    found = Spec(finder.node(values, range(len(values)), path, 1))
+    return any(field.leaf.dtype == JSON for field in found.fields)
 
 
 def is_open(value: Any, *, scalars_decide: bool, depth: int = 0) -> bool:

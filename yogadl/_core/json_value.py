@@ -156,7 +156,7 @@ def _loads(text: str) -> Any:
         value = _decode(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    if "\\ud" in text or "\\uD" in text:
+    if "\\" in text and ("\\ud" in text or "\\uD" in text):  # one character is found far faster
         _walk(value)
         _dumps(value).encode()  # a lone surrogate is an error
     return value

@@ -453,10 +453,10 @@ class ItemsSource:
     def __init__(self, data: Any, forms: Forms = PLAIN) -> None:
         self.length = len(data)
         self.is_costly = type(data) not in (list, tuple)
-        self._data, self._forms = data, forms
+        self._data, self._said = data, forms
+        self._forms = PLAIN  # until the first records show what "empty" is
         self._spec: Spec | None = None
-        self._is_skipping = False
-        self.is_open = False
+        self._is_skipping = self._is_open = False
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
 
@@ -471,6 +471,12 @@ class ItemsSource:
     def spec(self, spec: Spec) -> None:
         self._spec = spec
 
+    @property
+    def is_open(self) -> bool:
+        """Whether other records may show another structure than the first ones."""
+        self.spec  # noqa: B018  (reads the first records)
+        return self._is_open
+
     def _spec_of(self, run: range) -> Spec:
         """Return the structure that the records decide from the first of `run` on."""
 
@@ -482,18 +488,20 @@ class ItemsSource:
                     if index == run[0] or not self._is_skipping:
                         raise
 
-        sample = first_records(read(), scalars_decide=not self.is_costly)
+        self._forms = PLAIN
+        sample = first_records(read(), scalars_decide=not self.is_costly or bool(self._said.missing))
         return self._decided(sample, range(run[0], run[0] + len(sample)))
 
     def decide_by(self, indices: Sequence[int]) -> None:
         """Let these records, the first among them, decide the structure; of a list the first ones do, too."""
         if not self.is_costly:
             indices = sorted({*indices, *range(min(self.length, SAMPLED_RECORDS))})
+        self._forms = PLAIN
         self._spec = self._decided([self._read([index], None)[0] for index in indices], indices)
 
     def _decided(self, sample: list[Any], indices: Sequence[int]) -> Spec:
-        self._forms = self._forms.for_sample(sample)
-        self.is_open = is_open(sample[0], scalars_decide=True)
+        self._forms = self._said.for_sample(sample)
+        self._is_open = is_open(sample[0], scalars_decide=True)
         return infer(list(map(self._forms.filled, sample)), self._forms, indices)
 
     def find_spec(self) -> None:

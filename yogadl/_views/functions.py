@@ -16,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.columns import batch_column, declaration_text, declare, split, widen
+from yogadl._core.advice import of_function
+from yogadl._core.columns import batch_column, declaration_text, declare, refuse_value, split, widen
 from yogadl._core.forms import Forms
 from yogadl._core.frozen import frozen
 from yogadl._core.infer import infer, size_of_record
@@ -365,7 +366,7 @@ class Chain:
         except UnsupportedDataError:
             for index, record in zip(indices.tolist(), records, strict=True):
                 try:
-                    split(spec, [record], index)
+                    split(spec, [record], index, of_function)
                 except UnsupportedDataError as error:
                     raise self._misfit_error(index, error) from error
             raise
@@ -376,8 +377,9 @@ class Chain:
                 raise self._shape_error(spec, number, int(indices[error.position]), error) from None
             except BadValueError as error:
                 index = int(indices[error.position])
-                problem = error.problem + self._advice_for_json(spec, number)
-                raise self._misfit_error(index, refuse(field.name, index, problem)) from error.__cause__
+                error.problem += self._advice_for_json(spec, number)
+                misfit = refuse_value(field, error, field_values, index, of_function)
+                raise self._misfit_error(index, misfit) from error.__cause__
         return found
 
     def file_of(self, index: int, drawn: Indices | None = None) -> str | None:

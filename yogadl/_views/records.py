@@ -14,6 +14,7 @@ from yogadl._core.columns import (
     batch_column,
     declaration_text,
     declare,
+    refuse_value,
     shape_of_value,
     split,
     widen,
@@ -160,7 +161,8 @@ class SourceRecords:
             except BadShapeError as error:
                 raise self._shape_error(number, int(indices[error.position]), error.shape) from None
             except BadValueError as error:
-                raise refuse(field.name, int(indices[error.position]), error.problem) from error.__cause__
+                record = int(indices[error.position])
+                raise refuse_value(field, error, list(column), record) from error.__cause__
         return found
 
     def _shape_error(self, number: int, record: int, shape: tuple[int, ...]) -> UnsupportedDataError:

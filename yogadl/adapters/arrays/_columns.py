@@ -4,7 +4,7 @@ A stored column is a numpy array, or `HeapValues` if the values vary in length; 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from yogadl._core.advice import none_problem
 from yogadl._core.columns import Columns, check_size
 from yogadl._core.forms import EMPTY, Forms
-from yogadl._core.infer import SAMPLED_RECORDS, none_problem
+from yogadl._core.infer import SAMPLED_RECORDS
 from yogadl._core.json_value import decode, decode_foreign, encode
 from yogadl._core.leaf import BYTES, JSON, STR, BadValueError, Leaf, Shape, leaf_at, refuse
 from yogadl._core.spec import DictNode, Node, Spec, check_keys
@@ -85,7 +86,7 @@ def _node(path: str, column: Values, forms: Forms) -> Node:
 
 def _node_of_array(path: str, array: Any, forms: Forms) -> Node:
     data_type = array.type
-    if path in forms.json or is_tree(data_type) or (path not in forms.missing and _has_null_trees(array)):
+    if path in forms.json or is_tree(data_type) or _has_null_trees(path, array, forms.missing):
         return Leaf(JSON)
     if pa.types.is_struct(data_type):
         keys = [data_type.field(i).name for i in range(data_type.num_fields)]
@@ -111,20 +112,29 @@ def is_tree(data_type: Any) -> bool:
         inner = _type_without_encoding(inner.value_type)
         if is_varying:
             return True
-    return inner is not data_type and (pa.types.is_struct(inner) or is_tree(inner))
+    return inner is not data_type and (pa.types.is_struct(inner) or pa.types.is_null(inner) or is_tree(inner))
 
 
-def _has_null_trees(array: Any) -> bool:
-    """Return whether the lists or structs of an array have nulls, or are null themselves."""
+def _has_null_trees(path: str, array: Any, missing: Mapping[str, Any]) -> bool:
+    """Return whether the lists or structs of an array have nulls, or are null themselves, for good."""
     if pa.types.is_struct(array.type):
-        return bool(array.null_count) or any(array.field(i).null_count for i in range(array.type.num_fields))
-    if not is_list(array.type):
+        fields = [array.type.field(i).name for i in range(array.type.num_fields)]
+        is_filled = _fills(missing.get(path), fields)
+        return bool(array.null_count and not is_filled) or any(
+            array.field(i).null_count and below(path, name) not in missing for i, name in enumerate(fields)
+        )
+    if not is_list(array.type) or path in missing:
         return False
     while is_list(array.type):
         if array.null_count:
             return True
         array = _without_encoding(array.flatten())
     return bool(array.null_count)
+
+
+def _fills(value: Any, keys: Sequence[str]) -> bool:
+    """Return whether a value that comes in the place of nulls is a struct of these keys."""
+    return isinstance(value, dict) and sorted(value) == sorted(keys)
 
 
 def _leaf_of_type(path: str, data_type: Any) -> Leaf:
@@ -275,7 +285,7 @@ class Table:
     def _stored_array(self, path: str, array: Values, numbers: Sequence[int]) -> list[StoredColumn]:
         """Return the stored columns of a non-empty array: one, or one for each field of a struct."""
         if path in self._trees:
-            return [_stored_trees(path, array, numbers)]
+            return [_stored_trees(path, array, numbers, self._missing.get(path))]
         if isinstance(array, np.ndarray):
             return [array.astype(array.dtype.newbyteorder("<"), copy=False)]
         array = _without_encoding(array)
@@ -294,11 +304,14 @@ class Table:
         return [_stored_leaf(path, array, numbers)]
 
 
-def _stored_trees(path: str, array: Values, numbers: Sequence[int]) -> HeapValues:
-    """Return json values in their stored form."""
+def _stored_trees(path: str, array: Values, numbers: Sequence[int], fill: Any) -> HeapValues:
+    """Return json values in their stored form, with a value in the place of nulls."""
     is_array = isinstance(array, np.ndarray)
     values = array.tolist() if is_array else array.to_pylist(maps_as_pydicts="strict")
     read = None if is_array else _reader_of_texts(array.type)
+    if fill is not None:
+        fill = _empty_of(array) if fill == EMPTY else fill
+        values = [fill if value is None else value for value in values]
     texts = []
     for number, value in zip(numbers, values, strict=True):
         try:
@@ -338,6 +351,15 @@ def _reader_of_texts(data_type: Any) -> Callable[[Any], Any] | None:
         return lambda value: value and {key: read(item) for key, item in value.items()}
     of_items = _reader_of_texts(data_type.value_type) if is_list(data_type) else None
     return of_items and (lambda value: value and list(map(of_items, value)))
+
+
+def _empty_of(array: Values) -> Any:
+    """Return the empty value of an array's kind, as Python has it."""
+    kinds: dict[type, Any] = {dict: {}, list: []}
+    if isinstance(array, np.ndarray):
+        first = next((value for value in array if value is not None), "")
+        return kinds.get(type(first), "")
+    return {} if pa.types.is_struct(array.type) else [] if is_list(array.type) else ""
 
 
 def _fill_for(data_type: Any) -> str:

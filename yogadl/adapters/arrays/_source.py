@@ -6,7 +6,7 @@ import os
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from yogadl._core.arguments import users_level
 from yogadl._core.columns import Columns
 from yogadl._core.forms import PLAIN, Forms, forms_of
-from yogadl._core.infer import SAMPLED_RECORDS
+from yogadl._core.infer import SAMPLED_RECORDS, holds_trees
 from yogadl._core.protocols import Indices
 from yogadl._core.spec import Spec
 from yogadl._sources.sources import NO_RECORDS, Source
@@ -30,6 +30,7 @@ from yogadl.adapters.arrays._columns import (
     Values,
     bytes_of,
     chunk_records,
+    is_list,
     value_lists,
 )
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -38,7 +39,8 @@ from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 
 _FIRST_RECORDS: Final = 64
-_ARROW_ERRORS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
+_ARROW_ERRORS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+_TREES: Final = "json values"  # in the place of the type of a column that does not pass through Arrow
 
 Rows = slice | Indices  # a slice has a start and a stop, and no step
 
@@ -118,16 +120,36 @@ def _rows_of_pandas(frame: Any, chosen: Rows, columns: Sequence[tuple[Any, Any]]
 def _series_values(name: Any, series: Any, data_type: Any) -> Values:
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biufc":
         return series.to_numpy()  # not through Arrow, which would read NaN as null
+    if isinstance(data_type, str):
+        return _with_nones(series)
     try:
+        if data_type is not None and is_list(data_type):  # whose items keep NaN
+            return pa.array(_with_nones(series), type=data_type, from_pandas=False)
         return pa.array(series, type=data_type, from_pandas=True)
     except _ARROW_ERRORS as error:
         raise _unconvertible(name, series.dtype, error) from error
 
 
-def _object_column_type(name: Any, series: Any) -> Any:
-    """Return the Arrow type of all values of a column of Python objects; None for any other column."""
+def _with_nones(series: Any) -> Any:
+    """Return the values of a column of Python objects, with None in the place of what pandas calls null."""
+    values, is_null = series.to_numpy(copy=True), series.isna().to_numpy()
+    values[is_null] = None
+    return values
+
+
+def _object_column_type(name: Any, series: Any, forms: Forms) -> Any:
+    """Return the Arrow type of all values of a column of Python objects; None for any other column.
+
+    A column of json values is `_TREES`: in Arrow, dicts would have the keys of all others.
+    """
     if series.dtype != object:
         return None
+    first = _with_nones(series.iloc[:SAMPLED_RECORDS]).tolist()
+    if str(name) in forms.missing:
+        first = [value for value in first if value is not None]
+    has_filled = any(path.startswith(f"{name}/") for path in forms.missing)
+    if str(name) in forms.json or (not has_filled and holds_trees(first, str(name))):
+        return _TREES
     values = series.to_numpy()
     try:
         found = pa.infer_type(values, from_pandas=True)
@@ -148,7 +170,9 @@ def _unconvertible(name: Any, dtype: Any, error: object) -> UnsupportedDataError
 
 def _pandas_source(names: Sequence[Any] | None, frame: Any, forms: Forms) -> FrameSource:
     named = enumerate([""] if names is None else names)
-    columns = [(name, _object_column_type(name, frame.iloc[:, number])) for number, name in named]
+    columns = [(name, _object_column_type(name, frame.iloc[:, number], forms)) for number, name in named]
+    trees = [str(name) for name, data_type in columns if isinstance(data_type, str)]
+    forms = replace(forms, json=(*forms.json, *trees))
     return FrameSource(names, frame, partial(_rows_of_pandas, columns=columns), forms)
 
 

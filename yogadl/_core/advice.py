@@ -1,0 +1,101 @@
+"""Say what to write so that a value is stored which does not fit the records before."""
+
+from typing import Any, Final
+
+from yogadl._core.json_value import is_plain
+from yogadl._core.leaf import JSON, PICKLE_HINT, STR, Leaf
+from yogadl._core.spec import DictNode, Node
+
+_PLAIN_DTYPES: Final = frozenset({"int64", "uint64", "float64", "bool", STR})
+_UNKNOWN: Final = "..."
+_EMPTY: Final = '"empty"'
+_FILLS_OF_DTYPES: Final = {"i": "-1", "u": "0", "f": 'float("nan")', "b": "False", "c": "0j"}
+_FILLS_OF_TYPES: Final = {
+    int: "-1", float: 'float("nan")', bool: "False", str: '""', bytes: 'b""', list: "[]", dict: "{}",
+}  # fmt: skip
+
+
+def none_problem(path: str, fill: str = _UNKNOWN) -> str:
+    """Return what is wrong with a missing value, and what to write."""
+    return (
+        f"is None: a value in its place, missing={{{path!r}: {fill}}}; or the field as a json value, "
+        f"json=({path!r},), which has None, too{'' if fill != _UNKNOWN else f'; {PICKLE_HINT}'}"
+    )
+
+
+def fill_of(node: Node) -> str:
+    """Return Python code for what may come in the place of a missing value of a field."""
+    if not isinstance(node, Leaf):
+        return _UNKNOWN
+    if node.dtype == JSON:
+        return "None"
+    if node.shape != () or not node.is_numeric:
+        return _EMPTY
+    return _FILLS_OF_DTYPES.get(node.numpy_dtype.kind, _UNKNOWN)
+
+
+def of_storing(path: str, node: Node, value: Any) -> str:
+    """Return what to pass where records are stored, after a semicolon; empty if nothing helps.
+
+    Args:
+        path: The field's name.
+        node: What the records before have there.
+        value: What another record has.
+    """
+    if isinstance(node, DictNode) and isinstance(value, dict) and not path:
+        return _of_keys(node, value)
+    if not path or not _may_be_json(node) or not is_plain(value):
+        return ""
+    return f"; as a json value the field has both: json=({path!r},)"
+
+
+def of_function(path: str, node: Node, value: Any) -> str:
+    """Return the same for the results of a function."""
+    if not path:
+        return ""
+    leaf = number_of_both(node, value)
+    if leaf is None and not (_may_be_json(node) and is_plain(value)):
+        return ""
+    return f"; to have both, declare the field: {declaration(path, leaf or Leaf(JSON))}"
+
+
+def declaration(path: str, leaf: Leaf) -> str:
+    """Return Python code for a ``spec=`` argument that declares one field."""
+    shape = "" if leaf.shape == () else f", {leaf.shape}"
+    text = f'yogadl.Leaf("{leaf.dtype}"{shape})'
+    for key in reversed(path.split("/")):
+        text = f"{{{key if key.isdigit() else repr(key)}: {text}}}"
+    return f"spec={text}"
+
+
+def number_of_both(node: Node, value: Any) -> Leaf | None:
+    """Return the leaf of integers beside floats; ``None`` if it is about other values."""
+    if isinstance(node, Leaf) and node.dtype == "int64" and type(value) is float:
+        return Leaf("float64", node.shape)
+    return None
+
+
+def _of_keys(node: DictNode, record: dict[Any, Any]) -> str:
+    """Return what gives a value to the records that lack a key."""
+    fills = {
+        key: fill_of(child) for key, child in zip(node.keys, node.children, strict=True) if key not in record
+    }
+    if fills:
+        return f"; a value for those that lack it: missing={_dict_text(fills)}"
+    fills = {
+        key: _FILLS_OF_TYPES.get(type(value), _UNKNOWN)
+        for key, value in record.items()
+        if key not in node.keys
+    }
+    trees = tuple(key for key in fills if type(record[key]) is dict)
+    json = f", json={trees!r}" if trees else ""
+    return f"; a value for those that lack it: missing={_dict_text(fills)}{json}"
+
+
+def _dict_text(fills: dict[Any, str]) -> str:
+    return "{" + ", ".join(f"{key!r}: {fill}" for key, fill in fills.items()) + "}"
+
+
+def _may_be_json(node: Node) -> bool:
+    """Return whether what records have there may be plain values, and is not stored as such already."""
+    return not isinstance(node, Leaf) or node.dtype in _PLAIN_DTYPES
