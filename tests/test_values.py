@@ -328,7 +328,7 @@ DIFFERING = [
 )
 @pytest.mark.parametrize("by", ["submit", "workers", "tasks", "tasks of a source"])
 def test_all_partitions_have_what_the_first_decides(storage, one, other, is_turned, by):
-    """The first to be written, or the first of the source: a task whose records don't fit says so, or all do."""
+    """The first to be written, or the first of the source: whose records do not fit is told so."""
     first, second = (
         [{"x": value} for value in values] for values in ((other, one) if is_turned else (one, other))
     )

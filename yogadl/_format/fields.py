@@ -578,8 +578,8 @@ class VaryingField:
         except ValueError as error:
             if self._first_foreign is not None and leaf.dtype == JSON:
                 raise CacheFormatError(
-                    f"a value in a foreign file is no JSON, or has no exact form here ({error}): adopt the files "
-                    "with read=True, which says where"
+                    f"a value in a foreign file is no JSON, or has no exact form here ({error}): adopt the "
+                    "files with read=True, which says where"
                 ) from error
             if self._first_foreign is not None and leaf.dtype == STR:  # adopted without reading it
                 raise CacheFormatError(
