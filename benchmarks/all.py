@@ -33,6 +33,7 @@ OPTIONAL = {
     "keras_loader": "keras",
     "many_parts": "boto3",
     "ray_builds": "ray",
+    "records": "orjson",
     "tf_data": "tensorflow",
     "torch_loader": "torch",
     "workers": "grain",

@@ -117,7 +117,9 @@ def _call(arguments: Any) -> dict[str, Any]:
 
 
 FURTHER = [
-    _case("chat with text beside lists", [{"content": "a"}], [{"content": [{"type": "text", "text": "a"}]}], []),
+    _case(
+        "chat with text beside lists", [{"content": "a"}], [{"content": [{"type": "text", "text": "a"}]}], []
+    ),
     _case("tool calls of all kinds", [_call({})], [_call("{}")], [_call([1, 2.0, None])], stored="`json ()`"),
     _case("tools None first", None, None, [{"name": "f"}], stored="`json ()`"),
     _case("tools None last", [{"name": "f"}], [], None, stored="`json ()`"),
@@ -125,13 +127,25 @@ FURTHER = [
     _case("limits of int64", [-(2**63), 2**63 - 1], stored="`int64 (2,)`"),
     _case("limits of uint64", [0, 2**64 - 1], [2**63], stored="`uint64 (None,)`"),
     _case("a least integer", -(2**63), 2**63 - 1, stored="`int64 ()`"),
-    _case("floats that show as integers", [None, 1.0, 1, True, 0, -0.0, 1e22, 1e-7, 5e-324], stored="`json ()`"),
-    _case("floats of every size", [-0.0, 1e308, 5e-324], [float("inf"), float("nan")], stored="`float64 (None,)`"),
+    _case(
+        "floats that show as integers", [None, 1.0, 1, True, 0, -0.0, 1e22, 1e-7, 5e-324], stored="`json ()`"
+    ),
+    _case(
+        "floats of every size",
+        [-0.0, 1e308, 5e-324],
+        [float("inf"), float("nan")],
+        stored="`float64 (None,)`",
+    ),
     _case("bools beside integers", [True, 1], stored="`json ()`"),
     _case("empty matrices", [[]], [[1, 2]], stored="`int64 (1, None)`"),
     _case("boxes, sometimes none", [], [[1, 2, 3, 4]], [], stored="`int64 (None, 4)`"),
-    _case("boxes of floats beside integers", [[1, 2]], [[0.5, 2], [1, 1]],
-          found=[[[1.0, 2.0]], [[0.5, 2.0], [1.0, 1.0]]], stored="`float64 (None, 2)`"),
+    _case(
+        "boxes of floats beside integers",
+        [[1, 2]],
+        [[0.5, 2], [1, 1]],
+        found=[[[1.0, 2.0]], [[0.5, 2.0], [1.0, 1.0]]],
+        stored="`float64 (None, 2)`",
+    ),
     _case("three dimensions", [[[1], [2]]], [[[3], [4]], [[5], [6]]], stored="`int64 (None, 2, 1)`"),
     _case("lists of lists of text", [["a", "b"]], [["", "é"], ["\n", "\x00"]], stored="`str (None, 2)`"),
     _case("lists of lists, some empty", [[1], []], [], [[2, 3]], stored="`json ()`"),
@@ -149,22 +163,48 @@ FURTHER = [
     _case("unicode", "\u2028😀\x00", "", "\ufeffa", stored="`str ()`"),
     _case("unicode in lists", ["\u2028😀", "\x00", ""], [], stored="`str (None,)`"),
     _case("deep lists", [[[[1, [2]]]]], [[[]]], stored="`json ()`"),
-    _case("numpy scalars in lists", [np.float32(1), np.float32(2)], [np.float32(3)], stored="`float32 (None,)`"),
-    _case("a tuple of lists", ([1], ["a"]), ([2, 3], []), stored="`x/0`: `int64 (None,)`, `x/1`: `str (None,)`"),
+    _case(
+        "numpy scalars in lists", [np.float32(1), np.float32(2)], [np.float32(3)], stored="`float32 (None,)`"
+    ),
+    _case(
+        "a tuple of lists", ([1], ["a"]), ([2, 3], []), stored="`x/0`: `int64 (None,)`, `x/1`: `str (None,)`"
+    ),
     _case("an array beside others", np.arange(3, dtype=np.int8), np.arange(2, dtype=np.int8)),
-    _case("a list of chats and arrays", [np.arange(2), [{"a": 1}]], stored="`x/0`: `int64 (2,)`, `x/1`: `json ()`"),
-    _case("missing numbers and texts", {"n": None, "t": "a"}, {"n": 3}, {"t": None, "n": 2},
-          missing={"x/n": -1, "x/t": "empty"}, found=[{"n": -1, "t": "a"}, {"n": 3, "t": ""}, {"n": 2, "t": ""}]),
-    _case("missing lists", None, [1, 2], missing={"x": "empty"}, found=[[], [1, 2]], stored="`int64 (None,)`"),
+    _case(
+        "a list of chats and arrays",
+        [np.arange(2), [{"a": 1}]],
+        stored="`x/0`: `int64 (2,)`, `x/1`: `json ()`",
+    ),
+    _case(
+        "missing numbers and texts",
+        {"n": None, "t": "a"},
+        {"n": 3},
+        {"t": None, "n": 2},
+        missing={"x/n": -1, "x/t": "empty"},
+        found=[{"n": -1, "t": "a"}, {"n": 3, "t": ""}, {"n": 2, "t": ""}],
+    ),
+    _case(
+        "missing lists", None, [1, 2], missing={"x": "empty"}, found=[[], [1, 2]], stored="`int64 (None,)`"
+    ),
     _case("missing text", None, "a", missing={"x": "none"}, found=["none", "a"], stored="`str ()`"),
     _case("missing dicts", {"a": 1}, None, missing={"x": "empty"}, found=[{"a": 1}, {}], stored="`json ()`"),
     Case("a namedtuple", [Point([1], [{"a": 1}]), Point([2, 3], [])], "`x`: `int64 (None,)`, `y`: `json ()`"),
     Case("a record that is a text", ["a", "", "é"], "`str ()`"),
-    Case("a field that is not there", [{"a": 1, "b": "x"}, {"a": 2}], "`a`: `int64 ()`, `b`: `str ()`",
-         options={"missing": {"b": "empty"}}, found=[{"a": 1, "b": "x"}, {"a": 2, "b": ""}]),
-    Case("many fields", [{"id": 1, "text": "a", "tokens": [1, 2], "meta": {"url": None, "tags": ["x"]}},
-                         {"id": 2, "text": "", "tokens": [], "meta": None}]),
-]  # fmt: skip
+    Case(
+        "a field that is not there",
+        [{"a": 1, "b": "x"}, {"a": 2}],
+        "`a`: `int64 ()`, `b`: `str ()`",
+        options={"missing": {"b": "empty"}},
+        found=[{"a": 1, "b": "x"}, {"a": 2, "b": ""}],
+    ),
+    Case(
+        "many fields",
+        [
+            {"id": 1, "text": "a", "tokens": [1, 2], "meta": {"url": None, "tags": ["x"]}},
+            {"id": 2, "text": "", "tokens": [], "meta": None},
+        ],
+    ),
+]
 
 
 def all_cases() -> list[Case]:

@@ -57,15 +57,19 @@ def _part(records, size, number):
 
 WAYS: dict[str, Callable[..., Any]] = {
     "list": lambda storage, records, **options: storage.submit(records, "d", "1", **options),
-    "generator": lambda storage, records, **options: storage.submit(lambda: iter(records), "d", "1", **options),
+    "generator": lambda storage, records, **options: storage.submit(
+        lambda: iter(records), "d", "1", **options
+    ),
     "random access": lambda storage, records, **options: storage.submit(Costly(records), "d", "1", **options),
     "partitions": lambda storage, records, **options: storage.submit(of_parts(records), "d", "1", **options),
     "tasks": functools.partial(by_tasks, numbers=(0, 1, 2)),
     "tasks in another order": functools.partial(by_tasks, numbers=(1, 2, 0)),
     "without a cache": lambda storage, records, **options: yogadl.from_source(records, **options),
     "cached": lambda storage, records, **options: storage.cached(records, "d", **options),
-    "small parts": lambda storage, records, **options: storage.submit(records, "d", "1", part_bytes=1, **options),
-}  # fmt: skip
+    "small parts": lambda storage, records, **options: storage.submit(
+        records, "d", "1", part_bytes=1, **options
+    ),
+}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -188,6 +192,8 @@ def test_a_record_that_does_not_fit_is_named_with_a_line_that_works(
     )
     lines = lines_of(caught.value)
     assert lines, caught.value
+    if way == "without a cache" and type(first) is list:
+        lines = lines[-1:]  # an empty list has another shape, which is the next error
     for options in lines:
         found = read(**options)
         fill = options.get("missing", {}).get("x")
@@ -322,7 +328,7 @@ DIFFERING = [
 )
 @pytest.mark.parametrize("by", ["submit", "workers", "tasks", "tasks of a source"])
 def test_all_partitions_have_what_the_first_decides(storage, one, other, is_turned, by):
-    """The first to be written, or the first of the source: a task whose records don't fit says so, or all do."""
+    """The first to be written, or the first of the source: whose records do not fit is told so."""
     first, second = (
         [{"x": value} for value in values] for values in ((other, one) if is_turned else (one, other))
     )

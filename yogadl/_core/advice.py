@@ -1,10 +1,10 @@
-"""Say what to write so that a value is stored which does not fit the records before."""
+"""Say how a value does not fit the records before, and what to write so that it is stored."""
 
 from typing import Any, Final
 
 from yogadl._core.json_value import is_plain
 from yogadl._core.leaf import JSON, PICKLE_HINT, STR, Leaf
-from yogadl._core.spec import DictNode, Node
+from yogadl._core.spec import DictNode, NamedTupleNode, Node, SequenceNode
 
 _PLAIN_DTYPES: Final = frozenset({"int64", "uint64", "float64", "bool", STR})
 _UNKNOWN: Final = "..."
@@ -32,6 +32,25 @@ def fill_of(node: Node) -> str:
     if node.shape != () or not node.is_numeric:
         return _EMPTY
     return _FILLS_OF_DTYPES.get(node.numpy_dtype.kind, _UNKNOWN)
+
+
+def difference(node: DictNode | SequenceNode | NamedTupleNode, value: object) -> str:
+    """Return what a value has, and what the records before have in its place."""
+    if isinstance(node, DictNode):
+        expected = f"a dict with the keys {list(node.keys)}"
+        found = f"one with {list(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
+        return f"should be {expected}, as in the records before, but is {found}"
+    found = f"a {type(value).__name__}"
+    fields = getattr(value, "_fields", None)
+    if isinstance(node, NamedTupleNode) and fields is not None:
+        expected = f"a namedtuple with the fields {list(node.keys)}"
+        return f"should be {expected}, as in the records before, but is {found} with {list(fields)}"
+    if isinstance(value, list | tuple):
+        found += f" of {len(value)}"
+    return (
+        f"should be a {node.kind} of {len(node.children)}, as in the records before, but is {found}; "
+        "if the length varies, make it an array (np.asarray)"
+    )
 
 
 def of_storing(path: str, node: Node, value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.advice import fill_of, none_problem, of_storing
+from yogadl._core.advice import difference, fill_of, none_problem, of_storing
 from yogadl._core.json_value import PLAIN_TYPES, JsonText, decode
 from yogadl._core.leaf import (
     BYTES,
@@ -244,7 +244,7 @@ def _split(
     mismatch = _first_mismatch(node, values)
     if mismatch is not None:
         value = values[mismatch]
-        raise refuse(path, first + mismatch, _difference(node, value) + advise(path, node, value))
+        raise refuse(path, first + mismatch, difference(node, value) + advise(path, node, value))
     for position, (key, child) in enumerate(zip(node.keys, node.children, strict=True)):
         subscript: Any = key if isinstance(node, DictNode) else position
         below = f"{path}/{key}" if path else str(key)
@@ -317,24 +317,6 @@ def joined_dtype(dtypes: set[str]) -> str | None:
     if len(dtypes) <= 1:
         return next(iter(dtypes), "")
     return "float64" if dtypes == {"int64", "float64"} else None
-
-
-def _difference(node: DictNode | SequenceNode | NamedTupleNode, value: object) -> str:
-    if isinstance(node, DictNode):
-        expected = f"a dict with the keys {list(node.keys)}"
-        found = f"one with {list(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
-        return f"should be {expected}, as in the records before, but is {found}"
-    found = f"a {type(value).__name__}"
-    fields = getattr(value, "_fields", None)
-    if isinstance(node, NamedTupleNode) and fields is not None:
-        expected = f"a namedtuple with the fields {list(node.keys)}"
-        return f"should be {expected}, as in the records before, but is {found} with {list(fields)}"
-    if isinstance(value, list | tuple):
-        found += f" of {len(value)}"
-    return (
-        f"should be a {node.kind} of {len(node.children)}, as in the records before, but is {found}; "
-        "if the length varies, make it an array (np.asarray)"
-    )
 
 
 def field_column(field: Any, values: Sequence[Any], first_record: int) -> NDArray[Any] | list[Any]:
