@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -255,14 +256,13 @@ class Table:
 
     Args:
         names: The columns' names; ``None`` for a single column.
-        first: The columns of the first rows, one or more.
-        forms: What is said about the values of records.
+        spec: The structure of a record.
+        missing: By the names of fields, what comes in the place of nulls.
     """
 
-    def __init__(self, names: Sequence[Any] | None, first: Sequence[Values], forms: Forms) -> None:
-        self._names, self._missing = names, forms.missing
-        self.spec = spec_of(names, first, forms)
-        self._trees = frozenset(field.name for field in self.spec.fields if field.leaf.dtype == JSON)
+    def __init__(self, names: Sequence[Any] | None, spec: Spec, missing: Mapping[str, Any]) -> None:
+        self._names, self._missing = names, missing
+        self._trees = frozenset(field.name for field in spec.fields if field.leaf.dtype == JSON)
 
     def stored(self, columns: Sequence[Values], numbers: Sequence[int]) -> list[StoredColumn]:
         """Return one or more rows as stored columns, one for each field.
@@ -363,7 +363,13 @@ def _empty_of(array: Values) -> Any:
 
 
 def _fill_for(data_type: Any) -> str:
-    return '"empty"' if is_text(data_type) or is_list(data_type) else "..."
+    if is_text(data_type) or is_list(data_type):
+        return '"empty"'
+    if pa.types.is_integer(data_type):
+        return "0" if pa.types.is_unsigned_integer(data_type) else "-1"
+    if pa.types.is_floating(data_type):
+        return 'float("nan")'
+    return "False" if pa.types.is_boolean(data_type) else "..."
 
 
 def _filled(path: str, array: Any, value: Any) -> Any:
@@ -593,8 +599,9 @@ class StreamSource:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             raise UnsupportedDataError(NO_RECORDS)
-        self._table = Table(reader.schema.names, first.slice(0, SAMPLED_RECORDS).columns, forms)
-        self.spec: Spec = self._table.spec
+        names = reader.schema.names
+        self.spec: Spec = spec_of(names, first.slice(0, SAMPLED_RECORDS).columns, forms)
+        self._table = Table(names, self.spec, forms.missing)
         self._batches = chain([first], batches)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
@@ -615,6 +622,7 @@ class PiecesSource:
 
     can_start_anywhere = True
     has_final_spec = True
+    _missing: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, schema: Any, pieces: Sequence[Piece], forms: Forms) -> None:
         self._pieces = pieces
@@ -625,8 +633,10 @@ class PiecesSource:
         first = schema.empty_table()
         if any(map(_is_nested, schema.types)):
             first = next(iter(pieces[0].batches())).slice(0, SAMPLED_RECORDS)
-        self._table = Table(schema.names, first.columns, forms)
-        self.spec: Spec = self._table.spec
+        self._names = schema.names
+        self.spec: Spec = spec_of(self._names, first.columns, forms)
+        if forms.missing:  # else the source has the attributes, and so the hash, that it always had
+            self._missing = forms.missing
         # Where the source is divided among workers: reading from within a row group would decode all of it.
         self.starts = list(accumulate((piece.records for piece in pieces[:-1]), initial=0))
 
@@ -642,7 +652,8 @@ class PiecesSource:
             if first + piece.records > start:
                 rest = self._pieces[number:]
                 batches = (batch for piece in rest for batch in piece.batches())
-                yield from _chunked(self._table, batches, start, start - first)
+                table = Table(self._names, self.spec, self._missing)
+                yield from _chunked(table, batches, start, start - first)
                 return
             first += piece.records
 

@@ -31,6 +31,7 @@ from yogadl.adapters.arrays._columns import (
     bytes_of,
     chunk_records,
     is_list,
+    spec_of,
     value_lists,
 )
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -69,8 +70,9 @@ class FrameSource:
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
         self._table, self._read = table, read
-        self._form = Table(names, read(table, slice(0, min(self.length, SAMPLED_RECORDS))), forms)
-        self.spec: Spec = self._form.spec
+        first = read(table, slice(0, min(self.length, SAMPLED_RECORDS)))
+        self.spec: Spec = spec_of(names, first, forms)
+        self._form = Table(names, self.spec, forms.missing)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""

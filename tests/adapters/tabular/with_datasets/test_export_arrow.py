@@ -149,7 +149,7 @@ def test_a_date_that_is_missing_is_null(exported):
 
 def test_trees_are_structs(exported):
     records = [
-        {"a": i, "b": {"c": [float(i), {"d": f"{i}"}], "e": (i, np.full(2, i))}, "none": {}, 7: i}
+        {"a": i, "b": {"c": (float(i), {"d": f"{i}"}), "e": (i, np.full(2, i))}, "none": {}, 7: i}
         for i in range(COUNT)
     ]
     table = exported(records, 100)
