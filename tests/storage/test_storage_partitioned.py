@@ -519,3 +519,19 @@ def test_records_come_from_begin_or_from_write(storage, given, says):
 def test_a_source_has_the_partitions_that_it_has(storage, log):
     with pytest.raises(ConfigurationError, match="the source has 2 partitions, not 3"):
         storage.begin("d", "1", source=partitions(log, 3, 6), partitions=3)
+
+
+def of_type(kind, number):
+    return [{"n": kind(number)}, {"n": kind(number + 1)}]
+
+
+def test_a_named_run_of_other_values_decides_anew_what_numbers_are(storage):
+    def begun(kind):
+        source = yogadl.partitioned.of(range(3), functools.partial(of_type, kind))
+        return storage.begin("d", "1", source=source, run="job")
+
+    begun(int).write(1)
+    for number in (2, 1, 0):
+        begun(float).write(number)
+    begun(float).commit()
+    assert storage.fetch("d", "1").spec.fields[0].leaf.dtype == "float64"

@@ -230,7 +230,8 @@ class Partitions:
         Args:
             found: The structure to keep if there is none yet; ``None`` to ask only.
         """
-        name = f"{self.folder}/{_STRUCTURE}"
+        made_by = self._made_by  # other code or values of a run that is named decide anew
+        name = f"{self.folder}/{_STRUCTURE}" + (f"-{made_by}" if made_by else "")
         content = self.backend.root.read(name)
         if content is None and found is not None:
             self._note_version()
