@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from yogadl._core.columns import Columns, field_column, split
 from yogadl._core.forms import PLAIN, Forms
-from yogadl._core.infer import infer
+from yogadl._core.leaf import Leaf, leaf_at
+from yogadl._core.spec import Keys, Spec, node_of
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.adapters._checks import Path, map_leaves
 from yogadl.errors import UnsupportedDataError
@@ -57,7 +58,12 @@ class BatchesSource:
         if first is None:
             raise UnsupportedDataError(NO_RECORDS)
         self._first = first
-        self.spec = infer([map_leaves(lambda array, _: array[0], first)], forms)
+        first_of_all = map_leaves(lambda array, _: array[0], first)
+
+        def leaf(value: Any, path: str, _: Keys) -> Leaf:
+            return leaf_at(path, 0, value, forms.allow_pickle)
+
+        self.spec = Spec(node_of(first_of_all, leaf, has_lists=True))  # a list in a batch is structure
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on, a batch at a time, after reading those before."""
