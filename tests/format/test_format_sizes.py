@@ -569,7 +569,6 @@ OF_NO_RECORD = {
     "_format.joined._HEADER_BYTES",
     "_core.frozen.MAX_DEPTH",
     "_core.json_value._ONCE_FROM_DEPTH",
-    "_core.json_value._ONCE_FROM_VALUES",
     "_format.manifest._SMALL_BYTES",
     "_format.rows.PAGE_BYTES",
     "_format.rows._MOST_BYTES",
