@@ -180,8 +180,10 @@ def test_a_storage_of_a_user_may_return_nothing_as_in_0_1_4() -> None:
         ) -> Callable[[Callable[..., Any]], Callable[..., yogadl.DataRef]]:
             return lambda function: yogadl.from_source
 
-    storage: yogadl.Storage = Old()
-    assert_type(storage.submit([1], "d", "1"), yogadl.DataRef | None)
+    def submit(storage: yogadl.Storage) -> None:
+        assert_type(storage.submit([1], "d", "1"), yogadl.DataRef | None)
+
+    submit(Old())
 
 
 def test_what_builds_a_version_returns_a_reference(tmp_path: Path) -> None:
