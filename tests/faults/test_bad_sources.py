@@ -136,7 +136,7 @@ EMPTY_SOURCES: dict[str, Callable[[], Any]] = {
     "an array": lambda: np.empty(0),
     "an array of rows": lambda: np.empty((0, 3)),
     "columns": lambda: {"x": np.empty((0, 2)), "y": np.empty(0)},
-    "a column that is a list": lambda: ({"x": []},),
+    "a column that is a tuple": lambda: ({"x": ()},),
     "items": lambda: Items(records=0),
     "batches": lambda: Batches(records=0),
 }
@@ -222,7 +222,7 @@ ODD_FIRST_RECORDS = {
     "raw memory": ({"x": np.zeros(3, "V5")}, "'x'"),
     "a key that is a float": ({3.5: 1}, "3.5"),
     "deep nesting": ({"x": nested(2000)}, "nest"),
-    "many fields": ({"x": [0] * 5000}, "5000 fields"),
+    "many fields": ({"x": (0,) * 5000}, "5000 fields"),
     "no fields": ({}, "no fields"),
 }
 

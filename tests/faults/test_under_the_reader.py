@@ -188,8 +188,8 @@ def build_slowly(root: Path) -> None:
     """Build, waiting in the middle until told to go on."""
 
     def source() -> Any:
-        for number in range(1000):
-            if number == 700:
+        for number in range(3000):
+            if number == 2000:  # the first 1,024 are read before any is written
                 (root / "waiting").touch()
                 for _ in until(200, "the word to go on"):
                     if (root / "go on").exists():

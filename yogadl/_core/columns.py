@@ -16,6 +16,7 @@ from yogadl._core.json_value import PLAIN_TYPES, JsonText, decode
 from yogadl._core.leaf import (
     BYTES,
     JSON,
+    MAX_DIMENSIONS,
     NUMPY_DTYPES,
     OBJECT,
     PICKLE_HINT,
@@ -277,13 +278,15 @@ PYTHON_NUMBERS: Final = frozenset({int, float})
 _MOST_INT64: Final = 2**63 - 1
 
 
-def content_of(value: list[Any]) -> Content:
-    """Return what a list holds; see `Content`."""
+def content_of(value: list[Any], depth: int = 1) -> Content:
+    """Return what a list holds, which has `depth` lists above its items; see `Content`."""
+    if depth > MAX_DIMENSIONS:
+        return _TREE
     if not value:
         return EMPTY_LIST
     kinds = set(map(type, value))
     if kinds == {list}:
-        inner = [content_of(item) for item in value]
+        inner = [content_of(item, depth + 1) for item in value]
         if None in inner:
             return None
         found = {item for item in inner if item is not None}

@@ -356,8 +356,11 @@ def first_records(
     found: list[Any] = []
     size = 0
     for record in itertools.islice(records, SAMPLED_RECORDS):
-        found.append(snapshot(record, as_pickled if allow_pickle else _as_it_is))
-        size += size_of_record(record)
+        try:
+            found.append(snapshot(record, as_pickled if allow_pickle else _as_it_is))
+            size += size_of_record(record)
+        except RecursionError:  # nested deeper than what may be stored
+            return [*found, record]
         if size >= CHUNK_BYTES or not is_open(found[0], scalars_decide=scalars_decide):
             break
     return found
