@@ -74,6 +74,7 @@ nitpick_ignore_regex = [
     (r"py:.*", rf"({OTHERS})\..*"),
     (r"py:class", r"Executor"),  # concurrent.futures.Executor
     (r"py:class", r"Codec"),  # the docstrings say what it is
+    (r"py:class", r"yogadl\._core\.forms\.Forms"),  # only a storage makes them
 ]
 PUBLIC = {*yogadl.__all__, *yogadl.storage.__all__, *yogadl.testing.__all__, *vars(yogadl.errors)}
 TYPE_VARIABLES = {"Item_co", "Made", "P"}
