@@ -12,6 +12,7 @@ import pytest
 from hypothesis import strategies as st
 from inside import MAX_JSON_DEPTH, JsonText, decode, decode_foreign, encode, json_value
 from inside import BadValueError as Refused
+from trees import same_json
 
 CHAT = [
     {"role": "system", "content": "Réponds en français. 😀  "},
@@ -37,19 +38,6 @@ def canonical(value):
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def are_same(one, other):
-    """Return whether two trees are equal, also in types, the order of keys and the sign of zero."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(are_same(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(are_same, one, other))
-    if isinstance(one, float):
-        return struct.pack("d", one) == struct.pack("d", other)
-    return one == other
-
-
 @pytest.mark.parametrize(
     "value", [CHAT, *SCALARS, *EMPTY, SCALARS, EMPTY], ids=lambda value: repr(value)[:30]
 )
@@ -57,7 +45,7 @@ def test_a_value_has_the_text_of_python_and_comes_back_as_it_was(value, with_eit
     assert encode(value) == canonical(value)
     for read in (decode, decode_foreign):
         for data in (encode(value), memoryview(encode(value))):
-            assert are_same(read(data), value)
+            assert same_json(read(data), value)
 
 
 def test_every_character_is_written_as_python_writes_it(with_either):
@@ -73,7 +61,7 @@ def test_every_float_is_written_as_python_writes_it(with_either):
     floats += [dice.uniform(-1, 1) * 10 ** dice.randrange(-8, 20) for _ in range(20_000)]
     for value in filter(math.isfinite, floats):
         assert encode(value) == canonical(value)
-        assert are_same(decode(encode(value)), value)
+        assert same_json(decode(encode(value)), value)
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -88,8 +76,8 @@ TREES = st.recursive(
 @hypothesis.given(TREES)
 def test_any_plain_tree_comes_back_as_it_was(value):
     assert encode(value) == canonical(value)
-    assert are_same(decode(encode(value)), value)
-    assert are_same(decode_foreign(encode(value)), value)
+    assert same_json(decode(encode(value)), value)
+    assert same_json(decode_foreign(encode(value)), value)
 
 
 def nested(kind, depth):
@@ -203,4 +191,4 @@ def test_texts_that_are_changed_anywhere_are_read_as_something_plain_or_refused(
             found = decode_foreign(bytes(changed))
         except ValueError:
             continue
-        assert are_same(decode(encode(found)), found)
+        assert same_json(decode(encode(found)), found)

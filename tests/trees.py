@@ -1,5 +1,7 @@
 """Compare records to the last bit: structure, types, dtypes, shapes and bytes."""
 
+import struct
+
 import numpy as np
 
 
@@ -53,13 +55,15 @@ JSON_VALUES = [
 
 
 def same_json(one, other):
-    """Return whether two json values are equal, also in types and in the order of keys."""
+    """Return whether two json values are equal, also in types, the order of keys and the sign of zero."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
         return list(one) == list(other) and all(same_json(one[key], other[key]) for key in one)
     if isinstance(one, list):
         return len(one) == len(other) and all(map(same_json, one, other))
+    if isinstance(one, float):
+        return struct.pack("d", one) == struct.pack("d", other)
     return one == other
 
 

@@ -197,7 +197,7 @@ class _Finder:
             return Leaf(JSON)
         if wanted is not None:
             return wanted
-        if found is None or found.dtype == JSON or len(present) < len(values):
+        if found is None or len(present) < len(values):
             return Leaf(JSON)
         shape = (None,) * len(found.shape or ()) if self._lists_vary else found.shape
         return Leaf(found.dtype, shape)
