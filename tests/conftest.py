@@ -113,6 +113,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     assert not [path for path in SLOW if not path.exists()]
+    if config.getoption("timeout", None):  # what hangs is a failure
+        import silence
+
+        config.pluginmanager.register(silence.EndsAtExit())
+        if config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
+            config.pluginmanager.register(silence.EndsInSilence())
     if config.getoption("--soak"):
         soak.set_long(True)
         hypothesis.settings.load_profile("thorough")

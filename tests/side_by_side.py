@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,17 +22,19 @@ def run(options: list[str], words: list[str]) -> int:
     """Run one of them, and return its exit code."""
     variables = list(itertools.takewhile(re.compile("[A-Z_]+=").match, words))
     begun = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *words[len(variables) :]],
-        env=os.environ | dict(word.split("=", 1) for word in variables),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-    title = f"{' '.join(words)}: {done.returncode} after {time.monotonic() - begun:.0f} s"
-    sys.stdout.buffer.write(b"%s\n%s\n" % (title.encode(), done.stdout))
-    sys.stdout.flush()
+    with tempfile.TemporaryFile() as said:  # no pipe, which a process that was left behind would keep open
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *words[len(variables) :]],
+            env=os.environ | dict(word.split("=", 1) for word in variables),
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        title = f"{' '.join(words)}: {done.returncode} after {time.monotonic() - begun:.0f} s"
+        said.seek(0)
+        sys.stdout.buffer.write(b"%s\n%s\n" % (title.encode(), said.read()))
+        sys.stdout.flush()
     return done.returncode
 
 
