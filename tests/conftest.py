@@ -114,11 +114,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     assert not [path for path in SLOW if not path.exists()]
     if config.getoption("timeout", None):  # what hangs is a failure
-        import silence
+        import hangs
 
-        config.pluginmanager.register(silence.EndsAtExit())
+        config.pluginmanager.register(hangs.EndsAtExit())
         if config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
-            config.pluginmanager.register(silence.EndsInSilence())
+            config.pluginmanager.register(hangs.EndsInSilence())
     if config.getoption("--soak"):
         soak.set_long(True)
         hypothesis.settings.load_profile("thorough")

@@ -35,7 +35,7 @@ class EndsInSilence:
         self._silent_s = silent_s
         self._stderr = os.dup(STDERR)
         self._heard = time.monotonic()
-        threading.Thread(target=self._watch, name="silence", daemon=True).start()
+        threading.Thread(target=self._watch, name="hangs", daemon=True).start()
 
     def pytest_runtest_logreport(self) -> None:
         self._heard = time.monotonic()

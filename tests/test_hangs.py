@@ -9,13 +9,13 @@ CONFTEST = """
 import os
 import time
 
-import silence
+import hangs
 
 
 def pytest_configure(config):
-    config.pluginmanager.register(silence.EndsAtExit(0.5))
+    config.pluginmanager.register(hangs.EndsAtExit(0.5))
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        config.pluginmanager.register(silence.EndsInSilence(2))
+        config.pluginmanager.register(hangs.EndsInSilence(2))
 
 
 def pytest_sessionfinish():
@@ -34,7 +34,7 @@ def test_that_leaves_a_thread():
 
 def run_pytest(folder, *options):
     (folder / "conftest.py").write_text(CONFTEST)
-    (folder / "test_hangs.py").write_text(HANGS)
+    (folder / "test_hanging.py").write_text(HANGS)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
