@@ -225,10 +225,10 @@ class WorkerPool:
             worker.requested.append(number)
             worker.last_request = self._last_request = self._last_request + 1
             pieces, memory = self._pieces[number], worker.unpacker
+            segments = memory.returned(), memory.lost()
+            request = Request(self._iteration, number, pieces, *segments, self._is_copy, time.monotonic())
             with contextlib.suppress(OSError):  # see `_start`
-                worker.channel.send(
-                    Request(self._iteration, number, pieces, memory.returned(), memory.lost(), self._is_copy)
-                )
+                worker.channel.send(request)
 
     @property
     def _resends(self) -> bool:

@@ -160,6 +160,7 @@ class Request(NamedTuple):
     returned: tuple[int, ...]
     lost: tuple[int, ...]
     is_copy: bool  # the answer must use no segments
+    sent_s: float  # of the monotonic clock, which all processes share
 
 
 class WorkerAnswer(NamedTuple):
@@ -250,7 +251,9 @@ def _answer(channel: Channel, reader: "_ItemReader") -> None:
         if request.iteration != iteration:
             iteration = request.iteration
             channel.send(WorkerAnswer(iteration, None))
-        parts, descriptors, failure = reader.answer_parts(request.pieces, request.is_copy)
+        # What was sent before the store was given up does not wait for it as long once more.
+        with one_operation(request.sent_s):
+            parts, descriptors, failure = reader.answer_parts(request.pieces, request.is_copy)
         counts = reader.took(), reader.received(), reader.rejected(), reader.replaced()
         answer = WorkerAnswer(request.iteration, request.number, parts, failure, *counts)
         channel.send(answer, descriptors)
@@ -321,7 +324,6 @@ class _ItemReader:
         """Return at which places other records came, as far as that has changed since the last call."""
         return self._run.counters.changes()
 
-    @one_operation()
     def _parts(self, pieces: Pieces) -> tuple[list[Any], BaseException | None]:
         try:
             rows = joined([self._blocks.rows(*piece) for piece in pieces])
