@@ -38,6 +38,7 @@ yogadl._workers.server Workers
 yogadl._format checks fingerprint=columns manifest rows writer
 yogadl._format.table ArrayFile
 yogadl._format.checks CheckedReader Checksums
+yogadl._format.codec Decoder
 yogadl._format.columns HeapValues stored_column
 yogadl._format.fields VaryingField
 yogadl._format.columns RunHash fingerprint_of hash_rows hash_run
@@ -162,6 +163,7 @@ yogadl._core.spec _MAX_NAME_CHARACTERS
 yogadl._views.views CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
 yogadl._views.chosen _TASKS _TASK_RECORDS CHOSEN_READ_RECORDS=_READ_RECORDS
 yogadl._format.joined _MOST_BLOCKS
+yogadl._format.fields _KEPT_VALUES_BYTES
 yogadl._format.writer _FEW_RECORDS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._foreign.file_reader _UNREAD_BLOCK_BYTES FOREIGN_MOST_RECORDS=_MOST_RECORDS

@@ -4,7 +4,7 @@ Flat and arithmetic on purpose: benchmarks/gather.py measures it.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -77,6 +77,8 @@ _MAX_FLAT_BLOCKS: Final = 2**20
 _LEAST_PIECE_BYTES: Final = 512
 # Rows at least this large are copied one by one, which is faster than any pieces (benchmarks/tf_data.py).
 _WHOLE_ROW_BYTES: Final = 32_768
+# At most so many bytes of decoded values wait for the call that reads on in them.
+_KEPT_VALUES_BYTES: Final = 2**25
 
 
 def _row_positions(table: FieldTable, rows: StoredRows, row_bytes: int) -> Int64s:
@@ -293,6 +295,8 @@ class VaryingField:
             self._first_foreign = len(table) if field.are_foreign.any() else None
             self._heap_bytes = int(field.heap_length.sum())
             self._value_bytes = int(field.value_bytes().sum())
+            # Decoded values of which the last call of `stretches` returned no end, by record.
+            self._kept: dict[int, bytes] = {}
 
     def empty(self) -> list[Any]:
         """Return the column of no rows."""
@@ -414,23 +418,42 @@ class VaryingField:
         """Return the items from `starts` to `stops` of each value's first axis, back to back.
 
         No other axis varies. Values that lie back to back, as those of consecutive records mostly do, are
-        copied in one piece. Of a field with a codec, whole values are read, each once.
+        copied in one piece. Of a field with a codec, whole values are read, each once; of a value on this
+        machine whose end is left, the next call has the bytes at hand.
         """
         parts, positions, lengths = self._locate_stretches(rows, starts, stops)
+        is_here = rows.parts.are_away(parts) is None
         if self._has_codec:
-            _, firsts, numbers = np.unique(rows.indices, return_index=True, return_inverse=True)
-            values = self._whole(rows.subset(firsts))
-            begins = (starts * self.item_bytes).tolist()
-            found = zip(numbers.tolist(), begins, lengths.tolist(), strict=True)
-            pieces = [memoryview(values[number])[begin : begin + size] for number, begin, size in found]
+            begins = starts * self.item_bytes
+            values = self._decoded(rows, begins + lengths, self._kept if is_here else {})
+            found = zip(rows.indices.tolist(), begins.tolist(), lengths.tolist(), strict=True)
+            pieces = [memoryview(values[record])[begin : begin + size] for record, begin, size in found]
             data = bytearray().join(pieces)
         else:
             # Ranges are read one by one, as they were announced.
-            is_here = rows.parts.are_away(parts) is None
             follows = (parts[1:] == parts[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1]) & is_here
             firsts = np.flatnonzero(np.concatenate([[True], ~follows]))
             data = rows.joined(parts[firsts], positions[firsts], np.add.reduceat(lengths, firsts))
         return np.frombuffer(data, self._dtype).reshape(-1, *self._item_shape)
+
+    def _decoded(self, rows: StoredRows, ends: Int64s, kept: Mapping[int, bytes]) -> dict[int, Any]:
+        """Return the bytes of values by record, those that are not in `kept` read; keep what `ends` leave."""
+        firsts = np.unique(rows.indices, return_index=True)[1]
+        missing = np.array([first for first in firsts.tolist() if rows.indices[first] not in kept], np.int64)
+        values: dict[int, Any] = {record: kept[record] for record in rows.indices.tolist() if record in kept}
+        if len(missing):
+            values |= zip(rows.indices[missing].tolist(), self._whole(rows.subset(missing)), strict=True)
+        last = dict.fromkeys(values, 0)
+        for record, end in zip(rows.indices.tolist(), ends.tolist(), strict=True):
+            last[record] = max(last[record], end)
+        left, left_bytes = dict[int, bytes](), 0
+        for record, value in values.items():
+            is_cut = last[record] < len(value) and isinstance(value, bytes)
+            if is_cut and left_bytes + len(value) <= _KEPT_VALUES_BYTES:
+                left[record] = value
+                left_bytes += len(value)
+        self._kept = left  # in one step: other threads read, too
+        return values
 
     def announce_stretches(self, rows: StoredRows, starts: Int64s, stops: Int64s) -> None:
         """Begin to read the stretches that are not on this machine."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import Decoder, set_constants
 from trees import assert_same, same_json
 
 import yogadl
@@ -320,6 +321,25 @@ def test_windows_of_compressed_documents(storage):
         packed[0].gather(range(9)).values(), packed[1].gather(range(9)).values(), strict=True
     ):
         assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(("kept_bytes", "decoded"), [(2 * 5_000 - 1, 10), (2 * 5_000, 1)])
+def test_a_document_of_many_rows_is_decoded_once(storage, monkeypatch, kept_bytes, decoded):
+    set_constants(monkeypatch, KEPT_VALUES_BYTES=kept_bytes)
+    made = [np.arange(size, dtype=np.uint16) % 9 for size in (5_000, 300)]
+    storage.submit({"tokens": made}, "d", "1", codec="zstd")
+    frames = []
+    decode = Decoder.decode
+    monkeypatch.setattr(
+        Decoder, "decode", lambda self, *given: frames.extend(given[1].tolist()) or decode(self, *given)
+    )
+    windows = storage.fetch("d", "1").chunks("tokens", 500)
+    found = [windows.gather([number])["tokens"][0] for number in range(10)]
+    assert np.array_equal(np.concatenate(found), made[0])
+    assert frames == [5_000 * 2] * decoded
+    # Also where its pieces come in another order, or with others.
+    assert np.array_equal(windows.gather([7, 0, 7])["tokens"], made[0].reshape(-1, 500)[[7, 0, 7]])
+    assert np.array_equal(windows.gather([9, 3])["tokens"], made[0].reshape(-1, 500)[[9, 3]])
 
 
 @pytest.mark.parametrize("prefetch", [{"threads": 2}, {"workers": 2}], ids=str)
