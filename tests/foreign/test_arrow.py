@@ -391,7 +391,7 @@ def test_numbers_have_no_empty_value():
     for missing in ("error", "empty"):
         text = refusal(Arrow(missing=missing), content)
         assert "'n' has nulls" in text
-        assert "missing=" not in text
+        assert "a number in their place (missing={'n': -1})" in text
     inside = schema(nested(1)) + records(2, [(2, 1), (2, 0)], [(0, 1), (0, 0), (8, 8)], bytes(16))
     assert "'x/x' lies in a struct that has nulls" in refusal(Arrow(missing="empty"), inside)
 

@@ -332,3 +332,40 @@ def test_a_feature_that_no_record_of_the_first_file_has_is_refused(window):
         records_of(form, records([b"a", b"a", b"c"]), window)
     with pytest.raises(ConfigurationError, match="missing is about features"):
         TFRecord(None, "empty")
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_features_that_a_record_lacks_may_have_a_value_each(window):
+    features = {"b": "bytes", "k": "int64", "x": "float32", "f": ("float32", (None, 2))}
+    whole = [
+        entry(b"b", bytes_feature(b"1")),
+        entry(b"k", int64_feature([6])),
+        entry(b"x", float_feature([0.5])),
+        entry(b"f", float_feature([4.0, 5.0])),
+    ]
+    lists_without_values = [entry(b"k", int64_feature([])), entry(b"x", float_feature([]))]
+    records = [example_of(*whole), example_of(), example_of(*lists_without_values)]
+    form = TFRecord(features, {"b": "empty", "k": -(2**63), "x": float("nan"), "f": "empty"})
+    first, *others = records_of(form, tfrecord_of(records), window)
+    assert_same(first, {"b": b"1", "k": 6, "x": 0.5, "f": np.array([[4, 5]], np.float32)})
+    for record in others:
+        assert np.isnan(record.pop("x"))
+        assert_same(record, {"b": b"", "k": -(2**63), "f": np.zeros((0, 2), np.float32)})
+    assert "feature 'b': the record has no such feature: give features without it, or missing=\"empty\"" in (
+        refusal(features, b"")
+    )
+    said = refusal({"k": "int64"}, b"")
+    assert "or a number in its place, missing={'k': -1}" in said
+    assert records_of(TFRecord({"k": "int64"}, {"k": -1}), tfrecord_of([records[0], b""]))[1] == {"k": -1}
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "all", 1, {1: "empty"}, {"other": -1}, {"b": -1}, {"b": b""}, {"k": "empty"}, {"k": 0.5}, {"k": 2**63},
+        {"k": True}, {"v": 1.0}, {"v": "empty"}, {"x": "a"}, {"x": 1e300}, {"k": None, "other": "empty"},
+    ],
+)  # fmt: skip
+def test_what_a_feature_can_not_have_is_refused(missing):
+    with pytest.raises(ConfigurationError, match="missing"):
+        TFRecord({"b": "bytes", "k": "int64", "x": "float32", "v": ("float32", (3,))}, missing)

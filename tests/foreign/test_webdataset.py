@@ -165,6 +165,22 @@ def test_fields_that_are_given_are_taken_alone():
     assert "fields=(" in said
 
 
+def test_only_the_fields_that_are_named_may_be_empty():
+    content = archive(*[tar_member(name, name) for name in (b"a.x", b"a.y", b"b.x", b"c.y")])
+    for form in (WebDataset(("x", "y"), {"x": "empty"}), WebDataset(missing={"x": "empty"})):
+        with pytest.raises(UnsupportedDataError, match="sample 'b' has no 'y'"):
+            records_of(form, content)
+    form = WebDataset(missing={"x": "empty", "y": "empty"})
+    assert [r["x"] for r in records_of(form, content)] == [b"a.x", b"b.x", b""]
+    with pytest.raises(UnsupportedDataError, match="no sample of this first file has 'z'"):
+        records_of(WebDataset(("x", "z"), {"z": "empty"}), content)
+    for missing in ({"x": -1}, {"other": "empty"}):
+        with pytest.raises(ConfigurationError, match="missing="):
+            WebDataset(("x", "y"), missing)
+        with pytest.raises(ConfigurationError, match="missing="):
+            records_of(WebDataset(missing=missing), content)
+
+
 def test_the_first_file_decides_the_fields_in_the_order_they_come():
     first = archive(*[tar_member(name, name) for name in (b"a.z", b"b.x", b"b.z")])
     form = WebDataset(missing="empty").of_first_file(reader_of(first))

@@ -15,10 +15,13 @@ _FILLS_OF_TYPES: Final = {
 }  # fmt: skip
 
 
-def none_problem(path: str, fill: str = _UNKNOWN) -> str:
+def none_problem(path: str, fill: str = _UNKNOWN, *, is_decided: bool = False) -> str:
     """Return what is wrong with a missing value, and what to write."""
+    in_its_place = f"is None: a value in its place, missing={{{path!r}: {fill}}}"
+    if is_decided:
+        return in_its_place
     return (
-        f"is None: a value in its place, missing={{{path!r}: {fill}}}; or the field as a json value, "
+        f"{in_its_place}; or the field as a json value, "
         f"json=({path!r},), which has None, too{'' if fill != _UNKNOWN else f'; {PICKLE_HINT}'}"
     )
 
@@ -63,9 +66,22 @@ def of_storing(path: str, node: Node, value: Any) -> str:
     """
     if isinstance(node, DictNode) and isinstance(value, dict) and not path:
         return _of_keys(node, value)
+    leaf = number_of_both(node, value)
+    if path and leaf is not None:
+        return f"; to have both, declare the field: {declaration(path, leaf)}"
     if not path or not _may_be_json(node) or not is_plain(value):
         return ""
     return f"; as a json value the field has both: json=({path!r},)"
+
+
+def of_continuing(path: str, node: Node, value: Any) -> str:
+    """Return the same where the records continue a version, which has decided what fields are."""
+    lacks = isinstance(node, DictNode) and isinstance(value, dict) and not set(node.keys) <= value.keys()
+    if lacks and not path:
+        return of_storing(path, node, value)
+    return (
+        "; so has the version that the records continue: change them, or build another version of all records"
+    )
 
 
 def of_function(path: str, node: Node, value: Any) -> str:
@@ -88,10 +104,13 @@ def declaration(path: str, leaf: Leaf) -> str:
 
 
 def number_of_both(node: Node, value: Any) -> Leaf | None:
-    """Return the leaf of integers beside floats; ``None`` if it is about other values."""
-    if isinstance(node, Leaf) and node.dtype == "int64" and type(value) is float:
-        return Leaf("float64", node.shape)
-    return None
+    """Return the leaf of integers beside floats, or of lists of both; ``None`` if there are others."""
+    if not isinstance(node, Leaf) or node.dtype != "int64":
+        return None
+    if node.shape == () and type(value) is float:
+        return Leaf("float64")
+    are_numbers = type(value) is list and {float} <= set(map(type, value)) <= {int, float}
+    return Leaf("float64", (None,)) if are_numbers and node.shape and len(node.shape) == 1 else None
 
 
 def _of_keys(node: DictNode, record: dict[Any, Any]) -> str:

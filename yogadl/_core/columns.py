@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.advice import difference, fill_of, none_problem, of_storing
+from yogadl._core.advice import difference, fill_of, none_problem, of_continuing, of_storing
 from yogadl._core.json_value import PLAIN_TYPES, JsonText, decode
 from yogadl._core.leaf import (
     BYTES,
@@ -74,7 +74,12 @@ def with_record_number_in_errors(
 
 
 def chunks(
-    spec: Spec, records: Iterator[Any], first_record: int, *, are_constant: bool = False
+    spec: Spec,
+    records: Iterator[Any],
+    first_record: int,
+    advise: Advise = of_storing,
+    *,
+    are_constant: bool = False,
 ) -> Iterator[Columns]:
     """Yield the columns of records, a chunk at a time; a record that may change is copied as it comes."""
     # Large records need small chunks: the first chunk has one record, and the size of each chunk sets the
@@ -83,7 +88,7 @@ def chunks(
     if not are_constant:
         records = map(copier_of(spec.tree), records)
     while chunk := _next_records(spec, records, count):
-        columns = columns_of(spec, chunk, first)
+        columns = columns_of(spec, chunk, first, advise)
         yield columns
         first += len(chunk)
         size = sum(size_of(column) for column in columns) // len(chunk)
@@ -203,15 +208,17 @@ def _next_records(spec: Spec, records: Iterator[Any], count: int) -> list[Any]:
     return chunk
 
 
-def columns_of(spec: Spec, records: Sequence[Any], first_record: int = 0) -> Columns:
+def columns_of(
+    spec: Spec, records: Sequence[Any], first_record: int = 0, advise: Advise = of_storing
+) -> Columns:
     """Turn records into columns.
 
     Raises:
         UnsupportedDataError: if a record does not fit the spec; the error names the field and the record.
     """
-    values = split(spec, records, first_record)
+    values = split(spec, records, first_record, advise)
     return [
-        field_column(field, field_values, first_record)
+        field_column(field, field_values, first_record, advise)
         for field, field_values in zip(spec.fields, values, strict=True)
     ]
 
@@ -322,7 +329,9 @@ def joined_dtype(dtypes: set[str]) -> str | None:
     return "float64" if dtypes == {"int64", "float64"} else None
 
 
-def field_column(field: Any, values: Sequence[Any], first_record: int) -> NDArray[Any] | list[Any]:
+def field_column(
+    field: Any, values: Sequence[Any], first_record: int, advise: Advise = of_storing
+) -> NDArray[Any] | list[Any]:
     """Turn the values of one field into a column, as `column_of` does.
 
     Raises:
@@ -332,7 +341,7 @@ def field_column(field: Any, values: Sequence[Any], first_record: int) -> NDArra
     try:
         return column_of(field.leaf, values if isinstance(values, list) else list(values))
     except BadValueError as error:
-        raise refuse_value(field, error, values, first_record + error.position) from error.__cause__
+        raise refuse_value(field, error, values, first_record + error.position, advise) from error.__cause__
 
 
 def refuse_value(
@@ -340,11 +349,11 @@ def refuse_value(
 ) -> UnsupportedDataError:
     """Return the error for a value that does not fit; it says what to write."""
     value = values[error.position]
-    if value is None:
-        problem = none_problem(field.name, fill_of(field.leaf)) if advise is of_storing else "is None"
+    if value is None and advise in (of_storing, of_continuing):
+        is_decided = advise is of_continuing
+        problem = none_problem(field.name, fill_of(field.leaf), is_decided=is_decided)
     else:
-        problem = error.problem
-    if value is not None or advise is not of_storing:
+        problem = "is None" if value is None else error.problem
         problem += advise(field.name, field.leaf, value)
     return refuse(field.name, record, problem)
 

@@ -8,8 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from yogadl._core.advice import of_continuing, of_storing
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import BYTES, STR
+from yogadl._core.spec import Node
 from yogadl.errors import ConfigurationError
 
 EMPTY: Final = "empty"
@@ -26,21 +28,31 @@ class Forms:
         like: What other records have at each place, or what the caller declares: a `Spec`, or a tree like the
             record's whose leaves are `Leaf`s.
         allow_pickle: Whether values without a stored form may be pickled.
+        spec: What the caller of a build declares, as a tree of `Leaf`s; `like` goes before it.
+        continues: Whether `like` is that of a published version, which the records continue.
     """
 
     json: tuple[str, ...] = ()
     missing: Mapping[str, Any] = field(default_factory=dict)
     like: Any = None
     allow_pickle: bool = False
+    spec: Any = None
+    continues: bool = False
+
+    @property
+    def advise(self) -> Callable[[str, Node, Any], str]:
+        """The function that says what to write where a record does not fit."""
+        return of_continuing if self.continues else of_storing
 
     def decide(self, origin: str) -> str:
         """Return a hash of all that decides records, given that of their source; empty if that is."""
-        if not origin or not (self.json or self.missing):
+        if not origin or not (self.json or self.missing or self.spec is not None):
             return origin
         said = [
             origin,
             sorted(self.json),
             sorted((name, repr(value)) for name, value in self.missing.items()),
+            *([] if self.spec is None else [repr(self.spec)]),
         ]
         return hashlib.sha256(json_module.dumps(said).encode()).hexdigest()
 
@@ -88,7 +100,12 @@ PLAIN: Final = Forms()
 
 
 def forms_of(
-    json: Any = (), missing: Mapping[str, Any] | None = None, like: Any = None, *, allow_pickle: bool = False
+    json: Any = (),
+    missing: Mapping[str, Any] | None = None,
+    like: Any = None,
+    *,
+    allow_pickle: bool = False,
+    spec: Any = None,
 ) -> Forms:
     """Return what a caller says about the values of records.
 
@@ -105,7 +122,7 @@ def forms_of(
         raise ConfigurationError(
             f'missing= is a dict such as {{"label": -1, "text": "empty"}}, not {missing!r:.100}'
         )
-    return Forms(names, dict(missing or {}), like, allow_pickle)
+    return Forms(names, dict(missing or {}), like, allow_pickle, spec)
 
 
 def _is_empty(value: Any) -> bool:

@@ -11,6 +11,7 @@ from yogadl._core.columns import (
     Content,
     content_of,
     copy_if_mutable,
+    declare,
     dtype_of_numbers,
     joined_dtype,
 )
@@ -79,13 +80,14 @@ def infer(
     Raises:
         UnsupportedDataError: if a value can't be stored; the error names the field and the record.
     """
-    finder = _Finder(forms, Wanted(forms.like), known, lists_vary=lists_vary)
+    wanted = Wanted(forms.spec if forms.like is None else forms.like)
+    finder = _Finder(forms, wanted, known, lists_vary=lists_vary)
     numbers = range(len(records)) if numbers is None else numbers
     spec = Spec(finder.node(list(records), numbers, "", 0))
     if not spec.fields:
         problem = f"is {records[0]!r:.60}, which has no fields; give every record at least one"
         raise refuse("", numbers[0], problem)
-    return spec
+    return declare(spec, forms.spec)[0] if forms.like is None and forms.spec is not None else spec
 
 
 def _below(path: str, key: Any) -> str:

@@ -3,17 +3,18 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from yogadl._core.advice import fill_of
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen, parse_json
-from yogadl._core.leaf import BYTES, STR
 from yogadl._core.protocols import Column, Int64s
 from yogadl._core.spec import MAX_FIELDS, DictNode, Spec
 from yogadl._foreign.arrow_schema import ArrowColumn, ArrowSchema, chosen_of, schema_of
-from yogadl._foreign.fields import check_fields, check_missing
+from yogadl._foreign.fields import Missing, MissingArgument, check_fields
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl._foreign.flatbuffer import Table
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -55,13 +56,14 @@ class Arrow(Format):
 
     Args:
         fields: The columns that are taken; all if None. ``"image/bytes"`` is a field of a struct ``"image"``.
-        missing: ``"error"``: nulls are refused; ``"empty"``: a null of bytes or str is read as an empty one,
-            and so is what lies in a struct that is null.
+        missing: ``"error"``: nulls are refused; ``"empty"``: a null of bytes, str or a list is read as an
+            empty one, and so is what lies in a struct that is null; or by the names of columns ``"empty"``
+            or, for a number, the number in the place of nulls.
         known: The structure of a record, which the first file decides.
     """
 
     fields: tuple[str, ...] | None = None
-    missing: str = "error"
+    missing: MissingArgument = "error"
     known: Spec | None = None
     suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
     index_name: ClassVar[str] = "state.json"  # of save_to_disk of Hugging Face datasets
@@ -69,7 +71,7 @@ class Arrow(Format):
 
     def __post_init__(self) -> None:
         check_fields(self.fields)
-        check_missing(self.missing)
+        Missing(self.missing)
 
     @property
     def spec(self) -> Spec:
@@ -114,7 +116,9 @@ class Arrow(Format):
         """
         message = _schema_of(reader)[0]
         schema = schema_of(reader, message.position, message.header, message.version)
-        return replace(self, known=_spec_of(self._chosen(reader, schema)))
+        spec = _spec_of(self._chosen(reader, schema))
+        Missing(self.missing).check({field.name: field.leaf for field in spec.fields})
+        return replace(self, known=spec)
 
     def batches(self, reader: FileReader) -> Iterator[Batch]:
         """Yield the rows of the record batches.
@@ -141,7 +145,7 @@ class Arrow(Format):
                     reader.refuse(position + 8, "bytes follow the end of the stream: write one stream a file")
                 return
             if message.kind == _RECORDS:
-                yield from _batches_of(reader, message, schema, leaves, self.missing)
+                yield from _batches_of(reader, message, schema, leaves, Missing(self.missing))
             elif message.kind != _DICTIONARY:  # of a column that is not taken, or it would have been refused
                 reader.refuse(position, f"a message of type {message.kind} is not read")
             position = message.end
@@ -255,7 +259,7 @@ def _batches_of(
     message: _Message,
     schema: ArrowSchema,
     leaves: Sequence[tuple[ArrowColumn, ...]],
-    missing: str,
+    missing: Missing,
 ) -> Iterator[Batch]:
     try:
         header = message.header
@@ -308,24 +312,27 @@ class _ColumnReader:
         reader: The file.
         batch: The record batch.
         columns: The column after the structs that it lies in.
-        missing: Whether nulls are refused, "error", or "empty".
+        missing: What comes in the place of nulls.
     """
 
     def __init__(
-        self, reader: FileReader, batch: _RecordBatch, columns: tuple[ArrowColumn, ...], missing: str
+        self, reader: FileReader, batch: _RecordBatch, columns: tuple[ArrowColumn, ...], missing: Missing
     ) -> None:
         self._reader, self._name, self._position = reader, _name_of(columns), batch.position
         layout, rows = columns[-1].layout, batch.rows
         assert layout is not None, "columns with problems are refused before"
         self._layout = layout
+        self._fill = missing.fill(self._name, layout.leaf)
         self._valid: list[_Buffer] = []  # a bit for each value: 0 of a null
         for number, column in enumerate(columns, 1):
             (values, nulls), *nested = batch.nodes_of(column)
             if rows < 0 or values != rows:
                 self._refuse(f"has {values} values in a batch of {rows} rows: the file is damaged")
             is_struct = number < len(columns)
-            if nulls or (not is_struct and any(each for _, each in nested)):
-                self._check_nulls(nulls, rows, missing, "lies in a struct that has" if is_struct else "has")
+            if not is_struct and any(each for _, each in nested):
+                self._refuse("has nulls in its lists: fill them, or leave the column out (fields=)")
+            if nulls:
+                self._check_nulls(nulls, rows, "lies in a struct that has" if is_struct else "has")
                 self._valid.append(batch.buffers_of(column)[0])
         if any(buffer.length < -(-rows // 8) for buffer in self._valid):
             self._refuse("has too few bits that tell its nulls: the file is damaged")
@@ -348,10 +355,14 @@ class _ColumnReader:
     def _refuse(self, problem: str) -> None:
         self._reader.refuse(self._position, f"column {self._name!r:.200} {problem}")
 
-    def _check_nulls(self, nulls: int, rows: int, missing: str, problem: str) -> None:
-        is_text = self._layout.leaf.dtype in (BYTES, STR)
-        if not (is_text and missing == "empty"):
-            way = ' read them as empty (missing="empty"),' if is_text else ""
+    def _check_nulls(self, nulls: int, rows: int, problem: str) -> None:
+        leaf = self._layout.leaf
+        if self._fill is None:
+            way = ""
+            if not (leaf.is_numeric and leaf.is_fixed):
+                way = ' read them as empty (missing="empty"),'
+            elif leaf.shape == ():
+                way = f" give a number in their place (missing={{{self._name!r}: {fill_of(leaf)}}}),"
             self._refuse(f"{problem} nulls: fill them,{way} or leave the column out (fields=)")
         if not 0 <= nulls <= rows:
             self._refuse(f"{problem} {nulls} nulls in {rows} rows: the file is damaged")
@@ -362,24 +373,36 @@ class _ColumnReader:
             return self._varying(begin, count)
         if layout.item == "bit":
             packed = self._reader.array(self._data.position + begin // 8, "u1", -(-count // 8))
-            return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
+            bits = np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
+            return self._filled(bits, begin)
         position = self._data.position + begin * layout.size_bytes
         shape = [size for size in leaf.shape or () if size is not None]
         if leaf.is_numeric and layout.size_bytes <= _SMALL_BYTES:
             items = count * (layout.size_bytes // self._item_bytes)
             numbers = self._reader.array(position, layout.item, items)
-            return numbers.astype(leaf.numpy_dtype, copy=False).reshape([count, *shape])
+            found = numbers.astype(leaf.numpy_dtype, copy=False).reshape([count, *shape])
+            return self._filled(found, begin)
         positions = position + layout.size_bytes * np.arange(count, dtype=np.int64)
         lengths = np.full(count, layout.size_bytes, np.int64)
         self._empty_nulls(lengths, begin)
         shapes = np.tile(np.array([len(shape), *shape], np.int64), (count, 1)) if leaf.is_numeric else None
         return Places(positions, lengths, shapes)
 
+    def _filled(self, numbers: NDArray[Any], begin: int) -> NDArray[Any]:
+        """Return numbers with the one that was given in the place of nulls, whose bytes may be any."""
+        for are_valid in self._validity(begin, len(numbers)):
+            numbers = np.where(are_valid, numbers, self._fill)
+        return numbers
+
+    def _validity(self, begin: int, count: int) -> Iterator[NDArray[np.bool_]]:
+        for buffer in self._valid:
+            packed = self._reader.array(buffer.position + begin // 8, "u1", -(-count // 8))
+            yield np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
+
     def _empty_nulls(self, lengths: Int64s, begin: int) -> None:
         """Set the lengths of nulls to 0; their bytes may be any."""
-        for buffer in self._valid:
-            packed = self._reader.array(buffer.position + begin // 8, "u1", -(-len(lengths) // 8))
-            lengths *= np.unpackbits(packed, count=len(lengths), bitorder="little")
+        for are_valid in self._validity(begin, len(lengths)):
+            lengths *= are_valid
 
     def _varying(self, begin: int, count: int) -> Places:
         item_bytes, kind = self._item_bytes, self._layout.offsets
@@ -395,5 +418,5 @@ class _ColumnReader:
             self._refuse(f"has a value of more than {MAX_LEAF_BYTES:,} bytes")
         shapes = None
         if self._layout.leaf.is_numeric:
-            shapes = np.stack([np.ones(count, np.int64), counts], axis=1)
+            shapes = np.stack([np.ones(count, np.int64), lengths // item_bytes], axis=1)
         return Places(self._data.position + offsets[:-1] * item_bytes, lengths, shapes)

@@ -12,9 +12,11 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.advice import fill_of
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.leaf import BYTES, STR, Leaf
 from yogadl._core.protocols import Column, Int64s
+from yogadl._foreign.fields import Missing
 from yogadl._foreign.file_reader import Batch, FileReader, Places
 from yogadl.errors import ConfigurationError
 
@@ -75,13 +77,13 @@ class ExampleReader:
     Args:
         reader: The file.
         features: The leaf of each feature.
-        missing: ``"empty"`` if a feature that a record lacks is a list without values, or an empty value.
+        missing: What comes in the place of a feature that a record lacks, or has without values.
     """
 
-    def __init__(self, reader: FileReader, features: Mapping[str, Leaf], missing: str = "error") -> None:
+    def __init__(self, reader: FileReader, features: Mapping[str, Leaf], missing: Missing) -> None:
         self._reader = reader
         self._features = features
-        self._is_lenient = missing == "empty"
+        self._fills = [missing.fill(name, leaf) for name, leaf in features.items()]
         self._numbers = {name.encode(errors="surrogatepass"): k for k, name in enumerate(features)}
 
     def batch(self, positions: Int64s, lengths: Int64s, first: int) -> Batch:
@@ -91,9 +93,9 @@ class ExampleReader:
             UnsupportedDataError: if a record is no Example, or lacks a feature.
         """
         reader = self._reader
-        leaves = self._features.values()
-        gatherers = [_gatherer(leaf, self._is_lenient) for leaf in leaves]
-        empty = [_empty(leaf) if self._is_lenient else None for leaf in leaves]
+        features = list(zip(self._features.values(), self._fills, strict=True))
+        gatherers = [_gatherer(leaf, fill) for leaf, fill in features]
+        empty = [None if fill is None else (_LIST_OF_DTYPE[leaf.dtype], 0, 0) for leaf, fill in features]
         named = list(zip(self._features, gatherers, empty, strict=True))
         for position, length in zip(positions.tolist(), lengths.tolist(), strict=True):
             data: Data = reader.read(position, length)
@@ -108,6 +110,8 @@ class ExampleReader:
             except (_ExampleError, IndexError) as error:
                 number = first + int(np.searchsorted(positions, position))
                 problem = "it ends too early" if isinstance(error, IndexError) else str(error)
+                if isinstance(error, _LackError) and name is not None:
+                    problem += _advice(name, self._features[name])
                 what = "the record is no tf.train.Example" if name is None else f"feature {name!r}"
                 reader.refuse(position, f"record {number}: {what}: {problem}")
         return tuple(gatherer.values(reader) for gatherer in gatherers)
@@ -129,6 +133,17 @@ class ExampleReader:
 
 class _ExampleError(Exception):
     """What is wrong with a record; the caller adds which one it is."""
+
+
+class _LackError(_ExampleError):
+    """A record lacks a feature."""
+
+
+def _advice(name: str, leaf: Leaf) -> str:
+    """Return what else to write where records lack a feature."""
+    if not leaf.is_numeric or not leaf.is_fixed:
+        return ', or missing="empty"'
+    return f", or a number in its place, missing={{{name!r}: {fill_of(leaf)}}}" if leaf.shape == () else ""
 
 
 def _find(data: Data, numbers: Mapping[bytes, int], spans: list[_Span | None]) -> None:
@@ -241,25 +256,17 @@ class _Gatherer(Protocol):
         """Return the feature of all records."""
 
 
-def _gatherer(leaf: Leaf, is_lenient: bool) -> _Gatherer:
+def _gatherer(leaf: Leaf, fill: Any) -> _Gatherer:
     if not leaf.is_numeric:
-        return _BytesGatherer(is_lenient)
+        return _BytesGatherer(fill is not None)
     if leaf.dtype == "float32" and not (leaf.is_fixed and leaf.row_bytes <= _SMALL_BYTES):
         return _FloatsGatherer(leaf)
-    return _NumbersGatherer(leaf)
-
-
-def _empty(leaf: Leaf) -> _Span | None:
-    """Return the span of a list without values, or None if the feature can't be empty."""
-    return None if leaf.is_numeric and leaf.is_fixed else (_LIST_OF_DTYPE[leaf.dtype], 0, 0)
+    return _NumbersGatherer(leaf, fill if leaf.shape == () else None)
 
 
 def _content(span: _Span | None, dtype: str) -> tuple[int, int]:
     if span is None:
-        raise _ExampleError(
-            "the record has no such feature: give features without it, or, for bytes, str and arrays of "
-            'varying size, missing="empty"'
-        )
+        raise _LackError("the record has no such feature: give features without it")
     if span[0] != _LIST_OF_DTYPE[dtype]:
         raise _ExampleError(f"it is a {_KINDS[span[0]]}, not the {_KINDS[_LIST_OF_DTYPE[dtype]]} of {dtype}")
     return span[1], span[2]
@@ -342,8 +349,9 @@ class _FloatsGatherer:
 class _NumbersGatherer:
     """Gathers numbers that are decoded: integers, and floats of small fixed shapes."""
 
-    def __init__(self, leaf: Leaf) -> None:
+    def __init__(self, leaf: Leaf, fill: Any) -> None:
         self._leaf = leaf
+        self._fill = fill
         self._is_scalar = leaf.shape == ()
         self._is_label = self._is_scalar and leaf.dtype == "int64"
         self._rows: list[Any] = []
@@ -360,6 +368,9 @@ class _NumbersGatherer:
             self._rows.append(data[begin + 2])
             return
         values = _decode(data, begin, end, self._leaf.dtype)
+        if not len(values) and self._fill is not None:
+            self._rows.append(self._fill)
+            return
         shape = _shape(self._leaf, len(values))
         self._rows.append(values[0] if self._is_scalar else values.reshape(shape))
 

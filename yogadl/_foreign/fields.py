@@ -1,8 +1,12 @@
 """Check what a user says of the fields of foreign files."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+
+from yogadl._core.forms import EMPTY
+from yogadl._core.leaf import Leaf
 from yogadl._foreign.file_reader import FileReader
 from yogadl.errors import ConfigurationError
 
@@ -23,14 +27,80 @@ def check_fields(fields: Any) -> None:
         raise ConfigurationError(f"a field is named twice: {fields!r:.200}")
 
 
-def check_missing(missing: Any) -> None:
-    """Refuse what does not say how a value that is missing is read.
+# How a caller says what comes in the place of missing values.
+MissingArgument = str | Mapping[str, Any]
+
+
+class Missing:
+    """What comes in the place of values that files lack.
+
+    Args:
+        said: ``"error"``: they are refused; ``"empty"``: all that can be empty are; or by the names of fields
+            ``"empty"`` or, in a field of numbers, a number.
 
     Raises:
-        ConfigurationError: if it does not.
+        ConfigurationError: if it is none of these.
     """
-    if missing not in ("error", "empty"):
-        raise ConfigurationError(f'missing is "error" or "empty", not {missing!r:.100}')
+
+    def __init__(self, said: MissingArgument) -> None:
+        are_names = isinstance(said, Mapping) and all(isinstance(name, str) for name in said)
+        if not are_names and (not isinstance(said, str) or said not in ("error", EMPTY)):
+            raise ConfigurationError(
+                f'missing is "error", "empty", or a dict such as {{"label": -1, "text": "empty"}}, not '
+                f"{said!r:.100}"
+            )
+        self._said = said
+
+    def fill(self, name: str, leaf: Leaf) -> Any:
+        """Return what comes where a field has no value: ``"empty"``, a number, or ``None``: it is refused.
+
+        Raises:
+            ConfigurationError: if the field can't have what was said.
+        """
+        can_be_empty = not leaf.is_numeric or not leaf.is_fixed
+        if isinstance(self._said, str):
+            return EMPTY if self._said == EMPTY and can_be_empty else None
+        value = self._said.get(name)
+        if value is None:
+            return None
+        if isinstance(value, str) and value == EMPTY and can_be_empty:
+            return EMPTY
+        if leaf.is_numeric and leaf.shape == () and isinstance(value, bool | int | float | np.generic):
+            found = _as_number(value, leaf.numpy_dtype)
+            if found is not None:
+                return found
+        raise ConfigurationError(
+            f"missing={{{name!r}: {value!r:.100}}}: the field is {leaf}; its values stay in the files, so in "
+            'the place of missing ones come "empty" values, of bytes, text and arrays of any length, or, of '
+            "numbers without a shape, a number of that type"
+        )
+
+    def check(self, leaves: Mapping[str, Leaf]) -> None:
+        """Refuse what was said about other fields than these, or what they can't have.
+
+        Raises:
+            ConfigurationError: if there is any.
+        """
+        for name in () if isinstance(self._said, str) else self._said:
+            if name not in leaves:
+                raise ConfigurationError(
+                    f"missing={{{name!r}: ...}}: there is no such field; there are {', '.join(leaves)}"
+                )
+            self.fill(name, leaves[name])
+
+
+def _as_number(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a number as one of a field; ``None`` if the field can't have it."""
+    if isinstance(value, bool | np.bool_) != (dtype.kind == "b"):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            found = np.array(value).astype(dtype)[()]
+        if dtype.kind == "f":  # the nearest one will do
+            return found if np.isfinite(found) == np.isfinite(value) else None
+        return found if found.item() == value else None
+    except (OverflowError, ValueError, TypeError):
+        return None
 
 
 def refuse_unknown(reader: FileReader, what: str, names: Collection[str]) -> None:

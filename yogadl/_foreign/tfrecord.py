@@ -16,7 +16,7 @@ from yogadl._core.spec import DictNode, Spec
 from yogadl._foreign.compressed import refuse_compressed
 from yogadl._foreign.crc32c import crc32c_of_each, crc32c_of_rows, extend, masked
 from yogadl._foreign.example import ExampleReader, leaf_of_feature
-from yogadl._foreign.fields import check_missing, refuse_unknown
+from yogadl._foreign.fields import Missing, MissingArgument, refuse_unknown
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl.errors import ConfigurationError
 
@@ -38,7 +38,8 @@ class TFRecord(Format):
             each (``"bytes"``, ``"str"``, ``"int64"`` or ``"float32"``), or the dtype and the shape, such as
             ``("float32", (128,))`` and ``("int64", (None,))``, or a `yogadl.Leaf`.
         missing: ``"error"``: a record without one of the features is refused; ``"empty"``: the feature is
-            empty, if it is bytes, a str, or an array of varying size.
+            empty, if it is bytes, a str, or an array of varying size; or by the names of features
+            ``"empty"`` or, for a number, the number in its place.
         checks_data: Whether the bytes of each record are compared with their checksum, for which they must be
             read. The checksum of a record's length is always compared.
 
@@ -47,16 +48,17 @@ class TFRecord(Format):
     """
 
     features: Mapping[str, Any] | None = None  # what a caller wrote for a leaf
-    missing: str = "error"
+    missing: MissingArgument = "error"
     checks_data: bool = True
     suffixes: ClassVar[tuple[str, ...]] = (".tfrecord", ".tfrecords", ".tfrec")
 
     def __post_init__(self) -> None:
-        check_missing(self.missing)
+        missing = Missing(self.missing)
         if self.features is None and self.missing != "error":
             raise ConfigurationError("missing is about features: give these, too")
         if self.features is not None:
             object.__setattr__(self, "features", _leaves_of(self.features))
+            missing.check(self.features)
 
     def matches(self, name: str) -> bool:
         """Return whether a name has one of the suffixes, with or without the number of its shard."""
@@ -76,8 +78,10 @@ class TFRecord(Format):
             UnsupportedDataError: if none of its records has a feature that may be missing: its name is likely
                 to be wrong.
         """
-        if self.features is not None and self.missing == "empty":
-            examples, unseen, position = ExampleReader(reader, self.features), list(self.features), 0
+        if self.features is not None:
+            missing, position = Missing(self.missing), 0
+            examples = ExampleReader(reader, self.features, missing)
+            unseen = [name for name, leaf in self.features.items() if missing.fill(name, leaf) is not None]
             while unseen and position < reader.size_bytes:
                 positions, lengths, position = _records_of_window(reader, position)
                 unseen = examples.unseen(unseen, positions, lengths)
@@ -90,7 +94,9 @@ class TFRecord(Format):
         Raises:
             UnsupportedDataError: if the file is compressed or damaged, or a record has other features.
         """
-        examples = None if self.features is None else ExampleReader(reader, self.features, self.missing)
+        examples = (
+            None if self.features is None else ExampleReader(reader, self.features, Missing(self.missing))
+        )
         position = number = 0
         while position < reader.size_bytes:
             positions, lengths, position = _records_of_window(reader, position)

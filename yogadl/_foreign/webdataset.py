@@ -9,7 +9,7 @@ import numpy as np
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import BYTES, STR, Leaf
 from yogadl._core.spec import MAX_FIELDS, DictNode, Spec
-from yogadl._foreign.fields import check_missing, refuse_unknown
+from yogadl._foreign.fields import Missing, MissingArgument, refuse_unknown
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl._foreign.tar import members
 from yogadl.errors import ConfigurationError
@@ -33,7 +33,8 @@ class WebDataset(Format):
 
     Args:
         fields: The extensions that are taken; by default, all those of the first file.
-        missing: ``"error"``: a sample without one of the fields is refused; ``"empty"``: the field is empty.
+        missing: ``"error"``: a sample without one of the fields is refused; ``"empty"``: the field is empty;
+            a dict with ``"empty"`` for those fields that may be.
         are_of_first_file: Whether the fields are those of the first file; set by `of_first_file`.
 
     Raises:
@@ -41,13 +42,13 @@ class WebDataset(Format):
     """
 
     fields: tuple[str, ...] | None = None
-    missing: str = "error"
+    missing: MissingArgument = "error"
     are_of_first_file: bool = False
     suffixes: ClassVar[tuple[str, ...]] = (".tar",)
 
     def __post_init__(self) -> None:
         fields: Any = self.fields  # as the caller passed it
-        check_missing(self.missing)
+        Missing(self.missing)
         if fields is None:
             return
         if not isinstance(fields, tuple | list) or not fields:
@@ -60,6 +61,7 @@ class WebDataset(Format):
         if len(set(fields)) < len(fields):
             raise ConfigurationError(f"a field is named twice: {fields!r}")
         object.__setattr__(self, "fields", tuple(fields))
+        Missing(self.missing).check(dict.fromkeys(fields, Leaf(BYTES)))
 
     @property
     def spec(self) -> Spec:
@@ -75,8 +77,8 @@ class WebDataset(Format):
                 may be missing: its name is likely to be wrong.
         """
         if self.fields is not None:
-            if self.missing == "empty" and not self.are_of_first_file:
-                unseen = dict.fromkeys(self.fields)
+            unseen = {} if self.are_of_first_file else dict.fromkeys(filter(self._may_be_empty, self.fields))
+            if unseen:
                 for _, _, places in _samples(reader, None):
                     unseen = {name: None for name in unseen if name not in places}
                     if not unseen:
@@ -130,6 +132,9 @@ class WebDataset(Format):
         places = np.array(found, np.int64).reshape(len(keys), -1, 2).transpose(1, 2, 0)
         return (keys, *[Places(np.ascontiguousarray(row[0]), np.ascontiguousarray(row[1])) for row in places])
 
+    def _may_be_empty(self, name: str) -> bool:
+        return Missing(self.missing).fill(name, Leaf(BYTES)) is not None
+
     def _mend(self, reader: FileReader, key: str, start: int, places: _Places) -> _Places:
         """Return a sample's places with those of the empty fields, or refuse the sample."""
         assert self.fields is not None
@@ -141,7 +146,7 @@ class WebDataset(Format):
                     f"out, give fields={self.fields}",
                 )
         for name in self.fields:
-            if name not in places and self.missing == "error":
+            if name not in places and not self._may_be_empty(name):
                 others = tuple(other for other in self.fields if other != name)
                 rest = f"leave it out of the fields, fields={others}, or " if others else ""
                 reader.refuse(start, f'sample {key!r} has no {name!r}: {rest}make it empty, missing="empty"')

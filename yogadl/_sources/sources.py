@@ -130,6 +130,7 @@ def open_source(data: Any, forms: Forms = PLAIN) -> Source:
         _refuse_forms(data, forms)
         return RecordsSource(data, forms)
     if is_arrays(data):
+        _refuse_spec(data, forms)
         return ArraysSource(data, forms)
     if has_random_access(data):
         return ItemsSource(data, forms)
@@ -155,10 +156,19 @@ def _refuse_forms(data: Any, forms: Forms) -> None:
     Raises:
         ConfigurationError: if it is said.
     """
+    _refuse_spec(data, forms)
     if forms.json or forms.missing:
         raise ConfigurationError(
             f"json= and missing= say how records are stored, which a {type(data).__name__} has decided: pass "
             "them where it is made, or change the records by ref.map"
+        )
+
+
+def _refuse_spec(data: Any, forms: Forms) -> None:
+    if forms.spec is not None:
+        raise ConfigurationError(
+            f"spec= declares fields of records that are read one by one; a {type(data).__name__} says itself "
+            "what its fields are: convert them there, or pass records"
         )
 
 
@@ -191,6 +201,8 @@ def adapted_source(data: Any, forms: Forms = PLAIN) -> Source | None:
     # Imported by name: no module may import a higher one, and frameworks are imported only by their users.
     adapter = importlib.import_module(f"yogadl.adapters.{name}")
     found: Source | None = adapter.source(data, forms)
+    if not isinstance(found, ItemsSource | IterableSource | None):
+        _refuse_spec(data, forms)
     return found
 
 
@@ -394,7 +406,7 @@ class IterableSource:
         records: Iterator[Any] = itertools.chain(self._first, self._iterator)
         for _ in itertools.islice(records, start):
             pass
-        return chunks(spec, records if fill is None else map(fill, records), start)
+        return chunks(spec, records if fill is None else map(fill, records), start, self._forms.advise)
 
 
 # The attributes in which datasets list the files of their records, as `samples` of torchvision's ImageFolder.
@@ -586,7 +598,7 @@ class ItemsSource:
             )
             if fill is not None:
                 records = map(fill, records)
-        return chunks(spec, records, start, are_constant=not self.is_costly)
+        return chunks(spec, records, start, self._said.advise, are_constant=not self.is_costly)
 
 
 class RecordsSource:

@@ -6,6 +6,7 @@ import time
 import warnings
 from typing import Any, Final
 
+from yogadl._core.forms import EMPTY
 from yogadl._core.key import DatasetKey, new_key
 from yogadl._core.printable import masked
 from yogadl._foreign.example import leaf_of_feature
@@ -19,6 +20,7 @@ from yogadl.cli._build import (
     add_task_arguments,
     add_workers,
     check_options,
+    fills_of,
     refuse_to_replace,
     run_share,
     say_result,
@@ -26,15 +28,18 @@ from yogadl.cli._build import (
 )
 from yogadl.cli._list import adopted_of, fingerprint_line, info_to_json
 from yogadl.cli._output import contents, duration, say, say_json
+from yogadl.cli._target import parse_fill
 from yogadl.errors import YogaError
 from yogadl.storage import CacheStorage
 from yogadl.storage._builds.adopted import entry_of, source_of
 from yogadl.storage._builds.adopted_files import FORMATS, checked_paths, format_named, format_of
 
-_MISSING: Final = ("error", "empty")
 _DTYPE: Final = re.compile(r"([a-z0-9_]+)(?:\[([0-9, ]*)\])?")
 # What `build` has options for, and a version of foreign files has not.
-_NOT_OF_ADOPT: Final = {"codec": None, "allow_pickle": False, "part_bytes": None, "on_error": "raise"}
+_NOT_OF_ADOPT: Final = {
+    "codec": None, "allow_pickle": False, "part_bytes": None, "on_error": "raise", "fill": None,
+    "json_value": None,
+}  # fmt: skip
 
 
 def add_adopt_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,9 +75,12 @@ def add_adopt_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--missing",
-        choices=_MISSING,
-        help="whether a field is empty that a sample of webdataset or a record of tfrecord lacks, and bytes "
-        "or a string of arrow that are null (default: error)",
+        metavar="empty|NAME=VALUE",
+        type=_parse_missing,
+        action="append",
+        help="empty: a field is empty that a sample of webdataset or a record of tfrecord lacks, and bytes, "
+        "a string or a list of arrow that are null; or of one field, such as text=empty or label=-1; may be "
+        "repeated (default: they are refused)",
     )
     parser.add_argument(
         "--parse",
@@ -119,7 +127,7 @@ def run_adopt(arguments: argparse.Namespace) -> int:
     stores = storage._backend.catalogue.opener.foreign
     format = arguments.format or format_of(stores, checked_paths(arguments.paths))
     terms = {
-        "fields": arguments.field, "features": features, "missing": arguments.missing,
+        "fields": arguments.field, "features": features, "missing": _missing_of(arguments),
         "parse": arguments.parse,
     }  # fmt: skip
     format_named(format, is_read=arguments.read, **terms)  # refuses an option of another format
@@ -216,6 +224,23 @@ def _features_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
     if len(dict(given)) != len(given):
         arguments.refuse("--feature names a feature twice")
     return dict(given)
+
+
+def _parse_missing(text: str) -> str | tuple[str, Any]:
+    """Return what comes in the place of missing values: of all fields, or of one with its name."""
+    return text if text in ("error", EMPTY) else parse_fill(text)
+
+
+def _missing_of(arguments: argparse.Namespace) -> Any:
+    """Return what `--missing` says, once for all fields or of each by its name."""
+    given = arguments.missing
+    if given is None:
+        return None
+    if any(isinstance(each, str) for each in given):
+        if len(given) > 1:
+            arguments.refuse("--missing empty is about all fields: leave out the others")
+        return given[0]
+    return fills_of(arguments, given)
 
 
 def add_refresh_arguments(parser: argparse.ArgumentParser) -> None:

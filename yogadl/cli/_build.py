@@ -6,11 +6,11 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from yogadl._core.forms import Forms
+from yogadl._core.forms import Forms, forms_of
 from yogadl._core.key import AUTO, DatasetKey, new_key
 from yogadl._core.progress import ProgressDisplay, Tally, showing_progress
 from yogadl._format.codec import SAME, Codec, FieldCodec, Zstd
@@ -29,7 +29,7 @@ from yogadl.cli._arguments import (
 )
 from yogadl.cli._list import adopted_of, fingerprint_line, info_to_json
 from yogadl.cli._output import ago, contents, counted, duration, note, say, say_json, size
-from yogadl.cli._target import Target, check_arguments, errors_in_one_line, load, parse_argument
+from yogadl.cli._target import Target, check_arguments, errors_in_one_line, load, parse_argument, parse_fill
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._builds.building import begin_build, build_version
@@ -111,6 +111,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="skip: leave out records that can't be read, and list them in the version's metadata",
     )
     add_codec(parser)
+    parser.add_argument(
+        "--missing",
+        metavar="FIELD=VALUE",
+        dest="fill",
+        type=parse_fill,
+        action="append",
+        help="what comes in the place of None, or of a key that a record lacks: label=-1, x=nan, text=empty; "
+        "may be repeated",
+    )
+    parser.add_argument(
+        "--json-value",
+        metavar="FIELD",
+        action="append",
+        help="this field is any tree of dicts, lists, text and numbers, stored as JSON; may be repeated",
+    )
     parser.add_argument(
         "--allow-pickle", action="store_true", help="pickle objects that have no other stored form"
     )
@@ -195,8 +210,23 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
         "check_space": not arguments.no_space_check,
         "metadata": arguments.metadata and dict(arguments.metadata),
         "on_error": arguments.on_error,
+        "json": arguments.json_value or (),
+        "missing": fills_of(arguments, arguments.fill),
         **({} if arguments.codec is None else {"codec": codec_of(arguments)}),
     }
+
+
+def fills_of(arguments: argparse.Namespace, given: Sequence[tuple[str, Any]] | None) -> dict[str, Any] | None:
+    """Return what comes in the place of missing values, by the names of fields."""
+    if given is not None and len(dict(given)) != len(given):
+        arguments.refuse("--missing names a field twice")
+    return None if given is None else dict(given)
+
+
+def _forms_of(arguments: argparse.Namespace) -> Forms:
+    """Return what the command says of the values of records."""
+    fills = fills_of(arguments, arguments.fill)
+    return forms_of(arguments.json_value or (), fills, allow_pickle=arguments.allow_pickle)
 
 
 def add_metadata(parser: argparse.ArgumentParser) -> None:
@@ -523,7 +553,7 @@ def run_task(
         storage,
         key,
         SharedWork(
-            lambda: open_source(function(**values), Forms(allow_pickle=arguments.allow_pickle)),
+            lambda: open_source(function(**values), _forms_of(arguments)),
             lambda built: warn_if_stale(built, call.builder.to_json(), set()),
             call.sha256,
             call.manifest,
@@ -567,7 +597,7 @@ def run_share(
         None,
         arguments.run_name,
         data,
-        forms=Forms(allow_pickle=arguments.allow_pickle),
+        forms=_forms_of(arguments),
         origin=origin,
         codec=codec_of(arguments),
     )

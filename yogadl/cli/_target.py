@@ -60,6 +60,17 @@ def parse_argument(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def parse_fill(text: str) -> tuple[str, Any]:
+    """Return a field's name and what comes in the place of its missing values, ``label=-1`` or ``x=nan``."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"give FIELD=VALUE, as in label=-1 or text=empty, not {text!r}")
+    for parse in (parse_json, float):
+        with contextlib.suppress(ValueError):
+            return name, parse(value)
+    return name, value
+
+
 def load(target: Target) -> Callable[..., Any]:
     """Import the file, as ``python FILE`` would, and return the function.
 

@@ -181,6 +181,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         codec: "Codec" = None,
         json: Sequence[str] = (),
         missing: Mapping[str, Any] | None = None,
+        spec: Any = None,
     ) -> RecordsRef:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
@@ -216,6 +217,9 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 docs/howto/records.md.
             missing: By the names of fields, what comes in the place of a value that is ``None`` or whose key
                 a record lacks, such as ``{"label": -1, "text": "empty"}``; ``"empty"`` is an empty value.
+            spec: Of records that are read one by one: what their fields are where the first 1,024 don't show
+                it, as a tree like the record's with a `yogadl.Leaf` for each such field, such as
+                ``{"score": yogadl.Leaf("float64")}``.
 
         Returns:
             The reference that `fetch` returns, without a request for it; the files are opened at the first
@@ -230,7 +234,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
         key = DatasetKey(dataset_id, dataset_version)
         terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
-        options = BuildOptions(workers, *terms, json, missing)
+        options = BuildOptions(workers, *terms, json, missing, spec)
         published = build_version(self._backend, key, lambda: data, options)
         return self._backend.catalogue.built(published, allow_pickle=allow_pickle)
 
@@ -253,6 +257,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         codec: "Codec" = None,
         json: Sequence[str] = (),
         missing: Mapping[str, Any] | None = None,
+        spec: Any = None,
     ) -> RecordsRef:
         """Return the version of a source, built if it does not exist: once, by however many processes.
 
@@ -279,6 +284,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             codec: As for `submit`.
             json: As for `submit`.
             missing: As for `submit`.
+            spec: As for `submit`.
 
         Raises:
             ConfigurationError: if the version is ``"auto"`` and it can't be known which records the source
@@ -289,7 +295,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.options import BuildOptions
 
         terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
-        options = BuildOptions(workers, *terms, json, missing)
+        options = BuildOptions(workers, *terms, json, missing, spec)
         return found_or_built(self._backend, data, dataset_id, dataset_version, options, check=check)
 
     @explains_names()
@@ -474,7 +480,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         base_version: str | None = None,
         fields: Sequence[str] | None = None,
         features: dict[str, Any] | None = None,
-        missing: Literal["error", "empty"] | None = None,
+        missing: Literal["error", "empty"] | Mapping[str, Any] | None = None,
         parse: bool | None = None,
         workers: int = 0,
         engine: "Executor | str | None" = None,
@@ -504,8 +510,9 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             features: Of ``"tfrecord"``: the features of a `tf.train.Example`, each with its dtype, or with
                 dtype and shape; if not given, a record is the bytes.
             missing: ``"empty"`` makes a value empty, of ``"webdataset"`` a field that a sample lacks, of
-                ``"tfrecord"`` a feature that a record lacks, of ``"arrow"`` bytes or a str that are null; by
-                default, ``"error"`` refuses them.
+                ``"tfrecord"`` a feature that a record lacks, of ``"arrow"`` bytes, a str or a list that are
+                null; by default, ``"error"`` refuses them. A dict says it by field, also of numbers:
+                ``{"text": "empty", "label": -1}``.
             parse: Of ``"jsonl"``: whether a record is the json value of a line; by default it is its bytes.
             workers: How many processes read the files; with 0 or 1, this process does.
             engine: As for `submit`.
@@ -588,6 +595,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         codec: "Codec" = None,
         json: Sequence[str] = (),
         missing: Mapping[str, Any] | None = None,
+        spec: Any = None,
     ) -> "PartitionedBuild":
         """Begin a build whose partitions are written by tasks of any scheduler, in any order.
 
@@ -606,11 +614,12 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             codec: As for `submit`.
             json: As for `submit`.
             missing: As for `submit`.
+            spec: As for `submit`.
         """
         from yogadl.storage._builds.building import begin_build
 
         key = new_key(dataset_id, dataset_version)
-        forms = forms_of(json, missing, allow_pickle=allow_pickle)
+        forms = forms_of(json, missing, allow_pickle=allow_pickle, spec=spec)
         return begin_build(self._backend, key, partitions, run, source, forms=forms, codec=codec)
 
     @explains_names()
@@ -631,6 +640,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         codec: "Codec" = None,
         json: Sequence[str] = (),
         missing: Mapping[str, Any] | None = None,
+        spec: Any = None,
     ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once.
 
@@ -660,6 +670,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             codec: As for `submit`.
             json: As for `submit`.
             missing: As for `submit`.
+            spec: As for `submit`.
 
         Raises:
             ConfigurationError: if the arguments make no sense; from the function returned, if the version is
@@ -670,7 +681,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
         DatasetKey(dataset_id, dataset_version)
         terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
-        options = BuildOptions(workers, *terms, json, missing)
+        options = BuildOptions(workers, *terms, json, missing, spec)
         return lambda function: cached(self._backend, dataset_id, dataset_version, options, check, function)
 
 

@@ -207,6 +207,37 @@ def test_a_cache_that_was_read_as_a_dataset_is_the_same_again(storage):
     assert is_same(storage, "1")
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize(
+    ("values", "fill", "filled"),
+    [
+        (["a", None, "c", None], "empty", ""),
+        ([b"a", None, b"c", None], b"?", b"?"),
+        ([7, None, 9, None], -1, -1),
+        ([1.5, None, 2.5, None], 0.5, 0.5),
+        ([True, None, True, None], False, False),
+        ([[1, 2], None, [3], None], "empty", []),
+        ([["a"], None, ["b", "c"], None], "empty", []),
+    ],
+    ids=repr,
+)
+def test_missing_values_may_have_one_in_their_place(storage, values, fill, filled, blocks):
+    rows = [{"n": n, "column": value} for n, value in enumerate(values)]
+    dataset = ray.data.from_items(rows, override_num_blocks=blocks)
+    ref = storage.submit(dataset, "d", "1", missing={"column": fill})
+    found = [record["column"] for record in ref]
+    found = [value.tolist() if isinstance(value, np.ndarray) else value for value in found]
+    assert found == [filled if value is None else value for value in values]
+    with pytest.raises(UnsupportedDataError, match="missing={'column': "):
+        storage.submit(dataset, "d", "2")
+
+
+def test_a_missing_value_of_another_type_is_refused(storage):
+    dataset = ray.data.from_items([{"column": 1}, {"column": None}], override_num_blocks=1)
+    with pytest.raises(UnsupportedDataError, match="column 'column' is int64, which has no 'x'"):
+        storage.submit(dataset, "d", "1", missing={"column": "x"})
+
+
 def test_empty_blocks_are_no_records_and_nothing_else_is_an_error(storage):
     def from_on(first):
         dataset = ray.data.range(100, override_num_blocks=10)

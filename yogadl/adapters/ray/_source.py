@@ -16,7 +16,7 @@ from ray.data.extensions import ArrowPythonObjectArray
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
 from yogadl._core.columns import Columns
-from yogadl._core.forms import PLAIN, Forms
+from yogadl._core.forms import EMPTY, PLAIN, Forms
 from yogadl._core.leaf import JSON
 from yogadl._core.printable import masked
 from yogadl._core.protocols import Column
@@ -145,7 +145,7 @@ class DatasetSource(Source):
 
         The partitions are in the order of the dataset, also if actors make its blocks.
         """
-        sink = _Sink(write, self._forms.json)
+        sink = _Sink(write, self._forms)
         try:
             with _in_order(self._dataset):
                 self._dataset.write_datasink(sink)
@@ -154,15 +154,15 @@ class DatasetSource(Source):
         return sink.partitions
 
     def _opened(self, batch: Any) -> Source:
-        return open_source(_columns_of(batch, self._forms.json), self._forms)
+        return open_source(_columns_of(batch, self._forms), self._forms)
 
 
 class _Sink(Datasink[int]):  # type: ignore[misc]  # Ray is not annotated for us
     """A sink that writes the blocks of each task as one partition."""
 
-    def __init__(self, write: Callable[[int, Any], object], json: Collection[str]) -> None:
+    def __init__(self, write: Callable[[int, Any], object], forms: Forms) -> None:
         self._write = write
-        self._json = json
+        self._forms = forms
         self.partitions = 0
 
     def get_name(self) -> str:
@@ -171,7 +171,7 @@ class _Sink(Datasink[int]):  # type: ignore[misc]  # Ray is not annotated for us
     def write(self, blocks: Iterable[Any], ctx: Any) -> int:
         filled = [block for block in blocks if BlockAccessor.for_block(block).num_rows()]
         records: Any = (
-            Partitioned([partial(_columns_of, block, self._json) for block in filled]) if filled else []
+            Partitioned([partial(_columns_of, block, self._forms) for block in filled]) if filled else []
         )
         self._write(ctx.task_idx, records)
         return int(ctx.task_idx)
@@ -192,35 +192,63 @@ def _in_order(dataset: "ray.data.Dataset") -> Iterator[None]:
         options.preserve_order = before
 
 
-def _columns_of(block: Any, json: Collection[str]) -> dict[str, Any]:
+def _columns_of(block: Any, forms: Forms) -> dict[str, Any]:
     """Return the columns of a block's rows; a column is a list if its values are no numbers of one shape.
 
     Args:
         block: The rows.
-        json: The names of columns that are json values; those that have dicts are, too.
+        forms: What is said about the values; columns that have dicts are json values, too.
 
     Raises:
-        UnsupportedDataError: if a value is missing: Ray makes it NaN, and makes integers of such a column
-            floats.
+        UnsupportedDataError: if a value is missing of which nothing is said: Ray makes it NaN, and makes
+            integers of such a column floats.
     """
     accessor = BlockAccessor.for_block(block)
-    trees = {}
+    lists = {}
     for name, column in zip(accessor.column_names(), accessor.to_arrow().columns, strict=True):
-        if name in json or _has_dicts(column.type):
-            trees[name] = column.to_pylist(maps_as_pydicts="strict")
+        if name in forms.json or _has_dicts(column.type):
+            lists[name] = column.to_pylist(maps_as_pydicts="strict")
             continue
-        missing, values = column.null_count, column.combine_chunks()
+        values = column.combine_chunks()
+        if name in forms.missing and column.null_count:
+            lists[name] = _filled(values, name, forms.missing[name])
+            continue
+        missing = column.null_count
         while hasattr(values, "flatten") and hasattr(values.type, "value_type"):  # items of lists
             values = values.flatten()
             missing += values.null_count
         if missing:
             raise UnsupportedDataError(
-                f"column {name!r} has missing values, which can't be stored: fill them first, for example by "
-                "dataset.map_batches, or leave out the rows or the column"
+                f"column {name!r} has missing values: a value in their place, missing={{{name!r}: ...}}; or "
+                "fill them first, for example by dataset.map_batches, or leave out the rows or the column"
             )
-    batch = accessor.to_numpy([name for name in accessor.column_names() if name not in trees])
+    batch = accessor.to_numpy([name for name in accessor.column_names() if name not in lists])
     found = {name: column.tolist() if column.dtype == object else column for name, column in batch.items()}
-    return {name: trees[name] if name in trees else found[name] for name in accessor.column_names()}
+    return {name: lists[name] if name in lists else found[name] for name in accessor.column_names()}
+
+
+def _filled(values: Any, name: str, fill: Any) -> Any:
+    """Return a column with what comes in the place of its missing values, in the column's own type."""
+    if pa.types.is_null(values.type):  # other blocks may have values
+        return [None if fill == EMPTY else fill] * len(values)
+    if values.type.num_fields:
+        items = values.type.value_type
+        is_array = pa.types.is_integer(items) or pa.types.is_floating(items)
+        empty: Any = [] if fill == EMPTY else fill
+        make = partial(np.array, dtype=items.to_pandas_dtype()) if is_array else list
+        return [make(empty if value is None else value) for value in values.to_pylist()]
+    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    is_bytes = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
+    if fill == EMPTY and (is_text or is_bytes):
+        fill = "" if is_text else b""
+    try:
+        filled = values.fill_null(pa.scalar(fill, values.type))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
+        raise UnsupportedDataError(
+            f"column {name!r} is {values.type}, which has no {fill!r:.60}: give another value, "
+            f"missing={{{name!r}: ...}}"
+        ) from error
+    return filled.to_pylist() if is_text or is_bytes else filled.to_numpy(zero_copy_only=False)
 
 
 def _has_dicts(data_type: Any) -> bool:

@@ -9,6 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
+
+from yogadl._core.forms import EMPTY
 from yogadl._core.key import DatasetKey
 from yogadl._core.leaf import Leaf
 from yogadl._core.spec import Spec
@@ -225,8 +228,20 @@ def entry_of(paths: Any, format: str, is_read: bool, **terms: Any) -> dict[str, 
         ConfigurationError: if the paths are none.
     """
     said = {name: value for name, value in terms.items() if value is not None}
+    if isinstance(said.get("missing"), Mapping):
+        said["missing"] = {name: _fill_to_json(value) for name, value in said["missing"].items()}
     options = json.loads(json.dumps(said, default=lambda leaf: leaf.to_json()))
     return {"paths": checked_paths(paths), "format": format, "read": is_read, "options": options}
+
+
+def _fill_to_json(value: Any) -> Any:
+    """Return what comes in the place of missing values: a float as text, since JSON has not all of them."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return repr(value) if isinstance(value, float) else value
+
+
+def _fill_of(described: Any) -> Any:
+    return described if described == EMPTY or not isinstance(described, str) else float(described)
 
 
 def _source(
@@ -444,6 +459,9 @@ def _options_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     features = options.get("features")
     if isinstance(features, dict):
         options["features"] = {name: _feature_of(each) for name, each in features.items()}
+    missing = options.get("missing")
+    if isinstance(missing, dict):
+        options["missing"] = {name: _fill_of(each) for name, each in missing.items()}
     return options
 
 

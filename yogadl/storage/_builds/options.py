@@ -1,7 +1,7 @@
 """The options of a build, checked before it begins."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from yogadl._core.arguments import int_argument
@@ -35,6 +35,7 @@ class BuildOptions:
         codec: How values are compressed; ``"same"`` where a version continues another, or has its records.
         json: The names of fields that are json values.
         missing: What comes in the place of missing values, by the names of fields.
+        spec: What the caller declares of the records' fields.
     """
 
     workers: int = 0
@@ -48,6 +49,7 @@ class BuildOptions:
     codec: Codec = None
     json: Sequence[str] = ()
     missing: "Mapping[str, Any] | None" = None
+    spec: Any = None
 
     def __post_init__(self) -> None:
         int_argument("workers", self.workers)
@@ -72,7 +74,8 @@ class BuildOptions:
 
     def forms(self, like: Any = None) -> Forms:
         """Return what is said about the values of records; `like` is the structure of records before them."""
-        return forms_of(self.json, self.missing, like, allow_pickle=self.allow_pickle)
+        forms = forms_of(self.json, self.missing, like, allow_pickle=self.allow_pickle, spec=self.spec)
+        return replace(forms, continues=like is not None)
 
     def _check_engine(self) -> None:
         from yogadl.storage._builds.executors import ENGINES
