@@ -254,7 +254,7 @@ def test_pins_that_do_not_come_are_an_error_and_asked_for_again(broken: tuple[Pl
     place, proxy = broken
     built(place)
     proxy.breaks(lambda request: ".pins" in request.name, refuses(503, "SlowDown"))
-    ref = storage_at(place, patience=RetryPolicy(1.0, 0.5)).fetch("set", "1")
+    ref = storage_at(place, patience=RetryPolicy(4.0, 3.0)).fetch("set", "1")
     with pytest.raises(StorageError, match=r"can't read .*\.pins"):
         drained(ref)
     proxy.rules.clear()

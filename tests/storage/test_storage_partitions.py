@@ -240,7 +240,7 @@ def test_shapes_may_differ_between_partitions(storage):
     [
         ([{"a": 1}], [{"a": 1, "b": 2}], "'a' int64, 'b' int64"),
         ([{"a": 1, "b": 2}], [{"a": 1}], "'a' int64"),
-        ([{"a": 1}], [{"a": 1.5}], "'a' float64.*'a' int64"),
+        ([{"a": np.int64(1)}], [{"a": np.float64(1.5)}], "'a' float64.*'a' int64"),
         ([{"a": 1}], [[1]], "a list"),
         ([{"a": "x"}], [{"a": b"x"}], "'a' bytes"),
         ([1], ["x"], "than before: str, not int64"),

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from yogadl._core.json_value import is_plain
+from yogadl._core.json_value import is_json
 from yogadl._core.leaf import JSON, PICKLE_HINT, STR, Leaf
 from yogadl._core.spec import DictNode, NamedTupleNode, Node, SequenceNode
 
@@ -17,6 +17,8 @@ _FILLS_OF_TYPES: Final = {
 
 def none_problem(path: str, fill: str = _UNKNOWN, *, is_decided: bool = False) -> str:
     """Return what is wrong with a missing value, and what to write."""
+    if not path:
+        return 'is None: leave it out, or give records that are dicts, such as {"text": None}'
     in_its_place = f"is None: a value in its place, missing={{{path!r}: {fill}}}"
     if is_decided:
         return in_its_place
@@ -28,6 +30,8 @@ def none_problem(path: str, fill: str = _UNKNOWN, *, is_decided: bool = False) -
 
 def fill_of(node: Node) -> str:
     """Return Python code for what may come in the place of a missing value of a field."""
+    if isinstance(node, DictNode):
+        return _EMPTY
     if not isinstance(node, Leaf):
         return _UNKNOWN
     if node.dtype == JSON:
@@ -37,7 +41,7 @@ def fill_of(node: Node) -> str:
     return _FILLS_OF_DTYPES.get(node.numpy_dtype.kind, _UNKNOWN)
 
 
-def difference(node: DictNode | SequenceNode | NamedTupleNode, value: object) -> str:
+def difference(path: str, node: DictNode | SequenceNode | NamedTupleNode, value: object) -> str:
     """Return what a value has, and what the records before have in its place."""
     if isinstance(node, DictNode):
         expected = f"a dict with the keys {list(node.keys)}"
@@ -50,6 +54,11 @@ def difference(node: DictNode | SequenceNode | NamedTupleNode, value: object) ->
         return f"should be {expected}, as in the records before, but is {found} with {list(fields)}"
     if isinstance(value, list | tuple):
         found += f" of {len(value)}"
+    if not path and isinstance(value, list):
+        return (
+            f"should be a list of {len(node.children)}, as in the records before, but is {found}: a record "
+            'that is a list has a field for each item; give the list a name, {"messages": [...]}'
+        )
     return (
         f"should be a {node.kind} of {len(node.children)}, as in the records before, but is {found}; "
         "if the length varies, make it an array (np.asarray)"
@@ -69,9 +78,16 @@ def of_storing(path: str, node: Node, value: Any) -> str:
     leaf = number_of_both(node, value)
     if path and leaf is not None:
         return f"; to have both, declare the field: {declaration(path, leaf)}"
-    if not path or not _may_be_json(node) or not is_plain(value):
+    if not path or not _may_be_json(node) or not is_json(value):
         return ""
     return f"; as a json value the field has both: json=({path!r},)"
+
+
+def of_column(path: str, node: Node, value: Any) -> str:
+    """Return the same for the values of a column."""
+    if number_of_both(node, value) is None:
+        return of_storing(path, node, value)
+    return "; make the column an array of floats, or of arrays of them"
 
 
 def of_continuing(path: str, node: Node, value: Any) -> str:
@@ -89,7 +105,7 @@ def of_function(path: str, node: Node, value: Any) -> str:
     if not path:
         return ""
     leaf = number_of_both(node, value)
-    if leaf is None and not (_may_be_json(node) and is_plain(value)):
+    if leaf is None and not (_may_be_json(node) and is_json(value)):
         return ""
     return f"; to have both, declare the field: {declaration(path, leaf or Leaf(JSON))}"
 
@@ -136,4 +152,6 @@ def _dict_text(fills: dict[Any, str]) -> str:
 
 def _may_be_json(node: Node) -> bool:
     """Return whether what records have there may be plain values, and is not stored as such already."""
-    return not isinstance(node, Leaf) or node.dtype in _PLAIN_DTYPES
+    if isinstance(node, Leaf):
+        return node.dtype in _PLAIN_DTYPES
+    return isinstance(node, DictNode) or node.kind == "list"

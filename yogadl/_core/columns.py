@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.advice import difference, fill_of, none_problem, of_continuing, of_storing
+from yogadl._core.advice import difference, fill_of, none_problem, of_continuing, of_function, of_storing
 from yogadl._core.json_value import PLAIN_TYPES, JsonText, decode
 from yogadl._core.leaf import (
     BYTES,
@@ -252,7 +252,7 @@ def _split(
     mismatch = _first_mismatch(node, values)
     if mismatch is not None:
         value = values[mismatch]
-        raise refuse(path, first + mismatch, difference(node, value) + advise(path, node, value))
+        raise refuse(path, first + mismatch, difference(path, node, value) + advise(path, node, value))
     for position, (key, child) in enumerate(zip(node.keys, node.children, strict=True)):
         subscript: Any = key if isinstance(node, DictNode) else position
         below = f"{path}/{key}" if path else str(key)
@@ -349,7 +349,7 @@ def refuse_value(
 ) -> UnsupportedDataError:
     """Return the error for a value that does not fit; it says what to write."""
     value = values[error.position]
-    if value is None and advise in (of_storing, of_continuing):
+    if value is None and advise is not of_function:
         is_decided = advise is of_continuing
         problem = none_problem(field.name, fill_of(field.leaf), is_decided=is_decided)
     else:

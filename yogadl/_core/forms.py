@@ -2,7 +2,8 @@
 
 import hashlib
 import json as json_module
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final
 
@@ -10,11 +11,12 @@ import numpy as np
 
 from yogadl._core.advice import of_continuing, of_storing
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import BYTES, STR
-from yogadl._core.spec import Node
+from yogadl._core.leaf import BYTES, JSON, STR
+from yogadl._core.spec import Node, Spec
 from yogadl.errors import ConfigurationError
 
 EMPTY: Final = "empty"
+_log: Final = logging.getLogger("yogadl")
 
 
 @frozen
@@ -44,9 +46,14 @@ class Forms:
         """The function that says what to write where a record does not fit."""
         return of_continuing if self.continues else of_storing
 
+    @property
+    def says(self) -> bool:
+        """Whether anything is said that may change records."""
+        return bool(self.json or self.missing) or self.spec is not None
+
     def decide(self, origin: str) -> str:
         """Return a hash of all that decides records, given that of their source; empty if that is."""
-        if not origin or not (self.json or self.missing or self.spec is not None):
+        if not origin or not self.says:
             return origin
         said = [
             origin,
@@ -71,9 +78,32 @@ class Forms:
         """Return the same with each ``"empty"`` as the kind of value that these records have there."""
         if not self.missing:
             return self
+        known = {field.name for field in getattr(self.like, "fields", ())}
+        for name in self.missing:
+            if name not in known and not any(_has(record, name) for record in records):
+                _log.warning(
+                    "yogadl: missing= names %r, which none of the first %d records has: all of them get %r",
+                    name, len(records), self.missing[name],
+                )  # fmt: skip
         return replace(
             self, missing={name: self.fill_of(name, _values_at(records, name)) for name in self.missing}
         )
+
+    def check_json(self, spec: Spec) -> None:
+        """Refuse names of json values that no field has, which would change nothing without a word.
+
+        Raises:
+            ConfigurationError: if there is one.
+        """
+        leaves = {field.name: field.leaf for field in spec.fields}
+        for name in self.json:
+            if name not in leaves:
+                have = ", ".join(map(repr, leaves))
+                raise ConfigurationError(f"json= names {name!r}, and the fields of the records are {have}")
+            if leaves[name].dtype != JSON:
+                raise ConfigurationError(
+                    f"json= names {name!r}, which is {leaves[name]}: give a list of plain Python values"
+                )
 
     def fill_of(self, name: str, values: Sequence[Any]) -> Any:
         """Return what comes in the place of a field's missing values, given some that are not."""
@@ -112,6 +142,8 @@ def forms_of(
     Raises:
         ConfigurationError: if an argument has a wrong type.
     """
+    if not isinstance(json, str | Iterable):
+        raise ConfigurationError(f'json= has the names of fields, such as "messages", not {json!r:.100}')
     names = (json,) if isinstance(json, str) else tuple(json)
     for argument, given in (("json", names), ("missing", missing or {})):
         if not all(isinstance(name, str) and name for name in given):
@@ -158,6 +190,20 @@ def _filled(record: Any, name: str, value: Any) -> Any:
         make: Any = getattr(record, "_make", type(record))
         return make(items)
     return record
+
+
+def _has(record: Any, name: str) -> bool:
+    """Return whether a record has something at a place, be it ``None``."""
+    key, below = _parts(record, name)
+    if isinstance(record, dict):
+        return key in record and (not below or record[key] is None or _has(record[key], below))
+    if not isinstance(record, list | tuple):
+        return False
+    names = getattr(record, "_fields", None) or tuple(map(str, range(len(record))))
+    if key not in names:
+        return False
+    value = record[names.index(key)]
+    return not below or value is None or _has(value, below)
 
 
 def _values_at(records: Sequence[Any], name: str) -> list[Any]:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from yogadl._core.advice import none_problem
 from yogadl._core.columns import (
     EMPTY_LIST,
@@ -87,6 +89,7 @@ def infer(
     if not spec.fields:
         problem = f"is {records[0]!r:.60}, which has no fields; give every record at least one"
         raise refuse("", numbers[0], problem)
+    forms.check_json(spec)
     return declare(spec, forms.spec)[0] if forms.like is None and forms.spec is not None else spec
 
 
@@ -99,6 +102,8 @@ class _Finder:
 
     def __init__(self, forms: Forms, wanted: Wanted, known: Known, *, lists_vary: bool) -> None:
         self._forms, self._wanted, self._known, self._lists_vary = forms, wanted, known, lists_vary
+        # Whether the values belong to others of one build, which have decided.
+        self._is_like_others = isinstance(forms.like, Spec) and not forms.continues
 
     def node(self, values: list[Any], records: Sequence[int], path: str, depth: int) -> Node:
         """Return the node at a place.
@@ -115,7 +120,10 @@ class _Finder:
             return known
         if depth > MAX_DEPTH:
             raise refuse(
-                path, records[0], f"is nested more than {MAX_DEPTH} deep; make lists of numbers arrays"
+                path,
+                records[0],
+                f"is nested more than {MAX_DEPTH} deep; make lists of numbers arrays, or the field a json "
+                f"value, json=({path.partition('/')[0]!r},)",
             )
         if (path and path in self._forms.json) or (leaf is not None and leaf.dtype == JSON):
             return Leaf(JSON)
@@ -146,6 +154,9 @@ class _Finder:
     def _dict(self, values: list[Any], records: Sequence[int], path: str, depth: int) -> Node:
         first = values[0]
         check_keys(first, path, records[0])
+        node, keys = self._wanted.nodes.get(path), tuple(first)
+        if isinstance(node, DictNode) and set(node.keys) == first.keys():
+            keys = node.keys  # in their order
         alike = [
             (value, record)
             for value, record in zip(values, records, strict=True)
@@ -154,9 +165,9 @@ class _Finder:
         numbers = [record for _, record in alike]
         children = [
             self.node([value[key] for value, _ in alike], numbers, _below(path, key), depth + 1)
-            for key in first
+            for key in keys
         ]
-        return DictNode(tuple(first), tuple(children))
+        return DictNode(keys, tuple(children))
 
     def _sequence(self, values: list[Any], records: Sequence[int], path: str, depth: int) -> Node:
         first = values[0]
@@ -190,6 +201,11 @@ class _Finder:
         wanted: Leaf | None,
     ) -> Node:
         """Return the node of lists below the record."""
+        for place, value in enumerate(values):
+            if value is not None and not isinstance(value, list) and not is_plain(value):
+                problem = f"is a {type(value).__name__} where other records have lists"
+                is_array = isinstance(value, np.generic | np.ndarray)
+                raise refuse(path, records[place], f"{problem}: write its tolist()" if is_array else problem)
         contents = [content_of(value) for value in present if isinstance(value, list)]
         found = _array_of_all([content for content in contents if content != EMPTY_LIST], len(contents))
         if None in contents or (found is None and not all(map(is_plain, present))):
@@ -214,6 +230,8 @@ class _Finder:
         kinds = set(map(type, values))
         if kinds <= PYTHON_NUMBERS:
             has_all = wanted is not None and wanted.numpy_dtype.kind in ("iuf" if kinds == {int} else "f")
+            if wanted is not None and self._is_like_others:
+                return Leaf(wanted.dtype)  # the one that does not fit is refused by its number
             return Leaf(wanted.dtype if wanted and has_all else dtype_of_numbers(kinds, values))
         return leaf_at(path, records[0], values[0], allow_pickle)
 
@@ -289,14 +307,15 @@ def snapshot(value: Any, copy_object: Callable[[Any], Any]) -> Any:
     return copy_object(value)
 
 
-def size_of_record(value: Any) -> int:
-    """Return the approximate size of a record in bytes."""
-    if isinstance(value, dict):
-        return sum(map(size_of_record, value.values()))
-    if isinstance(value, list | tuple):
-        if set(map(type, value)) <= PYTHON_NUMBERS:
+def size_of_record(value: Any, depth: int = 0) -> int:
+    """Return the approximate size of a record in bytes, without what is too deep to be stored."""
+    if isinstance(value, dict | list | tuple):
+        items = value.values() if isinstance(value, dict) else value
+        if set(map(type, items)) <= PYTHON_NUMBERS:
             return 8 * len(value)
-        return sum(map(size_of_record, value))
+        if depth > MAX_DEPTH:
+            return 0
+        return sum(size_of_record(item, depth + 1) for item in items)
     size = getattr(value, "nbytes", None)
     return size if type(size) is int else len(value) if isinstance(value, str | bytes) else 8
 

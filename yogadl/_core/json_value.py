@@ -57,6 +57,15 @@ class JsonText:
         return len(self.data)
 
 
+def is_json(value: Any) -> bool:
+    """Return whether a value is one that `encode` takes."""
+    try:
+        encode(value)
+    except BadValueError:
+        return False
+    return True
+
+
 def encode(value: Any) -> bytes:
     """Return the canonical text of a json value, as UTF-8.
 

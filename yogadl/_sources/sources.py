@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
+from yogadl._core.advice import declaration, of_column
 from yogadl._core.columns import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
@@ -25,7 +26,7 @@ from yogadl._core.columns import (
 )
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.infer import SAMPLED_RECORDS, infer, infer_column, is_open, size_of_record, snapshot
-from yogadl._core.leaf import OBJECT, Leaf, is_masked, leaf_at
+from yogadl._core.leaf import JSON, OBJECT, Leaf, is_masked, leaf_at
 from yogadl._core.protocols import Earlier, metadata_of
 from yogadl._core.spec import Keys, Node, Spec, node_of
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError, YogaError
@@ -272,6 +273,10 @@ class ArraysSource:
                 f"{data!r:.60} has no columns; give an array for every field of the records"
             )
         self.spec = Spec(tree)
+        forms.check_json(self.spec)
+        for name in forms.missing:
+            if name not in lengths:
+                raise ConfigurationError(f"missing= names {name!r}, and the columns are {', '.join(lengths)}")
         self.length = next(iter(lengths.values()))
         # The first item of a list does not determine the shapes of the others.
         self.has_final_spec = all(
@@ -317,7 +322,7 @@ class ArraysSource:
                 found.append(column[chosen].astype(field.leaf.numpy_dtype, copy=False))
                 continue
             values = column[chosen] if isinstance(chosen, slice) else [column[i] for i in chosen]
-            found.append(field_column(field, values, first_record))
+            found.append(field_column(field, values, first_record, of_column))
         return found
 
 
@@ -613,8 +618,10 @@ class RecordsSource:
             field.name or "the record itself" for field in self.spec.fields if field.leaf.dtype == OBJECT
         ]
         if pickled_fields and not forms.allow_pickle:
+            spec_line = declaration(pickled_fields[0], Leaf(JSON))
             raise UnsupportedDataError(
-                f"the fields {pickled_fields} are pickled: to pickle them again, pass allow_pickle=True"
+                f"the fields {pickled_fields} are Python objects: to pickle them, pass allow_pickle=True; "
+                f"lists, dicts and None that map returns are values if declared, {spec_line}"
             )
         self.length = len(records)
         self._records = records

@@ -67,7 +67,7 @@ class SourceRecords:
         self.record_bytes = max(1, sample_bytes // len(sample))
         run = hash_run([column.hashes() for column in stored], len(sample))
         weak_name = "weak-" + hash_of("sample", len(self), run.value, self.spec.to_json())
-        self.fingerprint = fingerprint or weak_name
+        self.fingerprint = forms.decide(fingerprint or "") or weak_name
         self.is_sampled = not fingerprint
         # After the fingerprint: a declaration that is added later must leave cursors valid.
         if spec is not None:

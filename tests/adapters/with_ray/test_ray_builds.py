@@ -228,7 +228,7 @@ def test_missing_values_may_have_one_in_their_place(storage, values, fill, fille
     found = [record["column"] for record in ref]
     found = [value.tolist() if isinstance(value, np.ndarray) else value for value in found]
     assert found == [filled if value is None else value for value in values]
-    with pytest.raises(UnsupportedDataError, match="missing={'column': "):
+    with pytest.raises(UnsupportedDataError, match=r"missing=\{'column': "):
         storage.submit(dataset, "d", "2")
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import yogadl
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 ROWS = 300
@@ -114,9 +113,8 @@ def test_the_command_says_it_too(storage, yoga, tmp_path):
 
 def test_lists_that_have_nulls_within_are_refused(storage, tmp_path):
     column = pa.array([[1, None], None], pa.list_(pa.int32()))
-    with pa.OSFile(str(tmp_path / "0.arrow"), "wb") as sink:
-        with pa.ipc.new_file(sink, pa.schema({"a": column.type})) as writer:
-            writer.write_table(pa.table({"a": column}))
+    rows = pa.table({"a": column})
+    with pa.OSFile(str(tmp_path / "0.arrow"), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
     with pytest.raises(UnsupportedDataError, match="nulls in its lists"):
         storage.adopt(tmp_path / "0.arrow", "d", "1", missing="empty")
-    assert yogadl

@@ -6,7 +6,7 @@ A stored column is a numpy array, or `HeapValues` if the values vary in length; 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from types import MappingProxyType
 from typing import Any, Final
@@ -75,6 +75,12 @@ def spec_of(names: Sequence[Any] | None, columns: Sequence[Values], forms: Forms
         raise UnsupportedDataError(
             "the table has no columns, but records need at least one field: add a column"
         )
+    forms.check_json(spec)
+    for name in forms.missing:
+        if name.partition("/")[0] not in map(str, names):
+            raise ConfigurationError(
+                f"missing= names {name!r}, and the columns are {', '.join(map(str, names))}"
+            )
     return spec
 
 
@@ -87,6 +93,8 @@ def _node(path: str, column: Values, forms: Forms) -> Node:
 
 def _node_of_array(path: str, array: Any, forms: Forms) -> Node:
     data_type = array.type
+    if pa.types.is_null(data_type) and path in forms.missing and path not in forms.json:
+        data_type = _of_nothing(array, forms.missing[path]).type
     if path in forms.json or is_tree(data_type) or _has_null_trees(path, array, forms.missing):
         return Leaf(JSON)
     if pa.types.is_struct(data_type):
@@ -307,7 +315,10 @@ class Table:
 def _stored_trees(path: str, array: Values, numbers: Sequence[int], fill: Any) -> HeapValues:
     """Return json values in their stored form, with a value in the place of nulls."""
     is_array = isinstance(array, np.ndarray)
-    values = array.tolist() if is_array else array.to_pylist(maps_as_pydicts="strict")
+    try:
+        values = array.tolist() if is_array else array.to_pylist(maps_as_pydicts="strict")
+    except KeyError as error:
+        raise UnsupportedDataError(f"field {path!r} has a map with a key twice: {error}") from error
     read = None if is_array else _reader_of_texts(array.type)
     if fill is not None:
         fill = _empty_of(array) if fill == EMPTY else fill
@@ -374,6 +385,8 @@ def _fill_for(data_type: Any) -> str:
 
 def _filled(path: str, array: Any, value: Any) -> Any:
     """Return an array whose nulls are replaced by a value."""
+    if pa.types.is_null(array.type):
+        return _of_nothing(array, value)
     if value == EMPTY and is_list(array.type):
         value = []
     elif value == EMPTY:
@@ -384,6 +397,12 @@ def _filled(path: str, array: Any, value: Any) -> Any:
         raise ConfigurationError(
             f"missing= has {value!r:.60} for field {path!r}, which is {array.type} in Arrow: {error}"
         ) from error
+
+
+def _of_nothing(array: Any, value: Any) -> Any:
+    """Return an array of a value in the place of each null, where the array has no type."""
+    value = "" if value == EMPTY else value
+    return pa.array([value.item() if isinstance(value, np.generic) else value] * len(array))
 
 
 def value_lists(spec: Spec, columns: Sequence[StoredColumn]) -> list[NDArray[Any] | list[Any]]:
@@ -639,6 +658,19 @@ class PiecesSource:
             self._missing = forms.missing
         # Where the source is divided among workers: reading from within a row group would decode all of it.
         self.starts = list(accumulate((piece.records for piece in pieces[:-1]), initial=0))
+
+    def as_source(self, forms: Forms) -> "PiecesSource":
+        """Return the source with what a build says of its records, beside what was said before."""
+        if not (forms.json or forms.missing):
+            return self
+        json = tuple(field.name for field in self.spec.fields if field.leaf.dtype == JSON)
+        said = replace(forms, json=(*json, *forms.json), missing={**self._missing, **forms.missing})
+        return PiecesSource(next(iter(self._pieces[0].batches())).schema, self._pieces, said)
+
+    def said(self, origin: str) -> str:
+        """Return a hash of all that decides the records, given that of the files; see `Forms.decide`."""
+        json = tuple(field.name for field in self.spec.fields if field.leaf.dtype == JSON)
+        return Forms(json, self._missing).decide(origin)
 
     @property
     def pieces(self) -> Sequence[Piece]:

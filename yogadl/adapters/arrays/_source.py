@@ -268,7 +268,10 @@ def identity_of(data: Any, with_version: str) -> str | None:
     Raises:
         ConfigurationError: if a Dataset has a random fingerprint.
     """
-    return _state_of_files(data) if isinstance(data, PiecesSource) else _fingerprint_of(data, with_version)
+    if not isinstance(data, PiecesSource):
+        return _fingerprint_of(data, with_version)
+    found = _state_of_files(data)
+    return None if found is None else data.said(found)
 
 
 def _state_of_files(source: PiecesSource) -> str | None:

@@ -22,7 +22,7 @@ from yogadl._core.spec import Spec
 from yogadl._format.codec import AUTO_RATIO, LEAST_ROW_BYTES, RAW, Codec, codec_in_words, codecs_of, described
 from yogadl._format.manifest import CODEC, LEFT_OUT
 from yogadl._sources.partitioned import Partition
-from yogadl._sources.sources import Source, is_open_source, open_if_any
+from yogadl._sources.sources import ItemsSource, IterableSource, Source, is_open_source, open_if_any
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
@@ -149,7 +149,8 @@ class Partitions:
         """Write a partition of these records, unless it has a receipt of the same codec."""
         is_there = self.backend.root.size(self._receipt_name(partition)) is not None
         written = self._read(partition) if is_there else None
-        if written is None or self._has_other_codec(written):
+        is_other = written is not None and _made_by(written) != self._made_by
+        if written is None or is_other or self._has_other_codec(written):
             forms = replace(self.forms, allow_pickle=allow_pickle or self.forms.allow_pickle)
             like = self._agreed(None)
             source = open_if_any(records, replace(forms, like=like))
@@ -216,11 +217,22 @@ class Partitions:
 
     def _opened(self, partition: int, share: Share) -> Source | None:
         """Open a share; what lists, missing values and numbers are is decided by the first of all records."""
-        source = share.source()
-        if not isinstance(share, Partition) or source is None or not is_open_source(source):
+        if not isinstance(share, Partition):
+            return share.source()
+        try:
+            source = share.source()
+            found = None if source is None else source.spec
+        except UnsupportedDataError:  # its records alone may not show what others do
+            like = None if partition == 0 else self._agreed(None)
+            if like is None and partition and self.shares is not None:
+                like = self._agreed(self.shares.spec)
+            if like is None:
+                raise
+            return share.source(like)
+        if source is None or not isinstance(source, IterableSource | ItemsSource):
             return source
-        like = self._agreed(source.spec if partition == 0 else None)
-        if like is None and self.shares is not None:
+        like = self._agreed(found if partition == 0 and source.is_open else None)
+        if like is None and source.is_open and self.shares is not None:
             like = self._agreed(self.shares.spec)
         return source if like is None or like.is_like(source.spec) else share.source(like)
 
@@ -416,7 +428,9 @@ class Partitions:
 
         It includes the bounds of the shares, which change if the length of the source changes.
         """
-        if not self.is_named or self.shares is None:
+        if self.shares is None:  # tasks may say other things of their records
+            return self.forms.decide("records")[:_DIGITS] if self.forms.says else ""
+        if not self.is_named:
             return ""
         described = [self.origin, self.shares.terms()]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:_DIGITS]
