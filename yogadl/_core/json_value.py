@@ -111,6 +111,8 @@ def is_plain(value: Any) -> bool:
                 below += item
             elif kind not in PLAIN_TYPES:
                 return False
+        if not below:
+            return True
         level = list({id(item): item for item in below}.values())
     return True
 
@@ -121,9 +123,14 @@ def decode(data: Any) -> Any:  # data: a buffer
     Raises:
         ValueError: if it is no such text.
     """
+    return decode_all([data])[0]
+
+
+def decode_all(data: Iterable[Any]) -> list[Any]:
+    """Return the values of many such texts."""
     if _orjson is not None:
-        return _orjson.loads(data)
-    return _loads(str(data, "utf-8"))
+        return list(map(_orjson.loads, data))
+    return [_loads(str(each, "utf-8")) for each in data]
 
 
 def decode_foreign(data: Any) -> Any:  # data: a buffer

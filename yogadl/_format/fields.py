@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.columns import JOINED_BYTES, JoinedValues
-from yogadl._core.json_value import decode, decode_foreign
+from yogadl._core.json_value import decode_all, decode_foreign
 from yogadl._core.leaf import BYTES, JSON, MAX_DIMENSIONS, OBJECT, STR, Leaf, is_too_large
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._format.codec import MOST_RATIO
@@ -589,7 +589,7 @@ class VaryingField:
             return [pickle.loads(value) for value in data]
         try:
             if leaf.dtype == JSON:
-                return list(map(decode if self._first_foreign is None else decode_foreign, data))
+                return decode_all(data) if self._first_foreign is None else list(map(decode_foreign, data))
             if not shapes.shape[1] and leaf.dtype == BYTES:
                 return list(map(bytes, data))
             if not shapes.shape[1]:
