@@ -390,3 +390,162 @@ def test_missing_empty_needs_a_value_or_a_kind(storage):
 def test_the_page_has_forty_rows():
     assert len(cases_of_the_page()) >= 40
     assert len({case.name for case in CASES}) == len(CASES)
+
+
+# What is said beside the records.
+
+FLOATS_LATE = [{"x": number if number < 1_500 else 0.5, "n": number} for number in range(1_600)]
+X_IS_FLOAT = {"x": yogadl.Leaf("float64")}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_declared_field_is_what_it_is_declared(storage, way):
+    ref = WAYS[way](storage, FLOATS_LATE[-205:] + FLOATS_LATE[:4], spec=X_IS_FLOAT)
+    assert ref.spec.fields[0].leaf.dtype == "float64"
+    records = FLOATS_LATE if way not in ("tasks", "tasks in another order") else FLOATS_LATE[1_495:1_504]
+    ref = WAYS[way](yogadl.open_storage(f"{storage.location}-2"), records, spec=X_IS_FLOAT)
+    assert [plain(record) for record in ref] == [record | {"x": float(record["x"])} for record in records]
+
+
+def test_a_declaration_is_a_part_of_an_auto_version(storage):
+    records = [{"x": 1}, {"x": 2}]
+    refs = [storage.cached(records, "d"), storage.cached(records, "d", spec=X_IS_FLOAT)]
+    assert [ref.spec.fields[0].leaf.dtype for ref in refs] == ["int64", "float64"]
+
+    @storage.cacheable("f", "1", spec=X_IS_FLOAT)
+    def made():
+        return records
+
+    assert made().spec == refs[1].spec
+
+
+@pytest.mark.parametrize(
+    ("records", "spec", "says"),
+    [
+        ([{"x": 1}], {"y": yogadl.Leaf("int64")}, r"spec= names 'y' in the record, which has only \['x'\]"),
+        ([{"x": "a"}], X_IS_FLOAT, "spec= declares field 'x' as float64, but the records sampled have str"),
+        ({"x": np.arange(3)}, X_IS_FLOAT, "a dict says itself what its fields are"),
+        (yogadl.from_source([{"x": 1}]), X_IS_FLOAT, "a RecordsRef says itself"),
+    ],
+)
+def test_a_declaration_that_does_not_fit_is_refused(storage, records, spec, says):
+    with pytest.raises(ConfigurationError, match=says):
+        storage.submit(records, "d", "1", spec=spec)
+    assert storage.versions("d") == []
+
+
+def test_names_that_no_field_has(storage, caplog):
+    for data in ([{"x": 1}], {"x": [1]}, {"x": np.arange(3)}):
+        with pytest.raises(ConfigurationError, match="json= names 'typo', and the fields of the records are"):
+            storage.submit(data, "d", "1", json="typo")
+    with pytest.raises(ConfigurationError, match="json= names 'x', which is Leaf"):
+        storage.submit({"x": np.arange(3)}, "d", "1", json="x")
+    with pytest.raises(ConfigurationError, match="missing= names 'typo', and the columns are x"):
+        storage.submit({"x": [1]}, "d", "1", missing={"typo": 0})
+    with pytest.raises(ConfigurationError, match="json= has the names of fields"):
+        storage.submit([{"x": 1}], "d", "1", json=True)
+    ref = storage.submit([{"x": 1}], "d", "1", missing={"late": 0})  # a later record may have it
+    assert ref[0] == {"x": 1, "late": 0}
+    assert "missing= names 'late', which none of the first 1 records has: all of them get 0" in caplog.text
+    caplog.clear()
+    storage.append([{"x": 2}], "d", "2", base_version="1", missing={"late": 0})
+    assert not caplog.text
+
+
+def test_a_fingerprint_that_is_given_is_of_records_before_they_are_filled(storage):
+    rows = [{"x": 1}, {"x": None}]
+    refs = [yogadl.from_source(rows, "rows", missing={"x": fill}) for fill in (-1, -1, -2)]
+    assert refs[0].fingerprint == refs[1].fingerprint != refs[2].fingerprint
+    assert [storage.cached(ref, "d")[1]["x"] for ref in refs] == [-1, -1, -2]
+    assert yogadl.from_source([{"x": 1}], "rows").fingerprint == "rows"
+
+
+def test_tasks_that_say_different_things_are_refused(storage):
+    def begin(fill):
+        return storage.begin("d", "1", partitions=2, run="r", missing={"x": fill})
+
+    records = [{"x": 1}, {"x": None}]
+    begin(-1).write(0, records)
+    begin(-2).write(1, records)
+    with pytest.raises(ConfigurationError, match="1 of 2 partitions were written by other code, arguments"):
+        begin(-2).commit()
+    begin(-2).write(0, records)
+    begin(-2).commit()
+    assert [record["x"] for record in storage.fetch("d", "1")] == [1, -2, 1, -2]
+
+
+TREES = [{"x": []}, {"x": 1}, {"x": None}]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("first", "others"),
+    [
+        ([{"x": None}, {"x": [{"f": 1}]}], [{"x": None}]),
+        *[(TREES, [{"x": value}]) for value in (1, True, None, {}, "a", [[1], [2, 3]], 0.5, [1])],
+        ([{"x": 0.5}], [{"x": 1}]),
+        ([{"x": [0.5]}], [{"x": []}]),
+    ],
+)
+def test_partitions_whose_records_alone_show_less(storage, first, others, workers):
+    for number, parts in enumerate([(first, others), (first, others, first)]):
+        source = yogadl.partitioned([functools.partial(iter, part) for part in parts])
+        ref = storage.submit(source, "d", str(number), workers=workers)
+        found = [plain(record) for record in ref]
+        expected = list(itertools.chain(*parts))
+        assert are_same(found, expected) or found == expected  # an integer among floats is one
+
+
+@pytest.mark.parametrize("value", [np.int64(1), np.float32(1), np.array(1), np.zeros(2)], ids=repr)
+@pytest.mark.parametrize("first", [[], [{"a": 1}], [[1], [1, 2]], [1, None]], ids=repr)
+def test_numpy_beside_lists_is_refused_by_its_number(storage, first, value):
+    for build in (
+        functools.partial(storage.submit, [{"x": first}, {"x": value}], "d", "1"),
+        functools.partial(yogadl.from_source, [{"x": first}, {"x": value}]),
+    ):
+        with pytest.raises(UnsupportedDataError, match=r"record 1: field 'x' is a .*: write its tolist\(\)"):
+            build()
+
+
+def test_records_that_are_lists_of_messages_are_told_to_have_a_name(storage):
+    chats = [[{"role": "user"}], [{"role": "user"}, {"role": "assistant"}]]
+    with pytest.raises(UnsupportedDataError, match=r'give the list a name, \{"messages": \[...\]\}'):
+        storage.submit(chats, "d", "1")
+    ref = storage.submit([{"messages": chat} for chat in chats], "d", "1")
+    assert [record["messages"] for record in ref] == chats
+    with pytest.raises(UnsupportedDataError, match="the record itself is None: leave it out"):
+        storage.submit(["a", None], "d", "2")
+
+
+def test_what_continues_a_version_is_told_what_helps_there(storage):
+    storage.submit([{"x": 1, "y": "a"}], "d", "1")
+    append = functools.partial(storage.append, dataset_id="d", dataset_version="2", base_version="1")
+    with pytest.raises(UnsupportedDataError) as caught:
+        append([{"x": None, "y": "b"}])
+    assert "json=" not in str(caught.value)
+    (options,) = lines_of(caught.value)
+    assert append([{"y": "b", "x": None}], **options)[1] == {"x": -1, "y": "b"}  # in another order
+    for record in ({"x": 0.5, "y": "b"}, {"x": 1, "y": [1]}, {"x": {}, "y": "b"}):
+        with pytest.raises(UnsupportedDataError, match=r"build another version|make it int64"):
+            storage.append([record], "d", "3", base_version="1")
+
+
+def test_results_that_are_nested_too_deep_are_refused():
+    deep: Any = 1
+    for _ in range(1_200):
+        deep = [deep]
+    with pytest.raises(yogadl.errors.StageError, match="nested more than 512 deep"):
+        yogadl.from_source([1, 2]).map(lambda number: {"x": deep}).gather([0])
+
+
+def test_objects_that_map_returns_are_declared(storage):
+    ref = yogadl.from_source(np.arange(2_000))
+
+    def function(number):
+        return {"tools": None if number < 1_500 else [1]}
+
+    with pytest.raises(UnsupportedDataError, match="are Python objects") as caught:
+        storage.submit(ref.map(function), "d", "1")
+    (options,) = lines_of(caught.value)
+    found = storage.submit(ref.map(function, **options), "d", "1")
+    assert [found[0], found[1_999]] == [{"tools": None}, {"tools": [1]}]

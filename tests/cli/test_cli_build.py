@@ -412,3 +412,38 @@ def test_a_killed_build_goes_on_and_says_so(build, file, storage):
     assert ended.code == 0
     assert "yogadl: 'd' version '1': continuing at record " in ended.err
     assert np.array_equal(storage.fetch("d", "1")[999], np.full(100, 999))
+
+
+LATE = """
+def rows(count=3):
+    for number in range(count):
+        yield {"label": number or None, "x": number / 2 if number else None, "a/b": "t" if number else None}
+"""
+
+
+def test_what_comes_in_the_place_of_missing_values(yoga, file, root, storage):
+    def build(version, *words):
+        return yoga("build", f"{file}:rows", "d", version, *words, "-s", root)
+
+    file.write_text(LATE)
+    assert "missing={'label': -1}" in build("1").err
+    fills = ["label=-1", "x=nan", "a/b=empty"]
+    assert build("1", *[word for fill in fills for word in ("--missing", fill)]).code == 0
+    first, second, _ = storage.fetch("d", "1")
+    assert np.isnan(first.pop("x"))
+    assert first == {"label": -1, "a/b": ""}
+    assert second == {"label": 1, "x": 0.5, "a/b": "t"}
+    assert build("2", "--json-value", "label", "--json-value", "x", "--json-value", "a/b").code == 0
+    assert storage.fetch("d", "2")[0] == {"label": None, "x": None, "a/b": None}
+    assert build("3", "--missing", "x=1", "--missing", "x=2").code == 2
+    assert build("3", "--missing", "x").code == 2
+
+
+def test_tasks_say_it_too(build, file, storage):
+    file.write_text("def rows(count):\n    return [{'label': number or None} for number in range(count)]\n")
+    words = ["--arg", "count=5", "--missing", "label=-7"]
+    for task in ("1/2", "2/2"):
+        assert build("rows", *words, "--task", task).code == 0
+    assert build("rows", "--arg", "count=5", "--missing", "label=-8", "--commit").code == 1
+    assert build("rows", *words, "--commit").code == 0
+    assert [record["label"] for record in storage.fetch("d", "1")] == [-7, 1, 2, 3, 4]

@@ -282,7 +282,7 @@ def is_open(value: Any, *, scalars_decide: bool, depth: int = 0) -> bool:
     if (kind is dict and not depth) or isinstance(value, tuple) or (kind is list and not depth):
         items = value.values() if kind is dict else value
         return any(is_open(item, scalars_decide=scalars_decide, depth=depth + 1) for item in items)
-    return value is None or kind in (list, dict) or (scalars_decide and kind in (int, float, str))
+    return value is None or kind in (list, dict) or (scalars_decide and kind in (bool, int, float, str))
 
 
 def snapshot(value: Any, copy_object: Callable[[Any], Any]) -> Any:

@@ -153,7 +153,9 @@ def build_from_function(
         build: Called with storage, key, function, its arguments, a description of that call and `arguments`;
             returns whether this call built the version, or what a task has written.
     """
-    codec_of(arguments)  # refuses a wrong combination before anything is loaded
+    # Both refuse a wrong combination before anything is loaded.
+    codec_of(arguments)
+    _forms_of(arguments)
     target: Target = arguments.target
     values = dict(arguments.arg) | ({"location": target.folder} if target.folder else {})
     started = time.perf_counter()
@@ -589,15 +591,15 @@ def run_share(
         if published is not None:
             work.warn(published.manifest)
             return False
-    origin = work.origin()
-    data = work.open()
+    origin = _forms_of(arguments).decide(work.origin())
+    data = work.open()  # which has what is said of the records
     build = begin_build(
         storage._backend,
         key,
         None,
         arguments.run_name,
         data,
-        forms=_forms_of(arguments),
+        forms=Forms(allow_pickle=arguments.allow_pickle),
         origin=origin,
         codec=codec_of(arguments),
     )

@@ -142,3 +142,67 @@ def test_tables_in_memory_are_known_by_their_content(storage, table_of):
     assert version_of(storage.cached(table("b"), "d")) == version_of(first)
     assert version_of(storage.cached(table("c"), "d")) != version_of(first)
     assert first[1_008] == {"n": 1_008, "text": "b"}
+
+
+def write_with_nulls(folder):
+    path = str(folder / "a.parquet")
+    rows = pa.table({"x": pa.array([1, None]), "nothing": pa.array([None, None])})
+    pq.write_table(rows, path)
+    return path
+
+
+@pytest.mark.parametrize("is_told_to", ["parquet", "build"])
+def test_what_is_said_of_parquet_files_counts_wherever_it_is_said(storage, tmp_path, is_told_to):
+    path = write_with_nulls(tmp_path)
+
+    def told(call, **options):
+        if is_told_to == "parquet":
+            return call(arrays.parquet(path, columns=["x"], **options))
+        return call(arrays.parquet(path, columns=["x"]), **options)
+
+    def cached(data, **options):
+        return storage.cached(data, "d", **options)
+
+    def built(data, **options):
+        return storage.submit(data, "e", "1", **options)
+
+    for call in (cached, built):
+        for options, expected in [
+            ({"missing": {"x": -1}}, -1),
+            ({"missing": {"x": -2}}, -2),
+            ({"json": "x"}, None),
+        ]:
+            assert [record["x"] for record in told(call, **options)] == [1, expected]
+    with pytest.raises(UnsupportedDataError, match=r"missing=\{'x': -1\}"):
+        told(cached)
+    parts = yogadl.partitioned.of([path, path], lambda each: arrays.parquet(each, columns=["x"]))
+    ref = storage.submit(parts, "f", "1", missing={"x": -3})
+    assert ref.gather(range(4))["x"].tolist() == [1, -3, 1, -3]
+    ref = storage.submit(arrays.parquet([path] * 3, columns=["x"]), "f", "2", missing={"x": -3}, workers=2)
+    assert ref.gather(range(6))["x"].tolist() == [1, -3] * 3
+
+
+@pytest.mark.parametrize("fill", [-1, 0.5, "empty", "text", True, np.int64(3)], ids=repr)
+def test_a_column_of_nulls_alone_is_what_comes_in_their_place(storage, tmp_path, fill):
+    path = write_with_nulls(tmp_path)
+    missing = {"x": 0, "nothing": fill}
+    expected = ["" if fill == "empty" else fill] * 2
+    ref = storage.submit(arrays.parquet(path), "d", "1", missing=missing)
+    assert [record["nothing"] for record in ref] == expected
+    ref = storage.submit(pq.read_table(path), "d", "2", missing=missing)
+    assert [record["nothing"] for record in ref] == expected
+
+
+def test_columns_that_are_not_there_are_told(storage, tmp_path):
+    path = write_with_nulls(tmp_path)
+    for data in (arrays.parquet(path), pq.read_table(path), pd.read_parquet(path)):
+        with pytest.raises(ConfigurationError, match="missing= names 'typo', and the columns are x, nothing"):
+            storage.submit(data, "d", "1", missing={"typo": 1, "x": 1, "nothing": 1})
+        with pytest.raises(ConfigurationError, match="json= names 'typo'"):
+            storage.submit(data, "d", "1", missing={"x": 1, "nothing": 1}, json="typo")
+
+
+def test_a_map_with_a_key_twice_is_refused(storage):
+    pairs = pa.array([[("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int64()))
+    with pytest.raises(UnsupportedDataError, match="field 'x' has a map with a key twice"):
+        storage.submit(pa.table({"x": pairs}), "d", "1")
