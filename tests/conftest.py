@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import hangs
 import pytest
 import soak
 
@@ -113,15 +114,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     assert not [path for path in SLOW if not path.exists()]
-    if config.getoption("timeout", None):  # what hangs is a failure
-        import hangs
-
+    if config.getoption("--soak"):  # a test may take half an hour
+        soak.set_long(True)
+        hypothesis.settings.load_profile("thorough")
+    else:
         config.pluginmanager.register(hangs.EndsAtExit())
         if config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
             config.pluginmanager.register(hangs.EndsInSilence())
-    if config.getoption("--soak"):
-        soak.set_long(True)
-        hypothesis.settings.load_profile("thorough")
     if "TMPDIR" not in os.environ:  # as it is in the processes of pytest-xdist
         config.add_cleanup(functools.partial(shutil.rmtree, own_temporary_folder(), ignore_errors=True))
 

@@ -69,6 +69,17 @@ def test_the_same_records_still_have_the_golden_fingerprint(storage, tmp_path):
     assert again.fetch("again", "1").fingerprint == FINGERPRINT
 
 
+def test_records_are_appended_to_the_golden_cache_in_its_structure(storage):
+    assert any(field.name == "pair/1/0" for field in storage.fetch("golden/forms", "1").spec.fields)  # a list
+    more = [make.record(i) for i in range(make.RECORDS, 2 * make.RECORDS)]
+    turned = [dict(reversed(record.items())) for record in more]  # the version's order of keys stays
+    for version, records in (("2", more), ("3", lambda: iter(turned))):
+        ref = storage.append(records, "golden/forms", version, base_version="1")
+        for i, record in enumerate(ref):
+            assert_same(record, make.record(i))
+            assert list(record) == list(make.record(i))
+
+
 def test_a_cursor_of_the_golden_cache_still_means_the_same_records(storage):
     cursor = {
         "yogadl": 1,

@@ -66,6 +66,7 @@ WAYS: dict[str, Callable[..., Any]] = {
     "tasks in another order": functools.partial(by_tasks, numbers=(1, 2, 0)),
     "without a cache": lambda storage, records, **options: yogadl.from_source(records, **options),
     "cached": lambda storage, records, **options: storage.cached(records, "d", **options),
+    "workers": lambda storage, records, **options: storage.submit(records, "d", "1", workers=2, **options),
     "small parts": lambda storage, records, **options: storage.submit(
         records, "d", "1", part_bytes=1, **options
     ),
