@@ -2,7 +2,6 @@
 
 import hashlib
 import json as json_module
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final
@@ -16,7 +15,6 @@ from yogadl._core.spec import Node, Spec
 from yogadl.errors import ConfigurationError
 
 EMPTY: Final = "empty"
-_log: Final = logging.getLogger("yogadl")
 
 
 @frozen
@@ -81,7 +79,9 @@ class Forms:
         known = {field.name for field in getattr(self.like, "fields", ())}
         for name in self.missing:
             if name not in known and not any(_has(record, name) for record in records):
-                _log.warning(
+                import logging  # not for reading a cache
+
+                logging.getLogger("yogadl").warning(
                     "yogadl: missing= names %r, which none of the first %d records has: all of them get %r",
                     name, len(records), self.missing[name],
                 )  # fmt: skip
