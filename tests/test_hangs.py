@@ -37,7 +37,9 @@ def run_pytest(folder, *options):
     (folder / "test_hanging.py").write_text(HANGS)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+        # Not as a worker of this run.
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        | {"PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,
         timeout=50,

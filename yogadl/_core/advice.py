@@ -54,7 +54,7 @@ def difference(path: str, node: DictNode | SequenceNode | NamedTupleNode, value:
         return f"should be {expected}, as in the records before, but is {found} with {list(fields)}"
     if isinstance(value, list | tuple):
         found += f" of {len(value)}"
-    if not path and isinstance(value, list):
+    if not path and node.kind == "list" and isinstance(value, list) and dict in map(type, value):
         return (
             f"should be a list of {len(node.children)}, as in the records before, but is {found}: a record "
             'that is a list has a field for each item; give the list a name, {"messages": [...]}'
