@@ -94,7 +94,7 @@ def _node(path: str, column: Values, forms: Forms) -> Node:
 def _node_of_array(path: str, array: Any, forms: Forms) -> Node:
     data_type = array.type
     if pa.types.is_null(data_type) and path in forms.missing and path not in forms.json:
-        data_type = _of_nothing(array, forms.missing[path]).type
+        data_type = _of_nothing(1, forms.missing[path]).type
     if path in forms.json or is_tree(data_type) or _has_null_trees(path, array, forms.missing):
         return Leaf(JSON)
     if pa.types.is_struct(data_type):
@@ -386,7 +386,7 @@ def _fill_for(data_type: Any) -> str:
 def _filled(path: str, array: Any, value: Any) -> Any:
     """Return an array whose nulls are replaced by a value."""
     if pa.types.is_null(array.type):
-        return _of_nothing(array, value)
+        return _of_nothing(len(array), value)
     if value == EMPTY and is_list(array.type):
         value = []
     elif value == EMPTY:
@@ -399,10 +399,10 @@ def _filled(path: str, array: Any, value: Any) -> Any:
         ) from error
 
 
-def _of_nothing(array: Any, value: Any) -> Any:
-    """Return an array of a value in the place of each null, where the array has no type."""
+def _of_nothing(count: int, value: Any) -> Any:
+    """Return an array of a value in the place of each null, where an array has no type."""
     value = "" if value == EMPTY else value
-    return pa.array([value.item() if isinstance(value, np.generic) else value] * len(array))
+    return pa.array([value.item() if isinstance(value, np.generic) else value] * count)
 
 
 def value_lists(spec: Spec, columns: Sequence[StoredColumn]) -> list[NDArray[Any] | list[Any]]:

@@ -187,7 +187,7 @@ def test_a_column_of_nulls_alone_is_what_comes_in_their_place(storage, tmp_path,
     path = write_with_nulls(tmp_path)
     missing = {"x": 0, "nothing": fill}
     expected = ["" if fill == "empty" else fill] * 2
-    ref = storage.submit(arrays.parquet(path), "d", "1", missing=missing)
+    ref = storage.submit(arrays.parquet(path, missing=missing), "d", "1")
     assert [record["nothing"] for record in ref] == expected
     ref = storage.submit(pq.read_table(path), "d", "2", missing=missing)
     assert [record["nothing"] for record in ref] == expected
@@ -195,7 +195,8 @@ def test_a_column_of_nulls_alone_is_what_comes_in_their_place(storage, tmp_path,
 
 def test_columns_that_are_not_there_are_told(storage, tmp_path):
     path = write_with_nulls(tmp_path)
-    for data in (arrays.parquet(path), pq.read_table(path), pd.read_parquet(path)):
+    fills = {"x": 1, "nothing": 1}
+    for data in (arrays.parquet(path, missing=fills), pq.read_table(path), pd.read_parquet(path)):
         with pytest.raises(ConfigurationError, match="missing= names 'typo', and the columns are x, nothing"):
             storage.submit(data, "d", "1", missing={"typo": 1, "x": 1, "nothing": 1})
         with pytest.raises(ConfigurationError, match="json= names 'typo'"):
