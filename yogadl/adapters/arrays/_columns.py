@@ -651,7 +651,7 @@ class PiecesSource:
         # Whether lists and structs have nulls, only the records show.
         first = schema.empty_table()
         if any(map(_is_nested, schema.types)):
-            first = next(iter(pieces[0].batches())).slice(0, SAMPLED_RECORDS)
+            first = _first_batch(pieces).slice(0, SAMPLED_RECORDS)
         self._names = schema.names
         self.spec: Spec = spec_of(self._names, first.columns, forms)
         if forms.missing:  # else the source has the attributes, and so the hash, that it always had
@@ -665,7 +665,7 @@ class PiecesSource:
             return self
         json = tuple(field.name for field in self.spec.fields if field.leaf.dtype == JSON)
         said = replace(forms, json=(*json, *forms.json), missing={**self._missing, **forms.missing})
-        return PiecesSource(next(iter(self._pieces[0].batches())).schema, self._pieces, said)
+        return PiecesSource(_first_batch(self._pieces).schema, self._pieces, said)
 
     def said(self, origin: str) -> str:
         """Return a hash of all that decides the records, given that of the files; see `Forms.decide`."""
@@ -688,6 +688,11 @@ class PiecesSource:
                 yield from _chunked(table, batches, start, start - first)
                 return
             first += piece.records
+
+
+def _first_batch(pieces: Sequence[Piece]) -> Any:
+    """Return the first batch that has records."""
+    return next(batch for piece in pieces if piece.records for batch in piece.batches() if batch.num_rows)
 
 
 def _chunked(form: Table, batches: Iterable[Any], first: int, skipped: int) -> Iterator[Columns]:
