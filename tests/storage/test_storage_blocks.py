@@ -86,7 +86,8 @@ def options(request, tmp_path):
 
 def same(found, expected):
     """Compare two epochs, batch by batch."""
-    for ours, theirs in itertools.zip_longest(found, expected):
+    count = 0
+    for count, (ours, theirs) in enumerate(itertools.zip_longest(found, expected), 1):
         assert ours.keys() == theirs.keys()
         for name, values in ours.items():
             pairs = (
@@ -96,6 +97,7 @@ def same(found, expected):
             )
             for one, other in pairs:
                 assert np.array_equal(one, other), (name, one, other)
+    assert count
 
 
 STREAMS = {
@@ -411,6 +413,7 @@ def test_each_epoch_takes_the_room_of_the_one_before(url, tmp_path, stops):
         for number, _ in enumerate(loader):
             if stops and number == 250:
                 break
+        assert number == (250 if stops else COUNT // 8 - 1)
         assert ref.locality().ranges - before < COUNT // 10
 
 
