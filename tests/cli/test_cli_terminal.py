@@ -149,7 +149,8 @@ def test_errors_are_red_and_heads_of_tables_bold_on_a_terminal(squares, root):
 
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"NO_COLOR": "0"}, {"TERM": "dumb"}])
 def test_who_wants_no_colours_gets_none(squares, root, env):
-    for words in (("ls", "squares", "-s", root), ("info", "squares", "9", "-s", root), ("doctor", "/nowhere")):
+    at = ("-s", root)
+    for words in (("ls", "squares", *at), ("info", "squares", "9", *at), ("doctor", "/nowhere")):
         shown = on_terminal(*words, **env)
         assert words[1] in shown
         assert not COLORS.search(shown)

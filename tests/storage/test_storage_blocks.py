@@ -87,7 +87,7 @@ def options(request, tmp_path):
 def same(found, expected):
     """Compare two epochs, batch by batch."""
     count = 0
-    for count, (ours, theirs) in enumerate(itertools.zip_longest(found, expected), 1):
+    for ours, theirs in itertools.zip_longest(found, expected):
         assert ours.keys() == theirs.keys()
         for name, values in ours.items():
             pairs = (
@@ -97,6 +97,7 @@ def same(found, expected):
             )
             for one, other in pairs:
                 assert np.array_equal(one, other), (name, one, other)
+        count += 1
     assert count
 
 
