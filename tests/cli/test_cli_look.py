@@ -91,7 +91,9 @@ def test_ls_says_what_a_failed_build_holds_and_prune_frees_just_that(yoga, squar
 def test_ls_has_stable_keys(yoga, squares, root):
     for tag in ("stable", "good"):
         squares.tag("squares", tag, "1")
-    for one in json.loads(yoga("ls", "-s", root, "--json").out)["versions"]:
+    versions = json.loads(yoga("ls", "-s", root, "--json").out)["versions"]
+    assert len(versions) == 3
+    for one in versions:
         info = squares.info(one["id"], one["version"])
         assert one == {
             "id": info.id,

@@ -149,8 +149,11 @@ def test_errors_are_red_and_heads_of_tables_bold_on_a_terminal(squares, root):
 
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"NO_COLOR": "0"}, {"TERM": "dumb"}])
 def test_who_wants_no_colours_gets_none(squares, root, env):
-    for words in (("ls", "-s", root), ("info", "squares", "9", "-s", root), ("doctor", "/nowhere")):
-        assert not COLORS.search(on_terminal(*words, **env))
+    at = ("-s", root)
+    for words in (("ls", "squares", *at), ("info", "squares", "9", *at), ("doctor", "/nowhere")):
+        shown = on_terminal(*words, **env)
+        assert words[1] in shown
+        assert not COLORS.search(shown)
 
 
 def test_an_empty_no_color_says_nothing(squares, root):
@@ -160,6 +163,7 @@ def test_an_empty_no_color_says_nothing(squares, root):
 def test_what_is_no_terminal_gets_no_colours(squares, root):
     for words in (("ls", "-s", root), ("info", "squares", "9", "-s", root)):
         done = subprocess.run([*YOGADL, *map(str, words)], capture_output=True, text=True)
+        assert "squares" in done.stdout + done.stderr
         assert "\x1b" not in done.stdout + done.stderr
 
 

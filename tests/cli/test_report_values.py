@@ -304,16 +304,15 @@ def test_before_a_segment_of_a_jpeg_there_may_be_more_of_its_first_byte():
 
 @given(st.binary(max_size=200))
 def test_whatever_begins_as_a_jpeg_or_png_is_looked_at_without_harm(rest):
-    for start in (
-        b"\xff\xd8\xff",
-        b"\xff\xd8\xff\xe0\0\0",
-        b"\x89PNG\r\n\x1a\n",
-        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    for start, kind in (
+        (b"\xff\xd8\xff", "JPEG"),
+        (b"\xff\xd8\xff\xe0\0\0", "JPEG"),
+        (b"\x89PNG\r\n\x1a\n", "PNG"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "PNG"),
     ):
-        kind = kind_of(start + rest)
-        if kind is not None:
-            found = image_of_file(kind, start + rest)
-            assert kind in found if isinstance(found, str) else found.kind == kind
+        assert kind_of(start + rest) == kind
+        found = image_of_file(kind, start + rest)
+        assert kind in found if isinstance(found, str) else found.kind == kind
 
 
 # Markup

@@ -54,7 +54,7 @@ def test_features_that_are_copied_and_features_that_are_not(count, size):
         for k in range(5)
     ]
     form = TFRecord({"f": ("float32", (count,)), "b": "bytes"})
-    for k, record in enumerate(records_of(form, tfrecord_of(values))):
+    for k, record in zip(range(5), records_of(form, tfrecord_of(values)), strict=True):
         assert record["b"] == bytes([k]) * (size - 60)
         assert record["f"].tolist() == numbers
 

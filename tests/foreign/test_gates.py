@@ -205,6 +205,7 @@ def test_a_version_of_permitted_places_comes_in_each_way(tmp_path, way, is_bucke
     place.source().adopt(f"{place.raw}/000.jsonl", "data", "1", format="jsonl")
     way(place)
     assert every(place.folder().fetch("data", "1")) == records
+    assert place.records() == records * 2
 
 
 def adopted_of_paths(tmp_path, storage):

@@ -57,8 +57,12 @@ def test_any_line_ends_anywhere(seed):
 
 def test_a_batch_has_the_lines_that_begin_in_one_window():
     content = b"".join(b"x" * (k % 90) + b"\n" for k in range(500))
+    counts = []
     for (places,) in Lines().batches(reader_of(content, 64)):
         assert places.positions[0] // 64 == places.positions[-1] // 64
+        counts.append(len(places.positions))
+    assert sum(counts) == len(by_python(content))
+    assert len(counts) > 100
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ def test_nor_is_it_by_threads_or_workers(broken: Broken, way: dict[str, int]) ->
     ref = opened(place)
     proxy.breaks(lambda request: of_a_part(request) and len(proxy.requests) % 11 == 0, cuts(2000), times=20)
     drained(ref, **way)
+    assert proxy.rules[0].times < 20
 
 
 @pytest.mark.parametrize(("broken", "way"), [("s3", {}), ("gcs", {"workers": 2})], indirect=["broken"])
@@ -306,6 +307,7 @@ def test_a_mirror_is_filled_over_a_network_that_fails(broken: Broken, tmp_path: 
         if ref.locality().parts_here == ref.locality().parts:
             break
     drained(ref)
+    assert proxy.rules[0].times < 20
 
 
 def test_a_fork_reads_on_both_sides(either_place: Place) -> None:

@@ -91,7 +91,7 @@ def test_ranges_are_read_by_obstore_and_whole_objects_by_the_sdk(put: Put) -> No
     assert readers(proxy) == {"obstore"}
     proxy.requests.clear()
     assert read(bucket, "name") == CONTENT
-    assert not [one for one in proxy.requests if one.headers["User-Agent"].endswith("obstore")]
+    assert {one.headers["User-Agent"].endswith("obstore") for one in proxy.requests} == {False}
 
 
 def test_a_range_is_asked_of_the_object_that_its_tag_names(put: Put) -> None:

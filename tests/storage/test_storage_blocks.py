@@ -86,6 +86,7 @@ def options(request, tmp_path):
 
 def same(found, expected):
     """Compare two epochs, batch by batch."""
+    count = 0
     for ours, theirs in itertools.zip_longest(found, expected):
         assert ours.keys() == theirs.keys()
         for name, values in ours.items():
@@ -96,6 +97,8 @@ def same(found, expected):
             )
             for one, other in pairs:
                 assert np.array_equal(one, other), (name, one, other)
+        count += 1
+    assert count
 
 
 STREAMS = {
@@ -411,6 +414,7 @@ def test_each_epoch_takes_the_room_of_the_one_before(url, tmp_path, stops):
         for number, _ in enumerate(loader):
             if stops and number == 250:
                 break
+        assert number == (250 if stops else COUNT // 8 - 1)
         assert ref.locality().ranges - before < COUNT // 10
 
 

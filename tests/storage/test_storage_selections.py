@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -467,6 +468,16 @@ def test_a_shared_folder_keeps_them_too(tmp_path):
     assert storage.prune(grace_s=0).files == ()
 
 
-def test_reading_a_filtered_reference_loads_what_filters_only_then():
-    code = "import yogadl, sys; assert not [m for m in sys.modules if '_filter' in m or '_selection' in m]"
-    assert os.system(f'"{sys.executable}" -c "{code}"') == 0
+LOADS = """
+import sys, yogadl
+ref = yogadl.open_storage(sys.argv[1]).fetch("d", "1")
+list(ref.stream())
+names = {"yogadl._views.chosen", "yogadl.storage._catalogue.selections"}
+assert not names & sys.modules.keys()
+ref.filter(lambda record: True)
+assert names <= sys.modules.keys()
+"""
+
+
+def test_reading_a_filtered_reference_loads_what_filters_only_then(storage, ref):
+    subprocess.run([sys.executable, "-c", LOADS, storage.location], check=True)

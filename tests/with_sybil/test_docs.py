@@ -158,14 +158,19 @@ def test_each_example_that_is_skipped_runs_in_another_environment(path):
 
 
 def test_the_languages_of_the_blocks_are_those_that_the_tests_look_for():
+    seen = set()
     for path in pages():
         fences = re.findall(r"^ *(?:```|~~~)(.*)$", path.read_text("utf-8"), re.M)
         of_sphinx = {"index.md": {"{toctree}"}, "changelog.md": {"{include} ../CHANGELOG.md"}}
         of_sphinx = of_sphinx.get(path.name, set())
         assert set(fences) <= {"", "console", "json", "python", "sh"} | of_sphinx, path
+        seen.update(fences)
+    assert {"", "console", "json", "python", "sh"} <= seen
 
 
 def test_pages_in_other_markup_have_no_examples():
     """The reference is: its examples are those of the docstrings."""
-    for path in (ROOT / "docs").rglob("*.rst"):
+    paths = list((ROOT / "docs").rglob("*.rst"))
+    assert paths
+    for path in paths:
         assert not re.search(r"::$|>>>|code", path.read_text("utf-8"), re.M), path
