@@ -315,6 +315,7 @@ def test_stops_and_resumes_over_shards_and_batch_sizes_lose_and_repeat_nothing(
             states.add(json.dumps(batches.state_dict()))
         sizes = sizes[1:] + sizes[:1]
         if not rest and len(states) > 1:  # some shards reached the end, where they are no longer in step
+            assert {json.loads(state)["epoch"] for state in states} == {1, 2}
             return
         cursor = json.loads(states.pop())
         if cursor["epoch"] != 1:
@@ -469,6 +470,7 @@ def test_weights_that_change_repeat_nothing_and_a_second_resume_is_exact(stops, 
                 )
         came += own
         cursor = after
+    assert came
     parents = parents_of(np.array(came, np.int64), lengths)
     for number, length in enumerate(lengths):
         its = np.array(came, np.int64)[parents == number] - sum(lengths[:number])
