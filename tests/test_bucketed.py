@@ -156,12 +156,14 @@ def test_every_rank_has_as_many_batches(ref, ranks):
 
 def test_the_documents_of_a_batch_are_known(ref):
     made = ref.bucketed("tokens", tokens=TOKENS)
-    batches = iter(made.stream(shuffle=True))
+    batches, seen = iter(made.stream(shuffle=True)), []
     for batch in batches:
+        seen.append(batch)
         [documents] = batches.last.documents
         assert [document.record for document in documents] == batch["label"].tolist()
         assert [document.stop for document in documents] == batch["lengths"].tolist()
         assert {document.start for document in documents} == {0}
+    assert labels(seen) == EACH_ONCE
 
 
 def test_one_record_of_the_stream_is_one_batch_of_the_loader(ref):
@@ -189,6 +191,7 @@ def test_one_record_of_the_stream_is_one_batch_of_the_loader(ref):
 
 def test_a_cursor_resumes_on_other_ranks_and_is_of_all_arguments(ref):
     made = ref.bucketed("tokens", tokens=TOKENS)
+    assert len(made) > 10
     for stop in range(0, len(made), 4):
         batches = iter(made.stream(shuffle=True, shuffle_seed=5))
         before = [next(batches) for _ in range(stop)]
@@ -221,6 +224,7 @@ def test_mixes_and_several_epochs_at_once(ref):
     made = ref.bucketed("tokens", tokens=TOKENS)
     mixed = yogadl.mix({"a": (made, 1), "b": (made, 1)})
     counted = labels(mixed.stream(shuffle=True))
+    assert counted.keys() == EACH_ONCE.keys()
     assert set(counted.values()) <= {1, 2}
     across = made.fields("label").stream(shuffle=True).batch(7, epochs=2, across_epochs=True)
     assert Counter(int(x) for batch in across for one in batch["label"] for x in one) == EACH_ONCE + EACH_ONCE

@@ -336,6 +336,7 @@ def test_filters_before_and_after(caches):
 def test_chunks_before_and_after(caches):
     tokens = np.concatenate([np.arange(n % 3) for n in range(100)])
     after = yogadl.concat(caches).chunks("tokens", 4, drop_remainder=True)
+    assert len(after) == len(tokens) // 4
     assert after.gather(range(len(after)))["tokens"].reshape(-1).tolist() == tokens[: 4 * len(after)].tolist()
     before = yogadl.concat(ref.chunks("tokens", 4, drop_remainder=True) for ref in (caches[0], caches[2]))
     a = np.concatenate([np.arange(n % 3) for n in range(40)])

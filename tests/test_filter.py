@@ -179,6 +179,7 @@ def test_a_filter_of_views_selects_what_a_list_would(ref, names):
     for name in names:
         ref = VIEWS[name](ref)
     records = list(ref)
+    assert records
     for fields in (None, ("label",)):
         for _ in range(2):  # the second time it may be found beside the cache
             found = list(ref.filter(is_small, fields))

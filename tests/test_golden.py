@@ -75,7 +75,7 @@ def test_records_are_appended_to_the_golden_cache_in_its_structure(storage):
     turned = [dict(reversed(record.items())) for record in more]  # the version's order of keys stays
     for version, records in (("2", more), ("3", lambda: iter(turned))):
         ref = storage.append(records, "golden/forms", version, base_version="1")
-        for i, record in enumerate(ref):
+        for i, record in zip(range(2 * make.RECORDS), ref, strict=True):
             assert_same(record, make.record(i))
             assert list(record) == list(make.record(i))
 

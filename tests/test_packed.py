@@ -167,15 +167,18 @@ def test_a_cache_gives_the_same_rows_as_memory(ref):
 
 def test_the_longest_comes_first_unless_they_are_shuffled_within(ref):
     in_order = ref.packed(CAPACITY, fields="tokens", shuffle_within=False).at(1)
-    for number in range(len(in_order)):
-        lengths = [stop - start for _, start, stop in in_order.documents(number)]
-        assert lengths == sorted(lengths, reverse=True)
+    rows = [in_order.documents(number) for number in range(len(in_order))]
+    lengths = [[stop - start for _, start, stop in row] for row in rows]
+    assert lengths == [sorted(row, reverse=True) for row in lengths]
+    assert max(map(len, lengths)) > 1
 
 
 def test_a_mask_of_the_records_becomes_0_at_the_last_token_of_each(ref):
     packed = ref.packed(CAPACITY, fields=("tokens", "loss_mask"), mask="loss_mask", positions=None)
     assert list(packed.spec.keys()) == ["tokens", "loss_mask", "segments"]
-    for row in packed.stream():
+    rows = list(packed.stream())
+    assert len(rows) == len(packed) > 10
+    for row in rows:
         last = np.append(np.diff(row["segments"]) != 0, True)
         assert row["loss_mask"].dtype == np.uint8
         np.testing.assert_array_equal(row["loss_mask"], (row["segments"] > 0) & ~last)
@@ -260,6 +263,7 @@ def test_shards_share_an_epoch(ref, ranks):
 def test_a_cursor_resumes_anywhere_on_other_ranks(ref):
     packed = ref.packed(CAPACITY, fields="tokens")
     total = len(packed)
+    assert total > 10
     for stop in range(0, 2 * total, 3):
         batches = iter(packed.stream(shuffle=True, shuffle_seed=3).batch(1, epochs=2))
         before = [next(batches) for _ in range(stop)]
@@ -386,9 +390,11 @@ def test_the_documents_of_a_mix_are_those_of_its_parents(ref):
         "a": (ref[:20].packed(CAPACITY, fields="tokens"), 1),
         "b": (ref[20:].packed(CAPACITY, fields="tokens"), 1),
     }
-    rows = iter(yogadl.mix(parents, at_end="repeat").stream(shuffle=True).batch(3))
+    mixed = yogadl.mix(parents, at_end="repeat")
+    rows, count = iter(mixed.stream(shuffle=True).batch(3)), 0
     firsts = len(parents["a"][0])
     for batch in rows:
+        count += len(batch["tokens"])
         for number, row, documents in zip(
             rows.last.indices.tolist(), batch["tokens"], rows.last.documents, strict=True
         ):
@@ -397,6 +403,7 @@ def test_the_documents_of_a_mix_are_those_of_its_parents(ref):
                 [parent[record]["tokens"][start:stop] for record, start, stop in documents]
             )
             np.testing.assert_array_equal(row[: len(joined)], joined)
+    assert count == len(mixed)
 
 
 def test_rows_at_random_are_those_of_an_epoch(ref):

@@ -218,10 +218,12 @@ def test_it_is_mixed_with_others(ref):
 
 
 def test_records_are_known_by_their_indices_in_the_data(ref):
-    iterator = iter(ref.fields("id").sampled(records=9).stream(shuffle=True).batch(4))
+    iterator, count = iter(ref.fields("id").sampled(records=9).stream(shuffle=True).batch(4)), 0
     for batch in iterator:
+        count += len(batch["id"])
         assert iterator.last.indices.tolist() == batch["id"].tolist()
         assert iterator.last.documents == []
+    assert count == 9
 
     def fail(record):
         raise ValueError(record["id"])

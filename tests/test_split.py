@@ -101,6 +101,7 @@ FROZEN_KEYS = ([0, 1, 2, 5, 6, 8, 9, 12, 13, 15, 16, 17, 18, 19], [3, 4, 7, 10, 
 
 def test_the_share_of_a_key_never_changes():
     small, large = numbers(500).split(0.7, key="id"), numbers(2000).split(0.7, key="id")
+    assert sum(map(len, small)) == 500
     for before, after in zip(small, large, strict=True):
         assert ids(after)[: len(before)] == ids(before)
     assert abs(len(large[0]) - 1400) < 100
@@ -184,6 +185,7 @@ def test_a_version_that_continues_others_is_split_by_key_without_being_told(stor
     before = storage.fetch("d", "1").split(0.5, key="id", seed=4)
     storage.append({"id": np.arange(50, 80)}, "d", "2", base_version="1")
     after = storage.fetch("d", "2").split(0.5, key="id", seed=4)
+    assert (sum(map(len, before)), sum(map(len, after))) == (50, 80)
     for old, new in zip(before, after, strict=True):
         assert ids(new)[: len(old)] == ids(old)
 
@@ -450,6 +452,7 @@ def test_so_do_those_of_views(storage, view):
     first, second, third = (VIEWS[view](ref) for ref in grown(storage, (100, 30, 71)))
     for earlier, later in ((first, second), (second, third)):
         for old, new in zip(earlier.split(0.7, grows=True), later.split(0.7, grows=True), strict=True):
+            assert len(new) > len(old) > 0
             assert ids(new)[: len(old)] == ids(old)
             assert not set(ids(new)[len(old) :]) & set(ids(earlier))
 
@@ -487,12 +490,12 @@ def test_a_version_that_continues_others_wants_to_be_told(storage):
 @pytest.mark.parametrize("by", [None, "label"])
 def test_a_slice_that_is_an_earlier_version_is_split_as_that_one(storage, by):
     first, second, third = grown(storage, (100, 30, 71))
+    wanted = [(share.fingerprint, ids(share)) for share in first.split(0.8, seed=2, by=by)]
+    assert [len(numbers) for _, numbers in wanted] == [80, 20]
     for view in (third[:100], third[:130][:100], third[:100].map(dict), third.fields("id", "label")[:100]):
         for grows in (None, True, False):
-            shares = zip(
-                first.split(0.8, seed=2, by=by), view.split(0.8, seed=2, by=by, grows=grows), strict=True
-            )
-            assert all(old.fingerprint == new.fingerprint and ids(old) == ids(new) for old, new in shares)
+            shares = view.split(0.8, seed=2, by=by, grows=grows)
+            assert [(share.fingerprint, ids(share)) for share in shares] == wanted
     for view in (third[:130], yogadl.concat([third[:100], third]), third[:129]):
         with pytest.raises(ConfigurationError, match="continues version"):
             view.split(0.8)

@@ -102,7 +102,7 @@ def test_batches_have_what_records_have(storage, case):
         yogadl.from_source(records, **case.options),
     ):
         (batch,) = ref.stream().batch(RECORDS)
-        for number, record in enumerate(ref):
+        for number, record in zip(range(RECORDS), ref, strict=True):
             assert repr(plain(row_of(ref.spec.tree, batch, number))) == repr(plain(record))
 
 

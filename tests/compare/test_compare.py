@@ -189,7 +189,8 @@ def test_nothing_of_a_peer_lives_on(
         f"        subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', '{tmp_path}'])\n"
         "        time.sleep(600)\n"
     )
-    measured(rooms, replace(settings, count=1), reader(rooms, monkeypatch, tmp_path, body))
+    found = measured(rooms, replace(settings, count=1), reader(rooms, monkeypatch, tmp_path, body))
+    assert "more than 3 s" in found["sets"][0]["peers"]["peer0"]["records_per_s_0"]
     deadline = time.monotonic() + 20
     while any(str(tmp_path) in command for command in commands() if "time.sleep" in command):
         assert time.monotonic() < deadline
@@ -326,7 +327,9 @@ def test_the_text_beside_the_table_has_figures_of_the_table() -> None:
     after = re.sub("<!-- benchmarks works -->.*<!-- end of benchmarks works -->", "", after, flags=re.DOTALL)
     units = {"k": 1e3, "M": 1e6}
     measured = [float(number) * units[unit] for number, unit in re.findall(r"([\d.]+) ([kM])\b", table)]
-    for number, unit in re.findall(r"([\d.]+) ([kM])\b", before + after):
+    figures = re.findall(r"([\d.]+) ([kM])\b", before + after)
+    assert figures
+    for number, unit in figures:
         digits = len(number.partition(".")[2])
         found = [round(value / units[unit], digits) for value in measured]
         assert float(number) in found, f"{number} {unit} is in no cell"

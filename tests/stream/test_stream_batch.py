@@ -22,6 +22,7 @@ def test_a_batch_is_the_records_tree_with_stacked_leaves():
 @pytest.mark.parametrize("count", [1, 7, 300, 40_000])
 def test_batches_are_writable_contiguous_and_apart(count):
     batches = list(stream_of(count, shuffle=True).batch(64))
+    assert len(batches) == -(-count // 64)
     for number, batch in enumerate(batches):
         for leaf in (batch["id"], batch["pair"]):
             assert leaf.flags.c_contiguous

@@ -106,6 +106,7 @@ def test_an_endless_chain_reads_each_epoch_in_its_order(count, legs, across):
         iterators = start(count, ranks, size, cursor, loads, "pad", epochs=None, across_epochs=across)
         seen += take(iterators, batches)
         cursor = through_json(iterators[taker % ranks].state_dict())
+    assert len(seen) >= sum(batches for _, _, batches, _, _ in legs)
     assert seen == order_of(count, len(seen) // count + 1)[: len(seen)]
 
 
@@ -116,6 +117,7 @@ def test_a_chain_read_ahead_counts_what_was_delivered(count, legs, threads):
         iterators = start(count, ranks, size, cursor, loads, "pad", threads=threads, epochs=None)
         seen += take(iterators, batches)
         cursor = through_json(iterators[taker % ranks].state_dict())
+    assert len(seen) >= sum(batches for _, _, batches, _, _ in legs)
     assert seen == order_of(count, len(seen) // count + 1)[: len(seen)]
 
 
@@ -139,3 +141,7 @@ def test_a_cursor_is_what_arithmetic_says(count, ranks, size, drop, batches):
         delivered = sum(len(batch["id"]) for batch in itertools.islice(iterator, batches))
         if iterator.state_dict()["epoch"] == 0:
             assert iterator.state_dict() == stream.cursor(delivered) == stream.cursor(delivered, epoch=0)
+        else:
+            own = -(-count // ranks)
+            assert delivered == own - (own % size if drop else 0)
+            assert iterator.state_dict() == stream.cursor(0, epoch=1)

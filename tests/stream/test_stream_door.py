@@ -80,14 +80,17 @@ def test_a_row_knows_where_its_record_comes(run, size, drop, across, position):
 
 @given(runs(), st.integers(0, 60), st.integers(0, 60), st.integers(1, 7), st.data())
 def test_some_rows_are_rows(run, first, last, step, data):
+    seen = 0
     for rows in run.chunks(Cut(60, epochs=4, across_epochs=True), Point(0, 0), 4):
         every = places(rows)
+        seen += len(every)
         assert places(rows[first:last:step]) == every[first:last:step]
         chosen = data.draw(st.sets(st.integers(0, len(every) - 1))) if every else ()
         numbers = sorted(chosen)
         taken = rows.take(np.array(numbers, np.int64))
         assert places(taken) == [every[number] for number in numbers]
         assert places(taken[first:last:step]) == [every[number] for number in numbers][first:last:step]
+    assert seen == 4 * run.shard.own(0)
 
 
 @pytest.mark.parametrize("count", [1, 2, 103])

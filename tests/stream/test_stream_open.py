@@ -84,6 +84,7 @@ def test_skipping_equals_the_tail(count, ranks, offset, shuffle):
         return
     whole = stream_of(count, **options)
     rows = [*record_ids(whole), *record_ids(whole), *record_ids(whole)]
+    assert len(rows) == 3 * -(-count // ranks)
     skipped = stream_of(count, start_offset=min(offset, len(rows)), **options)
     tail = []
     for _ in range(3 - skipped.start.epoch):

@@ -71,7 +71,7 @@ def test_prefetches_stack(threads):
         loader.prefetch(2).prefetch(1, threads=threads),
         loader.prefetch(2, threads=2).prefetch(1, threads=threads),
     ):
-        assert batch_ids(stacked) == batch_ids(loader)
+        assert batch_ids(stacked) == batch_ids(loader) == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]
 
 
 def test_the_length_is_the_same():

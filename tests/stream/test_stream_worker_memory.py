@@ -170,6 +170,7 @@ def test_beyond_a_number_of_segments_batches_are_copied(root, monkeypatch):
     set_constants(monkeypatch, MOST_SEGMENTS=20)
     before = mapped()
     kept = list(loader_of(root))
+    assert len(kept) == COUNT
     assert len(mapped() - before) < 20 + 20
     for batch in kept:
         check(batch)

@@ -237,14 +237,18 @@ def test_drop_remainder_needs_a_batch_size():
         yogadl_grain.make_dataloader(shuffled(), drop_remainder=True)
 
 
-@pytest.mark.parametrize("operations", [[], [Noise(), grain.transforms.Batch(4)], [Twice()], [OddOnly()]])
-def test_a_state_goes_on_where_it_was_taken(operations):
+@pytest.mark.parametrize(
+    ("operations", "count"),
+    [([], 206), ([Noise(), grain.transforms.Batch(4)], 52), ([Twice()], 412), ([OddOnly()], 102)],
+)
+def test_a_state_goes_on_where_it_was_taken(operations, count):
     loader = yogadl_grain.make_dataloader(shuffled(), operations, epochs=2)
     iterator = iter(loader)
     for _ in range(15):
         next(iterator)
     state = iterator.get_state()
     rest = list(iterator)
+    assert len(rest) == count - 15
     again = iter(yogadl_grain.make_dataloader(shuffled(), operations, epochs=2))
     again.set_state(state)
     for one, other in zip(rest, again, strict=True):

@@ -533,6 +533,7 @@ def test_a_run_stopped_at_any_batch_goes_on_with_what_is_left(ref, drop):
     for batch in batches:
         delivered.append(ids_of([batch]))
         states.append(batches.state_dict())
+    assert len(delivered) == (6 if drop else 9)
     for done, state in enumerate(states):
         left = [index for ids in delivered[done:] for index in ids]
         again = make_jax_iterator(shuffled(ref), epochs=3, **options)

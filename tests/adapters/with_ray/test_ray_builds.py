@@ -194,7 +194,7 @@ def test_columns_of_all_kinds_come_back(storage):
         for n in range(20)
     ]
     storage.submit(ray.data.from_items(rows, override_num_blocks=4), "d", "1")
-    for n, record in enumerate(storage.fetch("d", "1")):
+    for n, record in zip(range(20), storage.fetch("d", "1"), strict=True):
         assert (int(record["n"]), record["text"], record["raw"]) == (n, "a" * n, b"b" * n)
         assert record["x"].tolist() == rows[n]["x"].tolist()
         assert record["tokens"].tolist() == list(range(n))
@@ -298,7 +298,7 @@ def test_a_dataset_replaces_a_version_and_leaves_nothing_behind(storage):
 def test_dicts_and_what_is_named_are_json_values(storage):
     rows = [{"tree": [{"a": n}, {"b": "x"}], "named": ["t"] * (n % 3), "n": n} for n in range(20)]
     ref = storage.submit(ray.data.from_items(rows), "d", "1", json="named")
-    for n, record in enumerate(ref):
+    for n, record in zip(range(20), ref, strict=True):
         # Ray gives each dict of a column the keys of all.
         assert record["tree"] == [{"a": n, "b": None}, {"a": None, "b": "x"}]
         assert record["named"] == ["t"] * (n % 3)

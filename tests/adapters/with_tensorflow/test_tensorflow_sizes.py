@@ -67,7 +67,7 @@ def check_dataset(ref, records):
         for name, column in batch.items():
             wanted = [record[name] for record in expected[first : first + 3]]
             rows = column.to_list() if isinstance(column, tf.RaggedTensor) else list(column.numpy())
-            assert all(map(np.array_equal, rows, wanted)), name
+            assert all(np.array_equal(*pair) for pair in zip(rows, wanted, strict=True)), name
 
 
 @pytest.mark.parametrize("kind", ["bytes", "array"])

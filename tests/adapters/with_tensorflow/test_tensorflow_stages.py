@@ -56,6 +56,7 @@ def require_exact(make):
     for done, state in enumerate(saved):
         iterator._restore_from_tensors(state)
         assert [ids(element) for element in iterator] == whole[done:], done
+    return whole
 
 
 def made(before, after=(), repeat=3):
@@ -73,7 +74,7 @@ def made(before, after=(), repeat=3):
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stop_is_not_seen_whatever_stage_comes_before_repeat(name):
-    require_exact(made([name]))
+    assert require_exact(made([name]))
 
 
 chains = st.lists(st.sampled_from(list(STAGES)), max_size=3)
@@ -145,12 +146,14 @@ def rests(make):
 
 
 @pytest.mark.parametrize(
-    "make",
-    [lambda: zipped(batches().repeat(3)).prefetch(2), sampled, interleaved],
+    ("make", "count"),
+    [(lambda: zipped(batches().repeat(3)).prefetch(2), 12), (sampled, 10), (interleaved, 12)],
     ids=["zip", "choose", "interleave"],
 )
-def test_a_stop_is_not_seen_where_tf_data_combines_datasets(make):
-    for rest, expected in rests(make):
+def test_a_stop_is_not_seen_where_tf_data_combines_datasets(make, count):
+    found = list(rests(make))
+    assert len(found) == count + 1
+    for rest, expected in found:
         assert rest == expected
 
 

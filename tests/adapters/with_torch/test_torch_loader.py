@@ -840,7 +840,8 @@ def test_a_worker_knows_its_number_and_seed(ref, method):
     )
     first = {batch["worker"] for batch in loader}
     second = {batch["worker"] for batch in loader} if method == "fork" else set()  # others take seconds
-    assert {(number, count) for number, count, *_ in first} <= {(0, 2), (1, 2)}
+    assert set() < {(number, count) for number, count, *_ in first} <= {(0, 2), (1, 2)}
+    assert bool(second) == (method == "fork")
     assert all(seed == drawn for *_, seed, drawn in first | second)
     assert first.isdisjoint(second)  # other seeds in each epoch, which the generator says
     again = torch.Generator().manual_seed(7)

@@ -55,7 +55,7 @@ def check_batches(ref, records, workers):
     for batch in loader:
         for name, column in batch.items():
             wanted = [record[name] for record in expected[first : first + 3]]
-            assert all(map(np.array_equal, map(plain, column), wanted)), name
+            assert all(np.array_equal(plain(x), y) for x, y in zip(column, wanted, strict=True)), name
         first += len(batch["number"])
     assert first == len(expected)
     dataset = adapter.IterableDataset(ref.stream(shuffle=True, shuffle_seed=1))

@@ -126,7 +126,7 @@ def test_tensors_are_read_by_column(storage, name, monkeypatch):
     monkeypatch.setattr(StackDataset, "__getitem__", read)
     ref = stored(storage, data)
     assert len(ref) == len(data)
-    for number, record in enumerate(ref):
+    for number, record in zip(range(len(data)), ref, strict=True):
         found, expected = values(record), values(wanted(number))
         assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 

@@ -642,8 +642,9 @@ def test_a_hugging_face_dataset_with_features(tmp_path):
     ref = cached(datasets.Dataset.from_dict(columns, features=features), tmp_path)
     assert [field.leaf.shape for field in ref.spec.fields] == [(), (2, 3), (None, 2), (None,), (2,)]
     expected = columns | {"label": [1, 0, 1]}
-    for number, row in enumerate(rows_of(ref)):
-        assert row == {name: column[number] for name, column in expected.items()}
+    assert rows_of(ref) == [
+        {name: column[number] for name, column in expected.items()} for number in range(3)
+    ]
 
 
 def test_a_selection_of_a_hugging_face_dataset_is_what_is_read(tmp_path):
