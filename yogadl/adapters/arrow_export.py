@@ -36,6 +36,31 @@ _UNITS: Final = frozenset({"s", "ms", "us", "ns"})
 _HAS_JSON: Final = "json_" in vars(pa)
 
 
+def schema_of(spec: Spec, metadata: dict[str, str] | None = None) -> Any:
+    """Return the schema of records as a table: a column for each field of the record itself.
+
+    Raises:
+        UnsupportedDataError: if two fields would get the same column.
+    """
+    leaves = [_field_of(field.leaf) for field in spec.fields]
+    return pa.schema(_columns_of(spec, iter(leaves)), metadata)
+
+
+def record_batch(spec: Spec, schema: Any, columns: Sequence[Column], first_record: int) -> Any:
+    """Return the columns of records in a schema; `first_record` is the number of the first one, for errors.
+
+    Raises:
+        UnsupportedDataError: if a text is no valid Unicode; names field and record.
+    """
+    leaves = [
+        _array_of(field, list(map(encode, column)) if field.leaf.dtype == JSON else column, first_record)
+        for field, column in zip(spec.fields, columns, strict=True)
+    ]
+    tree = spec.tree
+    arrays = leaves if isinstance(tree, Leaf) else _arrays_below(tree, iter(leaves), schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 class ArrowWriter:
     """Write ``records.parquet`` or ``records.arrow``, a row group or record batch at a time.
 
@@ -54,12 +79,10 @@ class ArrowWriter:
         self, folder: Path, format: str, spec: Spec, fingerprint: str, metadata: dict[str, Any]
     ) -> None:
         self._spec = spec
-        leaves = [_field_of(field.leaf) for field in spec.fields]
         described: dict[str, Any] = {"spec": spec.to_json(), "fingerprint": fingerprint}
         if metadata:
             described["metadata"] = metadata
-        columns = _columns_of(spec, iter(leaves))
-        self._schema = pa.schema(columns, {"yogadl": json.dumps(described)})
+        self._schema = schema_of(spec, {"yogadl": json.dumps(described)})
         open_file = pq.ParquetWriter if format == "parquet" else pa.ipc.new_file
         self._writer = open_file(folder / f"records.{format}", self._schema)
 
@@ -69,26 +92,13 @@ class ArrowWriter:
         Raises:
             UnsupportedDataError: if a text is no valid Unicode; names field and record.
         """
-        columns = [
-            list(map(encode, column)) if field.leaf.dtype == JSON else column
-            for field, column in zip(self._spec.fields, columns, strict=True)
-        ]
-        self._write(columns, first_record)
-
-    def _write(self, columns: Sequence[Column], first_record: int) -> None:
         count = len(columns[0])
         if count > 1 and any(_bytes_of(column) > _MAX_BYTES for column in columns):
             half = count // 2
-            self._write([column[:half] for column in columns], first_record)
-            self._write([column[half:] for column in columns], first_record + half)
+            self.write([column[:half] for column in columns], first_record)
+            self.write([column[half:] for column in columns], first_record + half)
             return
-        leaves = [
-            _array_of(field, column, first_record)
-            for field, column in zip(self._spec.fields, columns, strict=True)
-        ]
-        tree = self._spec.tree
-        arrays = leaves if isinstance(tree, Leaf) else _arrays_below(tree, iter(leaves), self._schema)
-        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._writer.write_batch(record_batch(self._spec, self._schema, columns, first_record))
 
     def close(self) -> None:
         """Finish the file."""

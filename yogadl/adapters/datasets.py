@@ -1,0 +1,228 @@
+"""Give the records of a `DataRef` to whoever takes a ``datasets.Dataset`` of Hugging Face, without copying them.
+
+A ``Dataset`` asks its table for rows, and does everything else itself. Here the table reads the rows that it is
+asked for out of the reference, so features, formats, ``map``, ``filter``, ``sort``, ``save_to_disk`` and the
+trainers that ask for a ``Dataset`` have the records as they are.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.leaf import Leaf
+from yogadl._dataref import RecordsRef
+from yogadl.errors import ConfigurationError, MissingDependencyError
+
+try:
+    import pyarrow as pa
+    from datasets import Dataset
+    from datasets.table import InMemoryTable, Table
+except ImportError as error:
+    raise MissingDependencyError(
+        "Datasets of Hugging Face are made by its library: pip install 'yogadl[hf]'"
+    ) from error
+
+from yogadl.adapters.arrow_export import record_batch, schema_of
+
+__all__ = ["to_hf"]
+
+# `datasets` and pyarrow have no annotations, so `Any` stands for their objects throughout.
+
+_READ_ROWS: Final = 1_000  # at a time, by what asks for all rows
+_MOST_BYTES: Final = 2**32  # of all rows in memory, which only few methods of a Dataset ask for
+
+
+def to_hf(ref: RecordsRef) -> Dataset:
+    """Return the records as a ``datasets.Dataset``; nothing is read or copied until it is asked for.
+
+    Its fingerprint is made of that of the reference, so what `map` caches is found again.
+
+    Args:
+        ref: The records; of packed rows those of an epoch, ``packed.at(epoch)``.
+
+    Example:
+        >>> import yogadl
+        >>> ref = yogadl.from_source([{"text": "a", "label": 0}, {"text": "b", "label": 1}])
+        >>> dataset = ref.to_hf()
+        >>> dataset.features
+        {'text': Value('string'), 'label': Value('int64')}
+        >>> dataset.shuffle(seed=0)[0]
+        {'text': 'b', 'label': 1}
+    """
+    if not isinstance(ref, RecordsRef):
+        raise ConfigurationError(
+            f"to_hf takes a reference to records, not a {type(ref).__name__}; of packed or sampled rows one "
+            "epoch, .at(epoch)"
+        )
+    name = hashlib.sha256(f"yogadl {ref.fingerprint}".encode()).hexdigest()[:16]
+    return Dataset(RowsTable(ref), fingerprint=name)
+
+
+class RowsTable(Table):
+    """The table of a ``Dataset`` whose rows are read out of a reference when they are asked for.
+
+    Args:
+        ref: The records.
+        schema: The schema of the rows, which may have other names and metadata than that of the records.
+    """
+
+    def __init__(self, ref: RecordsRef, schema: Any = None) -> None:
+        # The base class would take a table that is read.
+        self._ref = ref
+        self._read_schema = schema_of(ref.spec)
+        self._schema = self._read_schema if schema is None else schema
+
+    def __reduce__(self) -> Any:
+        return RowsTable, (self._ref, self._schema)
+
+    def __deepcopy__(self, memo: Any) -> "RowsTable":
+        return RowsTable(self._ref, self._schema)
+
+    @property
+    def schema(self) -> Any:
+        """The schema of the rows."""
+        return self._schema
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return len(self._ref)
+
+    @property
+    def num_columns(self) -> int:
+        """The number of columns."""
+        return len(self._schema)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of rows and columns."""
+        return self.num_rows, self.num_columns
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names of the columns."""
+        return list(self._schema.names)
+
+    @property
+    def nbytes(self) -> int:
+        """The approximate size of all rows in memory."""
+        return int(self._ref._records.record_bytes) * len(self._ref)
+
+    @property
+    def table(self) -> Any:
+        """All rows, read into memory.
+
+        Raises:
+            ConfigurationError: if they are too large for that.
+        """
+        if self.nbytes > _MOST_BYTES:
+            raise ConfigurationError(
+                f"this reads all records into memory, some {self.nbytes / 1e9:.0f} GB: change them with map, "
+                "which writes to the disk, or work on a part, select(range(n))"
+            )
+        return pa.Table.from_batches(self.to_batches(), schema=self._schema)
+
+    @property
+    def columns(self) -> Any:
+        """All columns, read into memory."""
+        return self.table.columns
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getitem__(self, i: Any) -> Any:
+        return self.table[i]
+
+    def __repr__(self) -> str:
+        return f"RowsTable of {self._ref!r}"
+
+    def column(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a column, read into memory."""
+        return self.table.column(*args, **kwargs)
+
+    def fast_gather(self, indices: Sequence[int] | NDArray[Any]) -> Any:
+        """Read rows."""
+        return pa.Table.from_batches([self._batch(np.asarray(indices, np.int64))])
+
+    def fast_slice(self, offset: int = 0, length: int | None = None) -> Any:
+        """Read consecutive rows."""
+        return self.fast_gather(np.arange(offset, self._end(offset, length)))
+
+    def to_reader(self, max_chunksize: int | None = None) -> Any:
+        """Return a reader of all rows, in batches of at most so many."""
+        return pa.RecordBatchReader.from_batches(self._schema, self._batches(max_chunksize or _READ_ROWS))
+
+    def to_batches(self, max_chunksize: int | None = None) -> list[Any]:
+        """Read all rows."""
+        return list(self._batches(max_chunksize or _READ_ROWS))
+
+    def slice(self, offset: int = 0, length: int | None = None) -> "RowsTable":
+        """Return consecutive rows, unread."""
+        return RowsTable(self._ref[offset : self._end(offset, length)], self._schema)
+
+    def select(self, columns: Iterable[str | int], *args: Any, **kwargs: Any) -> "RowsTable":
+        """Return some columns, unread."""
+        names = self.column_names
+        places = [names.index(column) if isinstance(column, str) else column for column in columns]
+        if places == list(range(len(names))):
+            return self
+        keys = [self._keys[place] for place in places]
+        schema = pa.schema([self._schema.field(place) for place in places], self._schema.metadata)
+        return RowsTable(self._ref.fields(*keys), schema)
+
+    def drop(self, columns: str | Sequence[str], *args: Any, **kwargs: Any) -> "RowsTable":
+        """Return the other columns, unread."""
+        dropped = [columns] if isinstance(columns, str) else columns
+        return self.select([name for name in self.column_names if name not in dropped])
+
+    def remove_column(self, i: int, *args: Any, **kwargs: Any) -> "RowsTable":
+        """Return the other columns, unread."""
+        return self.drop(self.column_names[i])
+
+    def rename_columns(self, names: Sequence[str], *args: Any, **kwargs: Any) -> "RowsTable":
+        """Return the same rows with other names of columns, unread."""
+        fields = [field.with_name(name) for field, name in zip(self._schema, names, strict=True)]
+        return RowsTable(self._ref, pa.schema(fields, self._schema.metadata))
+
+    def replace_schema_metadata(self, metadata: Any = None, *args: Any, **kwargs: Any) -> "RowsTable":
+        """Return the same rows with other metadata, unread."""
+        return RowsTable(self._ref, self._schema.with_metadata(metadata))
+
+    def cast(self, target_schema: Any, *args: Any, **kwargs: Any) -> Table:
+        """Return the rows in another schema; read into memory unless only metadata differ."""
+        if target_schema.equals(self._schema, check_metadata=False):
+            return RowsTable(self._ref, target_schema)
+        return InMemoryTable(self.table).cast(target_schema, *args, **kwargs)
+
+    @property
+    def _keys(self) -> list[Any]:
+        tree = self._ref.spec.tree
+        keys = [] if isinstance(tree, Leaf) else list(tree.keys)
+        return [key for key in keys if str(key) in self._read_schema.names]
+
+    def _end(self, offset: int, length: int | None) -> int:
+        return self.num_rows if length is None else min(self.num_rows, offset + length)
+
+    def _batch(self, indices: NDArray[np.int64]) -> Any:
+        read = record_batch(self._ref.spec, self._read_schema, self._ref._records.columns(indices), 0)
+        return pa.RecordBatch.from_arrays(read.columns, schema=self._schema)
+
+    def _batches(self, size: int) -> Iterator[Any]:
+        for first in range(0, self.num_rows, size):
+            yield self._batch(np.arange(first, min(self.num_rows, first + size)))
+
+
+def _in_memory(name: str) -> Any:
+    """Return a method that reads all rows into memory first."""
+
+    def method(self: RowsTable, *args: Any, **kwargs: Any) -> Any:
+        return getattr(InMemoryTable(self.table), name)(*args, **kwargs)
+
+    return method
+
+
+for _name in ("filter", "flatten", "combine_chunks", "add_column", "append_column", "set_column"):
+    setattr(RowsTable, _name, _in_memory(_name))
