@@ -449,6 +449,12 @@ class RecordsRef(StreamedRef[Item_co]):
         bucketing = Bucketing(by, tokens, max_records, pad_to, long, pad, lengths, classes, ranks)
         return PackedRef(BucketedRecords(self._records, bucketing, workers))
 
+    def to_hf(self) -> Any:
+        """Return the records as a ``datasets.Dataset``; see `yogadl.adapters.datasets.to_hf`."""
+        from importlib import import_module  # no module imports a higher one
+
+        return import_module("yogadl.adapters.datasets").to_hf(self)
+
     def fields(self, *names: str | int) -> "RecordsRef":
         """Return a view with just these fields; the others are not read. Cursors stay valid."""
         first: Any = names[0] if names else None  # the caller may pass any object

@@ -18,7 +18,7 @@ from yogadl.errors import ConfigurationError, MissingDependencyError
 
 try:
     import pyarrow as pa
-    from datasets import Dataset
+    from datasets import Dataset, Features
     from datasets.table import InMemoryTable, Table
 except ImportError as error:
     raise MissingDependencyError(
@@ -61,7 +61,7 @@ def to_hf(ref: RecordsRef) -> Dataset:
     return Dataset(RowsTable(ref), fingerprint=name)
 
 
-class RowsTable(Table):
+class RowsTable(InMemoryTable):  # only such a one can be joined with others
     """The table of a ``Dataset`` whose rows are read out of a reference when they are asked for.
 
     Args:
@@ -192,9 +192,9 @@ class RowsTable(Table):
         return RowsTable(self._ref, self._schema.with_metadata(metadata))
 
     def cast(self, target_schema: Any, *args: Any, **kwargs: Any) -> Table:
-        """Return the rows in another schema; read into memory unless only metadata differ."""
-        if target_schema.equals(self._schema, check_metadata=False):
-            return RowsTable(self._ref, target_schema)
+        """Return the rows in another schema; read into memory unless the values stay as they are."""
+        if Features.from_arrow_schema(target_schema) == Features.from_arrow_schema(self._schema):
+            return RowsTable(self._ref, target_schema)  # another nullability, or metadata
         return InMemoryTable(self.table).cast(target_schema, *args, **kwargs)
 
     @property
@@ -208,7 +208,7 @@ class RowsTable(Table):
 
     def _batch(self, indices: NDArray[np.int64]) -> Any:
         read = record_batch(self._ref.spec, self._read_schema, self._ref._records.columns(indices), 0)
-        return pa.RecordBatch.from_arrays(read.columns, schema=self._schema)
+        return read.rename_columns(self._schema.names).cast(self._schema)
 
     def _batches(self, size: int) -> Iterator[Any]:
         for first in range(0, self.num_rows, size):
