@@ -1,8 +1,8 @@
-"""Give the records of a `DataRef` to whoever takes a ``datasets.Dataset`` of Hugging Face, without copying them.
+"""Give the records of a `DataRef` to whoever takes a ``datasets.Dataset`` of Hugging Face, without a copy.
 
-A ``Dataset`` asks its table for rows, and does everything else itself. Here the table reads the rows that it is
-asked for out of the reference, so features, formats, ``map``, ``filter``, ``sort``, ``save_to_disk`` and the
-trainers that ask for a ``Dataset`` have the records as they are.
+A ``Dataset`` asks its table for rows, and does everything else itself. Here the table reads those rows out of
+the reference, so features, formats, ``map``, ``filter``, ``sort``, ``save_to_disk`` and the trainers that ask
+for a ``Dataset`` have the records as they are.
 """
 
 import hashlib
