@@ -117,12 +117,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--soak"):  # a test may take half an hour
         soak.set_long(True)
         hypothesis.settings.load_profile("thorough")
-    else:
-        config.pluginmanager.register(hangs.EndsAtExit())
-        if config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
-            config.pluginmanager.register(hangs.EndsInSilence())
     if "TMPDIR" not in os.environ:  # as it is in the processes of pytest-xdist
         config.add_cleanup(functools.partial(shutil.rmtree, own_temporary_folder(), ignore_errors=True))
+    if not config.getoption("--soak"):
+        hangs.end_what_hangs(config)
 
 
 def own_temporary_folder() -> str:

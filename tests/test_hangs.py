@@ -1,4 +1,4 @@
-"""A run of pytest that hangs outside of a test ends, and says where."""
+"""A run of pytest that hangs where its timeouts do not reach ends, and says where."""
 
 import os
 import subprocess
@@ -13,16 +13,14 @@ import hangs
 
 
 def pytest_configure(config):
-    config.pluginmanager.register(hangs.EndsAtExit(0.5))
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        config.pluginmanager.register(hangs.EndsInSilence(2))
+    hangs.end_what_hangs(config, test_s=2, exit_s=0.5, silent_s=SILENT_S)
 
 
 def pytest_sessionfinish():
     if "PYTEST_XDIST_WORKER" in os.environ:
-        time.sleep(60)
+        time.sleep(FINISH_S)
 """
-HANGS = """
+LEAVES_A_THREAD = """
 import threading
 import time
 
@@ -30,32 +28,93 @@ import time
 def test_that_leaves_a_thread():
     threading.Thread(target=time.sleep, args=(60,)).start()
 """
+PASSES = """
+def test_nothing():
+    pass
+"""
+KEEPS_THE_LOCK = """
+import ctypes
 
 
-def run_pytest(folder, *options):
-    (folder / "conftest.py").write_text(CONFTEST)
-    (folder / "test_hanging.py").write_text(HANGS)
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)],
-        # Not as a worker of this run.
-        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        | {"PYTHONPATH": str(Path(__file__).parent)},
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+def test_that_keeps_the_lock():
+    ctypes.PyDLL(None).sleep(60)
+
+
+def test_other():
+    pass
+"""
+LEAVES_A_FORK = """
+import os
+import time
+
+
+def test_that_dies():
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    os._exit(1)
+
+
+def test_other():
+    pass
+"""
+
+
+def run_pytest(folder, tests, *options, silent_s=30, finish_s=0):
+    settings = CONFTEST.replace("SILENT_S", str(silent_s)).replace("FINISH_S", str(finish_s))
+    (folder / "conftest.py").write_text(settings)
+    (folder / "test_hanging.py").write_text(tests)
+    said = folder / "stdout", folder / "stderr"  # no pipes, which a fork would keep open
+    with said[0].open("w") as stdout, said[1].open("w") as stderr:
+        code = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)],
+            # Not as a worker of this run.
+            env={
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("PYTEST_", "YOGADL_TEST_"))
+            }
+            | {"PYTHONPATH": str(Path(__file__).parent)},
+            stdout=stdout,
+            stderr=stderr,
+            timeout=50,
+            check=False,
+        ).returncode
+    return code, *(path.read_text() for path in said)
 
 
 def test_an_exit_that_waits_for_a_thread(tmp_path):
-    done = run_pytest(tmp_path)
-    assert done.returncode == 1
-    assert "1 passed" in done.stdout
-    assert "in _shutdown" in done.stderr
+    code, stdout, stderr = run_pytest(tmp_path, LEAVES_A_THREAD)
+    assert code == 1
+    assert "1 passed" in stdout
+    assert "in _shutdown" in stderr
 
 
 def test_a_worker_that_does_not_end(tmp_path):
-    done = run_pytest(tmp_path, "-n", "1")
-    assert done.returncode == 1
-    assert "No test has ended for 2 s." in done.stderr
-    assert "in pytest_sessionfinish" in done.stderr
+    code, stdout, stderr = run_pytest(tmp_path, LEAVES_A_THREAD, "-n", "1", silent_s=2, finish_s=60)
+    assert code == 1
+    assert stderr.count("No test has ended for 2 s. Begun and not ended: none.") == 2
+    assert stderr.count("in pytest_sessionfinish") == 2
+    assert "_pytest" not in stderr.split("Process ")[-1]
+    assert "1 passed" not in stdout
+
+
+def test_what_hangs_once_is_run_again(tmp_path):
+    finish_s = "0 if 'YOGADL_TEST_AGAIN' in os.environ else 60"
+    code, stdout, stderr = run_pytest(tmp_path, PASSES, "-n", "1", silent_s=2, finish_s=finish_s)
+    assert code == 0
+    assert "The run begins again, once." in stderr
+    assert "1 passed" in stdout
+
+
+def test_a_test_that_lets_no_other_thread_run(tmp_path):
+    _, stdout, stderr = run_pytest(tmp_path, KEEPS_THE_LOCK, "-n", "2")
+    assert "crashed while running 'test_hanging.py::test_that_keeps_the_lock'" in stdout
+    assert "1 failed, 1 passed" in stdout
+    assert "in test_that_keeps_the_lock" in stderr
+
+
+def test_a_worker_that_dies_while_what_it_forked_lives(tmp_path):
+    _, stdout, _ = run_pytest(tmp_path, LEAVES_A_FORK, "-n", "2")
+    assert "crashed while running 'test_hanging.py::test_that_dies'" in stdout
+    assert "1 failed, 1 passed" in stdout

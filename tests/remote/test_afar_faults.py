@@ -15,7 +15,7 @@ from inside import Ranges, ReplacedError, RetryPolicy, set_constants
 from places import Place
 from processes import in_fork, wait_until
 from store_proxy import Exchange, Request, StoreProxy, cuts, proxy_before, refuses, resets, stalls
-from turns import by_turns
+from turns import by_turns, rest_of
 
 import yogadl
 from yogadl import RecordsRef
@@ -138,7 +138,7 @@ def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(
         seen.extend(iterator)
     assert time.monotonic() - began < BOUND_S
     proxy.rules.clear()
-    seen.extend(iterator)
+    seen += rest_of(iterator)
     found = np.concatenate([batch["id"] for batch in seen]).tolist()
     assert found == ref.stream(shuffle=shuffle).indices(0).tolist()
     for batch in seen:

@@ -120,8 +120,8 @@ def test_connections_that_never_last_still_give_the_data(broken: Broken) -> None
 @pytest.mark.parametrize("happens", LASTING.values(), ids=LASTING.keys())
 def test_a_read_that_always_fails_ends(broken: Broken, happens: Happens) -> None:
     place, proxy = broken
+    place.open().put("name", CONTENT)
     bucket = place.open(patience=IMPATIENT)
-    bucket.put("name", CONTENT)
     proxy.breaks(of_bytes, happens)
     with (
         bounded(),
@@ -228,7 +228,7 @@ def test_a_conflict_that_never_ends_is_an_error(broken: Broken) -> None:
     proxy.breaks(a_write, refuses(409, "ConditionalRequestConflict"))
     with bounded(), pytest.raises(StorageError, match=r"can't write .*/name: 409 .*Conflict.*tried"):
         bucket.put_if_absent("name", b"mine")
-    assert read(bucket, "name") is None
+    assert read(place.open(), "name") is None
 
 
 def test_many_readers_get_through_a_storm(broken: Broken) -> None:

@@ -545,7 +545,7 @@ def test_a_proxy_that_the_environment_excepts_is_left_out(put: Put, monkeypatch:
     place, proxy, tag = put
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("all_proxy", "http://127.0.0.1:1")
-    assert fetched(place.open(patience=IMPATIENT), 5, 50, tag=tag) == CONTENT[5:50]
+    assert fetched(place.open(patience=PATIENT), 5, 50, tag=tag) == CONTENT[5:50]
     assert readers(proxy) == {"obstore"}
 
 
@@ -720,7 +720,7 @@ def test_no_error_log_pickle_or_repr_has_a_secret(put: Put, caplog: pytest.LogCa
         place = Place(place.url, options)
     told = []
     with caplog.at_level(logging.DEBUG, "yogadl"):
-        bucket = place.open(patience=RetryPolicy(0.2, 1))
+        bucket = place.open(patience=RetryPolicy(1, 2))
         fetched(bucket, 5, 50, tag=tag)
         if place.url.startswith("s3:"):  # what the caller passed as arguments goes along
             without = Place(place.url, {"endpoint_url": proxy.url, "profile": "some"}).open()

@@ -1,9 +1,17 @@
-"""Give the cases of a test to the stores by turns, where each case with each store would show no more."""
+"""Give the cases of a test to the stores by turns, where each case with each store would show no more.
 
-from collections.abc import Mapping
+And read on after an error, beside other tests.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+
+from yogadl.errors import StorageError
+
+TIRED_S = 60
 
 
 def by_turns(cases: Mapping[str, Any], first: int = 0) -> list[Any]:
@@ -12,3 +20,16 @@ def by_turns(cases: Mapping[str, Any], first: int = 0) -> list[Any]:
         pytest.param(("s3", "gcs")[number % 2], case, id=f"{('s3', 'gcs')[number % 2]}-{name}")
         for number, (name, case) in enumerate(cases.items(), first)
     ]
+
+
+def rest_of(batches: Iterator[Any]) -> list[Any]:
+    """Return the batches that are left in a store that is well; on a busy machine, the impatient fail."""
+    found: list[Any] = []
+    end_s = time.monotonic() + TIRED_S
+    while True:
+        try:
+            found.extend(batches)
+            return found
+        except StorageError:
+            if time.monotonic() > end_s:
+                raise

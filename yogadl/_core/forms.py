@@ -78,7 +78,7 @@ class Forms:
             return self
         known = {field.name for field in getattr(self.like, "fields", ())}
         for name in self.missing:
-            if name not in known and not any(_has(record, name) for record in records):
+            if name not in known and not any(_found_at(record, name) for record in records):
                 import logging  # not for reading a cache
 
                 logging.getLogger("yogadl").warning(
@@ -104,6 +104,17 @@ class Forms:
                 raise ConfigurationError(
                     f"json= names {name!r}, which is {leaves[name]}: give a list of plain Python values"
                 )
+
+    def check_missing(self, columns: Iterable[str], *, by_column: bool = False) -> None:
+        """Refuse to fill what no column has; `by_column`: the columns alone are known, not what is in them.
+
+        Raises:
+            ConfigurationError: if there is such a name.
+        """
+        known = list(columns)
+        for name in self.missing:
+            if (name.partition("/")[0] if by_column else name) not in known:
+                raise ConfigurationError(f"missing= names {name!r}, and the columns are {', '.join(known)}")
 
     def fill_of(self, name: str, values: Sequence[Any]) -> Any:
         """Return what comes in the place of a field's missing values, given some that are not."""
@@ -192,34 +203,22 @@ def _filled(record: Any, name: str, value: Any) -> Any:
     return record
 
 
-def _has(record: Any, name: str) -> bool:
-    """Return whether a record has something at a place, be it ``None``."""
+def _found_at(record: Any, name: str) -> list[Any]:
+    """Return what a record has at a place, perhaps ``None`` there or above; empty if it has nothing there."""
     key, below = _parts(record, name)
-    if isinstance(record, dict):
-        return key in record and (not below or record[key] is None or _has(record[key], below))
-    if not isinstance(record, list | tuple):
-        return False
-    names = getattr(record, "_fields", None) or tuple(map(str, range(len(record))))
-    if key not in names:
-        return False
-    value = record[names.index(key)]
-    return not below or value is None or _has(value, below)
+    items = record
+    if isinstance(record, list | tuple):
+        names = getattr(record, "_fields", None) or map(str, range(len(record)))
+        items = dict(zip(names, record, strict=True))
+    if not isinstance(items, dict) or key not in items:
+        return []
+    value = items[key]
+    return _found_at(value, below) if below and value is not None else [value]
 
 
 def _values_at(records: Sequence[Any], name: str) -> list[Any]:
     """Return the values that records have at a place."""
-    found = []
-    for record in records:
-        key, below = _parts(record, name)
-        value = None
-        if isinstance(record, dict):
-            value = record.get(key)
-        elif isinstance(record, list | tuple):
-            names = getattr(record, "_fields", None) or tuple(map(str, range(len(record))))
-            value = record[names.index(key)] if key in names else None
-        if value is not None:
-            found += _values_at([value], below) if below else [value]
-    return found
+    return [value for record in records for value in _found_at(record, name) if value is not None]
 
 
 def _empty_like(values: Sequence[Any]) -> Any:

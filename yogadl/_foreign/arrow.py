@@ -8,13 +8,12 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.advice import fill_of
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen, parse_json
 from yogadl._core.protocols import Column, Int64s
 from yogadl._core.spec import MAX_FIELDS, DictNode, Spec
 from yogadl._foreign.arrow_schema import ArrowColumn, ArrowSchema, chosen_of, schema_of
-from yogadl._foreign.fields import Missing, MissingArgument, check_fields
+from yogadl._foreign.fields import Missing, MissingArgument, check_fields, missing_line
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl._foreign.flatbuffer import Table
 from yogadl.errors import ConfigurationError, UnsupportedDataError
@@ -358,11 +357,11 @@ class _ColumnReader:
     def _check_nulls(self, nulls: int, rows: int, problem: str) -> None:
         leaf = self._layout.leaf
         if self._fill is None:
-            way = ""
-            if not (leaf.is_numeric and leaf.is_fixed):
-                way = ' read them as empty (missing="empty"),'
-            elif leaf.shape == ():
-                way = f" give a number in their place (missing={{{self._name!r}: {fill_of(leaf)}}}),"
+            line = missing_line(self._name, leaf)
+            how = (
+                "give a number in their place" if leaf.is_numeric and leaf.is_fixed else "read them as empty"
+            )
+            way = f" {how} ({line})," if line else ""
             self._refuse(f"{problem} nulls: fill them,{way} or leave the column out (fields=)")
         if not 0 <= nulls <= rows:
             self._refuse(f"{problem} {nulls} nulls in {rows} rows: the file is damaged")

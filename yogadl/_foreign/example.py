@@ -12,11 +12,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.advice import fill_of
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.leaf import BYTES, STR, Leaf
 from yogadl._core.protocols import Column, Int64s
-from yogadl._foreign.fields import Missing
+from yogadl._foreign.fields import Missing, missing_line
 from yogadl._foreign.file_reader import Batch, FileReader, Places
 from yogadl.errors import ConfigurationError
 
@@ -111,7 +110,10 @@ class ExampleReader:
                 number = first + int(np.searchsorted(positions, position))
                 problem = "it ends too early" if isinstance(error, IndexError) else str(error)
                 if isinstance(error, _LackError) and name is not None:
-                    problem += _advice(name, self._features[name])
+                    leaf = self._features[name]
+                    line = missing_line(name, leaf)
+                    what = "a number in its place, " if leaf.is_numeric and leaf.is_fixed else ""
+                    problem += f", or {what}{line}" if line else ""
                 what = "the record is no tf.train.Example" if name is None else f"feature {name!r}"
                 reader.refuse(position, f"record {number}: {what}: {problem}")
         return tuple(gatherer.values(reader) for gatherer in gatherers)
@@ -137,13 +139,6 @@ class _ExampleError(Exception):
 
 class _LackError(_ExampleError):
     """A record lacks a feature."""
-
-
-def _advice(name: str, leaf: Leaf) -> str:
-    """Return what else to write where records lack a feature."""
-    if not leaf.is_numeric or not leaf.is_fixed:
-        return ', or missing="empty"'
-    return f", or a number in its place, missing={{{name!r}: {fill_of(leaf)}}}" if leaf.shape == () else ""
 
 
 def _find(data: Data, numbers: Mapping[bytes, int], spans: list[_Span | None]) -> None:

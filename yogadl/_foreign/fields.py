@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from yogadl._core.advice import fill_of
 from yogadl._core.forms import EMPTY
 from yogadl._core.leaf import Leaf
 from yogadl._foreign.file_reader import FileReader
@@ -101,6 +102,13 @@ def _as_number(value: Any, dtype: np.dtype[Any]) -> Any:
         return found if found.item() == value else None
     except (OverflowError, ValueError, TypeError):
         return None
+
+
+def missing_line(name: str, leaf: Leaf) -> str:
+    """Return the argument that lets a field be read whose values are missing; empty if there is none."""
+    if not (leaf.is_numeric and leaf.is_fixed):
+        return 'missing="empty"'
+    return f"missing={{{name!r}: {fill_of(leaf)}}}" if leaf.shape == () else ""
 
 
 def refuse_unknown(reader: FileReader, what: str, names: Collection[str]) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -77,7 +78,7 @@ class WebDataset(Format):
                 may be missing: its name is likely to be wrong.
         """
         if self.fields is not None:
-            unseen = {} if self.are_of_first_file else dict.fromkeys(filter(self._may_be_empty, self.fields))
+            unseen = {} if self.are_of_first_file else dict.fromkeys(self._may_be_empty)
             if unseen:
                 for _, _, places in _samples(reader, None):
                     unseen = {name: None for name in unseen if name not in places}
@@ -132,8 +133,10 @@ class WebDataset(Format):
         places = np.array(found, np.int64).reshape(len(keys), -1, 2).transpose(1, 2, 0)
         return (keys, *[Places(np.ascontiguousarray(row[0]), np.ascontiguousarray(row[1])) for row in places])
 
-    def _may_be_empty(self, name: str) -> bool:
-        return Missing(self.missing).fill(name, Leaf(BYTES)) is not None
+    @cached_property
+    def _may_be_empty(self) -> list[str]:
+        missing = Missing(self.missing)
+        return [name for name in self.fields or () if missing.fill(name, Leaf(BYTES)) is not None]
 
     def _mend(self, reader: FileReader, key: str, start: int, places: _Places) -> _Places:
         """Return a sample's places with those of the empty fields, or refuse the sample."""
@@ -146,7 +149,7 @@ class WebDataset(Format):
                     f"out, give fields={self.fields}",
                 )
         for name in self.fields:
-            if name not in places and not self._may_be_empty(name):
+            if name not in places and name not in self._may_be_empty:
                 others = tuple(other for other in self.fields if other != name)
                 rest = f"leave it out of the fields, fields={others}, or " if others else ""
                 reader.refuse(start, f'sample {key!r} has no {name!r}: {rest}make it empty, missing="empty"')

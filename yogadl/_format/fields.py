@@ -438,17 +438,16 @@ class VaryingField:
 
     def _decoded(self, rows: StoredRows, ends: Int64s, kept: Mapping[int, bytes]) -> dict[int, Any]:
         """Return the bytes of values by record, those that are not in `kept` read; keep what `ends` leave."""
-        firsts = np.unique(rows.indices, return_index=True)[1]
-        missing = np.array([first for first in firsts.tolist() if rows.indices[first] not in kept], np.int64)
-        values: dict[int, Any] = {record: kept[record] for record in rows.indices.tolist() if record in kept}
-        if len(missing):
-            values |= zip(rows.indices[missing].tolist(), self._whole(rows.subset(missing)), strict=True)
-        last = dict.fromkeys(values, 0)
-        for record, end in zip(rows.indices.tolist(), ends.tolist(), strict=True):
-            last[record] = max(last[record], end)
+        records, firsts, numbers = np.unique(rows.indices, return_index=True, return_inverse=True)
+        values: dict[int, Any] = {record: kept.get(record) for record in records.tolist()}
+        missing = np.array([value is None for value in values.values()])
+        if missing.any():
+            values |= zip(records[missing].tolist(), self._whole(rows.subset(firsts[missing])), strict=True)
+        last_ends = np.zeros(len(records), np.int64)
+        np.maximum.at(last_ends, numbers, ends)
         left, left_bytes = dict[int, bytes](), 0
-        for record, value in values.items():
-            is_cut = last[record] < len(value) and isinstance(value, bytes)
+        for (record, value), end in zip(values.items(), last_ends.tolist(), strict=True):
+            is_cut = end < len(value) and isinstance(value, bytes)
             if is_cut and left_bytes + len(value) <= _KEPT_VALUES_BYTES:
                 left[record] = value
                 left_bytes += len(value)

@@ -131,7 +131,7 @@ def open_source(data: Any, forms: Forms = PLAIN) -> Source:
         _refuse_forms(data, forms)
         return RecordsSource(data, forms)
     if is_arrays(data):
-        _refuse_spec(data, forms)
+        refuse_spec(data, forms)
         return ArraysSource(data, forms)
     if has_random_access(data):
         return ItemsSource(data, forms)
@@ -157,7 +157,7 @@ def _refuse_forms(data: Any, forms: Forms) -> None:
     Raises:
         ConfigurationError: if it is said.
     """
-    _refuse_spec(data, forms)
+    refuse_spec(data, forms)
     if forms.json or forms.missing:
         raise ConfigurationError(
             f"json= and missing= say how records are stored, which a {type(data).__name__} has decided: pass "
@@ -165,7 +165,12 @@ def _refuse_forms(data: Any, forms: Forms) -> None:
         )
 
 
-def _refuse_spec(data: Any, forms: Forms) -> None:
+def refuse_spec(data: Any, forms: Forms) -> None:
+    """Refuse to declare fields of a source that says what they are.
+
+    Raises:
+        ConfigurationError: if they are declared.
+    """
     if forms.spec is not None:
         raise ConfigurationError(
             f"spec= declares fields of records that are read one by one; a {type(data).__name__} says itself "
@@ -203,7 +208,7 @@ def adapted_source(data: Any, forms: Forms = PLAIN) -> Source | None:
     adapter = importlib.import_module(f"yogadl.adapters.{name}")
     found: Source | None = adapter.source(data, forms)
     if not isinstance(found, ItemsSource | IterableSource | None):
-        _refuse_spec(data, forms)
+        refuse_spec(data, forms)
     return found
 
 
@@ -274,9 +279,7 @@ class ArraysSource:
             )
         self.spec = Spec(tree)
         forms.check_json(self.spec)
-        for name in forms.missing:
-            if name not in lengths:
-                raise ConfigurationError(f"missing= names {name!r}, and the columns are {', '.join(lengths)}")
+        forms.check_missing(lengths)
         self.length = next(iter(lengths.values()))
         # The first item of a list does not determine the shapes of the others.
         self.has_final_spec = all(

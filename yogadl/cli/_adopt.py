@@ -38,7 +38,7 @@ _DTYPE: Final = re.compile(r"([a-z0-9_]+)(?:\[([0-9, ]*)\])?")
 # What `build` has options for, and a version of foreign files has not.
 _NOT_OF_ADOPT: Final = {
     "codec": None, "allow_pickle": False, "part_bytes": None, "on_error": "raise", "fill": None,
-    "json_value": None,
+    "json_value": (),
 }  # fmt: skip
 
 

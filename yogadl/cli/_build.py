@@ -124,6 +124,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--json-value",
         metavar="FIELD",
         action="append",
+        default=[],
         help="this field is any tree of dicts, lists, text and numbers, stored as JSON; may be repeated",
     )
     parser.add_argument(
@@ -212,7 +213,7 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
         "check_space": not arguments.no_space_check,
         "metadata": arguments.metadata and dict(arguments.metadata),
         "on_error": arguments.on_error,
-        "json": arguments.json_value or (),
+        "json": arguments.json_value,
         "missing": fills_of(arguments, arguments.fill),
         **({} if arguments.codec is None else {"codec": codec_of(arguments)}),
     }
@@ -228,7 +229,7 @@ def fills_of(arguments: argparse.Namespace, given: Sequence[tuple[str, Any]] | N
 def _forms_of(arguments: argparse.Namespace) -> Forms:
     """Return what the command says of the values of records."""
     fills = fills_of(arguments, arguments.fill)
-    return forms_of(arguments.json_value or (), fills, allow_pickle=arguments.allow_pickle)
+    return forms_of(arguments.json_value, fills, allow_pickle=arguments.allow_pickle)
 
 
 def add_metadata(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,7 @@ from yogadl._core.leaf import BYTES, JSON, STR, BadValueError, Leaf, Shape, leaf
 from yogadl._core.spec import DictNode, Node, Spec, check_keys
 from yogadl._format.columns import HeapValues, as_bytes
 from yogadl._format.fields import ENTRY_DTYPE, decode_value
-from yogadl._sources.sources import NO_RECORDS
+from yogadl._sources.sources import NO_RECORDS, refuse_spec
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 # Arrow types that have a stored form, and the spec of records of such columns.
@@ -76,11 +76,7 @@ def spec_of(names: Sequence[Any] | None, columns: Sequence[Values], forms: Forms
             "the table has no columns, but records need at least one field: add a column"
         )
     forms.check_json(spec)
-    for name in forms.missing:
-        if name.partition("/")[0] not in map(str, names):
-            raise ConfigurationError(
-                f"missing= names {name!r}, and the columns are {', '.join(map(str, names))}"
-            )
+    forms.check_missing(map(str, names), by_column=True)
     return spec
 
 
@@ -661,16 +657,19 @@ class PiecesSource:
 
     def as_source(self, forms: Forms) -> "PiecesSource":
         """Return the source with what a build says of its records, beside what was said before."""
-        if not (forms.json or forms.missing):
+        refuse_spec(self, forms)
+        if not forms.says:
             return self
-        json = tuple(field.name for field in self.spec.fields if field.leaf.dtype == JSON)
-        said = replace(forms, json=(*json, *forms.json), missing={**self._missing, **forms.missing})
+        said = replace(forms, json=(*self._json, *forms.json), missing={**self._missing, **forms.missing})
         return PiecesSource(_first_batch(self._pieces).schema, self._pieces, said)
 
     def said(self, origin: str) -> str:
         """Return a hash of all that decides the records, given that of the files; see `Forms.decide`."""
-        json = tuple(field.name for field in self.spec.fields if field.leaf.dtype == JSON)
-        return Forms(json, self._missing).decide(origin)
+        return Forms(self._json, self._missing).decide(origin)
+
+    @property
+    def _json(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.spec.fields if field.leaf.dtype == JSON)
 
     @property
     def pieces(self) -> Sequence[Piece]:
