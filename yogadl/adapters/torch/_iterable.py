@@ -20,7 +20,7 @@ from yogadl._dataref import takes_a_stream
 from yogadl._stream import Cut, NumberedBatches, Numbering, Point, RecordStream, as_stream, read_cursor
 from yogadl.adapters._checks import check_function, cut_of
 from yogadl.adapters.torch._loader import TensorBatches
-from yogadl.adapters.torch._sampler import warn_of_shards
+from yogadl.adapters.torch._sampler import TrainersEpochs, warn_of_shards
 from yogadl.adapters.torch._source import to_tensors
 from yogadl.errors import ConfigurationError, CursorError
 
@@ -92,8 +92,12 @@ class SharedEpochs:
 
     def move(self, worker: WorkerId | None, point: Point) -> None:
         """Note that an iterator was moved to `point`: the next claim is the epoch after it."""
+        self.restart(worker, Point(point.epoch + 1, 0))
+
+    def restart(self, worker: WorkerId | None, point: Point) -> None:
+        """Let the next claim be at `point`."""
         with self._notes(worker) as notes:
-            notes["next"] = [point.epoch + 1, 0]
+            notes["next"] = list(point)
 
     @contextmanager
     def _notes(self, worker: WorkerId | None) -> Iterator[dict[str, Any]]:
@@ -176,9 +180,18 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
         self._items.batches(stream.run.start, 1)  # checks the padding field
         warn_of_shards(stream, cut)
         self._epochs = SharedEpochs(stream.run.start)
+        self._of_trainer = TrainersEpochs(stream.shard, cut, stream.run.start)
 
     def __iter__(self) -> "ItemIterator":
         return ItemIterator(self._items, self._epochs)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iterator, of all workers, read this epoch: trainers call it.
+
+        A stream that goes on at a cursor goes on there, whatever epoch the trainer names first: it warns if
+        that is another one, and counts the trainer's later epochs from there.
+        """
+        self._epochs.restart(WorkerId.here(), self._of_trainer.place(epoch))
 
     def __len__(self) -> int:
         return self._items.cut.items(len(self.stream))

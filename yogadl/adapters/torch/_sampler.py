@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from yogadl._stream import (
     RecordStream,
     Restartable,
     Run,
+    Shard,
     StreamIterator,
     as_order,
     begin,
@@ -134,6 +135,47 @@ def _is_uneven(stream: RecordStream, cut: Cut) -> bool:
     return any(cut.items(length // shard.ranks) != cut.items(-(-length // shard.ranks)) for length in lengths)
 
 
+# The epoch that a trainer names, where the stream goes on at a cursor.
+
+
+class TrainersEpochs:
+    """Tells where the epoch begins that a trainer names by `set_epoch`.
+
+    A stream that goes on at a cursor reads the rest of that epoch. A trainer that restores its own count wrongly,
+    or not at all, names another one first; its later epochs are counted from there, so none is read twice or left
+    out.
+    """
+
+    def __init__(self, shard: Shard, cut: Cut, begun: Point) -> None:
+        self._shard, self._cut, self._begun = shard, cut, begun
+        self._ahead: int | None = None  # of the trainer's count
+
+    def place(self, epoch: int) -> Point:
+        """Return where to begin.
+
+        Raises:
+            ConfigurationError: if `epoch` is no number of an epoch.
+        """
+        epoch = int_argument("epoch", epoch)
+        if self._ahead is None:
+            self._ahead = self._compare(epoch)
+        epoch += self._ahead
+        return self._begun if epoch == self._begun.epoch else Point(epoch, 0)
+
+    def _compare(self, epoch: int) -> int:
+        begun = self._begun
+        is_over = not self._cut.items(self._shard.own(begun.position))
+        if begun == Point(0, 0) or epoch in (begun.epoch, begun.epoch + is_over):
+            return 0
+        warnings.warn(
+            f"the trainer begins its epoch {epoch}, and the stream goes on in epoch {begun.epoch}, where its "
+            "cursor is: the stream's epoch is read, and later ones are counted from there",
+            UserWarning,
+            stacklevel=1,  # of no line of the user's: a trainer calls
+        )
+        return begun.epoch - epoch
+
+
 # Samplers of a DataLoader: the order of a stream, and the position from which to continue.
 
 
@@ -184,9 +226,19 @@ class _StreamSampler(Restartable):
         recipe = Recipe(_Indices(stream.run, is_batched), cut)
         warn_of_shards(stream, cut)
         self._read_by(recipe)
+        self._epochs = TrainersEpochs(stream.shard, cut, stream.run.start)
 
     def __iter__(self) -> StreamIterator:
         return begin(self._recipe, self._claims, SamplerIterator)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iterator read this epoch: trainers call it. See `IterableDataset.set_epoch`."""
+        self._claims.restart(self._epochs.place(epoch))
+
+    def load_state_dict(self, state: Mapping[str, Any], rebind: bool = False) -> None:
+        """Have the next iterator start at a cursor, from which a trainer's epochs are counted anew."""
+        super().load_state_dict(state, rebind)
+        self._epochs = TrainersEpochs(self.stream.shard, self._recipe.cut, self._claims.next_span().start)
 
     def __len__(self) -> int:
         return self._recipe.cut.items(len(self.stream))
