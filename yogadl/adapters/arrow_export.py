@@ -46,15 +46,22 @@ def schema_of(spec: Spec, metadata: dict[str, str] | None = None) -> Any:
     return pa.schema(_columns_of(spec, iter(leaves)), metadata)
 
 
+def with_texts(spec: Spec, columns: Sequence[Column]) -> Sequence[Column]:
+    """Return the columns of records, with the texts of json values in their place."""
+    return [
+        list(map(encode, column)) if field.leaf.dtype == JSON else column
+        for field, column in zip(spec.fields, columns, strict=True)
+    ]
+
+
 def record_batch(spec: Spec, schema: Any, columns: Sequence[Column], first_record: int) -> Any:
-    """Return the columns of records in a schema; `first_record` is the number of the first one, for errors.
+    """Return columns of `with_texts` in a schema; `first_record` is the number of the first one, for errors.
 
     Raises:
         UnsupportedDataError: if a text is no valid Unicode; names field and record.
     """
     leaves = [
-        _array_of(field, list(map(encode, column)) if field.leaf.dtype == JSON else column, first_record)
-        for field, column in zip(spec.fields, columns, strict=True)
+        _array_of(field, column, first_record) for field, column in zip(spec.fields, columns, strict=True)
     ]
     tree = spec.tree
     arrays = leaves if isinstance(tree, Leaf) else _arrays_below(tree, iter(leaves), schema)
@@ -92,11 +99,14 @@ class ArrowWriter:
         Raises:
             UnsupportedDataError: if a text is no valid Unicode; names field and record.
         """
+        self._write(with_texts(self._spec, columns), first_record)
+
+    def _write(self, columns: Sequence[Column], first_record: int) -> None:
         count = len(columns[0])
         if count > 1 and any(_bytes_of(column) > _MAX_BYTES for column in columns):
             half = count // 2
-            self.write([column[:half] for column in columns], first_record)
-            self.write([column[half:] for column in columns], first_record + half)
+            self._write([column[:half] for column in columns], first_record)
+            self._write([column[half:] for column in columns], first_record + half)
             return
         self._writer.write_batch(record_batch(self._spec, self._schema, columns, first_record))
 

@@ -25,7 +25,7 @@ except ImportError as error:
         "Datasets of Hugging Face are made by its library: pip install 'yogadl[hf]'"
     ) from error
 
-from yogadl.adapters.arrow_export import record_batch, schema_of
+from yogadl.adapters.arrow_export import record_batch, schema_of, with_texts
 
 __all__ = ["to_hf"]
 
@@ -207,7 +207,9 @@ class RowsTable(InMemoryTable):  # only such a one can be joined with others
         return self.num_rows if length is None else min(self.num_rows, offset + length)
 
     def _batch(self, indices: NDArray[np.int64]) -> Any:
-        read = record_batch(self._ref.spec, self._read_schema, self._ref._records.columns(indices), 0)
+        spec = self._ref.spec
+        columns = with_texts(spec, self._ref._records.columns(indices))
+        read = record_batch(spec, self._read_schema, columns, 0)
         return read.rename_columns(self._schema.names).cast(self._schema)
 
     def _batches(self, size: int) -> Iterator[Any]:

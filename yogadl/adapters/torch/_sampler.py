@@ -141,9 +141,9 @@ def _is_uneven(stream: RecordStream, cut: Cut) -> bool:
 class TrainersEpochs:
     """Tells where the epoch begins that a trainer names by `set_epoch`.
 
-    A stream that goes on at a cursor reads the rest of that epoch. A trainer that restores its own count wrongly,
-    or not at all, names another one first; its later epochs are counted from there, so none is read twice or left
-    out.
+    A stream that goes on at a cursor reads the rest of that epoch. A trainer that restores its own count
+    wrongly, or not at all, names another one first; its later epochs are counted from there, so none is read
+    twice or left out.
     """
 
     def __init__(self, shard: Shard, cut: Cut, begun: Point) -> None:
@@ -239,6 +239,8 @@ class _StreamSampler(Restartable):
         """Have the next iterator start at a cursor, from which a trainer's epochs are counted anew."""
         super().load_state_dict(state, rebind)
         self._epochs = TrainersEpochs(self.stream.shard, self._recipe.cut, self._claims.next_span().start)
+
+    set_state = load_state_dict
 
     def __len__(self) -> int:
         return self._recipe.cut.items(len(self.stream))

@@ -72,6 +72,20 @@ def format_of(kind):
     return read
 
 
+def stratified(dataset, _):
+    parts = dataset.class_encode_column("text").train_test_split(14, seed=1, stratify_by_column="text")
+    return [list(part) for part in parts.values()]
+
+
+def as_parquet(dataset, folder):
+    return written(dataset, folder, "parquet"), list(datasets.Dataset.from_parquet(str(folder / "parquet")))
+
+
+def mapped_in_batches(dataset, _):
+    names = dataset.column_names
+    return list(dataset.map(lambda rows: {"m": rows["n"] * 2}, batched=True, remove_columns=names))
+
+
 # What each public method gives, of a Dataset and a folder for its files.
 METHODS = {
     "__getitem__": lambda d, _: (d[3], d[-1], d[2:9:3], d[[4, 4]], d["n"][:], d[np.int64(3)]),
@@ -92,7 +106,7 @@ METHODS = {
     "interleave_datasets": lambda d, _: list(datasets.interleave_datasets([d, d.select(range(3))])),
     "iter": lambda d, _: list(d.iter(7)),
     "map": lambda d, _: list(d.map(double)),
-    "map in batches": lambda d, _: list(d.map(lambda rows: {"m": rows["n"] * 2}, batched=True, remove_columns=d.column_names)),
+    "map in batches": mapped_in_batches,
     "map by processes": lambda d, _: list(d.map(double, num_proc=2)),
     "num_columns": lambda d, _: (d.num_columns, d.num_rows, d.shape, len(d)),
     "remove_columns": lambda d, _: list(d.remove_columns(["n", "chat"])),
@@ -116,11 +130,11 @@ METHODS = {
     "to_json": lambda d, folder: written(d.remove_columns("raw"), folder, "json"),
     "to_list": lambda d, _: d.to_list(),
     "to_pandas": lambda d, _: repr(d.to_pandas()),
-    "to_parquet": lambda d, folder: (written(d, folder, "parquet"), list(datasets.Dataset.from_parquet(str(folder / "parquet"))))[1],
+    "to_parquet": as_parquet,
     "to_polars": lambda d, _: repr(d.remove_columns("chat").to_polars()),
     "to_sql": in_database,
     "train_test_split": lambda d, _: [list(part) for part in d.train_test_split(0.2, seed=1).values()],
-    "train_test_split by a class": lambda d, _: [list(part) for part in d.class_encode_column("text").train_test_split(14, seed=1, stratify_by_column="text").values()],
+    "train_test_split by a class": stratified,
     "unique": lambda d, _: (d.unique("text"), d.unique("n")),
     "with_format numpy": format_of("numpy"),
     "with_format torch": format_of("torch"),
