@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from yogadl.adapters import arrays as arrays
     from yogadl.adapters import arrow_export as arrow_export
     from yogadl.adapters import dataflow as dataflow
+    from yogadl.adapters import datasets as datasets
     from yogadl.adapters import grain as grain
     from yogadl.adapters import jax as jax
     from yogadl.adapters import keras as keras
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from yogadl.adapters import torch as torch
 
 _ADAPTERS: Final = frozenset({
-    "arrays", "arrow_export", "dataflow", "grain", "jax", "keras", "ray", "sql", "tensorflow", "tfds",
-    "torch",
+    "arrays", "arrow_export", "dataflow", "datasets", "grain", "jax", "keras", "ray", "sql", "tensorflow",
+    "tfds", "torch",
 })  # fmt: skip
 
 

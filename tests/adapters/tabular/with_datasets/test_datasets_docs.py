@@ -1,0 +1,8 @@
+"""The examples of the page about Hugging Face run."""
+
+import pages
+
+
+def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pages.run("howto/huggingface.md", pages.blocks("howto/huggingface.md"))
