@@ -87,6 +87,8 @@ class EndsInSilence:
     """
 
     def __init__(self, silent_s: float):
+        if AGAIN in os.environ:
+            _kill_children()  # not before: pytest would end, once its workers are gone
         self._silent_s = silent_s
         self._stdout, self._stderr = os.dup(STDOUT), os.dup(STDERR)
         self._told = tempfile.TemporaryDirectory(prefix="yogadl-hangs-")
@@ -116,9 +118,8 @@ class EndsInSilence:
         begun = ", ".join(self._begun) or "none"
         self._say(f"No test has ended for {self._silent_s:g} s. Begun and not ended: {begun}.")
         self._told.cleanup()
-        for child in _children():
-            os.kill(child, signal.SIGKILL)
         if AGAIN in os.environ:
+            _kill_children()
             os._exit(1)
         self._say("The run begins again, once.")
         os.environ[AGAIN] = "1"
@@ -140,10 +141,9 @@ class EndsInSilence:
         os.write(self._stderr, "\n".join(["", *lines, ""]).encode())
 
 
-def _children() -> list[int]:
-    """Return the process ids of the workers and stores; none where the system has no such list."""
-    found = []
+def _kill_children() -> None:
+    """Kill the workers and stores; none where the system has no list of them."""
     with contextlib.suppress(OSError):
         for task in Path("/proc/self/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
-    return found
+            for child in (task / "children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)

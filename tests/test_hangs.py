@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CONFTEST = """
 import os
 import time
@@ -60,14 +62,28 @@ def test_other():
 """
 
 
-def run_pytest(folder, tests, *options, silent_s=30, finish_s=0):
+HANGS_BEYOND_PYTHON = """
+import ctypes
+import sys
+
+
+def test_that_lets_a_library_wait_at_exit():
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype = ctypes.py_object
+    sys.kept = make(ctypes.c_void_p(1), None, ctypes.CDLL(None).pause)  # it is called where all modules end
+"""
+FAILS_AND_HANGS = HANGS_BEYOND_PYTHON + "    assert not 1"
+SIDE_BY_SIDE = Path(__file__).with_name("side_by_side.py")
+
+
+def run_pytest(folder, tests, *options, program=("-m", "pytest", "-q"), silent_s=30, finish_s=0):
     settings = CONFTEST.replace("SILENT_S", str(silent_s)).replace("FINISH_S", str(finish_s))
     (folder / "conftest.py").write_text(settings)
     (folder / "test_hanging.py").write_text(tests)
     said = folder / "stdout", folder / "stderr"  # no pipes, which a fork would keep open
     with said[0].open("w") as stdout, said[1].open("w") as stderr:
         code = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)],
+            [sys.executable, *program, *options, str(folder)],
             # Not as a worker of this run.
             env={
                 name: value
@@ -77,7 +93,7 @@ def run_pytest(folder, tests, *options, silent_s=30, finish_s=0):
             | {"PYTHONPATH": str(Path(__file__).parent)},
             stdout=stdout,
             stderr=stderr,
-            timeout=50,
+            timeout=60,
             check=False,
         ).returncode
     return code, *(path.read_text() for path in said)
@@ -91,17 +107,17 @@ def test_an_exit_that_waits_for_a_thread(tmp_path):
 
 
 def test_a_worker_that_does_not_end(tmp_path):
-    code, stdout, stderr = run_pytest(tmp_path, LEAVES_A_THREAD, "-n", "1", silent_s=2, finish_s=60)
+    code, stdout, stderr = run_pytest(tmp_path, LEAVES_A_THREAD, "-n", "1", silent_s=6, finish_s=200)
     assert code == 1
-    assert stderr.count("No test has ended for 2 s. Begun and not ended: none.") == 2
+    assert stderr.count("No test has ended for 6 s. Begun and not ended: none.") == 2
     assert stderr.count("in pytest_sessionfinish") == 2
     assert "_pytest" not in stderr.split("Process ")[-1]
     assert "1 passed" not in stdout
 
 
 def test_what_hangs_once_is_run_again(tmp_path):
-    finish_s = "0 if 'YOGADL_TEST_AGAIN' in os.environ else 60"
-    code, stdout, stderr = run_pytest(tmp_path, PASSES, "-n", "1", silent_s=2, finish_s=finish_s)
+    finish_s = "0 if 'YOGADL_TEST_AGAIN' in os.environ else 200"
+    code, stdout, stderr = run_pytest(tmp_path, PASSES, "-n", "1", silent_s=10, finish_s=finish_s)
     assert code == 0
     assert "The run begins again, once." in stderr
     assert "1 passed" in stdout
@@ -118,3 +134,12 @@ def test_a_worker_that_dies_while_what_it_forked_lives(tmp_path):
     _, stdout, _ = run_pytest(tmp_path, LEAVES_A_FORK, "-n", "2")
     assert "crashed while running 'test_hanging.py::test_that_dies'" in stdout
     assert "1 failed, 1 passed" in stdout
+
+
+@pytest.mark.parametrize(
+    ("tests", "code"), [(HANGS_BEYOND_PYTHON, 0), (FAILS_AND_HANGS, 1), (LEAVES_A_THREAD, 1)]
+)
+def test_what_passed_and_hangs_beyond_python_has_passed(tmp_path, tests, code):
+    done, stdout, _ = run_pytest(tmp_path, tests, program=[SIDE_BY_SIDE, "--color=no", "+"])
+    assert done == code
+    assert "Timeout (0:00:00.500000)!" in stdout

@@ -36,7 +36,7 @@ MIDDLE = 1_500_000
 PATIENT = RetryPolicy(1, 60)
 STEADY = RetryPolicy(10, 60)  # where requests are counted: a busy machine may well be silent for a second
 BRISK = RetryPolicy(0.4, 60)  # where a request too many does no harm
-IMPATIENT = RetryPolicy(0.5, 1.5)
+IMPATIENT = RetryPolicy(0.5, 4.0)
 # A trial may begin just before patience ends, and then be silent; the machine may be busy.
 BOUND_S = 30
 
