@@ -225,3 +225,12 @@ def test_what_reads_all_rows_into_memory_is_refused_if_they_are_many(ours, monke
     assert json.loads(json.dumps(ours[3]["chat"])) == ROWS[3]["chat"]
     set_constants(monkeypatch, HF_MOST_BYTES=ours.data.nbytes)
     assert ours.add_column("q", list(range(50)))[3]["q"] == 3
+
+
+@pytest.mark.parametrize("rows", [1, 49, 50, 51])
+def test_all_rows_are_read_some_at_a_time(ours, monkeypatch, rows):
+    set_constants(monkeypatch, HF_READ_ROWS=rows)
+    sizes = [len(batch) for batch in ours.data.to_batches()]
+    assert sizes == [rows] * (50 // rows) + [50 % rows] * (50 % rows > 0)
+    assert [row for batch in ours.data.to_reader(7) for row in batch["n"].to_pylist()] == list(range(50))
+    assert ours.to_list() == ROWS
