@@ -61,7 +61,7 @@ def to_hf(ref: RecordsRef) -> Dataset:
     return Dataset(RowsTable(ref), fingerprint=name)
 
 
-class RowsTable(InMemoryTable):  # only such a one can be joined with others
+class RowsTable(InMemoryTable):  # type: ignore[misc]  # untyped; only such a table can be joined with others
     """The table of a ``Dataset`` whose rows are read out of a reference when they are asked for.
 
     Args:
