@@ -38,7 +38,8 @@ _MOST_BYTES: Final = 2**32  # of all rows in memory, which only few methods of a
 def to_hf(ref: RecordsRef) -> Dataset:
     """Return the records as a ``datasets.Dataset``; nothing is read or copied until it is asked for.
 
-    Its fingerprint is made of that of the reference, so what `map` caches is found again.
+    It counts as one in memory: ``map`` and ``filter`` keep their results there, unless they are given a
+    ``cache_file_name``. What lies in that file is found again, as the fingerprint is that of the records.
 
     Args:
         ref: The records; of packed rows those of an epoch, ``packed.at(epoch)``.
@@ -120,8 +121,9 @@ class RowsTable(InMemoryTable):  # type: ignore[misc]  # untyped; only such a ta
         """
         if self.nbytes > _MOST_BYTES:
             raise ConfigurationError(
-                f"this reads all records into memory, some {self.nbytes / 1e9:.0f} GB: change them with map, "
-                "which writes to the disk, or work on a part, select(range(n))"
+                f"this reads all records into memory, some {self.nbytes / 1e9:.0f} GB: change them with "
+                "map(..., cache_file_name='rows.arrow'), which writes to the disk, or work on a part, "
+                "select(range(n))"
             )
         return pa.Table.from_batches(self.to_batches(), schema=self._schema)
 

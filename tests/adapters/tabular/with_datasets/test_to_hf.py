@@ -234,3 +234,18 @@ def test_all_rows_are_read_some_at_a_time(ours, monkeypatch, rows):
     assert sizes == [rows] * (50 // rows) + [50 % rows] * (50 % rows > 0)
     assert [row for batch in ours.data.to_reader(7) for row in batch["n"].to_pylist()] == list(range(50))
     assert ours.to_list() == ROWS
+
+
+def test_what_map_has_written_to_a_file_is_found_again(ref, tmp_path):
+    calls = []
+
+    def note(row):
+        calls.append(row["n"])
+        return {"m": row["n"]}
+
+    name = str(tmp_path / "rows.arrow")
+    for _ in range(2):
+        mapped = ref.to_hf().map(note, cache_file_name=name)
+        assert mapped["m"] == list(range(50))
+        assert [file["filename"] for file in mapped.cache_files] == [name]
+        assert calls == list(range(50))
