@@ -122,7 +122,7 @@ class RowsTable(InMemoryTable):  # type: ignore[misc]  # untyped; only such a ta
         if self.nbytes > _MOST_BYTES:
             raise ConfigurationError(
                 f"this reads all records into memory, some {self.nbytes / 1e9:.0f} GB: change them with "
-                "map(..., cache_file_name='rows.arrow'), which writes to the disk, or work on a part, "
+                "map(..., cache_file_name='mapped/rows.arrow'), which writes to the disk, or work on a part, "
                 "select(range(n))"
             )
         return pa.Table.from_batches(self.to_batches(), schema=self._schema)

@@ -243,7 +243,7 @@ def test_what_map_has_written_to_a_file_is_found_again(ref, tmp_path):
         calls.append(row["n"])
         return {"m": row["n"]}
 
-    name = str(tmp_path / "rows.arrow")
+    name = str(tmp_path / "mapped" / "rows.arrow")
     for _ in range(2):
         mapped = ref.to_hf().map(note, cache_file_name=name)
         assert mapped["m"] == list(range(50))
