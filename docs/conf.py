@@ -68,7 +68,7 @@ ModuleAnalyzer.analyze = analyze
 # Nothing is looked up on the network, so names of others can't be links. Names of ours must be.
 OTHERS = (
     "abc|collections|concurrent|contextlib|os|pathlib|typing|"  # Python's library
-    "grain|keras|numpy|np|ray|tensorflow|torch"
+    "datasets|grain|keras|numpy|np|ray|tensorflow|torch"
 )
 nitpick_ignore_regex = [
     (r"py:.*", rf"({OTHERS})\..*"),
