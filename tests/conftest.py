@@ -114,12 +114,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     assert not [path for path in SLOW if not path.exists()]
+    if "TMPDIR" not in os.environ:  # as it is in the processes of pytest-xdist
+        config.add_cleanup(functools.partial(shutil.rmtree, own_temporary_folder(), ignore_errors=True))
     if config.getoption("--soak"):  # a test may take half an hour
         soak.set_long(True)
         hypothesis.settings.load_profile("thorough")
-    if "TMPDIR" not in os.environ:  # as it is in the processes of pytest-xdist
-        config.add_cleanup(functools.partial(shutil.rmtree, own_temporary_folder(), ignore_errors=True))
-    if not config.getoption("--soak"):
+    else:
         hangs.end_what_hangs(config)
 
 

@@ -60,8 +60,6 @@ def test_that_dies():
 def test_other():
     pass
 """
-
-
 HANGS_BEYOND_PYTHON = """
 import ctypes
 import sys

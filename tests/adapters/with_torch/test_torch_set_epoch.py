@@ -19,14 +19,13 @@ RECORDS, BATCH = 23, 4
 NUMBERS = yogadl.from_source({"x": np.arange(RECORDS, dtype=np.float32)}, "numbers")
 
 
-@pytest.fixture
-def ref():
-    return NUMBERS
+def opened(**options):
+    return NUMBERS.stream(shuffle=True, shuffle_seed=5, **options)
 
 
 @pytest.fixture
-def stream(ref):
-    return ref.stream(shuffle=True, shuffle_seed=5)
+def stream():
+    return opened()
 
 
 def order(stream, epoch):
@@ -70,9 +69,9 @@ def test_an_epoch_that_is_named_is_read(stream, kind, options):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", WORKERS[:2], ids=str)
 @pytest.mark.parametrize("ahead", [0, -1, 3])
-def test_a_stream_that_goes_on_at_a_cursor_goes_on_there(ref, stream, kind, options, ahead):
+def test_a_stream_that_goes_on_at_a_cursor_goes_on_there(stream, kind, options, ahead):
     cursor = stream.at(1, 8).state_dict()
-    resumed = ref.stream(shuffle=True, shuffle_seed=5, cursor=cursor)
+    resumed = opened(cursor=cursor)
     loader, named = loader_of(kind, resumed, **options)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -90,8 +89,8 @@ def test_a_stream_that_goes_on_at_a_cursor_goes_on_there(ref, stream, kind, opti
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("named_epoch", [0, 1])
-def test_a_cursor_at_an_epochs_end_is_in_either(ref, stream, kind, named_epoch):
-    resumed = ref.stream(shuffle=True, shuffle_seed=5, cursor=stream.at(0, RECORDS).state_dict())
+def test_a_cursor_at_an_epochs_end_is_in_either(stream, kind, named_epoch):
+    resumed = opened(cursor=stream.at(0, RECORDS).state_dict())
     loader, named = loader_of(kind, resumed)
     named.set_epoch(named_epoch)
     assert ids(loader) == (order(stream, 1) if named_epoch else [])
@@ -110,8 +109,8 @@ def test_a_sampler_that_loads_a_cursor_counts_from_there(stream, load):
     assert ids(loader) == order(stream, 5)
 
 
-def test_copies_count_as_their_original(ref, stream):
-    resumed = ref.stream(shuffle=True, shuffle_seed=5, cursor=stream.at(1, 8).state_dict())
+def test_copies_count_as_their_original(stream):
+    resumed = opened(cursor=stream.at(1, 8).state_dict())
     for kind in KINDS:
         _, named = loader_of(kind, resumed)
         with pytest.warns(UserWarning, match="the trainer begins its epoch 0"):
@@ -178,11 +177,11 @@ def test_the_trainer_of_transformers_goes_on_in_the_second_epoch(stream, tmp_pat
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loader_that_accelerate_prepares_goes_on_at_its_cursor(ref, stream, kind):
+def test_a_loader_that_accelerate_prepares_goes_on_at_its_cursor(stream, kind):
     from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration
 
-    resumed = ref.stream(shuffle=True, shuffle_seed=5, cursor=stream.at(1, 8).state_dict())
+    resumed = opened(cursor=stream.at(1, 8).state_dict())
     loader, _ = loader_of(kind, resumed)
     config = DataLoaderConfiguration(dispatch_batches=False)
     loader = Accelerator(cpu=True, dataloader_config=config).prepare(loader)
