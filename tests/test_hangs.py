@@ -15,7 +15,7 @@ import hangs
 
 
 def pytest_configure(config):
-    hangs.end_what_hangs(config, test_s=2, exit_s=0.5, silent_s=SILENT_S)
+    hangs.end_what_hangs(config, test_s=2, exit_s=EXIT_S, silent_s=SILENT_S)
 
 
 def pytest_sessionfinish():
@@ -71,11 +71,28 @@ def test_that_lets_a_library_wait_at_exit():
     sys.kept = make(ctypes.c_void_p(1), None, ctypes.CDLL(None).pause)  # it is called where all modules end
 """
 FAILS_AND_HANGS = HANGS_BEYOND_PYTHON + "    assert not 1"
+FAILS_ONCE = """
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_that_fails_once(number):
+    marker = Path(__file__).with_name(str(number))
+    if number != 0 and not marker.exists():
+        marker.touch()
+        assert not number
+"""
 SIDE_BY_SIDE = Path(__file__).with_name("side_by_side.py")
+LONG_S = 50  # for what does not hang, on a machine that others use
 
 
-def run_pytest(folder, tests, *options, program=("-m", "pytest", "-q"), silent_s=30, finish_s=0):
-    settings = CONFTEST.replace("SILENT_S", str(silent_s)).replace("FINISH_S", str(finish_s))
+def run_pytest(
+    folder, tests, *options, program=("-m", "pytest", "-q"), exit_s=0.5, silent_s=LONG_S, finish_s=0
+):
+    settings = CONFTEST.replace("EXIT_S", str(exit_s))
+    settings = settings.replace("SILENT_S", str(silent_s)).replace("FINISH_S", str(finish_s))
     (folder / "conftest.py").write_text(settings)
     (folder / "test_hanging.py").write_text(tests)
     said = folder / "stdout", folder / "stderr"  # no pipes, which a fork would keep open
@@ -89,9 +106,10 @@ def run_pytest(folder, tests, *options, program=("-m", "pytest", "-q"), silent_s
                 if not name.startswith(("PYTEST_", "YOGADL_TEST_"))
             }
             | {"PYTHONPATH": str(Path(__file__).parent)},
+            cwd=folder,
             stdout=stdout,
             stderr=stderr,
-            timeout=60,
+            timeout=150,
             check=False,
         ).returncode
     return code, *(path.read_text() for path in said)
@@ -105,9 +123,9 @@ def test_an_exit_that_waits_for_a_thread(tmp_path):
 
 
 def test_a_worker_that_does_not_end(tmp_path):
-    code, stdout, stderr = run_pytest(tmp_path, LEAVES_A_THREAD, "-n", "1", silent_s=6, finish_s=200)
+    code, stdout, stderr = run_pytest(tmp_path, LEAVES_A_THREAD, "-n", "1", silent_s=12, finish_s=200)
     assert code == 1
-    assert stderr.count("No test has ended for 6 s. Begun and not ended: none.") == 2
+    assert stderr.count("No test has ended for 12 s. Begun and not ended: none.") == 2
     assert stderr.count("in pytest_sessionfinish") == 2
     assert "_pytest" not in stderr.split("Process ")[-1]
     assert "1 passed" not in stdout
@@ -115,8 +133,11 @@ def test_a_worker_that_does_not_end(tmp_path):
 
 def test_what_hangs_once_is_run_again(tmp_path):
     finish_s = "0 if 'YOGADL_TEST_AGAIN' in os.environ else 200"
-    code, stdout, stderr = run_pytest(tmp_path, PASSES, "-n", "1", silent_s=10, finish_s=finish_s)
-    assert code == 0
+    silent_s = f"{LONG_S} if 'YOGADL_TEST_AGAIN' in os.environ else 6"
+    code, stdout, stderr = run_pytest(
+        tmp_path, PASSES, "-n", "1", exit_s=LONG_S, silent_s=silent_s, finish_s=finish_s
+    )
+    assert code == 0, stderr
     assert "The run begins again, once." in stderr
     assert "1 passed" in stdout
 
@@ -141,3 +162,21 @@ def test_what_passed_and_hangs_beyond_python_has_passed(tmp_path, tests, code):
     done, stdout, _ = run_pytest(tmp_path, tests, program=[SIDE_BY_SIDE, "--color=no", "+"])
     assert done == code
     assert "Timeout (0:00:00.500000)!" in stdout
+
+
+@pytest.mark.parametrize(("options", "count", "code"), [(["-n", "2"], 3, 0), ([], 5, 0), ([], 6, 1)])
+def test_a_few_that_fail_are_tried_again_alone(tmp_path, options, count, code):
+    tests = FAILS_ONCE.replace("COUNT", str(count))
+    done, stdout, _ = run_pytest(tmp_path, tests, program=[SIDE_BY_SIDE, *options, "+"], exit_s=LONG_S)
+    assert done == code
+    assert f"{count - 1} failed, 1 passed" in stdout
+    assert (f"{count - 1} passed" in stdout) == (code == 0)
+    assert ("Failed beside others, passed alone:" in stdout) == (code == 0)
+
+
+def test_what_fails_again_has_failed(tmp_path):
+    done, stdout, _ = run_pytest(
+        tmp_path, PASSES + "    assert False", program=[SIDE_BY_SIDE, "+"], exit_s=LONG_S
+    )
+    assert done == 1
+    assert stdout.count("1 failed") == 2
