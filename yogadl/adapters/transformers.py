@@ -1,0 +1,468 @@
+"""Let a Trainer of Hugging Face, and those built on it (trl's, your own), go on at the exact record.
+
+A Trainer finds its place in the data by reading again what it had read, on the same number of ranks, and counts
+epochs by its steps. Here the place is a cursor in each checkpoint, and whatever the Trainer counts follows it.
+"""
+
+import functools
+import inspect
+import itertools
+import json
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from yogadl._core.frozen import frozen
+from yogadl._core.protocols import DataRef
+from yogadl._dataref import RecordsRef, from_source
+from yogadl._stream import Loader, Point, RecordStream, Shard
+from yogadl._stream.recipe import MakeInWorkers
+from yogadl.errors import ConfigurationError, CursorError, MissingDependencyError
+
+try:
+    import torch
+    import transformers
+    from torch.utils.data import RandomSampler, SequentialSampler
+    from transformers.trainer import TRAINER_STATE_NAME
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
+except ImportError as error:
+    raise MissingDependencyError(
+        "exact Trainers need transformers, PyTorch and datasets: pip install 'yogadl[hf,torch]' transformers"
+    ) from error
+
+from yogadl.adapters.datasets import to_hf
+from yogadl.adapters.torch import make_dataloader
+
+__all__ = ["exact"]
+
+# transformers and torch have no types where they are checked: `Any` stands for their objects throughout.
+
+CURSOR_NAME: Final = "yogadl_cursor.json"
+TrainerT = TypeVar("TrainerT", bound=type)
+
+
+def exact(trainer: TrainerT) -> TrainerT:
+    """Return a subclass of a Trainer that reads and resumes exactly; all else is as in the Trainer.
+
+    Args:
+        trainer: `transformers.Trainer`, or any subclass of it.
+    """
+    if not (isinstance(trainer, type) and issubclass(trainer, transformers.Trainer)):
+        raise ConfigurationError(f"exact takes the class transformers.Trainer or a subclass, not {trainer!r}")
+    return _exact(trainer)
+
+
+@functools.cache
+def _exact(trainer: Any) -> Any:
+    if issubclass(trainer, _Exact):
+        return trainer
+    names = {"__doc__": trainer.__doc__, "__module__": __name__}
+    return type(f"Exact{trainer.__name__}", (_Exact, trainer), names)
+
+
+class _Exact:
+    """What an exact Trainer has in place of a Trainer's own methods; a base of each before the Trainer."""
+
+    _stands_in: Any = None  # for a stream, in the Trainer's own checks and preparations
+    _resumed: "_Checkpoint | None" = None
+    _loader: "EpochLoader"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        inits: Any = super().__init__
+        bound = inspect.signature(inits).bind_partial(*args, **kwargs)
+        extra: dict[str, Any] = {}  # of a subclass that passes its arguments on
+        for name, parameter in bound.signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                extra = bound.arguments.get(name, {})
+        given = bound.arguments if "train_dataset" in bound.arguments else extra
+        data = given.get("train_dataset")
+        if isinstance(data, RecordStream | Loader):
+            self._stands_in = given["train_dataset"] = _first_row(data)
+        elif isinstance(data, DataRef):
+            given["train_dataset"] = _dataset_of(data)
+        for arguments in bound.arguments, extra:
+            if isinstance(arguments.get("eval_dataset"), DataRef):
+                arguments["eval_dataset"] = _dataset_of(arguments["eval_dataset"])
+        inits(*bound.args, **bound.kwargs)
+        if self._stands_in is not None:
+            self._refuse_precomputing()
+            self.train_dataset = data
+        self.callback_handler.callbacks.insert(0, _Counts())
+
+    def _refuse_precomputing(self) -> None:
+        if getattr(self.args, "precompute_ref_log_probs", False):
+            raise ConfigurationError(
+                "precompute_ref_log_probs adds a column to a dataset: pass the reference instead of a stream "
+                "of it, train_dataset=ref"
+            )
+
+    def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Leave a stream as it is, where trl would tokenise it."""
+        if dataset is self._stands_in:
+            return dataset
+        return super()._prepare_dataset(dataset, *args, **kwargs)
+
+    # The loader.
+
+    def _get_dataloader(
+        self,
+        dataset: Any,
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[[Any], Any] | None = None,
+        is_training: bool = False,
+        dataloader_key: str | None = None,
+    ) -> Any:
+        if not is_training:
+            return super()._get_dataloader(dataset, description, batch_size, sampler_fn, False, dataloader_key)
+        rank, ranks = self._place()
+        if self.accelerator.split_batches:
+            batch_size //= ranks
+        if isinstance(dataset, Loader):
+            loader = dataset
+        elif isinstance(dataset, RecordStream):
+            collator = self._get_collator_with_removed_columns(self.data_collator, description)
+            loader = self._load(_dealt_out(dataset, rank, ranks), batch_size, _CollateRows(collator))
+        else:
+            loader = self._load_from(dataset, description, batch_size, sampler_fn)
+        _check(loader, rank, ranks)
+        self._loader = EpochLoader(loader, self._resumed)
+        return self._loader
+
+    def _place(self) -> tuple[int, int]:
+        """Return the rank and number of those that read different records."""
+        same = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
+        return self.args.process_index // same, self.args.world_size // same
+
+    def _load_from(self, dataset: Any, description: str, batch_size: int, sampler_fn: Any) -> Loader:
+        """Return a loader of any dataset that has a length and items."""
+        import datasets
+
+        if isinstance(dataset, torch.utils.data.IterableDataset) or not has_length(dataset):
+            raise ConfigurationError(
+                f"a {type(dataset).__name__} can only be read forwards, so a Trainer that resumes would have to "
+                "read again what it has read: build a cache of it, storage.submit(...), and pass the reference"
+            )
+        if isinstance(dataset, datasets.Dataset):
+            dataset = self._remove_unused_columns(dataset, description=description)
+            collator = self.data_collator
+        else:
+            collator = self._get_collator_with_removed_columns(self.data_collator, description)
+        sampler = None if sampler_fn is None else sampler_fn(dataset)
+        if type(sampler) not in (RandomSampler, SequentialSampler):
+            raise ConfigurationError(
+                f"the order of a {type(sampler).__name__} can't be resumed exactly: pass a stream with the "
+                "order that you want, as of ref.bucketed(...), or train_sampling_strategy='random'"
+            )
+        rank, ranks = self._place()
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        stream = from_source(range(len(dataset)), "rows").stream(
+            shuffle=isinstance(sampler, RandomSampler),
+            shuffle_seed=seed,
+            shard_rank=rank,
+            num_shards=ranks,
+            drop_shard_remainder=ranks > 1,
+        )
+        return self._load(stream, batch_size, _CollateItems(dataset, collator))
+
+    def _load(self, stream: RecordStream, batch_size: int, transform: Callable[[Any], Any]) -> Loader:
+        options: dict[str, Any] = {}
+        if workers := self.args.dataloader_num_workers:
+            options = {
+                "persistent_workers": self.args.dataloader_persistent_workers,
+                "multiprocessing_context": self.args.dataloader_multiprocessing_context,
+                "prefetch_factor": self.args.dataloader_prefetch_factor,
+            }
+        return make_dataloader(
+            stream,
+            batch_size,
+            workers,
+            drop_remainder=self.args.dataloader_drop_last,
+            pin_memory=self.args.dataloader_pin_memory,
+            transform=transform,
+            **options,
+        )
+
+    # The counts: of epochs, of steps in an epoch, of all steps.
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        self._resumed = None
+        if resume_from_checkpoint is True:
+            self._resumed = _newest(Path(self.args.output_dir))
+        elif resume_from_checkpoint:
+            self._resumed = _checkpoint(Path(resume_from_checkpoint))
+        path = None if self._resumed is None else str(self._resumed.path)
+        return super().train(path, *args, **kwargs)
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        values = list(super().set_initial_training_values(args, dataloader))
+        epochs, whole, max_steps = values[0], values[1], values[6]
+        done = 0 if self._resumed is None else self._resumed.steps
+        first = self._loader.first_epoch
+        left = self._steps(self._loader.left(first))
+        if args.max_steps > 0:
+            later = max(0, max_steps - done - left)
+            epochs = first + 1 + -(-later // whole)
+        else:
+            # Of an epoch that is read in part, the steps before it count as whole ones of today's size.
+            max_steps = done + max(0, max_steps - first * whole - (whole - left))
+        values[0], values[6] = epochs, max_steps
+        return tuple(values)
+
+    def _steps(self, batches: int) -> int:
+        return -(-batches // int(self.args.gradient_accumulation_steps))
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        super()._init_training_state(*args, **kwargs)
+        return self._loader.first_epoch, 0  # batches to skip: the loader begins at the cursor
+
+    def _run_epoch(self, **given: Any) -> None:
+        batches = self._loader.left(given["epoch"])
+        steps = {"steps_in_epoch": batches, "num_update_steps_per_epoch": self._steps(batches)}
+        super()._run_epoch(**{**given, **steps})
+
+    # The checkpoints.
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(self._get_output_dir(trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        if self.args.should_save:
+            folder.mkdir(parents=True, exist_ok=True)
+            # A checkpoint is whole with this file, which the Trainer writes last.
+            (folder / TRAINER_STATE_NAME).unlink(missing_ok=True)
+            written = folder / f"{CURSOR_NAME}.{random.getrandbits(32):08x}"
+            written.write_text(json.dumps(self._loader.state_dict()), "utf-8")
+            written.replace(folder / CURSOR_NAME)
+        self.accelerator.wait_for_everyone()
+        super()._save_checkpoint(model, trial)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()  # before one of the ranks says that all is written
+
+
+class _Counts(transformers.TrainerCallback):  # type: ignore[misc]  # untyped
+    """Tells the Trainer which part of its epoch is done, where it has begun in the middle of one."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        state.epoch = given["train_dataloader"].epochs_done()
+
+
+class EpochLoader:
+    """The batches of one epoch after another, as a Trainer names them; the first one from a cursor on."""
+
+    def __init__(self, loader: Loader, resumed: "_Checkpoint | None") -> None:
+        self.dataset = loader.stream.source  # a Trainer takes its length for the number of all records
+        self._loader = loader
+        self._cut, self._shard = loader._recipe.cut, loader.stream.shard
+        if resumed is not None:
+            loader.load_state_dict(resumed.cursor)
+        self._start = loader._claims.next_span().start
+        if not self._cut.items(self._shard.own(self._start.position)):
+            self._start = Point(self._start.epoch + 1, 0)
+        self._epoch, self._left, self._delivered = self._start.epoch, 0, 0
+
+    @property
+    def first_epoch(self) -> int:
+        """The epoch in which to begin."""
+        return self._start.epoch
+
+    def left(self, epoch: int) -> int:
+        """Return the number of batches that an epoch has, or has left."""
+        return self._cut.items(self._shard.own(self._begin(epoch).position))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iterator read this epoch."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._left, self._delivered = self.left(self._epoch), 0
+        self._loader._claims.restart(self._begin(self._epoch))
+        batches = iter(self._loader)
+        for batch in self._started(batches) if self._has_workers else batches:
+            self._delivered += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the cursor after the delivered batches."""
+        return self._loader.state_dict()
+
+    def epochs_done(self) -> float:
+        """Return the number of epochs that are done, with a fraction."""
+        return self._epoch + 1 - (self._left - self._delivered) / len(self)
+
+    def _begin(self, epoch: int) -> Point:
+        return self._start if epoch == self._start.epoch else Point(epoch, 0)
+
+    @property
+    def _has_workers(self) -> bool:
+        return isinstance(self._loader._recipe.make, MakeInWorkers)
+
+    def _started(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Draw the seed of workers without a trace in the model's random numbers, which a checkpoint restores."""
+        drawn = torch.get_rng_state()
+        first = list(itertools.islice(batches, 1))
+        torch.set_rng_state(drawn)
+        return itertools.chain(first, batches)
+
+
+def _dealt_out(stream: RecordStream, rank: int, ranks: int) -> RecordStream:
+    """Return this rank's share of a stream that is not dealt out yet; the ranks' shares are of one length."""
+    if ranks == 1 or stream.shard.ranks > 1:
+        return stream
+    shard = Shard(stream.shard.records, rank, ranks, "drop")
+    return RecordStream(replace(stream.run, shard=shard))
+
+
+def _check(loader: Loader, rank: int, ranks: int) -> None:
+    if loader.epochs != 1:
+        raise ConfigurationError(
+            f"the loader reads {loader.epochs} epochs at a time, and a Trainer counts them: make it with epochs=1"
+        )
+    shard = loader.stream.shard
+    if (shard.rank, shard.ranks) != (rank, ranks):
+        raise ConfigurationError(
+            f"this is rank {rank} of {ranks}, and the loader reads shard {shard.rank} of {shard.ranks}: make it "
+            "after the TrainingArguments, with **yogadl.adapters.torch.shards(), or pass the stream as it is, "
+            "without shards"
+        )
+
+
+# What stands for references and streams where a Trainer asks for a dataset.
+
+
+def _dataset_of(ref: DataRef) -> Any:
+    if not isinstance(ref, RecordsRef):
+        raise ConfigurationError(
+            f"a {type(ref).__name__} has other rows in each epoch: pass a stream of it, "
+            "ref.stream(shuffle=True, shuffle_seed=0)"
+        )
+    return to_hf(ref)
+
+
+def _first_row(data: RecordStream | Loader) -> Any:
+    """Return a dataset of the first row, by which trl sees what kind of rows there are."""
+    from datasets import Dataset
+
+    stream = data.stream if isinstance(data, Loader) else data
+    if not stream.shard.records:
+        raise ConfigurationError("the stream has no records: a Trainer can't train on it")
+    whole = RecordStream(replace(stream.run, shard=Shard(stream.shard.records, 0, 1, "drop")))
+    return Dataset.from_list(rows_of(next(make_dataloader(whole, 1).at(0))))
+
+
+def rows_of(batch: Any) -> list[dict[str, Any]]:
+    """Return the rows of a batch, as a ``datasets.Dataset`` has them: Python's values.
+
+    Arrays of two dimensions and more stay tensors.
+    """
+    if not isinstance(batch, dict):
+        raise ConfigurationError("a Trainer takes records that are dicts: stream.map(lambda x: {'name': x})")
+    columns = [_values(column) for column in batch.values()]
+    return [dict(zip(batch, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _values(column: Any) -> Any:
+    if isinstance(column, dict):
+        return rows_of(column)
+    if isinstance(column, torch.Tensor):
+        return column.tolist() if column.ndim <= 2 else list(column)
+    if isinstance(column, np.ndarray):
+        return column.tolist()
+    if isinstance(column, tuple):
+        return list(zip(*map(_values, column), strict=True))
+    return [
+        item.tolist() if isinstance(item, torch.Tensor | np.ndarray) and item.ndim <= 1 else item
+        for item in column
+    ]
+
+
+@frozen
+class _CollateRows:
+    """Make a batch of a stream's records as the Trainer's collator does."""
+
+    collate: Callable[[list[Any]], Any]
+
+    def __call__(self, batch: Any) -> Any:
+        return self.collate(rows_of(batch))
+
+
+@frozen
+class _CollateItems:
+    """Make a batch of a dataset's items, of which a stream has the numbers."""
+
+    dataset: Any
+    collate: Callable[[list[Any]], Any]
+
+    def __call__(self, batch: Any) -> Any:
+        indices = batch.tolist()
+        if hasattr(self.dataset, "__getitems__"):  # as PyTorch's DataLoader asks
+            return self.collate(self.dataset.__getitems__(indices))
+        return self.collate([self.dataset[index] for index in indices])
+
+
+# Checkpoints.
+
+
+@frozen
+class _Checkpoint:
+    """A checkpoint that is whole, and has a cursor."""
+
+    path: Path
+    cursor: Mapping[str, Any]
+    steps: int
+
+
+def _newest(folder: Path) -> _Checkpoint | None:
+    """Return the newest checkpoint that is whole, if there is one."""
+    numbered = []
+    for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        number = path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
+        if path.is_dir() and number.isdecimal():
+            numbered.append((int(number), path))
+    for _, path in sorted(numbered, reverse=True):
+        if _steps_of(path) is not None:
+            return _checkpoint(path)
+        warnings.warn(f"{path} is passed over: its save was not finished", UserWarning, stacklevel=3)
+    warnings.warn(f"{folder} has no whole checkpoint: training begins anew", UserWarning, stacklevel=3)
+    return None
+
+
+def _checkpoint(path: Path) -> _Checkpoint:
+    """Return a checkpoint.
+
+    Raises:
+        CursorError: if it is not whole, or has no cursor.
+    """
+    steps = _steps_of(path)
+    if steps is None:
+        raise CursorError(
+            f"{path} is no whole checkpoint, {TRAINER_STATE_NAME} is missing or cut: "
+            "resume_from_checkpoint=True takes the newest whole one"
+        )
+    try:
+        cursor = json.loads((path / CURSOR_NAME).read_text("utf-8"))
+    except FileNotFoundError:
+        raise CursorError(
+            f"{path} has no cursor, as an exact Trainer saves it, {CURSOR_NAME}: resume with the Trainer that "
+            "saved it, or begin anew with its weights and a stream that starts where you want"
+        ) from None
+    except ValueError as error:
+        raise CursorError(f"{path / CURSOR_NAME} is damaged: resume from another checkpoint") from error
+    return _Checkpoint(path, cursor, steps)
+
+
+def _steps_of(path: Path) -> int | None:
+    """Return the number of steps of a checkpoint; ``None`` if it is not whole."""
+    try:
+        state = json.loads((path / TRAINER_STATE_NAME).read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return int(state["global_step"])
