@@ -1,7 +1,9 @@
 """Let a Trainer of Hugging Face, and those built on it (trl's, your own), go on at the exact record.
 
-A Trainer finds its place in the data by reading again what it had read, on the same number of ranks, and counts
-epochs by its steps. Here the place is a cursor in each checkpoint, and whatever the Trainer counts follows it.
+A Trainer finds its place in the data by reading again what it had read, on the same number of ranks, and
+counts epochs by its steps. Here the place is a cursor in each checkpoint, and the Trainer's counts follow it.
+
+Run with transformers 5.24 and trl 1.16.
 """
 
 import functools
@@ -20,11 +22,12 @@ import numpy as np
 from yogadl._core.frozen import frozen
 from yogadl._core.protocols import DataRef
 from yogadl._dataref import RecordsRef, from_source
-from yogadl._stream import Loader, Point, RecordStream, Shard
+from yogadl._stream import Loader, Point, RecordStream, Shard, as_stream
 from yogadl._stream.recipe import MakeInWorkers
 from yogadl.errors import ConfigurationError, CursorError, MissingDependencyError
 
 try:
+    import datasets
     import torch
     import transformers
     from torch.utils.data import RandomSampler, SequentialSampler
@@ -90,22 +93,31 @@ class _Exact:
                 arguments["eval_dataset"] = _dataset_of(arguments["eval_dataset"])
         inits(*bound.args, **bound.kwargs)
         if self._stands_in is not None:
-            self._refuse_precomputing()
+            if getattr(self.args, "precompute_ref_log_probs", False):  # of some of trl's arguments
+                raise ConfigurationError(
+                    "precompute_ref_log_probs adds a column to a dataset: pass the reference instead of a "
+                    "stream of it, train_dataset=ref"
+                )
             self.train_dataset = data
         self.callback_handler.callbacks.insert(0, _Counts())
 
-    def _refuse_precomputing(self) -> None:
-        if getattr(self.args, "precompute_ref_log_probs", False):
-            raise ConfigurationError(
-                "precompute_ref_log_probs adds a column to a dataset: pass the reference instead of a stream "
-                "of it, train_dataset=ref"
-            )
-
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Leave a stream as it is, where trl would tokenise it."""
-        if dataset is self._stands_in:
-            return dataset
-        return super()._prepare_dataset(dataset, *args, **kwargs)
+        """Leave a stream as it is, where trl would tokenise it and make labels of masks."""
+        if dataset is not self._stands_in:
+            return super()._prepare_dataset(dataset, *args, **kwargs)
+        names = dataset.column_names
+        masks = {"completion_mask", "assistant_masks"} & set(names)
+        if masks and "labels" not in names:
+            raise ConfigurationError(
+                f"of {', '.join(sorted(masks))} trl makes labels when it prepares a dataset, which a stream is "
+                "not: give the records 'labels', -100 where nothing is to be learnt, or pass the reference"
+            )
+        if not any(name.endswith("ids") for name in names):
+            raise ConfigurationError(
+                f"the stream's records, with {', '.join(names)}, are not tokenised, and trl tokenises only a "
+                "dataset: pass the reference, train_dataset=ref, or map the stream to token ids"
+            )
+        return dataset
 
     # The loader.
 
@@ -118,20 +130,40 @@ class _Exact:
         is_training: bool = False,
         dataloader_key: str | None = None,
     ) -> Any:
+        if not is_training and isinstance(dataset, Loader):
+            return dataset
         if not is_training:
-            return super()._get_dataloader(dataset, description, batch_size, sampler_fn, False, dataloader_key)
+            return super()._get_dataloader(
+                dataset, description, batch_size, sampler_fn, False, dataloader_key
+            )
         rank, ranks = self._place()
-        if self.accelerator.split_batches:
-            batch_size //= ranks
-        if isinstance(dataset, Loader):
-            loader = dataset
-        elif isinstance(dataset, RecordStream):
-            collator = self._get_collator_with_removed_columns(self.data_collator, description)
-            loader = self._load(_dealt_out(dataset, rank, ranks), batch_size, _CollateRows(collator))
+        if isinstance(dataset, datasets.Dataset):
+            dataset = self._remove_unused_columns(dataset, description=description)
+            collate = self.data_collator
         else:
-            loader = self._load_from(dataset, description, batch_size, sampler_fn)
+            collate = self._get_collator_with_removed_columns(self.data_collator, description)
+        if isinstance(dataset, torch.utils.data.IterableDataset) or not has_length(dataset):
+            raise ConfigurationError(
+                f"a {type(dataset).__name__} can only be read forwards, so a Trainer that resumes would have to "
+                "read again what it has read: build a cache of it, storage.submit(...), and pass the reference"
+            )
+        sampler = None if sampler_fn is None else sampler_fn(dataset)
+        repeats, drop = 1, self.args.dataloader_drop_last
+        if type(sampler).__name__ == "RepeatSampler":  # of trl: the ranks share groups of prompts
+            collate = _CollateShare(collate, sampler.mini_repeat_count, rank * batch_size, batch_size)
+            batch_size, repeats, drop, rank, ranks = sampler.batch_size, sampler.repeat_count, True, 0, 1
+        elif self.accelerator.split_batches:
+            batch_size //= ranks
+        if isinstance(dataset, Loader) and repeats == 1:
+            loader = dataset
+        elif isinstance(dataset, Loader | RecordStream):
+            stream = _dealt_out(as_stream(dataset), rank, ranks)
+            loader = self._load(stream, batch_size, drop, _CollateRows(collate))
+        else:
+            stream = self._stream(dataset, sampler, rank, ranks)
+            loader = self._load(stream, batch_size, drop, _CollateItems(dataset, collate))
         _check(loader, rank, ranks)
-        self._loader = EpochLoader(loader, self._resumed)
+        self._loader = EpochLoader(loader, repeats, self._resumed)
         return self._loader
 
     def _place(self) -> tuple[int, int]:
@@ -139,38 +171,27 @@ class _Exact:
         same = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
         return self.args.process_index // same, self.args.world_size // same
 
-    def _load_from(self, dataset: Any, description: str, batch_size: int, sampler_fn: Any) -> Loader:
-        """Return a loader of any dataset that has a length and items."""
-        import datasets
-
-        if isinstance(dataset, torch.utils.data.IterableDataset) or not has_length(dataset):
-            raise ConfigurationError(
-                f"a {type(dataset).__name__} can only be read forwards, so a Trainer that resumes would have to "
-                "read again what it has read: build a cache of it, storage.submit(...), and pass the reference"
-            )
-        if isinstance(dataset, datasets.Dataset):
-            dataset = self._remove_unused_columns(dataset, description=description)
-            collator = self.data_collator
+    def _stream(self, dataset: Any, sampler: Any, rank: int, ranks: int) -> RecordStream:
+        """Return a stream of the numbers of a dataset's items, in the order that a sampler of this kind has."""
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        if type(sampler).__name__ == "RepeatSampler":
+            shuffle, seed = sampler.shuffle, sampler.seed
+        elif type(sampler) in (RandomSampler, SequentialSampler):
+            shuffle = type(sampler) is RandomSampler
         else:
-            collator = self._get_collator_with_removed_columns(self.data_collator, description)
-        sampler = None if sampler_fn is None else sampler_fn(dataset)
-        if type(sampler) not in (RandomSampler, SequentialSampler):
             raise ConfigurationError(
                 f"the order of a {type(sampler).__name__} can't be resumed exactly: pass a stream with the "
                 "order that you want, as of ref.bucketed(...), or train_sampling_strategy='random'"
             )
-        rank, ranks = self._place()
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        stream = from_source(range(len(dataset)), "rows").stream(
-            shuffle=isinstance(sampler, RandomSampler),
+        return from_source(range(len(dataset)), "rows").stream(
+            shuffle=shuffle,
             shuffle_seed=seed,
             shard_rank=rank,
             num_shards=ranks,
             drop_shard_remainder=ranks > 1,
         )
-        return self._load(stream, batch_size, _CollateItems(dataset, collator))
 
-    def _load(self, stream: RecordStream, batch_size: int, transform: Callable[[Any], Any]) -> Loader:
+    def _load(self, stream: RecordStream, batch_size: int, drop: bool, transform: Any) -> Loader:
         options: dict[str, Any] = {}
         if workers := self.args.dataloader_num_workers:
             options = {
@@ -182,7 +203,7 @@ class _Exact:
             stream,
             batch_size,
             workers,
-            drop_remainder=self.args.dataloader_drop_last,
+            drop_remainder=drop,
             pin_memory=self.args.dataloader_pin_memory,
             transform=transform,
             **options,
@@ -237,6 +258,13 @@ class _Exact:
             written = folder / f"{CURSOR_NAME}.{random.getrandbits(32):08x}"
             written.write_text(json.dumps(self._loader.state_dict()), "utf-8")
             written.replace(folder / CURSOR_NAME)
+        if self._loader.is_within_repeats:
+            warnings.warn(
+                f"{folder} lies within the steps that share completions: who resumes there generates them anew, "
+                "and repeats these steps. Save at multiples of steps_per_generation * num_iterations",
+                UserWarning,
+                stacklevel=2,
+            )
         self.accelerator.wait_for_everyone()
         super()._save_checkpoint(model, trial)
 
@@ -253,11 +281,17 @@ class _Counts(transformers.TrainerCallback):  # type: ignore[misc]  # untyped
 
 
 class EpochLoader:
-    """The batches of one epoch after another, as a Trainer names them; the first one from a cursor on."""
+    """The batches of one epoch after another, as a Trainer names them; the first one from a cursor on.
 
-    def __init__(self, loader: Loader, resumed: "_Checkpoint | None") -> None:
+    Args:
+        loader: The batches.
+        repeats: How often each batch is delivered. A cursor within its repeats is at its beginning.
+        resumed: The checkpoint where to begin.
+    """
+
+    def __init__(self, loader: Loader, repeats: int, resumed: "_Checkpoint | None") -> None:
         self.dataset = loader.stream.source  # a Trainer takes its length for the number of all records
-        self._loader = loader
+        self._loader, self._repeats = loader, repeats
         self._cut, self._shard = loader._recipe.cut, loader.stream.shard
         if resumed is not None:
             loader.load_state_dict(resumed.cursor)
@@ -265,34 +299,44 @@ class EpochLoader:
         if not self._cut.items(self._shard.own(self._start.position)):
             self._start = Point(self._start.epoch + 1, 0)
         self._epoch, self._left, self._delivered = self._start.epoch, 0, 0
+        self._cursor = loader.state_dict()
 
     @property
     def first_epoch(self) -> int:
         """The epoch in which to begin."""
         return self._start.epoch
 
+    @property
+    def is_within_repeats(self) -> bool:
+        """Whether some repeats of the last batch are left."""
+        return self._delivered % self._repeats != 0
+
     def left(self, epoch: int) -> int:
         """Return the number of batches that an epoch has, or has left."""
-        return self._cut.items(self._shard.own(self._begin(epoch).position))
+        return self._cut.items(self._shard.own(self._begin(epoch).position)) * self._repeats
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iterator read this epoch."""
         self._epoch = epoch
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return len(self._loader) * self._repeats
 
     def __iter__(self) -> Iterator[Any]:
         self._left, self._delivered = self.left(self._epoch), 0
         self._loader._claims.restart(self._begin(self._epoch))
+        self._cursor = self._loader.state_dict()
         batches = iter(self._loader)
         for batch in self._started(batches) if self._has_workers else batches:
-            self._delivered += 1
-            yield batch
+            for left in reversed(range(self._repeats)):
+                self._delivered += 1
+                if not left:
+                    self._cursor = self._loader.state_dict()
+                yield batch
 
     def state_dict(self) -> dict[str, Any]:
         """Return the cursor after the delivered batches."""
-        return self._loader.state_dict()
+        return self._cursor
 
     def epochs_done(self) -> float:
         """Return the number of epochs that are done, with a fraction."""
@@ -349,13 +393,11 @@ def _dataset_of(ref: DataRef) -> Any:
 
 def _first_row(data: RecordStream | Loader) -> Any:
     """Return a dataset of the first row, by which trl sees what kind of rows there are."""
-    from datasets import Dataset
-
     stream = data.stream if isinstance(data, Loader) else data
     if not stream.shard.records:
         raise ConfigurationError("the stream has no records: a Trainer can't train on it")
     whole = RecordStream(replace(stream.run, shard=Shard(stream.shard.records, 0, 1, "drop")))
-    return Dataset.from_list(rows_of(next(make_dataloader(whole, 1).at(0))))
+    return datasets.Dataset.from_list(rows_of(next(make_dataloader(whole, 1).at(0))))
 
 
 def rows_of(batch: Any) -> list[dict[str, Any]]:
@@ -406,6 +448,20 @@ class _CollateItems:
         if hasattr(self.dataset, "__getitems__"):  # as PyTorch's DataLoader asks
             return self.collate(self.dataset.__getitems__(indices))
         return self.collate([self.dataset[index] for index in indices])
+
+
+@frozen
+class _CollateShare:
+    """Make a batch of a rank's share of rows, of which each is repeated."""
+
+    collate: Callable[[list[Any]], Any]
+    each: int
+    first: int
+    count: int
+
+    def __call__(self, rows: list[Any]) -> Any:
+        repeated = [row for row in rows for _ in range(self.each)]
+        return self.collate(repeated[self.first : self.first + self.count])
 
 
 # Checkpoints.

@@ -35,7 +35,10 @@ class Model(torch.nn.Module):
         if self.training:
             self.seen.append([int(number) for number in x])
         scores = torch.nn.functional.dropout(self.layer(x[:, None] / RECORDS), 0.3)
-        return {"loss": torch.nn.functional.cross_entropy(scores, label if labels is None else labels), "scores": scores}
+        return {
+            "loss": torch.nn.functional.cross_entropy(scores, label if labels is None else labels),
+            "scores": scores,
+        }
 
 
 def stream_of(**options):
