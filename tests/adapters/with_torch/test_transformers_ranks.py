@@ -1,0 +1,52 @@
+"""An exact Trainer that is killed in mid-epoch goes on with more and with fewer ranks: each record comes once."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from programs import programs
+from test_torch_trainers import places
+
+import yogadl
+
+SCRIPT = Path(__file__).with_name("exact_ranks.py")
+RECORDS = 50
+
+
+def train(folder, data, ranks, *stop):
+    """Run the script in so many ranks; return what it said, and the ids of each step, over all ranks."""
+    for path in folder.glob("rank-*"):
+        path.unlink()
+    started = [
+        programs("torch").start(
+            SCRIPT, folder, data, *stop, variables=place, output=folder / f"output-{rank}",
+            errors=folder / f"output-{rank}",
+        )
+        for rank, place in enumerate(places(ranks))
+    ]  # fmt: skip
+    try:
+        codes = [one.wait() for one in started]
+    finally:
+        for one in started:
+            one.kill()
+    said = "".join((folder / f"output-{rank}").read_text() for rank in range(ranks))
+    assert any(codes) is bool(stop), said
+    lines = [(folder / f"rank-{rank}").read_text().splitlines() for rank in range(ranks)]
+    # In a row of the stream each rank has one record.
+    steps = [zip(*map(str.split, of_step), strict=True) for of_step in zip(*lines, strict=True)]
+    return said, [int(number) for step in steps for row in step for number in row]
+
+
+@pytest.mark.parametrize("data", ["reference", "stream"])
+def test_each_record_of_the_epoch_comes_once_on_2_3_and_1_ranks(tmp_path, data):
+    storage = yogadl.open_storage(tmp_path / "caches")
+    ref = storage.submit({"id": np.arange(RECORDS)}, "numbers", "1")
+    seed = 7 if data == "stream" else 42  # that of TrainingArguments
+    orders = [ref.stream(shuffle=True, shuffle_seed=seed).indices(epoch).tolist() for epoch in range(3)]
+    _, first = train(tmp_path, data, 2, 5)
+    assert first == orders[0][:20]
+    _, second = train(tmp_path, data, 3, 5 + 3)
+    assert second == orders[0][20:] + orders[1][:18]
+    said, third = train(tmp_path, data, 1)
+    assert third == orders[1][18:] + orders[2]
+    assert "epoch 3.0, step 54 of 54" in said
