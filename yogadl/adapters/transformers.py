@@ -109,8 +109,8 @@ class _Exact:
         masks = {"completion_mask", "assistant_masks"} & set(names)
         if masks and "labels" not in names:
             raise ConfigurationError(
-                f"of {', '.join(sorted(masks))} trl makes labels when it prepares a dataset, which a stream is "
-                "not: give the records 'labels', -100 where nothing is to be learnt, or pass the reference"
+                f"of {', '.join(sorted(masks))} trl makes labels when it prepares a dataset, which a stream "
+                "is not: give the records 'labels', -100 where nothing is to be learnt, or pass the reference"
             )
         if not any(name.endswith("ids") for name in names):
             raise ConfigurationError(
@@ -144,8 +144,9 @@ class _Exact:
             collate = self._get_collator_with_removed_columns(self.data_collator, description)
         if isinstance(dataset, torch.utils.data.IterableDataset) or not has_length(dataset):
             raise ConfigurationError(
-                f"a {type(dataset).__name__} can only be read forwards, so a Trainer that resumes would have to "
-                "read again what it has read: build a cache of it, storage.submit(...), and pass the reference"
+                f"a {type(dataset).__name__} can only be read forwards, so a Trainer that resumes would have "
+                "to read again what it has read: build a cache of it, storage.submit(...), and pass the "
+                "reference"
             )
         sampler = None if sampler_fn is None else sampler_fn(dataset)
         repeats, drop = 1, self.args.dataloader_drop_last
@@ -172,7 +173,7 @@ class _Exact:
         return self.args.process_index // same, self.args.world_size // same
 
     def _stream(self, dataset: Any, sampler: Any, rank: int, ranks: int) -> RecordStream:
-        """Return a stream of the numbers of a dataset's items, in the order that a sampler of this kind has."""
+        """Return a stream of the numbers of a dataset's items, in the order of such a sampler."""
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         if type(sampler).__name__ == "RepeatSampler":
             shuffle, seed = sampler.shuffle, sampler.seed
@@ -260,8 +261,8 @@ class _Exact:
             written.replace(folder / CURSOR_NAME)
         if self._loader.is_within_repeats:
             warnings.warn(
-                f"{folder} lies within the steps that share completions: who resumes there generates them anew, "
-                "and repeats these steps. Save at multiples of steps_per_generation * num_iterations",
+                f"{folder} lies within the steps that share completions: who resumes there generates them "
+                "anew, and repeats these steps. Save at multiples of steps_per_generation * num_iterations",
                 UserWarning,
                 stacklevel=2,
             )
@@ -350,7 +351,7 @@ class EpochLoader:
         return isinstance(self._loader._recipe.make, MakeInWorkers)
 
     def _started(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Draw the seed of workers without a trace in the model's random numbers, which a checkpoint restores."""
+        """Draw the seed of workers, and leave the random numbers as they were: a checkpoint has them."""
         drawn = torch.get_rng_state()
         first = list(itertools.islice(batches, 1))
         torch.set_rng_state(drawn)
@@ -368,14 +369,15 @@ def _dealt_out(stream: RecordStream, rank: int, ranks: int) -> RecordStream:
 def _check(loader: Loader, rank: int, ranks: int) -> None:
     if loader.epochs != 1:
         raise ConfigurationError(
-            f"the loader reads {loader.epochs} epochs at a time, and a Trainer counts them: make it with epochs=1"
+            f"the loader reads {loader.epochs} epochs at a time, and a Trainer counts them: make it with "
+            "epochs=1"
         )
     shard = loader.stream.shard
     if (shard.rank, shard.ranks) != (rank, ranks):
         raise ConfigurationError(
-            f"this is rank {rank} of {ranks}, and the loader reads shard {shard.rank} of {shard.ranks}: make it "
-            "after the TrainingArguments, with **yogadl.adapters.torch.shards(), or pass the stream as it is, "
-            "without shards"
+            f"this is rank {rank} of {ranks}, and the loader reads shard {shard.rank} of {shard.ranks}: make "
+            "it after the TrainingArguments, with **yogadl.adapters.torch.shards(), or pass the stream as it "
+            "is, without shards"
         )
 
 
@@ -507,8 +509,8 @@ def _checkpoint(path: Path) -> _Checkpoint:
         cursor = json.loads((path / CURSOR_NAME).read_text("utf-8"))
     except FileNotFoundError:
         raise CursorError(
-            f"{path} has no cursor, as an exact Trainer saves it, {CURSOR_NAME}: resume with the Trainer that "
-            "saved it, or begin anew with its weights and a stream that starts where you want"
+            f"{path} has no cursor, as an exact Trainer saves it, {CURSOR_NAME}: resume with the Trainer "
+            "that saved it, or begin anew with its weights and a stream that starts where you want"
         ) from None
     except ValueError as error:
         raise CursorError(f"{path / CURSOR_NAME} is damaged: resume from another checkpoint") from error

@@ -1,7 +1,7 @@
 """Train with an exact Trainer, one process a rank; see `test_transformers_ranks.py`.
 
-Usage: exact_ranks.py FOLDER DATA [STOP]. Appends the ids of its batches to FOLDER/rank-<n>, a line a batch, and
-dies where it is to train on the batch number STOP.
+Usage: exact_ranks.py FOLDER DATA [STOP]. Appends the ids of its batches to FOLDER/rank-<n>, a line a batch,
+and dies where it is to train on the batch number STOP.
 """
 
 import os

@@ -1,7 +1,5 @@
-"""A Trainer that `exact` made resumes at the record where it stopped, with the weights of one that never stopped."""
+"""A Trainer that `exact` made resumes where it stopped, with the weights of one that never did."""
 
-import json
-import shutil
 import warnings
 
 import numpy as np
@@ -13,7 +11,6 @@ from transformers.utils import logging
 import yogadl
 from yogadl.adapters.torch import Dataset, make_dataloader
 from yogadl.adapters.transformers import exact
-from yogadl.errors import ConfigurationError, CursorError
 
 RECORDS, BATCH, EPOCHS = 23, 4, 3
 NUMBERS = yogadl.from_source(

@@ -1,4 +1,4 @@
-"""An exact Trainer that is killed in mid-epoch goes on with more and with fewer ranks: each record comes once."""
+"""An exact Trainer that is killed goes on with more and with fewer ranks: each record comes once."""
 
 from pathlib import Path
 
