@@ -177,16 +177,34 @@ class _Epochs:
 
 
 def _count_as(trainer: Any, begun: int | None, whole: int) -> None:
-    """Set Lightning's count of the epoch's batches, as it was restored, to the place in the stream.
+    """Set Lightning's counts of batches and epochs, which it has restored, to the place in the stream.
 
-    Nothing changes on the same number of ranks. On another one, Lightning would end the epoch too soon, or
-    not know its last batch, at which it evaluates and steps schedulers.
+    Lightning counts an epoch's batches by the number of ranks that saved. It also takes a checkpoint of an
+    epoch's last batch, or of its end, for one in mid-epoch: it then counts the next epoch as the same one, or
+    (with ``max_steps``) reads one batch as an epoch of its own. Its counts have to be those of a run that has
+    read so far.
+
+    Args:
+        trainer: The trainer, before it begins to train.
+        begun: The number of batches that were read of the epoch; None at an epoch's beginning.
+        whole: The number of batches of a whole epoch.
     """
-    count = trainer.fit_loop.epoch_loop.batch_progress.current
-    if count.ready:
-        shift = (whole if begun is None else begun) - count.ready
-        for name in ("ready", "started", "processed", "completed"):
-            setattr(count, name, getattr(count, name) + shift)
+    loop = trainer.fit_loop.epoch_loop
+    batches, epochs = loop.batch_progress, trainer.fit_loop.epoch_progress
+    count = batches.current
+    if not count.ready:
+        return  # no checkpoint was restored
+    is_saved_after_epoch = epochs.current.processed >= epochs.current.ready
+    is_saved_after_batch = count.completed < count.processed
+    shift = (whole if begun is None else begun) - count.ready
+    for name in ("ready", "started", "processed", "completed"):
+        setattr(count, name, getattr(count, name) + shift)
+    if begun is None and (is_saved_after_epoch or is_saved_after_batch):
+        batches.is_last_batch = False  # of the epoch that begins
+        for epoch in (epochs.current, epochs.total):
+            epoch.started = epoch.processed = epoch.completed = epoch.ready
+        if is_saved_after_epoch:
+            loop.restarting = False
 
 
 _NEW: Final = "checkpoint.new"
