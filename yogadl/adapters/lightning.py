@@ -120,7 +120,9 @@ class DataModule(_LightningDataModule):  # type: ignore[misc]  # Lightning is no
             return self._stream
         # Lightning's answer knows of meshes: ranks that differ only in tensor parallelism read the same.
         given = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
-        share = shards() if given is None else {"shard_rank": given["rank"], "num_shards": given["num_replicas"]}
+        share = (
+            shards() if given is None else {"shard_rank": given["rank"], "num_shards": given["num_replicas"]}
+        )
         remainder = "drop" if shard.remainder == "uneven" else shard.remainder
         dealt = replace(shard, rank=share["shard_rank"], ranks=share["num_shards"], remainder=remainder)
         return RecordStream(replace(run, shard=dealt))
