@@ -36,6 +36,7 @@ _LightningDataModule: Any = import_module(_NAME).LightningDataModule
 _TorchCheckpointIO: Any = import_module(f"{_NAME}.plugins").TorchCheckpointIO
 
 from yogadl.adapters.torch import make_dataloader, shards
+from yogadl.adapters.torch._loader import LoaderOptions
 
 __all__ = ["AtomicCheckpointIO", "DataModule"]
 
@@ -84,7 +85,7 @@ class DataModule(_LightningDataModule):  # type: ignore[misc]  # Lightning is no
     def __init__(self, stream: RecordStream, batch_size: int | None, **options: Any) -> None:
         super().__init__()
         known = [name for name in names_of(make_dataloader) if name not in _OURS]
-        refuse_unknown("DataModule", options, (*known, *_loader_options()))
+        refuse_unknown("DataModule", options, (*known, *LoaderOptions.__annotations__))
         self._stream = as_stream(stream)
         self._size, self._options = batch_size, options
         self._cut = cut_of(batch_size, options.get("drop_remainder", False), skip_finished_epoch=True)
@@ -138,12 +139,6 @@ class DataModule(_LightningDataModule):  # type: ignore[misc]  # Lightning is no
         self._cursor = state_dict.get(_CURSOR)
 
 
-def _loader_options() -> tuple[str, ...]:
-    from yogadl.adapters.torch._loader import LoaderOptions
-
-    return tuple(LoaderOptions.__annotations__)
-
-
 class _Epochs:
     """What Lightning reads: an epoch each `iter`. Its state is that of the loader, but never an epoch's end.
 
@@ -194,8 +189,8 @@ def _count_as(trainer: Any, begun: int | None, whole: int) -> None:
     loop = trainer.fit_loop.epoch_loop
     batches, epochs = loop.batch_progress, trainer.fit_loop.epoch_progress
     count = batches.current
-    if not count.ready:
-        return  # no checkpoint was restored
+    if not count.ready or not _reads_whole_epochs(trainer, whole):
+        return  # no checkpoint was restored; or the epochs of Lightning are none of the stream
     is_saved_after_epoch = epochs.current.processed >= epochs.current.ready
     is_saved_after_batch = count.completed < count.processed
     shift = (whole if begun is None else begun) - count.ready
@@ -207,6 +202,11 @@ def _count_as(trainer: Any, begun: int | None, whole: int) -> None:
             epoch.started = epoch.processed = epoch.completed = epoch.ready
         if is_saved_after_epoch:
             loop.restarting = False
+
+
+def _reads_whole_epochs(trainer: Any, whole: int) -> bool:
+    limit = trainer.limit_train_batches
+    return limit is None or limit >= (1.0 if isinstance(limit, float) else whole)
 
 
 _NEW: Final = "checkpoint.new"
