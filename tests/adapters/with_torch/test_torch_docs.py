@@ -104,12 +104,13 @@ def test_the_dataloader_of_torchtitan_goes_on_on_another_number_of_ranks(tmp_pat
         loaders = [loader(config, dp_world_size=ranks, dp_rank=rank, **calls) for rank in range(ranks)]
         if seen:
             for one in loaders:
-                dcp.load({"dataloader": one}, checkpoint_id="saved")
+                dcp.load({"dataloader": one}, checkpoint_id=saved)
         for _, batches in itertools.product(range(2), [iter(one) for one in loaders]):
             given, labels = next(batches)
             assert (labels == given["input"] + 1).all()
             seen += (given["input"][:, 0] // 5).tolist()
-        dcp.save({"dataloader": loaders[0]}, checkpoint_id="saved")
+        saved = f"saved by {ranks}"
+        dcp.save({"dataloader": loaders[0]}, checkpoint_id=saved)
     assert len(seen) == len(set(seen)) == 5 * 2 * (2 + 3 + 1)
 
 
