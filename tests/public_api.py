@@ -21,8 +21,8 @@ CORE = (
 # Each is checked where its framework is installed.
 FRAMEWORKS = (
     "yogadl.tensorflow", "yogadl.adapters.arrays", "yogadl.adapters.datasets", "yogadl.adapters.grain",
-    "yogadl.adapters.jax", "yogadl.adapters.keras", "yogadl.adapters.ray", "yogadl.adapters.tensorflow",
-    "yogadl.adapters.torch",
+    "yogadl.adapters.jax", "yogadl.adapters.keras", "yogadl.adapters.lightning", "yogadl.adapters.ray",
+    "yogadl.adapters.tensorflow", "yogadl.adapters.torch",
 )  # fmt: skip
 # Members that only this library's adapters call.
 NOT_OFFERED = {"past_finished", "run"}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from yogadl.adapters import grain as grain
     from yogadl.adapters import jax as jax
     from yogadl.adapters import keras as keras
+    from yogadl.adapters import lightning as lightning
     from yogadl.adapters import ray as ray
     from yogadl.adapters import sql as sql
     from yogadl.adapters import tensorflow as tensorflow
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from yogadl.adapters import torch as torch
 
 _ADAPTERS: Final = frozenset({
-    "arrays", "arrow_export", "dataflow", "datasets", "grain", "jax", "keras", "ray", "sql", "tensorflow",
-    "tfds", "torch",
+    "arrays", "arrow_export", "dataflow", "datasets", "grain", "jax", "keras", "lightning", "ray", "sql",
+    "tensorflow", "tfds", "torch",
 })  # fmt: skip
 
 

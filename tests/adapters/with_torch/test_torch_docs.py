@@ -2,18 +2,29 @@
 
 import functools
 import importlib
+import itertools
 import pkgutil
 import subprocess
+import sys
+from abc import ABC
+from dataclasses import dataclass
+from types import ModuleType
 
+import numpy as np
 import pages
 import pytest
+import torch.distributed.checkpoint as dcp
 from programs import programs
 
+import yogadl
 from yogadl.adapters import torch as adapter
 
 MODULES = [
-    importlib.import_module(f"yogadl.adapters.torch.{module.name}")
-    for module in pkgutil.iter_modules(adapter.__path__)
+    *(
+        importlib.import_module(f"yogadl.adapters.torch.{module.name}")
+        for module in pkgutil.iter_modules(adapter.__path__)
+    ),
+    importlib.import_module("yogadl.adapters.lightning"),
 ]
 
 
@@ -66,6 +77,41 @@ def test_the_story_of_a_language_model_runs_to_its_end(tmp_path, monkeypatch):
     page = "stories/language_model.md"
     fewer = {"number in range(20)": "number in range(4)", "_ in range(20)": "_ in range(100)"}
     pages.run(page, shorter(page, {**fewer, "integers(20, 120)": "integers(10, 40)"}))
+
+
+class Configurable(ABC):
+    """What the page uses of torchtitan 0.3.0's `BaseDataLoader`, which only who wants it installs."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config:
+        dataset: str = ""
+        dataset_path: str | None = None
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_the_dataloader_of_torchtitan_goes_on_on_another_number_of_ranks(tmp_path, monkeypatch):
+    if importlib.util.find_spec("torchtitan") is None:
+        module = ModuleType("torchtitan.components.dataloader")
+        module.BaseDataLoader = Configurable
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.chdir(tmp_path)
+    rows = np.arange(101 * 5).reshape(101, 5)
+    yogadl.open_storage("caches").submit({"tokens": rows}, "tokens", "1")
+    loader = pages.run("howto/torchtitan.md", pages.blocks("howto/torchtitan.md"))["Tokens"]
+    config = loader.Config(dataset="tokens", dataset_path="caches")
+    seen, calls = [], {"tokenizer": None, "seq_len": 4, "local_batch_size": 5}
+    for ranks in (2, 3, 1):
+        loaders = [loader(config, dp_world_size=ranks, dp_rank=rank, **calls) for rank in range(ranks)]
+        if seen:
+            for one in loaders:
+                dcp.load({"dataloader": one}, checkpoint_id=saved)
+        for _, batches in itertools.product(range(2), [iter(one) for one in loaders]):
+            given, labels = next(batches)
+            assert (labels == given["input"] + 1).all()
+            seen += (given["input"][:, 0] // 5).tolist()
+        saved = f"saved by {ranks}"
+        dcp.save({"dataloader": loaders[0]}, checkpoint_id=saved)
+    assert len(seen) == len(set(seen)) == 5 * 2 * (2 + 3 + 1)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

@@ -1,11 +1,13 @@
 """The trainers' scripts of docs/howto/pytorch.md: two ranks read exact shards, are killed; one goes on."""
 
+import random
 import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
 from programs import programs
+from soak import few_or_many
 
 import yogadl
 
@@ -55,16 +57,20 @@ def places(ranks):
     return [{name: str(value) for name, value in one.items()} for one in numbers]
 
 
+def orders_of(folder, records):
+    """Write the page's data set, in which a record's first pixel is its id; return the order of each epoch."""
+    storage = yogadl.open_storage(folder / "caches")
+    images = np.zeros((records, 8, 8), np.float32)
+    images[:, 0, 0] = np.arange(records)
+    storage.submit({"image": images, "label": np.arange(records) % 10}, "digits", "1")
+    stream = storage.fetch("digits", "1").stream(shuffle=True, shuffle_seed=7)
+    return [stream.indices(epoch).tolist() for epoch in range(3)]
+
+
 # How many batches of a rank the last checkpoint is of: each fifth of an epoch, each fifth, and each epoch.
 @pytest.mark.parametrize(("trainer", "saved"), [("Accelerate", 13), ("Lightning", 10), ("HF Trainer", 8)])
 def test_two_ranks_read_exact_shards_and_one_goes_on_where_they_were_saved(trainer, saved, tmp_path):
-    storage = yogadl.open_storage(tmp_path / "caches")
-    images = np.zeros((RECORDS, 8, 8), np.float32)
-    images[:, 0, 0] = np.arange(RECORDS)
-    storage.submit({"image": images, "label": np.arange(RECORDS) % 10}, "digits", "1")
-    stream = storage.fetch("digits", "1").stream(shuffle=True, shuffle_seed=7)
-    orders = [stream.indices(epoch).tolist() for epoch in range(3)]
-
+    orders = orders_of(tmp_path, RECORDS)
     has_failed, said, found = start(tmp_path, trainer, 2, STOP)
     assert has_failed, said
     whole, within = RECORDS // 2, (STOP - 8) * BATCH
@@ -79,3 +85,47 @@ def test_two_ranks_read_exact_shards_and_one_goes_on_where_they_were_saved(train
         assert found == orders[0][2 * whole :] + orders[1] + orders[2]
     else:
         assert found == orders[1][(saved - 8) * BATCH * 2 :] + orders[2]
+
+
+def test_lightning_reads_each_record_once_on_two_ranks_then_three_then_one(tmp_path):
+    orders = orders_of(tmp_path, RECORDS)
+    has_failed, said, found = start(tmp_path, "Lightning", 2, 7)  # saved after 5 batches, of 64 on each rank
+    assert has_failed, said
+    assert found == [orders[0][rank : 7 * 128 : 2] for rank in range(2)], said
+
+    has_failed, said, found = start(tmp_path, "Lightning", 3, 7)  # 2 of them in the rest of the epoch
+    assert has_failed, said
+    assert found == [orders[0][640 + rank : 1000 : 3] + orders[1][rank : 5 * 192 : 3] for rank in range(3)], said
+
+    has_failed, said, (found,) = start(tmp_path, "Lightning", 1)  # saved at step 10, 3 in this epoch
+    assert not has_failed, said
+    assert found == orders[1][3 * 192 :] + orders[2], said
+
+
+FEW_RECORDS, STEPS = 384, 6  # in an epoch
+
+
+@pytest.mark.parametrize("trainer", ["Accelerate", "Lightning"])
+def test_a_run_that_is_killed_at_any_step_ends_with_the_order_and_weights_of_one_that_was_not(trainer, tmp_path):
+    (tmp_path / "whole").mkdir()
+    orders = orders_of(tmp_path / "whole", FEW_RECORDS)
+    has_failed, said, (whole,) = start(tmp_path / "whole", trainer, 1)
+    assert not has_failed, said
+    assert whole == sum(orders, [])
+    rng = random.Random(56)
+    for number in range(few_or_many(2, 20)):
+        for epoch in range(2):
+            folder = tmp_path / f"{number}-{epoch}"
+            folder.mkdir()
+            orders_of(folder, FEW_RECORDS)
+            stop = epoch * STEPS + rng.randrange(STEPS)
+            has_failed, said, (before,) = start(folder, trainer, 1, stop)
+            assert has_failed, said
+            assert before == whole[: len(before)]
+            has_failed, said, (after,) = start(folder, trainer, 1)
+            assert not has_failed, said
+            assert after == whole[-len(after) :], f"killed at step {stop}"
+            assert len(before) + len(after) >= len(whole)
+            with np.load(tmp_path / "whole" / "weights.npz") as expected, np.load(folder / "weights.npz") as got:
+                for name in expected.files:
+                    assert np.array_equal(expected[name], got[name]), f"killed at step {stop}"

@@ -1,13 +1,15 @@
 """Run a trainer's script out of docs/howto/pytorch.md, one process a rank; see `test_torch_trainers.py`.
 
 Usage: torch_trainers.py TRAINER FOLDER [STOP]. Appends the ids of the batches that it trains on to
-FOLDER/rank-<n>, and dies where it is to train on the batch number STOP. Before that the ranks evaluate.
+FOLDER/rank-<n>, and dies where it is to train on the batch number STOP. Before that the ranks evaluate. A
+single rank that comes to its end writes FOLDER/weights.npz.
 """
 
 import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pages
 import torch
 
@@ -43,7 +45,11 @@ if "RANK" in os.environ:
 common = pages.blocks("howto/pytorch.md", "**Evaluating**", "All of them train this model")
 names = pages.run("howto/pytorch.md", common, torch=torch, yogadl_torch=yogadl_torch, ref=ref, Path=Path)
 names["Classifier"] = watched(names["Classifier"])
-pages.run("howto/pytorch.md", pages.blocks("howto/pytorch.md", f"**{TRAINER}.**"), **names)
+torch.manual_seed(0)
+names = pages.run("howto/pytorch.md", pages.blocks("howto/pytorch.md", f"**{TRAINER}.**"), **names)
+if "RANK" not in os.environ:
+    model = names["model"] if TRAINER == "Accelerate" else names["trainer"].model
+    np.savez("weights.npz", *[weight.detach().numpy() for weight in model.parameters()])
 if torch.distributed.is_initialized():
     torch.distributed.barrier()  # Gloo may still have a tensor of the last step
     torch.distributed.destroy_process_group()
