@@ -47,7 +47,7 @@ napoleon_use_ivar = True  # else what a class lists under `Attributes:` is there
 # site shows with tests/public_names, which the frameworks' own environments check.
 autodoc_mock_imports = [
     "absl", "boto3", "botocore", "datasets", "google", "grain", "jax", "keras", "lightning", "ml_dtypes",
-    "obstore", "orbax", "pandas", "polars", "pyarrow", "ray", "tensorflow", "torch",
+    "obstore", "orbax", "pandas", "polars", "pyarrow", "ray", "tensorflow", "torch", "transformers",
 ]  # fmt: skip
 # What adapters do with a framework at import, beside subclassing it: compare its version, write `X | None`.
 _MockModule.__version__ = "999"
@@ -68,7 +68,7 @@ ModuleAnalyzer.analyze = analyze
 # Nothing is looked up on the network, so names of others can't be links. Names of ours must be.
 OTHERS = (
     "abc|collections|concurrent|contextlib|os|pathlib|typing|"  # Python's library
-    "datasets|grain|keras|lightning|numpy|np|ray|tensorflow|torch"
+    "datasets|grain|keras|lightning|numpy|np|ray|tensorflow|torch|transformers"
 )
 nitpick_ignore_regex = [
     (r"py:.*", rf"({OTHERS})\..*"),

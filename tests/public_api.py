@@ -22,7 +22,7 @@ CORE = (
 FRAMEWORKS = (
     "yogadl.tensorflow", "yogadl.adapters.arrays", "yogadl.adapters.datasets", "yogadl.adapters.grain",
     "yogadl.adapters.jax", "yogadl.adapters.keras", "yogadl.adapters.lightning", "yogadl.adapters.ray",
-    "yogadl.adapters.tensorflow", "yogadl.adapters.torch",
+    "yogadl.adapters.tensorflow", "yogadl.adapters.torch", "yogadl.adapters.transformers",
 )  # fmt: skip
 # Members that only this library's adapters call.
 NOT_OFFERED = {"past_finished", "run"}

@@ -18,7 +18,7 @@ from yogadl._stream.items import Batches, Finish, ItemStage, Pending, Read
 from yogadl._stream.iterator import Restartable, StreamIterator, begin
 from yogadl._stream.opening import NumberedBatches, as_order, as_stream, open_shard, open_stream
 from yogadl._stream.prefetch import ForkedError, Prefetch, Stats
-from yogadl._stream.recipe import Make, Recipe
+from yogadl._stream.recipe import Make, MakeInWorkers, Recipe
 from yogadl._stream.run import INDICES_PER_CHUNK, Ahead, Counters, Run
 from yogadl._stream.stream import Loader, RecordStream, html_of
 
@@ -37,6 +37,7 @@ __all__ = [
     "Identity",
     "Loader",
     "Make",
+    "MakeInWorkers",
     "NumberedBatches",
     "Numbering",
     "Pending",

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from yogadl.adapters import tensorflow as tensorflow
     from yogadl.adapters import tfds as tfds
     from yogadl.adapters import torch as torch
+    from yogadl.adapters import transformers as transformers
 
 _ADAPTERS: Final = frozenset({
     "arrays", "arrow_export", "dataflow", "datasets", "grain", "jax", "keras", "lightning", "ray", "sql",
-    "tensorflow", "tfds", "torch",
+    "tensorflow", "tfds", "torch", "transformers",
 })  # fmt: skip
 
 

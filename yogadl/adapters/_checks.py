@@ -1,6 +1,7 @@
 """Convert trees of records and batches, count items of workers, and check arguments, for several adapters."""
 
 import importlib
+import importlib.metadata
 import sys
 import warnings
 from collections.abc import Callable, Collection, Sequence
@@ -63,6 +64,18 @@ def require(framework: str, message: str) -> None:
         importlib.import_module(framework)
     except ImportError as error:
         raise MissingDependencyError(message) from error
+
+
+def tried_with(package: str, version: str) -> None:
+    """Warn if a package is of another minor version than the one that an adapter was run with."""
+    found = importlib.metadata.version(package)
+    if found.split(".")[:2] != version.split("."):
+        warnings.warn(
+            f"yogadl's adapter was run with {package} {version}, and this is {found}, which may differ: try "
+            "a resume before you depend on it",
+            UserWarning,
+            stacklevel=1,  # this file's line, not the caller's: Python then warns once a process
+        )
 
 
 def refuse_unknown(called: str, options: Collection[str], known: Collection[str]) -> None:

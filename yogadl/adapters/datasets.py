@@ -25,9 +25,12 @@ except ImportError as error:
         "Datasets of Hugging Face are made by its library: pip install 'yogadl[hf]'"
     ) from error
 
+from yogadl.adapters._checks import tried_with
 from yogadl.adapters.arrow_export import record_batch, schema_of, with_texts
 
 __all__ = ["to_hf"]
+
+tried_with("datasets", "5.2")
 
 # `datasets` and pyarrow have no annotations, so `Any` stands for their objects throughout.
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from yogadl._core.arguments import names_of
 from yogadl._stream import Cut, Loader, Point, RecordStream, as_stream, write_cursor
-from yogadl.adapters._checks import cut_of, refuse_unknown, require
+from yogadl.adapters._checks import cut_of, refuse_unknown, require, tried_with
 
 _PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")
 
@@ -34,6 +34,8 @@ def _package() -> str:
 _NAME: Final = _package()
 _LightningDataModule: Any = import_module(_NAME).LightningDataModule
 _TorchCheckpointIO: Any = import_module(f"{_NAME}.plugins").TorchCheckpointIO
+
+tried_with(_NAME.partition(".")[0], "2.6")
 
 from yogadl.adapters.torch import make_dataloader, shards
 from yogadl.adapters.torch._loader import LoaderOptions

@@ -22,8 +22,7 @@ import numpy as np
 from yogadl._core.frozen import frozen
 from yogadl._core.protocols import DataRef
 from yogadl._dataref import RecordsRef, from_source
-from yogadl._stream import Loader, Point, RecordStream, Shard, as_stream
-from yogadl._stream.recipe import MakeInWorkers
+from yogadl._stream import Loader, MakeInWorkers, Point, RecordStream, Shard, as_stream
 from yogadl.errors import ConfigurationError, CursorError, MissingDependencyError
 
 try:
@@ -38,6 +37,7 @@ except ImportError as error:
         "exact Trainers need transformers, PyTorch and datasets: pip install 'yogadl[hf,torch]' transformers"
     ) from error
 
+from yogadl.adapters._checks import tried_with
 from yogadl.adapters.datasets import to_hf
 from yogadl.adapters.torch import make_dataloader
 
@@ -45,6 +45,8 @@ __all__ = ["exact"]
 
 # transformers and torch have no types where they are checked: `Any` stands for their objects throughout.
 
+_TRIED: Final = {"transformers": "5.24", "trl": "1.16"}
+_OURS: Final = frozenset({"_prepare_dataset", "_place", "_stream", "_load", "_steps"})  # of no Trainer
 CURSOR_NAME: Final = "yogadl_cursor.json"
 TrainerT = TypeVar("TrainerT", bound=type)
 
@@ -55,25 +57,38 @@ def exact(trainer: TrainerT) -> TrainerT:
     Args:
         trainer: `transformers.Trainer`, or any subclass of it.
     """
-    if not (isinstance(trainer, type) and issubclass(trainer, transformers.Trainer)):
+    if not issubclass(trainer, transformers.Trainer):
         raise ConfigurationError(f"exact takes the class transformers.Trainer or a subclass, not {trainer!r}")
-    return _exact(trainer)
+    made: TrainerT = _exact(trainer)
+    return made
 
 
 @functools.cache
 def _exact(trainer: Any) -> Any:
     if issubclass(trainer, _Exact):
         return trainer
+    for name in vars(_Exact).keys() - {"__init__", *vars(_Anything)}:
+        if callable(getattr(_Exact, name)) and name not in _OURS and not hasattr(transformers.Trainer, name):
+            raise ConfigurationError(
+                f"the Trainer of transformers {transformers.__version__} has no {name}, which exact needs: "
+                f"install {_TRIED['transformers']}"
+            )
+    for package, version in _TRIED.items():
+        if any(base.__module__.partition(".")[0] == package for base in trainer.__mro__):
+            tried_with(package, version)
     names = {"__doc__": trainer.__doc__, "__module__": __name__}
     return type(f"Exact{trainer.__name__}", (_Exact, trainer), names)
 
 
-class _Exact:
+_Anything: Any = object  # the Trainer comes behind it
+
+
+class _Exact(_Anything):  # type: ignore[misc]  # untyped
     """What an exact Trainer has in place of a Trainer's own methods; a base of each before the Trainer."""
 
     _stands_in: Any = None  # for a stream, in the Trainer's own checks and preparations
     _resumed: "_Checkpoint | None" = None
-    _loader: "EpochLoader"
+    _loader: Any = None  # of this training
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         inits: Any = super().__init__
@@ -148,7 +163,7 @@ class _Exact:
                 "to read again what it has read: build a cache of it, storage.submit(...), and pass the "
                 "reference"
             )
-        sampler = None if sampler_fn is None else sampler_fn(dataset)
+        sampler: Any = None if sampler_fn is None else sampler_fn(dataset)
         repeats, drop = 1, self.args.dataloader_drop_last
         if type(sampler).__name__ == "RepeatSampler":  # of trl: the ranks share groups of prompts
             collate = _CollateShare(collate, sampler.mini_repeat_count, rank * batch_size, batch_size)
@@ -222,8 +237,12 @@ class _Exact:
         return super().train(path, *args, **kwargs)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        values = list(super().set_initial_training_values(args, dataloader))
-        epochs, whole, max_steps = values[0], values[1], values[6]
+        if dataloader is not self._loader:
+            raise ConfigurationError(
+                f"get_train_dataloader of {type(self).__name__} returns a {type(dataloader).__name__} of its "
+                "own: leave that method out, and pass the reference, stream or loader as train_dataset"
+            )
+        epochs, whole, *values, max_steps = super().set_initial_training_values(args, dataloader)
         done = 0 if self._resumed is None else self._resumed.steps
         first = self._loader.first_epoch
         left = self._steps(self._loader.left(first))
@@ -233,8 +252,7 @@ class _Exact:
         else:
             # Of an epoch that is read in part, the steps before it count as whole ones of today's size.
             max_steps = done + max(0, max_steps - first * whole - (whole - left))
-        values[0], values[6] = epochs, max_steps
-        return tuple(values)
+        return epochs, whole, *values, max_steps
 
     def _steps(self, batches: int) -> int:
         return -(-batches // int(self.args.gradient_accumulation_steps))

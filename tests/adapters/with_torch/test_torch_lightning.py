@@ -14,7 +14,10 @@ from yogadl.adapters import torch as yogadl_torch
 from yogadl.adapters.lightning import AtomicCheckpointIO, DataModule
 from yogadl.errors import ConfigurationError
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.filterwarnings("error:.*(stream|shard|yogadl)")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.filterwarnings("error:.*(stream|shard|yogadl)"),
+]
 
 RECORDS, SIZE, STEPS, EPOCHS = 333, 64, 6, 3
 REF = yogadl.from_source({"x": np.arange(RECORDS, dtype=np.float32)[:, None], "id": np.arange(RECORDS)})
@@ -60,7 +63,9 @@ def trainer(folder=None, saving=None, **options):
     if folder is None:
         options["enable_checkpointing"] = False
     else:
-        options["callbacks"] = [ModelCheckpoint(folder, save_last=True, **(saving or {"every_n_train_steps": 5}))]
+        options["callbacks"] = [
+            ModelCheckpoint(folder, save_last=True, **(saving or {"every_n_train_steps": 5}))
+        ]
         options["plugins"] = [AtomicCheckpointIO()]
     return Trainer(
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, devices=1, **options

@@ -95,7 +95,9 @@ def test_lightning_reads_each_record_once_on_two_ranks_then_three_then_one(tmp_p
 
     has_failed, said, found = start(tmp_path, "Lightning", 3, 7)  # 2 of them in the rest of the epoch
     assert has_failed, said
-    assert found == [orders[0][640 + rank : 1000 : 3] + orders[1][rank : 5 * 192 : 3] for rank in range(3)], said
+    assert found == [orders[0][640 + rank : 1000 : 3] + orders[1][rank : 5 * 192 : 3] for rank in range(3)], (
+        said
+    )
 
     has_failed, said, (found,) = start(tmp_path, "Lightning", 1)  # saved at step 10, 3 in this epoch
     assert not has_failed, said
@@ -106,7 +108,9 @@ FEW_RECORDS, STEPS = 384, 6  # in an epoch
 
 
 @pytest.mark.parametrize("trainer", ["Accelerate", "Lightning"])
-def test_a_run_that_is_killed_at_any_step_ends_with_the_order_and_weights_of_one_that_was_not(trainer, tmp_path):
+def test_a_run_that_is_killed_at_any_step_ends_with_the_order_and_weights_of_one_that_was_not(
+    trainer, tmp_path
+):
     (tmp_path / "whole").mkdir()
     orders = orders_of(tmp_path / "whole", FEW_RECORDS)
     has_failed, said, (whole,) = start(tmp_path / "whole", trainer, 1)
@@ -126,6 +130,9 @@ def test_a_run_that_is_killed_at_any_step_ends_with_the_order_and_weights_of_one
             assert not has_failed, said
             assert after == whole[-len(after) :], f"killed at step {stop}"
             assert len(before) + len(after) >= len(whole)
-            with np.load(tmp_path / "whole" / "weights.npz") as expected, np.load(folder / "weights.npz") as got:
+            with (
+                np.load(tmp_path / "whole" / "weights.npz") as expected,
+                np.load(folder / "weights.npz") as got,
+            ):
                 for name in expected.files:
                     assert np.array_equal(expected[name], got[name]), f"killed at step {stop}"

@@ -1,5 +1,6 @@
 """A Trainer that `exact` made resumes where it stopped, with the weights of one that never did."""
 
+import shutil
 import warnings
 
 import numpy as np
@@ -11,6 +12,7 @@ from transformers.utils import logging
 import yogadl
 from yogadl.adapters.torch import Dataset, make_dataloader
 from yogadl.adapters.transformers import exact
+from yogadl.errors import ConfigurationError, CursorError
 
 RECORDS, BATCH, EPOCHS = 23, 4, 3
 NUMBERS = yogadl.from_source(
@@ -120,3 +122,157 @@ def test_it_goes_on_from_each_step(tmp_path, data, options):
         assert resumed.state.max_steps == steps
         assert resumed.state.global_step == steps
         assert epochs_logged(resumed) == epochs_logged(trainer)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_leave_no_trace(tmp_path, workers):
+    options = {"dataloader_num_workers": workers, "dataloader_prefetch_factor": 2}
+    whole, _, _ = train(tmp_path / "runs", NUMBERS, **options)
+    assert train(tmp_path / "without", NUMBERS)[0] == whole
+    checkpoint = str(tmp_path / "runs" / "checkpoint-8")
+    seen, weights, _ = train(tmp_path / "runs", NUMBERS, checkpoint, **options)
+    assert seen == whole[8:]
+    seen_without, weights_without, _ = train(tmp_path / "runs", NUMBERS, checkpoint)
+    assert seen_without == seen
+    assert same(weights_without, weights)
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [({"num_train_epochs": 1.5}, 9), ({"max_steps": 8}, 8), ({"max_steps": 20}, 20)],
+    ids=str,
+)
+def test_it_ends_at_the_same_step(tmp_path, options, steps):
+    whole, weights, trainer = train(tmp_path, NUMBERS, **options)
+    assert len(whole) == steps == trainer.state.max_steps
+    for step in (3, 6, 7):
+        seen, resumed_weights, resumed = train(
+            tmp_path, NUMBERS, str(tmp_path / f"checkpoint-{step}"), **options
+        )
+        assert seen == whole[step:]
+        assert same(resumed_weights, weights)
+        assert resumed.state.max_steps == steps
+
+
+@pytest.mark.parametrize("size", [1, 3, 23])
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_other_batches_go_on_at_the_same_record(tmp_path, size, accumulated):
+    begun, _, _ = train(tmp_path, NUMBERS, stop=9)
+    changed = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulated}
+    seen, _, trainer = train(tmp_path, NUMBERS, str(tmp_path / "checkpoint-8"), **changed)
+    read = flat(begun[:8]) + flat(seen)
+    assert [sorted(read[first : first + RECORDS]) for first in (0, RECORDS, 2 * RECORDS)] == (
+        [list(range(RECORDS))] * EPOCHS
+    )
+    of_rest, of_epoch = -(-15 // size), -(-RECORDS // size)
+    left = -(-of_rest // accumulated) + -(-of_epoch // accumulated)
+    assert trainer.state.global_step == trainer.state.max_steps == 8 + left
+    assert trainer.state.epoch == EPOCHS
+
+
+def test_a_sequential_order_is_one(tmp_path):
+    seen, _, _ = train(tmp_path, torch_items(), train_sampling_strategy="sequential", num_train_epochs=1)
+    assert flat(seen) == list(range(RECORDS))
+
+
+def test_the_seed_of_the_data_is_that_of_the_arguments(tmp_path):
+    orders = [flat(train(tmp_path / str(n), NUMBERS, num_train_epochs=1, data_seed=n)[0]) for n in range(2)]
+    assert orders == [NUMBERS.stream(shuffle=True, shuffle_seed=n).indices(0).tolist() for n in range(2)]
+
+
+def test_a_stream_that_begins_at_a_cursor_begins_there(tmp_path):
+    stream = stream_of(cursor=stream_of().at(1, 8).state_dict())
+    seen, _, trainer = train(tmp_path, stream)
+    assert flat(seen) == stream_of().indices(1).tolist()[8:] + stream_of().indices(2).tolist()
+    assert trainer.state.max_steps == trainer.state.global_step == 4 + 6
+    resumed, _, _ = train(tmp_path, stream_of(), str(tmp_path / "checkpoint-3"))
+    assert resumed == seen[3:]
+
+
+def test_a_save_that_was_not_finished_is_passed_over(tmp_path):
+    whole, _, _ = train(tmp_path, NUMBERS)
+    (tmp_path / "checkpoint-18" / "trainer_state.json").unlink()
+    (tmp_path / "checkpoint-17" / "trainer_state.json").write_text('{"global_')
+    with pytest.warns(UserWarning, match="checkpoint-1[78] is passed over") as said:
+        seen, _, _ = train(tmp_path, NUMBERS, True)
+    assert len(said) == 2
+    assert seen == whole[16:]
+    for name in (17, 18):
+        shutil.rmtree(tmp_path / f"checkpoint-{name}")
+    train(tmp_path, NUMBERS, stop=1)
+    (tmp_path / "checkpoint-1" / "trainer_state.json").unlink()
+    with pytest.raises(CursorError, match="no whole checkpoint"):
+        train(tmp_path, NUMBERS, str(tmp_path / "checkpoint-1"))
+    with pytest.raises(CursorError, match="no whole checkpoint"):
+        train(tmp_path, NUMBERS, str(tmp_path / "nothing"))
+
+
+def test_a_folder_without_a_checkpoint_begins_anew(tmp_path):
+    with pytest.warns(UserWarning, match="training begins anew"):
+        seen, _, _ = train(tmp_path, NUMBERS, True, num_train_epochs=1)
+    assert len(seen) == 6
+
+
+def test_a_checkpoint_without_a_cursor_says_so(tmp_path):
+    train(tmp_path, NUMBERS, stop=3)
+    (tmp_path / "checkpoint-2" / "yogadl_cursor.json").unlink()
+    for resume in (True, str(tmp_path / "checkpoint-2")):
+        with pytest.raises(CursorError, match="has no cursor"):
+            train(tmp_path, NUMBERS, resume)
+    (tmp_path / "checkpoint-2" / "yogadl_cursor.json").write_text("{")
+    with pytest.raises(CursorError, match="damaged"):
+        train(tmp_path, NUMBERS, True)
+
+
+def test_a_checkpoint_of_other_data_is_refused(tmp_path):
+    train(tmp_path, stream_of(), stop=3)
+    for data in (
+        NUMBERS.stream(shuffle=True, shuffle_seed=6),
+        NUMBERS[:22].stream(shuffle=True, shuffle_seed=5),
+    ):
+        with pytest.raises(CursorError):
+            train(tmp_path, data, True)
+    with pytest.raises(CursorError):
+        train(tmp_path, torch_items()[:22], True)
+
+
+def items():
+    yield from torch_items()
+
+
+class Forwards(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return items()
+
+    def __len__(self):
+        return RECORDS
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (Forwards, {}, "only be read forwards"),
+        (torch_items, {"train_sampling_strategy": "batch_rebalance"}, "can't be resumed exactly"),
+        (lambda: make_dataloader(stream_of(), BATCH, epochs=2), {}, "2 epochs at a time"),
+        (lambda: make_dataloader(stream_of(shard_rank=1, num_shards=2), BATCH), {}, "rank 0 of 1"),
+        (lambda: stream_of(shard_rank=1, num_shards=2), {}, "rank 0 of 1"),
+        (lambda: NUMBERS.sampled([1] * RECORDS), {}, "other rows in each epoch"),
+        (NUMBERS[:0].stream, {}, "no records"),
+        (lambda: yogadl.from_source([1, 2, 3]).stream(), {}, "are dicts"),
+    ],
+)
+def test_what_it_does_not_take_says_what_to_pass(tmp_path, data, options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        train(tmp_path, data(), **options)
+
+
+def test_a_trainer_with_a_loader_of_its_own_is_refused(tmp_path):
+    class Own(Trainer):
+        def get_train_dataloader(self):
+            return torch.utils.data.DataLoader(torch_items(), BATCH)
+
+    with pytest.raises(ConfigurationError, match="get_train_dataloader of ExactOwn returns a DataLoader"):
+        train(tmp_path, NUMBERS, kind=Own)
+    with pytest.raises(ConfigurationError, match="subclass"):
+        exact(Model)
+    assert exact(exact(Trainer)) is exact(Trainer)
