@@ -60,7 +60,9 @@ def trainer(folder=None, saving=None, **options):
     if folder is None:
         options["enable_checkpointing"] = False
     else:
-        options["callbacks"] = [ModelCheckpoint(folder, save_last=True, **(saving or {"every_n_train_steps": 5}))]
+        options["callbacks"] = [
+            ModelCheckpoint(folder, save_last=True, **(saving or {"every_n_train_steps": 5}))
+        ]
         options["plugins"] = [AtomicCheckpointIO()]
     return Trainer(
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, devices=1, **options
@@ -144,8 +146,8 @@ def test_epochs_that_lightning_shortens_go_on_in_mid_epoch(tmp_path):
     seen = fit(tmp_path / "whole", **shorter)[0]
     assert ids(seen) == orders(0, 1)[: RECORDS + 4 * SIZE]  # the second has the two batches that were left
     assert fit(tmp_path / "stopped", 6, **shorter) is None
-    found = fit(tmp_path / "stopped", **shorter)[0]
-    assert found == seen[-len(found) :]
+    found = ids(fit(tmp_path / "stopped", **shorter)[0])
+    assert found == orders(1, 2)[: len(found)]
 
 
 def test_a_stream_with_shards_is_read_as_it_is():

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from accelerate import Accelerator
 from programs import programs
 from soak import few_or_many
 
 import yogadl
+from yogadl.adapters import torch as yogadl_torch
 
 SCRIPT = Path(__file__).with_name("torch_trainers.py")
 RECORDS, BATCH = 1001, 64  # of which two ranks drop one, and have 8 batches an epoch
@@ -95,7 +97,9 @@ def test_lightning_reads_each_record_once_on_two_ranks_then_three_then_one(tmp_p
 
     has_failed, said, found = start(tmp_path, "Lightning", 3, 7)  # 2 of them in the rest of the epoch
     assert has_failed, said
-    assert found == [orders[0][640 + rank : 1000 : 3] + orders[1][rank : 5 * 192 : 3] for rank in range(3)], said
+    assert found == [orders[0][640 + rank : 1000 : 3] + orders[1][rank : 5 * 192 : 3] for rank in range(3)], (
+        said
+    )
 
     has_failed, said, (found,) = start(tmp_path, "Lightning", 1)  # saved at step 10, 3 in this epoch
     assert not has_failed, said
@@ -106,7 +110,9 @@ FEW_RECORDS, STEPS = 384, 6  # in an epoch
 
 
 @pytest.mark.parametrize("trainer", ["Accelerate", "Lightning"])
-def test_a_run_that_is_killed_at_any_step_ends_with_the_order_and_weights_of_one_that_was_not(trainer, tmp_path):
+def test_a_run_that_is_killed_at_any_step_ends_with_the_order_and_weights_of_one_that_was_not(
+    trainer, tmp_path
+):
     (tmp_path / "whole").mkdir()
     orders = orders_of(tmp_path / "whole", FEW_RECORDS)
     has_failed, said, (whole,) = start(tmp_path / "whole", trainer, 1)
@@ -126,6 +132,29 @@ def test_a_run_that_is_killed_at_any_step_ends_with_the_order_and_weights_of_one
             assert not has_failed, said
             assert after == whole[-len(after) :], f"killed at step {stop}"
             assert len(before) + len(after) >= len(whole)
-            with np.load(tmp_path / "whole" / "weights.npz") as expected, np.load(folder / "weights.npz") as got:
+            with (
+                np.load(tmp_path / "whole" / "weights.npz") as expected,
+                np.load(folder / "weights.npz") as got,
+            ):
                 for name in expected.files:
                     assert np.array_equal(expected[name], got[name]), f"killed at step {stop}"
+
+
+@pytest.mark.filterwarnings("ignore")  # of Accelerate, which runs here on a CPU
+def test_accelerate_forgets_a_loader_that_was_prepared_and_not_registered(tmp_path):
+    accelerator = Accelerator(cpu=True)
+    stream = yogadl.from_source(np.arange(10)).stream()
+    loaders = [yogadl_torch.make_dataloader(stream, 2) for _ in range(2)]
+    prepared, registered = loaders
+    before = dict(vars(prepared))
+    assert accelerator.prepare(prepared) is prepared
+    assert vars(prepared) == before  # so it can't know
+    accelerator.register_for_checkpointing(registered)
+    for loader in loaders:
+        next(iter(loader))
+    accelerator.save_state(tmp_path / "state")
+    for loader in loaders:
+        next(iter(loader))
+    accelerator.load_state(tmp_path / "state")
+    assert registered.state_dict() == stream.cursor(2)
+    assert prepared.state_dict() != stream.cursor(2)
