@@ -60,7 +60,7 @@ def places(ranks):
 
 
 def orders_of(folder, records):
-    """Write the page's data set, in which a record's first pixel is its id; return the order of each epoch."""
+    """Write the page's data set (a record's first pixel is its id); return the order of each epoch."""
     storage = yogadl.open_storage(folder / "caches")
     images = np.zeros((records, 8, 8), np.float32)
     images[:, 0, 0] = np.arange(records)
@@ -117,7 +117,7 @@ def test_a_run_that_is_killed_at_any_step_ends_with_the_order_and_weights_of_one
     orders = orders_of(tmp_path / "whole", FEW_RECORDS)
     has_failed, said, (whole,) = start(tmp_path / "whole", trainer, 1)
     assert not has_failed, said
-    assert whole == sum(orders, [])
+    assert whole == [number for order in orders for number in order]
     rng = random.Random(56)
     for number in range(few_or_many(2, 20)):
         for epoch in range(2):
