@@ -1,4 +1,4 @@
-"""Give the records of a `DataRef` to whoever takes a ``datasets.Dataset`` of Hugging Face, without a copy.
+"""Give the records of a `DataRef` to whoever takes a ``Dataset`` or ``IterableDataset`` of Hugging Face.
 
 A ``Dataset`` asks its table for rows, and does everything else itself. Here the table reads those rows out of
 the reference, so features, formats, ``map``, ``filter``, ``sort``, ``save_to_disk`` and the trainers that ask
@@ -6,19 +6,22 @@ for a ``Dataset`` have the records as they are.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.leaf import Leaf
-from yogadl._dataref import RecordsRef
-from yogadl.errors import ConfigurationError, MissingDependencyError
+from yogadl._dataref import RecordsRef, takes_a_stream
+from yogadl._stream import Cut, NumberedBatches, Point, RecordStream, as_stream, read_cursor, write_cursor
+from yogadl.errors import ConfigurationError, CursorError, MissingDependencyError
 
 try:
     import pyarrow as pa
-    from datasets import Dataset, Features
+    from datasets import Dataset, DatasetInfo, Features, IterableDataset
+    from datasets.iterable_dataset import _BaseExamplesIterable
     from datasets.table import InMemoryTable, Table
 except ImportError as error:
     raise MissingDependencyError(
@@ -28,7 +31,7 @@ except ImportError as error:
 from yogadl.adapters._checks import tried_with
 from yogadl.adapters.arrow_export import record_batch, schema_of, with_texts
 
-__all__ = ["to_hf"]
+__all__ = ["make_iterable_dataset", "to_hf"]
 
 tried_with("datasets", "5.2")
 
@@ -233,3 +236,165 @@ def _in_memory(name: str) -> Any:
 
 for _name in ("filter", "flatten", "combine_chunks", "add_column", "append_column", "set_column"):
     setattr(RowsTable, _name, _in_memory(_name))
+
+
+# A stream as an IterableDataset.
+
+_SHARES: Final = 2**10 * 3**2 * 5 * 7  # of a dataset: what is divided among workers and nodes evenly, mostly
+_AT_ONCE_BYTES: Final = 1_000_000
+_AT_ONCE_RECORDS: Final = 256
+
+
+@takes_a_stream
+def make_iterable_dataset(stream: RecordStream) -> "StreamDataset":
+    """Return a stream's records as a ``datasets.IterableDataset``, in the stream's order.
+
+    An iterator reads the epoch that `set_epoch` names; as with any such dataset, it is the same epoch again
+    if none is named. `state_dict` and `load_state_dict` go on at the next record without reading what was
+    read, on this dataset also in the right epoch. Workers of a loader and nodes of ``split_dataset_by_node`` share
+    the epoch exactly. Its length is that of the stream.
+
+    Args:
+        stream: The stream, of `DataRef.stream`, from its beginning; to go on at a cursor, load it.
+
+    Raises:
+        ConfigurationError: if `stream` is no stream, or begins at a cursor.
+
+    Example:
+        >>> import yogadl
+        >>> from yogadl.adapters.datasets import make_iterable_dataset
+        >>> ref = yogadl.from_source([{"text": "a"}, {"text": "b"}, {"text": "c"}])
+        >>> dataset = make_iterable_dataset(ref.stream())
+        >>> [row["text"] for row in dataset]
+        ['a', 'b', 'c']
+        >>> dataset.load_state_dict(ref.stream().cursor(delivered=2))
+        >>> list(dataset)
+        [{'text': 'c'}]
+    """
+    if as_stream(stream).run.start != Point(0, 0):
+        raise ConfigurationError(
+            "the stream begins at a cursor, and trainers name epochs: make the dataset of the stream without "
+            "a cursor, and pass the cursor to its load_state_dict"
+        )
+    return StreamDataset(stream)
+
+
+class StreamDataset(IterableDataset):  # type: ignore[misc]  # untyped
+    """An ``IterableDataset`` over a stream; see `make_iterable_dataset`."""
+
+    def __init__(self, stream: RecordStream) -> None:
+        examples = StreamExamples(stream)
+        super().__init__(examples, info=DatasetInfo(features=examples.features))
+        self._stream = stream
+
+    def __len__(self) -> int:
+        return len(self._stream)
+
+    def __reduce__(self) -> Any:
+        # The base class has classes of its own made, which can't be pickled by name.
+        return _restored, (self._stream, self._epoch, self._starting_state_dict)
+
+    def state_dict(self) -> Any:
+        """Return the state after the records so far; before the first one, that of the named epoch."""
+        if self._state_dict["epoch"] != self.epoch:
+            self._prepare_ex_iterable_for_iteration()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Let the next iterators of that epoch go on at a state of this dataset, or at a cursor.
+
+        Raises:
+            CursorError: if the state is of other data or another order.
+        """
+        if "examples_iterable" not in state_dict:
+            point = read_cursor(self._stream.run.identity(), state_dict)
+            state = {**self._ex_iterable._init_state_dict(), "start": point.position}
+            state_dict = {"examples_iterable": state, "epoch": point.epoch}
+        self._ex_iterable.check(state_dict["examples_iterable"])
+        self.set_epoch(state_dict["epoch"])
+        super().load_state_dict(state_dict)
+
+    def shuffle(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: the stream has its order."""
+        raise ConfigurationError(
+            "the order is the stream's: make the dataset of ref.stream(shuffle=True, shuffle_seed=7), which "
+            "shuffles all records, in each epoch anew"
+        )
+
+
+def _restored(stream: RecordStream, epoch: Any, state: Any) -> StreamDataset:
+    dataset = StreamDataset(stream)
+    dataset._epoch, dataset._starting_state_dict = epoch, state
+    return dataset
+
+
+class StreamExamples(_BaseExamplesIterable):  # type: ignore[misc]  # untyped
+    """The examples of an epoch of a stream, or each so many-th of them."""
+
+    def __init__(self, stream: RecordStream) -> None:
+        super().__init__()
+        self._stream = stream
+        self._schema = schema_of(stream.spec)
+        self._features = Features.from_arrow_schema(self._schema)
+        self._epoch, self._first, self._step = 0, 0, 1
+        self._is_divided = False
+
+    @property
+    def features(self) -> Features:
+        """The features of an example."""
+        return self._features
+
+    @property
+    def num_shards(self) -> int:
+        """The number of shares that can be divided among readers."""
+        return _SHARES // self._step
+
+    def shift_rngs(self, value: int) -> "StreamExamples":
+        """Return the examples of an epoch, which `datasets` hands down so; then it numbers the workers so."""
+        return self if self._is_divided else self._with(_epoch=value)
+
+    def shuffle_data_sources(self, generator: Any) -> "StreamExamples":
+        """Return the same: the epoch decides the order."""
+        return self
+
+    def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> "StreamExamples":
+        """Return each so many-th example."""
+        first = self._first + index * self._step
+        return self._with(_first=first, _step=self._step * num_shards, _is_divided=True)
+
+    def reshard_data_sources(self) -> "StreamExamples":
+        """Return the same: it can be divided as it is."""
+        return self
+
+    def _with(self, **changes: Any) -> "StreamExamples":
+        changed = copy(self)
+        for name, value in changes.items():
+            setattr(changed, name, value)
+        return changed
+
+    def _init_state_dict(self) -> dict[str, Any]:
+        cursor = write_cursor(self._stream.run.identity(), Point(0, 0))
+        self._state_dict = {"start": 0, "yielded": 0, "type": type(self).__name__, "cursor": cursor}
+        return self._state_dict
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Refuse a state of other data."""
+        try:
+            read_cursor(self._stream.run.identity(), state["cursor"])
+        except KeyError as error:
+            raise CursorError("the state is not one of a stream's IterableDataset") from error
+
+    def __iter__(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        state: dict[str, Any] = self._state_dict
+        self.check(state)
+        stream = self._stream.starting(Point(self._epoch, state["start"]))
+        size = self._step * stream.run.at_once(_AT_ONCE_BYTES, _AT_ONCE_RECORDS)
+        numbered = NumberedBatches(stream, Cut(size))
+        block, done = divmod(state["yielded"], size // self._step)
+        for number in range(block, numbered.count(self._epoch)):
+            rows = numbered.rows(self._epoch, number)[self._first + done * self._step :: self._step]
+            done = 0
+            columns = with_texts(stream.spec, list(stream.run.read(rows)))
+            for row in record_batch(stream.spec, self._schema, columns, 0).to_pylist():
+                state["yielded"] += 1
+                yield f"{self._epoch}_{state['yielded']}", row

@@ -52,10 +52,24 @@ TrainerT = TypeVar("TrainerT", bound=type)
 
 
 def exact(trainer: TrainerT) -> TrainerT:
-    """Return a subclass of a Trainer that reads and resumes exactly; all else is as in the Trainer.
+    """Return a subclass of a Trainer that goes on at the exact record; all else is as in the Trainer.
+
+    Its `train_dataset` is a reference, a stream, a loader of `torch.make_dataloader`, or any dataset with a
+    length and items. Each checkpoint has the cursor. ``train(resume_from_checkpoint=True)`` goes on at the
+    newest whole one, on any number of ranks and with other batches, and begins anew if there is none.
 
     Args:
-        trainer: `transformers.Trainer`, or any subclass of it.
+        trainer: `transformers.Trainer`, or any subclass of it, such as those of `trl`.
+
+    Raises:
+        ConfigurationError: if `trainer` is no Trainer, or of a version that has not the methods that are
+            overridden.
+
+    Example:
+        >>> import transformers
+        >>> from yogadl.adapters.transformers import exact
+        >>> exact(transformers.Trainer).__name__
+        'ExactTrainer'
     """
     if not issubclass(trainer, transformers.Trainer):
         raise ConfigurationError(f"exact takes the class transformers.Trainer or a subclass, not {trainer!r}")
