@@ -39,6 +39,7 @@ def watched(model):
 
 
 os.chdir(FOLDER)
+Path(f"rank-{os.environ.get('RANK', '0')}").touch()  # empty if it dies at its first step
 ref = yogadl.open_storage("caches").fetch("digits", "1")
 if "RANK" in os.environ:
     torch.distributed.init_process_group("gloo")
