@@ -165,6 +165,7 @@ yogadl._views.chosen _TASKS _TASK_RECORDS CHOSEN_READ_RECORDS=_READ_RECORDS
 yogadl._format.joined _MOST_BLOCKS
 yogadl._format.fields _KEPT_VALUES_BYTES
 yogadl.adapters.datasets HF_MOST_BYTES=_MOST_BYTES HF_READ_ROWS=_READ_ROWS
+yogadl.adapters.datasets HF_AT_ONCE_BYTES=_AT_ONCE_BYTES HF_AT_ONCE_RECORDS=_AT_ONCE_RECORDS
 yogadl._format.writer _FEW_RECORDS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._foreign.file_reader _UNREAD_BLOCK_BYTES FOREIGN_MOST_RECORDS=_MOST_RECORDS

@@ -400,6 +400,8 @@ ELSEWHERE = {
     ],
     "test_concat.py": ["_format.joined._MOST_BLOCKS", "_format.rows._VIEWED_BYTES"],
     "adapters/tabular/with_datasets/test_to_hf.py": [
+        "adapters.datasets._AT_ONCE_BYTES",
+        "adapters.datasets._AT_ONCE_RECORDS",
         "adapters.datasets._MOST_BYTES",
         "adapters.datasets._READ_ROWS",
     ],

@@ -251,8 +251,8 @@ def make_iterable_dataset(stream: RecordStream) -> "StreamDataset":
 
     An iterator reads the epoch that `set_epoch` names; as with any such dataset, it is the same epoch again
     if none is named. `state_dict` and `load_state_dict` go on at the next record without reading what was
-    read, on this dataset also in the right epoch. Workers of a loader and nodes of ``split_dataset_by_node`` share
-    the epoch exactly. Its length is that of the stream.
+    read, on this dataset also in the right epoch. Workers of a loader and nodes of ``split_dataset_by_node``
+    share the epoch exactly. Its length is that of the stream.
 
     Args:
         stream: The stream, of `DataRef.stream`, from its beginning; to go on at a cursor, load it.

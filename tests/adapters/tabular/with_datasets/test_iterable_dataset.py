@@ -5,6 +5,7 @@ import pickle
 import datasets
 import pytest
 from datasets.distributed import split_dataset_by_node
+from inside import set_constants
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -78,6 +79,15 @@ def test_a_state_goes_on_at_the_next_record(dataset, epoch, read):
     again.set_epoch(epoch)
     again.load_state_dict(mapped.state_dict())
     assert numbers(again) == order(epoch)[read:]
+
+
+@pytest.mark.parametrize(
+    "constants", [{"HF_AT_ONCE_RECORDS": 1}, {"HF_AT_ONCE_BYTES": 200}, {"HF_AT_ONCE_RECORDS": 5000}]
+)
+def test_it_reads_so_many_at_a_time(dataset, constants, monkeypatch):
+    set_constants(monkeypatch, **constants)
+    dataset.load_state_dict(stream_of().at(1, 3).state_dict())
+    assert numbers(dataset) == order(1)[3:]
 
 
 def test_a_cursor_is_a_state(dataset):
