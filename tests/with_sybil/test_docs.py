@@ -77,7 +77,7 @@ SKIPPED = {
     "docs/howto/export.md": 1,
     "docs/howto/gcs.md": 1,
     "docs/howto/grain.md": 12,
-    "docs/howto/huggingface.md": 1,
+    "docs/howto/huggingface.md": 2,
     "docs/howto/images.md": 6,
     "docs/howto/jax.md": 7,
     "docs/howto/keras.md": 11,
