@@ -101,6 +101,7 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
     """What an exact Trainer has in place of a Trainer's own methods; a base of each before the Trainer."""
 
     _stands_in: Any = None  # for a stream, in the Trainer's own checks and preparations
+    _joins_rows = False  # of a stream, by the Trainer's own collator
     _resumed: "_Checkpoint | None" = None
     _loader: Any = None  # of this training
 
@@ -115,6 +116,8 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
         data = given.get("train_dataset")
         if isinstance(data, RecordStream | Loader):
             self._stands_in = given["train_dataset"] = _first_row(data)
+            has_collator = any(one.get("data_collator") is not None for one in (bound.arguments, extra))
+            self._joins_rows = isinstance(data, RecordStream) and not has_collator
         elif isinstance(data, DataRef):
             given["train_dataset"] = _dataset_of(data)
         for arguments in bound.arguments, extra:
@@ -134,6 +137,8 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
         """Leave a stream as it is, where trl would tokenise it and make labels of masks."""
         if dataset is not self._stands_in:
             return super()._prepare_dataset(dataset, *args, **kwargs)
+        if not self._joins_rows:
+            return dataset
         names = dataset.column_names
         masks = {"completion_mask", "assistant_masks"} & set(names)
         if masks and "labels" not in names:

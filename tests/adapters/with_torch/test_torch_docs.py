@@ -78,6 +78,12 @@ def test_the_story_of_a_language_model_runs_to_its_end(tmp_path, monkeypatch):
     pages.run(page, shorter(page, {**fewer, "integers(20, 120)": "integers(10, 40)"}))
 
 
+@pytest.mark.filterwarnings("ignore")  # of trl
+def test_the_story_of_chats_runs_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pages.run("stories/chats.md", pages.blocks("stories/chats.md"))
+
+
 class BaseDataLoader:
     """What the page uses of torchtitan 0.3.0's `BaseDataLoader`, which only who wants it installs."""
 
