@@ -77,7 +77,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"yogadl\._core\.forms\.Forms"),  # only a storage makes them
 ]
 PUBLIC = {*yogadl.__all__, *yogadl.storage.__all__, *yogadl.testing.__all__, *vars(yogadl.errors)}
-TYPE_VARIABLES = {"Item_co", "Made", "P"}
+TYPE_VARIABLES = {"Item_co", "Made", "P", "TrainerT"}
 
 # Called so, as functions are; else autodoc shows no more than that they are aliases.
 yogadl.partitioned.__name__ = "partitioned"

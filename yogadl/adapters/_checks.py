@@ -68,7 +68,10 @@ def require(framework: str, message: str) -> None:
 
 def tried_with(package: str, version: str) -> None:
     """Warn if a package is of another minor version than the one that an adapter was run with."""
-    found = importlib.metadata.version(package)
+    try:
+        found = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # it is not installed as a package
+        return
     if found.split(".")[:2] != version.split("."):
         warnings.warn(
             f"yogadl's adapter was run with {package} {version}, and this is {found}, which may differ: try "

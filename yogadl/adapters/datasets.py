@@ -246,7 +246,7 @@ _AT_ONCE_RECORDS: Final = 256
 
 
 @takes_a_stream
-def make_iterable_dataset(stream: RecordStream) -> "StreamDataset":
+def make_iterable_dataset(stream: RecordStream) -> IterableDataset:
     """Return a stream's records as a ``datasets.IterableDataset``, in the stream's order.
 
     An iterator reads the epoch that `set_epoch` names; as with any such dataset, it is the same epoch again
