@@ -58,6 +58,10 @@ def notes_in(mirror: Path) -> list[Path]:
     return list(mirror.rglob(".*.ranges.tmp"))
 
 
+def sizes_in(mirror: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in mirror.rglob("*.mdb")}
+
+
 def noted(mirror: Path) -> int:
     return sum(max(0, len(path.read_bytes().splitlines()) - 1) for path in notes_in(mirror))
 
@@ -152,6 +156,7 @@ def test_whatever_became_of_what_was_there_the_file_is_whole(
         notes.unlink()
     assert fetch(place, mirror) == "whole"
     assert litter_in(opened(place, mirror)._backend.catalogue.opener.mirror) == []
+    assert sizes_in(mirror) == sizes_in(mirror.with_name("of another machine"))
 
 
 def test_ranges_of_two_objects_are_not_mixed(broken: Broken, killed: tuple[Path, int]) -> None:
