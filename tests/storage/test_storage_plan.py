@@ -101,8 +101,10 @@ def test_requests_for_varying_fields_are_about_those_that_are_planned(url, name)
     assert planned == pytest.approx(made, rel=0.05)
 
 
+@pytest.mark.parametrize("kept_bytes", [0, 2**20])
 @pytest.mark.parametrize("name", ["flag", "mark"])
-def test_values_of_one_byte_are_counted(tmp_path, name):
+def test_values_of_one_byte_are_counted(tmp_path, monkeypatch, name, kept_bytes):
+    set_constants(monkeypatch, KEPT_BYTES=kept_bytes, GAP_BYTES=0)
     flags = np.arange(COUNT) % 2 > 0
     columns = {"flag": flags, "mark": [b"x" * flag for flag in flags.tolist()]}
     yogadl.open_storage(tmp_path).submit(columns, "set", "1")
