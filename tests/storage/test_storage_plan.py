@@ -128,8 +128,9 @@ def small_chunks(monkeypatch):
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("name", ["a shuffle of fixed fields", "a shard in order", "small fields"])
-def test_the_first_so_many_records_stand_for_a_large_epoch(url, monkeypatch, name):
-    ref = fetched(url)
+@pytest.mark.parametrize("verify", [None, "block"])
+def test_the_first_so_many_records_stand_for_a_large_epoch(url, monkeypatch, name, verify):
+    ref = fetched(url, verify=verify)
     whole = EXACT[name](ref).plan().way("ranges")
     set_constants(monkeypatch, COUNTED=500)
     way = EXACT[name](ref).plan().way("ranges")
