@@ -373,7 +373,7 @@ def test_prune_removes_nothing_of_a_dataset_that_is_being_built_and_says_so(stor
 
 def test_a_prune_that_finds_nothing_does_not_ask_who_builds(storage, caplog):
     def source():
-        assert storage.prune(grace_s=0).files == ()
+        assert storage.prune().files == ()
         yield 1
 
     storage.submit(source, "d", "1")
