@@ -109,8 +109,9 @@ def test_a_field_that_a_sample_lacks_is_refused_or_empty(adopt, storage, raw):
     ended = adopt()
     assert ended.code == 1
     assert "000013" in ended.err
-    assert adopt("--missing", "empty").code == 0
-    assert [storage.fetch("d", "1")[number]["cls"] for number in (12, 13)] == [b"2", b""]
+    for fill in ("empty", "cls=empty"):
+        assert adopt("--missing", fill, "--replace").code == 0
+        assert [storage.fetch("d", "1")[number]["cls"] for number in (12, 13)] == [b"2", b""]
 
 
 @pytest.mark.parametrize("words", [["--feature", "a=int64"], ["--format", "jsonl", "--missing", "empty"]])

@@ -1,5 +1,6 @@
 """What all sub-commands have in common: help, errors, exit codes, where the storage is."""
 
+import argparse
 import json
 import os
 import re
@@ -39,6 +40,13 @@ def test_each_command_has_help_that_fits(name, yoga):
     assert ended.code == 0
     assert ended.out.startswith(f"usage: yogadl {name} ")
     assert max(map(len, ended.out.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_argument_has_help(name):
+    parser = argparse.ArgumentParser()
+    command_named(name).add_arguments(parser)
+    assert [action.dest for action in parser._actions if not action.help] == []
 
 
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"demo", "completion"}))

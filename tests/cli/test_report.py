@@ -411,6 +411,12 @@ def test_as_many_fields_as_fit_are_described_without_a_word(report, count):
     )
 
 
+@pytest.mark.parametrize("omitted", [0, 1])
+def test_of_a_record_so_many_fields_are_shown_and_it_says_how_many_more_there_are(report, omitted):
+    page = report([{f"f{number}": number for number in range(records.MOST_FIELDS + omitted)}])
+    assert any("1 more fields are not shown" in one.text for one in page.all("p", "note")) == bool(omitted)
+
+
 @pytest.mark.parametrize("count", [fields.MOST_UNFOLDED, fields.MOST_UNFOLDED + 1])
 def test_a_long_table_of_fields_is_folded(report, count):
     page = report([{f"f{number}": number for number in range(count)}])
@@ -477,6 +483,23 @@ def test_of_the_source_code_it_says_what_is_left_out(report, storage):
     assert page.all("summary")[0].text == (
         "Its source code, reformatted, without decorators, annotations, docstrings and comments"
     )
+
+
+@pytest.mark.parametrize("length", [20_000, 20_001])
+def test_source_code_is_shown_up_to_a_length(squares, length):
+    info = squares.info("squares", "1")
+    info = replace(info, builder={**info.builder, "source": "x" * length})
+    subject = Subject(info, squares.location, squares.fetch("squares", "1"), join_parts([]), "no log", 0)
+    shown = read_page(page_of(subject)).all("pre")[0].text
+    assert shown == "x" * 20_000 + "..." * (length > 20_000)
+
+
+def test_it_names_the_software_that_built_it_once(squares):
+    info = squares.info("squares", "1")
+    builder = {"yogadl": "1.0", "numpy": "2.1", "libraries": {"numpy": "2.1", "torch": "2.6"}}
+    info = replace(info, builder=builder)
+    subject = Subject(info, squares.location, squares.fetch("squares", "1"), join_parts([]), "no log", 0)
+    assert facts_of(read_page(page_of(subject)))["with"] == "yogadl 1.0, numpy 2.1, torch 2.6"
 
 
 def test_it_has_the_versions_and_tags_and_what_differs(yoga, squares, root):

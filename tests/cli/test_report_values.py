@@ -214,6 +214,13 @@ def test_the_label_of_a_class_is_cut_where_it_is_long_and_then_a_title_has_all(l
     assert [one.attributes.get("title") for one in page.all("span")] == [name] * (length > MOST_LABEL)
 
 
+def test_the_bar_of_a_class_is_as_long_as_its_share_of_the_widest_cell():
+    page = read_page(f"<!DOCTYPE html>\n<h1>x</h1>{classes('x', [('a', 4), ('b', 1)])}".encode())
+    bars = [one.attributes for one in page.all("svg", "share")]
+    assert [bar["preserveaspectratio"] for bar in bars] == ["none"] * 2  # its cell decides how wide it is
+    assert [one.attributes["width"] for one in page.all("rect")] == ["100", "100.00", "100", "25.00"]
+
+
 # Images
 
 

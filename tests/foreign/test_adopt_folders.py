@@ -168,6 +168,15 @@ def test_a_link_to_a_folder_that_is_gone_is_an_error_not_fewer_records(tmp_path,
     assert len(adopted(storage, tmp_path / pattern, "2", format="jsonl")) == 2
 
 
+def test_folders_below_what_a_pattern_matches_are_not_looked_into(tmp_path, storage, folder):
+    """Two links to one folder are refused only where its files would come twice."""
+    write(tmp_path / "in/a.jsonl", "jsonl", [b"a" * 30])
+    write(tmp_path / "disk/b.jsonl", "jsonl", [b"b" * 30])
+    for name in "xy":
+        (tmp_path / "in" / name).symlink_to(tmp_path / "disk")
+    assert adopted(storage, f"{folder}/*", format="jsonl") == [b"a" * 30]
+
+
 def test_a_file_whose_name_counts_others_is_taken_by_its_name(tmp_path, storage):
     for name in ("k-000", "k-001", "k-{000..001}"):
         write(tmp_path / f"{name}.jsonl", "jsonl", [name.encode()])

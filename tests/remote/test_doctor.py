@@ -199,9 +199,16 @@ def test_a_store_whose_conditions_fail_only_under_a_crowd_is_found_out() -> None
 
 
 @pytest.mark.parametrize(
-    ("skew_s", "state"), [(0, "ok"), (30, "note"), (-30, "note"), (7_200, "problem"), (-7_200, "problem")]
+    ("skew_s", "state"),
+    [
+        *((skew_s, "ok") for skew_s in (0, -5.5)),
+        *((skew_s, "note") for skew_s in (30, -6.5, -30)),
+        *((skew_s, "problem") for skew_s in (7_200, -7_200)),
+    ],
 )
-def test_clocks_that_are_apart_are_said(skew_s: int, state: str) -> None:
+def test_clocks_that_are_apart_are_said(skew_s: float, state: str) -> None:
+    """A store says whole seconds: one more of them that it is behind is none."""
+
     class Skewed(MemoryBucket):
         def put(self, name: str, content: Any) -> Object:
             written = super().put(name, content)

@@ -1,5 +1,6 @@
 """A mirror whose disk is full: what is not here is read by range, and that is said once."""
 
+import errno
 import gc
 import logging
 import os
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inside import DatasetKey, LocalBucket, mirrored_cache, set_constants
+from inside import DatasetKey, LocalBucket, Mirror, mirrored_cache, set_constants
 from processes import Process, mounting
 
 import yogadl
@@ -111,6 +112,21 @@ def test_on_a_full_disk_what_nothing_reads_goes_first(url: str, tmp_path: Path) 
         said, tables = child.result()
     assert not [text for text in said if "read by range" in text]
     assert tables >= 1
+
+
+def test_an_error_of_another_kind_is_raised_at_once(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Mirror] = []
+
+    def hold(mirror: Mirror, *_: object, **__: object) -> None:
+        tried.append(mirror)
+        raise StorageError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(Mirror, "hold", hold)
+    with pytest.raises(StorageError, match="the disk is broken"):
+        yogadl.open_storage(url, mirror=tmp_path / "mirror").fetch("set", "1")
+    assert len(tried) == 1
 
 
 @pytest.mark.parametrize(("limit", "words"), [("30kB", "Raise mirror_limit"), (None, "Make room")])

@@ -133,7 +133,7 @@ DAMAGES = ["hole", "short", "long", "empty", "notes", "torn notes", "no notes"]
 def test_whatever_became_of_what_was_there_the_file_is_whole(
     damage: str, broken: Broken, killed: tuple[Path, int]
 ) -> None:
-    (place, _), (mirror, _) = broken, killed
+    (place, proxy), (mirror, count) = broken, killed
     [notes] = notes_in(mirror)
     data = notes.with_name(notes.name.replace(".ranges.tmp", ".tmp"))
     boot, first, *_ = notes.read_bytes().splitlines(keepends=True)
@@ -152,6 +152,8 @@ def test_whatever_became_of_what_was_there_the_file_is_whole(
         notes.unlink()
     assert fetch(place, mirror) == "whole"
     assert litter_in(opened(place, mirror)._backend.catalogue.opener.mirror) == []
+    if damage == "long":
+        assert sum(map(of_part, proxy.requests)) == count - BEFORE  # it is cut, and nothing downloaded again
 
 
 def test_ranges_of_two_objects_are_not_mixed(broken: Broken, killed: tuple[Path, int]) -> None:

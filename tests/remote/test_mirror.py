@@ -546,6 +546,19 @@ def test_a_claim_is_taken_over_from_who_does_not_get_on(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_claim_whose_lock_another_process_removes_meanwhile_is_released(tmp_path: Path) -> None:
+    class Swept(type(tmp_path)):  # type: ignore[misc]  # the class of this system's paths
+        def unlink(self, missing_ok: bool = False) -> None:
+            os.unlink(self)
+            super().unlink(missing_ok)
+
+    claim = Claim(tmp_path / "file")
+    claim.lock_path = Swept(claim.lock_path)
+    assert claim.take(lambda: False, 60.0)
+    claim.release()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_claim_waits_for_who_gets_on_until_the_file_is_made(tmp_path: Path) -> None:
     path, made = tmp_path / "file", threading.Event()
     first, second = Claim(path), Claim(path)

@@ -17,7 +17,7 @@ from store_proxy import StoreProxy, proxy_before
 
 import yogadl
 from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError
-from yogadl.storage import CacheStorage
+from yogadl.storage import CacheStorage, copy
 
 RECORDS = np.arange(3_001) * 3
 # It takes some seconds; two minutes are what is waited for a store that is needed.
@@ -158,6 +158,20 @@ def test_what_was_replaced_or_deleted_is_not_served_once_the_store_has_said_so(
         opened(either_place).fetch("data", "1")
     with pytest.raises(StorageError, match="offline=True"):
         opened(either_place, offline=True).fetch("data", "1")
+
+
+def test_what_was_brought_back_is_served_if_it_is_here(
+    either_place: Place, opened: Opened, tmp_path: Path
+) -> None:
+    elsewhere, folder = opened(either_place, mirror=tmp_path / "of another machine"), tmp_path / "folder"
+    submit(yogadl.open_storage(folder))
+    copy(yogadl.open_storage(folder), elsewhere, "data", "1")
+    assert_whole(opened(either_place).fetch("data", "1"))
+    submit(elsewhere, RECORDS[:7])
+    assert len(opened(either_place).fetch("data", "1")) == 7
+    copy(yogadl.open_storage(folder), elsewhere, "data", "1", replaces=True)
+    assert opened(either_place).info("data", "1").records == len(RECORDS)
+    assert_whole(opened(either_place, offline=True).fetch("data", "1"))
 
 
 def test_what_was_replaced_from_here_is_not_served(either_place: Place, opened: Opened) -> None:

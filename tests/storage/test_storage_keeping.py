@@ -13,7 +13,7 @@ import pytest
 from inside import BucketRoot, DatasetKey, FolderOpener, Partitions, _names, set_constants
 
 import yogadl
-from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
+from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import PartitionedBuild, copy
 
 DAY_S = 86_400
@@ -369,6 +369,23 @@ def test_prune_removes_nothing_of_a_dataset_that_is_being_built_and_says_so(stor
     assert kept == [90]
     storage.verify("d", "1")
     assert caplog.messages == ["yogadl: skipped 'd': another process builds or prunes it"]
+
+
+def test_a_prune_that_finds_nothing_does_not_ask_who_builds(storage, caplog):
+    def source():
+        assert storage.prune().files == ()
+        yield 1
+
+    storage.submit(source, "d", "1")
+    assert caplog.messages == []
+
+
+def test_a_builder_who_can_not_be_named_is_an_error_that_says_where(storage):
+    holder = Path(storage.location, _names.holder(DatasetKey("d", "1")))
+    holder.mkdir(parents=True)
+    with pytest.raises(StorageError, match=re.escape(str(holder))):
+        storage.submit([1], "d", "1")
+    assert storage.versions("d") == []
 
 
 def test_a_build_waits_for_who_prunes_and_says_so(storage, caplog, monkeypatch):

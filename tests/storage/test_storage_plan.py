@@ -101,6 +101,18 @@ def test_requests_for_varying_fields_are_about_those_that_are_planned(url, name)
     assert planned == pytest.approx(made, rel=0.05)
 
 
+@pytest.mark.parametrize("kept_bytes", [0, 2**20])
+@pytest.mark.parametrize("name", ["flag", "mark"])
+def test_values_of_one_byte_are_counted(tmp_path, monkeypatch, name, kept_bytes):
+    set_constants(monkeypatch, KEPT_BYTES=kept_bytes, GAP_BYTES=0)
+    flags = np.arange(COUNT) % 2 > 0
+    columns = {"flag": flags, "mark": [b"x" * flag for flag in flags.tolist()]}
+    yogadl.open_storage(tmp_path).submit(columns, "set", "1")
+    ref = fetched(tmp_path.as_uri())
+    planned, made = planned_and_made(ref, ref.fields(name).stream(shuffle=True).batch(32))
+    assert planned == pytest.approx(made, rel=0.05)
+
+
 def test_entries_that_are_not_kept_are_counted_once(url, monkeypatch):
     set_constants(monkeypatch, KEPT_BYTES=0)
     ref = fetched(url)
@@ -116,8 +128,9 @@ def small_chunks(monkeypatch):
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("name", ["a shuffle of fixed fields", "a shard in order", "small fields"])
-def test_the_first_so_many_records_stand_for_a_large_epoch(url, monkeypatch, name):
-    ref = fetched(url)
+@pytest.mark.parametrize("verify", [None, "block"])
+def test_the_first_so_many_records_stand_for_a_large_epoch(url, monkeypatch, name, verify):
+    ref = fetched(url, verify=verify)
     whole = EXACT[name](ref).plan().way("ranges")
     set_constants(monkeypatch, COUNTED=500)
     way = EXACT[name](ref).plan().way("ranges")

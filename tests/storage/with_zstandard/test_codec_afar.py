@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import BucketRoot
 from test_storage_codec import WORDS, alike
 
 import yogadl
@@ -123,6 +124,21 @@ def test_versions_are_pushed_and_pulled_with_their_dictionaries(bucket, tmp_path
     for storage in (folder, other):
         check(storage.fetch("d", "1"))
         storage.verify("d", "1")
+
+
+def test_a_dictionary_that_an_earlier_version_has_there_is_not_copied_again(tmp_path, monkeypatch):
+    """However old it is, as a part: no prune takes what a manifest names."""
+    source = yogadl.open_storage(tmp_path / "folder")
+    target = yogadl.open_storage(f"file://{tmp_path / 'other'}", mirror=None)
+    source.submit(alike(RECORDS), "d", "1", codec="zstd")
+    source.append(alike(100), "d", "2", base_version="1")
+    assert yogadl.storage.copy(source, target, "d", "1")
+    (dictionary,) = (tmp_path / "other").rglob("*.dict")
+    copied = dictionary.stat()
+    now = BucketRoot.now
+    monkeypatch.setattr(BucketRoot, "now", lambda root: now(root) + 3 * 86_400)
+    assert yogadl.storage.copy(source, target, "d", "2")
+    assert (dictionary.stat().st_ino, dictionary.stat().st_mtime_ns) == (copied.st_ino, copied.st_mtime_ns)
 
 
 def test_windows_by_range(tmp_path):

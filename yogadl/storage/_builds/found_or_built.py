@@ -63,7 +63,7 @@ def auto_version(data: Any, dataset_id: str, options: BuildOptions) -> str:
     """
     identity = options.forms().decide(json.dumps(_identity_of(data, dataset_id, options)))
     changes = {"on_error": options.on_error} if options.is_skipping else {}
-    text = json.dumps([identity, changes], sort_keys=True)
+    text = json.dumps([identity, changes])
     return f"{AUTO}-{hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]}"
 
 

@@ -227,7 +227,7 @@ def _not_writable(error: OSError, root: Path) -> StorageError:
 # Raise an error at once if a builder would wait for itself.
 
 
-@dataclass(eq=False)
+@dataclass
 class _RunningBuild:
     """A build in progress, by which code that runs inside it can be recognised."""
 
