@@ -28,6 +28,11 @@ def test_a_dtype_is_found_by_the_name_that_its_arrays_have(name):
     assert leaf_of(np.zeros(1, dtype)[0]) == Leaf(name, ())
 
 
+def test_a_leaf_shows_what_it_is_made_of_and_nothing_that_follows_from_it():
+    shown = "Leaf(dtype='uint8', shape=(None, 3), ragged_rank=None, row_splits=None)"
+    assert repr(Leaf("uint8", (None, 3))) == shown
+
+
 @pytest.mark.parametrize(
     ("value", "dtype"), [(True, "bool"), (3, "int64"), (3.5, "float64"), (3j, "complex128")]
 )

@@ -153,6 +153,8 @@ def test_the_shape_of_the_question_is_the_shape_of_the_answer(shuffle: bool | Bl
     square = np.arange(100).reshape(4, 25)
     assert order.indices(square, 0).shape == (4, 25)
     np.testing.assert_array_equal(order.positions(order.indices(square, 0), 0), square)
+    small: Any = square.astype(np.int8)
+    np.testing.assert_array_equal(order.positions(order.indices(small, 0), 0), square)
     assert order.indices(np.array(3), 0).shape == ()
     assert order.indices(np.zeros(0, np.int64), 0).shape == (0,)
 

@@ -464,6 +464,25 @@ def test_batches_of_lognormal_lengths_pad_little() -> None:
 
 
 @pytest.mark.parametrize(
+    ("spread", "classes"),
+    [
+        *[(1.1, 4), (1.3, 8), (2, 12), (2.5, 16), (3, 24), (5, 32), (7, 40)],
+        *[(13, 48), (20, 56), (30, 64), (50, 80), (130, 96), (250, 112), (500, 128)],
+    ],
+)
+def test_the_numbers_of_classes_that_are_tried_stay_the_same_as_they_are_part_of_the_order(
+    spread: float, classes: int
+) -> None:
+    shares = (np.arange(60_000) + 0.5) / 60_000
+    lengths = (30_000 / (spread + shares * (1 - spread))).astype(
+        np.int64
+    )  # the longest is `spread` times one
+    plan = BucketPlan.make(lengths, 30_000)
+    assert len(plan.longest) == classes
+    assert plan.padding <= 0.03
+
+
+@pytest.mark.parametrize(
     ("lengths", "tokens", "batches"),
     [
         ([1] * 5000 + [500], 4096, 3),

@@ -1,5 +1,6 @@
 """Anything records can be read from: recognised, read once, refused with a reason."""
 
+import pickle
 from collections import deque, namedtuple
 from pathlib import Path
 
@@ -161,6 +162,10 @@ def test_columns_that_cant_be_stored_are_named(data, says):
         records_of(data)
 
 
+class Held:
+    number = 0
+
+
 class Refuses:
     """Offers an array, and fails to make it."""
 
@@ -198,6 +203,22 @@ def test_a_column_of_arrays_as_objects_is_a_column_of_arrays(lengths):
     assert [record["a"].tolist() for record in found] == [list(range(length)) for length in lengths]
     with pytest.raises(UnsupportedDataError, match="record 2: field 'a' has dtype str"):
         records_of({"a": np.array([*column, "text"], object)})
+
+
+def test_a_column_of_objects_is_read_as_a_list_is():
+    values = [1, 2.5, 3]
+    assert open_source({"a": np.array(values, object)}).spec == open_source({"a": values}).spec
+    assert records_of({"a": np.array(values, object)}) == records_of({"a": values})
+
+
+def test_an_object_is_pickled_as_it_was_when_its_record_was_read():
+    def records():
+        held = Held()
+        for held.number in range(5):
+            yield {"held": held, "texts": []}  # an empty list: more records are sampled
+
+    found = records_of(records(), allow_pickle=True)
+    assert [pickle.loads(record["held"].data).number for record in found] == list(range(5))
 
 
 def test_arrays_are_read_as_slices_without_a_copy():

@@ -136,6 +136,7 @@ MISFITS = [
     ("floats after integers", 1, 0.5, "has dtype float64, but the records before have int64"),
     ("floats after lists of integers", [1, 2], [0.5], "has dtype float64, but the records before have int64"),
     ("a large integer", 1, 2**63, "is 9223372036854775808, which does not fit into int64"),
+    ("an integer that is no float", 0.5, 2**53 + 1, "has dtype int64, but the records before have float64"),
     ("integers after bools", True, 1, "has dtype int64, but the records before have bool"),
     ("integers after texts", "a", 1, "has dtype int64, but the records before have str"),
     ("texts after integers", 1, "a", "has dtype str, but the records before have int64"),
@@ -207,7 +208,8 @@ def test_a_record_that_does_not_fit_is_named_with_a_line_that_works(
 
 KEYS = [
     ({"a": 1, "b": 2}, {"a": 1}), ({"a": 1, "b": "t"}, {"a": 1}), ({"a": 1, "b": [1, 2]}, {"a": 1}),
-    ({"a": 1, "b": [{"c": 1}]}, {"a": 1}), ({"a": 1, "b": 0.5, "c": True}, {"a": 1}),
+    ({"a": 1, "b": [{"c": 1}]}, {"a": 1}), ({"a": 1, "b": {"c": 1}}, {"a": 1}),
+    ({"a": 1, "b": 0.5, "c": True}, {"a": 1}),
     ({"a": 1}, {"a": 1, "b": 2}), ({"a": 1}, {"a": 1, "b": "t"}), ({"a": 1}, {"a": 1, "b": [1, 2]}),
     ({"a": 1}, {"a": 1, "b": {"c": 1}}), ({"a": 1}, {"a": 1, "b": [{"c": 1}], "c": {}}),
 ]  # fmt: skip

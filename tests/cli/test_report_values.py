@@ -249,6 +249,13 @@ def test_what_is_shrunk_keeps_its_brightness_and_about_its_shape(side, other):
     assert abs(found.height - other * found.width / side) <= 1
 
 
+@pytest.mark.parametrize("other", [1, 300, 2100])
+def test_a_wide_image_is_shrunk_as_a_tall_one(other):
+    wide = np.random.default_rng(0).integers(0, 256, (other, 9999, 3), np.uint8)
+    shrunk, turned = (pixels_of(image_of_array(image).content) for image in (wide, wide.swapaxes(0, 1)))
+    assert np.array_equal(shrunk, turned.swapaxes(0, 1))
+
+
 @pytest.mark.parametrize("shape", [(3,), (0, 4), (4, 0, 3), (2, 2, 2), (2, 2, 5), (1, 2, 2, 3), (2, 2, 0)])
 def test_what_has_another_shape_is_no_image(shape):
     assert not is_image(Leaf("uint8", shape), np.zeros(shape, np.uint8))

@@ -29,7 +29,7 @@ def file_of(array, **changes):
 def check(records, indices):
     selection = Selection(NAME, records, np.array(indices, np.int64))
     content = selection.to_bytes()
-    assert len(content) <= most_selection_bytes(records)
+    assert len(content) <= most_selection_bytes(records) == most_selection_bytes(0) + (records + 7) // 8
     found = read_selection(content, "it")
     assert (found.name, found.records) == (NAME, records)
     assert found.indices.tolist() == list(indices)

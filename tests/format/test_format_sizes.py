@@ -220,7 +220,7 @@ def test_shapes_of_as_many_dimensions_as_are_allowed_come_back(storage):
         for some in (arrays, arrays[:2]):
             records = [{"value": array} for array in some]
             check_reads(cached(storage, records, f"{rank} {len(some)}"), records)
-    with pytest.raises(UnsupportedDataError, match="dimensions"):
+    with pytest.raises(UnsupportedDataError, match=r"has 32 dimensions, more than 31; reshape it"):
         storage.submit([np.ones([1] * (MAX_DIMENSIONS + 1))], "d", "refused")
 
 

@@ -31,7 +31,7 @@ def none_problem(path: str, fill: str = _UNKNOWN, *, is_decided: bool = False) -
 def fill_of(node: Node) -> str:
     """Return Python code for what may come in the place of a missing value of a field."""
     if isinstance(node, DictNode):
-        return _EMPTY
+        return _FILLS_OF_TYPES[dict]
     if not isinstance(node, Leaf):
         return _UNKNOWN
     if node.dtype == JSON:
@@ -134,14 +134,13 @@ def _of_keys(node: DictNode, record: dict[Any, Any]) -> str:
     fills = {
         key: fill_of(child) for key, child in zip(node.keys, node.children, strict=True) if key not in record
     }
-    if fills:
-        return f"; a value for those that lack it: missing={_dict_text(fills)}"
-    fills = {
-        key: _FILLS_OF_TYPES.get(type(value), _UNKNOWN)
-        for key, value in record.items()
-        if key not in node.keys
-    }
-    trees = tuple(key for key in fills if type(record[key]) is dict)
+    if not fills:
+        fills = {
+            key: _FILLS_OF_TYPES.get(type(value), _UNKNOWN)
+            for key, value in record.items()
+            if key not in node.keys
+        }
+    trees = tuple(key for key, fill in fills.items() if fill == _FILLS_OF_TYPES[dict])
     json = f", json={trees!r}" if trees else ""
     return f"; a value for those that lack it: missing={_dict_text(fills)}{json}"
 
