@@ -240,7 +240,7 @@ for _name in ("filter", "flatten", "combine_chunks", "add_column", "append_colum
 
 # A stream as an IterableDataset.
 
-_SHARES: Final = 2**10 * 3**2 * 5 * 7  # of a dataset: what is divided among workers and nodes evenly, mostly
+_SHARES: Final = 2**6 * 3 * 5  # of a dataset, which most numbers of workers and nodes divide
 _AT_ONCE_BYTES: Final = 1_000_000
 _AT_ONCE_RECORDS: Final = 256
 
@@ -285,14 +285,14 @@ class StreamDataset(IterableDataset):  # type: ignore[misc]  # untyped
     def __init__(self, stream: RecordStream) -> None:
         examples = StreamExamples(stream)
         super().__init__(examples, info=DatasetInfo(features=examples.features))
-        self._stream = stream
+        self.stream = stream
 
     def __len__(self) -> int:
-        return len(self._stream)
+        return len(self.stream)
 
     def __reduce__(self) -> Any:
         # The base class has classes of its own made, which can't be pickled by name.
-        return _restored, (self._stream, self._epoch, self._starting_state_dict)
+        return _restored, (self.stream, self._epoch, self._starting_state_dict)
 
     def state_dict(self) -> Any:
         """Return the state after the records so far; before the first one, that of the named epoch."""
@@ -307,7 +307,7 @@ class StreamDataset(IterableDataset):  # type: ignore[misc]  # untyped
             CursorError: if the state is of other data or another order.
         """
         if "examples_iterable" not in state_dict:
-            point = read_cursor(self._stream.run.identity(), state_dict)
+            point = read_cursor(self.stream.run.identity(), state_dict)
             state = {**self._ex_iterable._init_state_dict(), "start": point.position}
             state_dict = {"examples_iterable": state, "epoch": point.epoch}
         self._ex_iterable.check(state_dict["examples_iterable"])
@@ -338,6 +338,7 @@ class StreamExamples(_BaseExamplesIterable):  # type: ignore[misc]  # untyped
         self._features = Features.from_arrow_schema(self._schema)
         self._epoch, self._first, self._step = 0, 0, 1
         self._is_divided = False
+        self._sleep_on_threads_shutdown = False  # asked for where datasets are joined
 
     @property
     def features(self) -> Features:

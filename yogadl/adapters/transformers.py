@@ -38,7 +38,7 @@ except ImportError as error:
     ) from error
 
 from yogadl.adapters._checks import tried_with
-from yogadl.adapters.datasets import to_hf
+from yogadl.adapters.datasets import StreamDataset, to_hf
 from yogadl.adapters.torch import make_dataloader
 
 __all__ = ["exact"]
@@ -102,7 +102,9 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
 
     _stands_in: Any = None  # for a stream, in the Trainer's own checks and preparations
     _joins_rows = False  # of a stream, by the Trainer's own collator
+    _data: str | None = None  # the fingerprint of a reference or dataset
     _resumed: "_Checkpoint | None" = None
+    _group: tuple[int, Any] = -1, None  # the step of the newest batches, and the cursor before them
     _loader: Any = None  # of this training
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -114,15 +116,24 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
                 extra = bound.arguments.get(name, {})
         given = bound.arguments if "train_dataset" in bound.arguments else extra
         data = given.get("train_dataset")
+        if isinstance(data, StreamDataset):
+            data = data.stream
         if isinstance(data, RecordStream | Loader):
             self._stands_in = given["train_dataset"] = _first_row(data)
             has_collator = any(one.get("data_collator") is not None for one in (bound.arguments, extra))
             self._joins_rows = isinstance(data, RecordStream) and not has_collator
         elif isinstance(data, DataRef):
-            given["train_dataset"] = _dataset_of(data)
+            given["train_dataset"] = data = _dataset_of(data)
+        if isinstance(data, datasets.Dataset):
+            self._data = data._fingerprint
         for arguments in bound.arguments, extra:
-            if isinstance(arguments.get("eval_dataset"), DataRef):
-                arguments["eval_dataset"] = _dataset_of(arguments["eval_dataset"])
+            evaluated = arguments.get("eval_dataset")
+            if isinstance(evaluated, RecordStream):
+                raise ConfigurationError(
+                    "eval_dataset can't be a stream: pass the reference, or make_dataloader(stream, ...)"
+                )
+            if isinstance(evaluated, DataRef):
+                arguments["eval_dataset"] = _dataset_of(evaluated)
         inits(*bound.args, **bound.kwargs)
         if self._stands_in is not None:
             if getattr(self.args, "precompute_ref_log_probs", False):  # of some of trl's arguments
@@ -139,6 +150,11 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
             return super()._prepare_dataset(dataset, *args, **kwargs)
         if not self._joins_rows:
             return dataset
+        if any(getattr(given, "packing", False) for given in (*args, *kwargs.values())):
+            raise ConfigurationError(
+                "packing=True packs a dataset that trl prepares, which a stream is not: leave it out, and "
+                "pack the stream, ref.packed(...).stream(...)"
+            )
         names = dataset.column_names
         masks = {"completion_mask", "assistant_masks"} & set(names)
         if masks and "labels" not in names:
@@ -252,7 +268,11 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
             self._resumed = _newest(Path(self.args.output_dir))
         elif resume_from_checkpoint:
             self._resumed = _checkpoint(Path(resume_from_checkpoint))
-        path = None if self._resumed is None else str(self._resumed.path)
+        self._group = -1, None
+        path = None
+        if self._resumed is not None:
+            path = str(self._resumed.path)
+            self._resumed.check(self._data)
         return super().train(path, *args, **kwargs)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
@@ -266,11 +286,12 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
         first = self._loader.first_epoch
         left = self._steps(self._loader.left(first))
         if args.max_steps > 0:
-            later = max(0, max_steps - done - left)
-            epochs = first + 1 + -(-later // whole)
+            epochs = first + 1 + -(-max(0, max_steps - done - left) // whole)
         else:
             # Of an epoch that is read in part, the steps before it count as whole ones of today's size.
             max_steps = done + max(0, max_steps - first * whole - (whole - left))
+        if done >= max_steps:
+            epochs = first  # or the Trainer makes one step before it looks
         return epochs, whole, *values, max_steps
 
     def _steps(self, batches: int) -> int:
@@ -285,6 +306,11 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
         steps = {"steps_in_epoch": batches, "num_update_steps_per_epoch": self._steps(batches)}
         super()._run_epoch(**{**given, **steps})
 
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        # Whoever saves before the step of these batches is done, as at SIGTERM, saves the place before them.
+        self._group = self.state.global_step, self._loader.state_dict()
+        return super().get_batch_samples(*args, **kwargs)
+
     # The checkpoints.
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -294,7 +320,10 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
             # A checkpoint is whole with this file, which the Trainer writes last.
             (folder / TRAINER_STATE_NAME).unlink(missing_ok=True)
             written = folder / f"{CURSOR_NAME}.{random.getrandbits(32):08x}"
-            written.write_text(json.dumps(self._loader.state_dict()), "utf-8")
+            step, cursor = self._group
+            if step != self.state.global_step:
+                cursor = self._loader.state_dict()
+            written.write_text(json.dumps({"cursor": cursor, "data": self._data}), "utf-8")
             written.replace(folder / CURSOR_NAME)
         if self._loader.is_within_repeats:
             warnings.warn(
@@ -331,9 +360,19 @@ class EpochLoader:
         self.dataset = loader.stream.source  # a Trainer takes its length for the number of all records
         self._loader, self._repeats = loader, repeats
         self._cut, self._shard = loader._recipe.cut, loader.stream.shard
+        begun = loader.stream.run.start
         if resumed is not None:
             loader.load_state_dict(resumed.cursor)
-        self._start = loader._claims.next_span().start
+            begun = loader._claims.next_span().start
+        elif loader._claims.next_span().start != begun:
+            warnings.warn(
+                "the loader was read before, or has loaded a cursor: the training begins where its stream "
+                "does. To begin at a cursor, open the stream there, ref.stream(..., cursor=cursor)",
+                UserWarning,
+                stacklevel=1,  # of no line of the user's: the Trainer calls
+            )
+            loader._claims.restart(begun)
+        self._start = begun
         if not self._cut.items(self._shard.own(self._start.position)):
             self._start = Point(self._start.epoch + 1, 0)
         self._epoch, self._left, self._delivered = self._start.epoch, 0, 0
@@ -512,7 +551,18 @@ class _Checkpoint:
 
     path: Path
     cursor: Mapping[str, Any]
+    data: str | None
     steps: int
+
+    def check(self, data: str | None) -> None:
+        """Warn if the checkpoint is of other records than those of this fingerprint."""
+        if self.data is not None and data is not None and self.data != data:
+            warnings.warn(
+                f"{self.path} is of a dataset with another fingerprint: if its records are others, some of "
+                "them will come twice in this epoch, and others not at all",
+                UserWarning,
+                stacklevel=3,
+            )
 
 
 def _newest(folder: Path) -> _Checkpoint | None:
@@ -543,7 +593,7 @@ def _checkpoint(path: Path) -> _Checkpoint:
             "resume_from_checkpoint=True takes the newest whole one"
         )
     try:
-        cursor = json.loads((path / CURSOR_NAME).read_text("utf-8"))
+        saved = json.loads((path / CURSOR_NAME).read_text("utf-8"))
     except FileNotFoundError:
         raise CursorError(
             f"{path} has no cursor, as an exact Trainer saves it, {CURSOR_NAME}: resume with the Trainer "
@@ -551,7 +601,7 @@ def _checkpoint(path: Path) -> _Checkpoint:
         ) from None
     except ValueError as error:
         raise CursorError(f"{path / CURSOR_NAME} is damaged: resume from another checkpoint") from error
-    return _Checkpoint(path, cursor, steps)
+    return _Checkpoint(path, saved["cursor"], saved["data"], steps)
 
 
 def _steps_of(path: Path) -> int | None:

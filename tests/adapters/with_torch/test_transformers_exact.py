@@ -10,6 +10,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
 import yogadl
+from yogadl.adapters.datasets import make_iterable_dataset
 from yogadl.adapters.torch import Dataset, make_dataloader
 from yogadl.adapters.transformers import exact
 from yogadl.errors import ConfigurationError, CursorError
@@ -284,3 +285,87 @@ def test_a_trainer_with_a_loader_of_its_own_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="subclass"):
         exact(Model)
     assert exact(exact(Trainer)) is exact(Trainer)
+
+
+class SavesBeforeStep(TrainerCallback):
+    """Saves when the batches of a step are there and it is not done, as a Trainer does at SIGTERM."""
+
+    def __init__(self, step):
+        self.step, self.trainer = step, None
+
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step == self.step:
+            self.trainer._save_checkpoint(self.trainer.model, None)
+            raise Stopped
+
+
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_a_save_before_a_step_is_done_is_before_its_records(tmp_path, step):
+    options = {"gradient_accumulation_steps": 2, "save_strategy": "no"}
+    whole, _, _ = train(tmp_path, NUMBERS, **options)
+    seen = []
+    saves = SavesBeforeStep(step)
+    arguments = TrainingArguments(
+        tmp_path / "stopped", num_train_epochs=EPOCHS, per_device_train_batch_size=BATCH, report_to=[],
+        use_cpu=True, disable_tqdm=True, **options,
+    )  # fmt: skip
+    saves.trainer = exact(Trainer)(Model(seen), arguments, train_dataset=NUMBERS, callbacks=[saves])
+    with pytest.raises(Stopped):
+        saves.trainer.train()
+    resumed, _, trainer = train(tmp_path / "stopped", NUMBERS, True, **options)
+    assert seen + resumed == whole
+    assert trainer.state.global_step == 9
+
+
+def test_a_loader_that_was_read_begins_where_its_stream_does(tmp_path):
+    loader = make_dataloader(stream_of(), BATCH)
+    whole, _, _ = train(tmp_path / "one", loader, num_train_epochs=1)
+    for number in range(2):
+        with pytest.warns(UserWarning, match="was read before"):
+            seen, _, _ = train(tmp_path / str(number), loader, num_train_epochs=1)
+        assert seen == whole
+    assert (
+        train(tmp_path / "one", loader, str(tmp_path / "one" / "checkpoint-2"), num_train_epochs=1)[0]
+        == (whole[2:])
+    )
+
+
+def test_other_data_of_the_same_length_is_told(tmp_path, storage):
+    columns = {"x": np.arange(RECORDS, dtype=np.float32), "label": np.arange(RECORDS) % 3}
+    first = storage.submit(columns, "numbers", "1")
+    other = storage.submit({**columns, "x": columns["x"][::-1].copy()}, "numbers", "2")
+    train(tmp_path / "runs", first, stop=3)
+    with pytest.warns(UserWarning, match="another fingerprint"):
+        train(tmp_path / "runs", other, str(tmp_path / "runs" / "checkpoint-2"), stop=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".*pin_memory")
+        train(tmp_path / "runs", first, str(tmp_path / "runs" / "checkpoint-2"))
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [({"max_steps": 7}, 7), ({"num_train_epochs": 1.5}, 9), ({"num_train_epochs": 2}, 12)],
+)
+def test_a_training_that_is_done_does_nothing_more(tmp_path, options, steps):
+    _, weights, _ = train(tmp_path, NUMBERS, **options)
+    for _ in range(2):
+        seen, again, trainer = train(tmp_path, NUMBERS, True, **options)
+        assert seen == []
+        assert trainer.state.global_step == steps
+        assert same(again, weights)
+
+
+def test_a_dataset_of_a_stream_is_the_stream(tmp_path):
+    seen, _, _ = train(tmp_path, make_iterable_dataset(stream_of()), num_train_epochs=1)
+    assert flat(seen) == stream_of().indices(0).tolist()
+
+
+def test_a_stream_is_no_data_to_evaluate(tmp_path):
+    with pytest.raises(ConfigurationError, match="eval_dataset can't be a stream"):
+        exact(Trainer)(
+            Model([]),
+            TrainingArguments(tmp_path, use_cpu=True),
+            train_dataset=NUMBERS,
+            eval_dataset=stream_of(),
+        )

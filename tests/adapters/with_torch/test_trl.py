@@ -12,6 +12,8 @@ from programs import programs
 from soak import few_or_many
 from trl_trainers import EPOCHS, KINDS, RECORDS, STEPS, train, weights
 
+from yogadl.errors import ConfigurationError
+
 SCRIPT = Path(trl_trainers.__file__)
 pytestmark = pytest.mark.filterwarnings("ignore")  # trl's own
 
@@ -67,3 +69,17 @@ def test_a_trainer_that_is_killed_inside_its_saves_ends_with_the_same_weights(ki
         tmp_path / "start", SCRIPT, [kind], result="weights.npz", watched="runs", framework="torch"
     )
     assert points >= {"half a file", "empty file", "rename", "rmdir"}
+
+
+def test_what_trl_would_prepare_of_a_stream_is_refused(tmp_path, monkeypatch):
+    masked = trl_trainers.TOKENS.fields("input_ids").map(
+        lambda row: {"input_ids": row["input_ids"][:4], "completion_mask": row["input_ids"][:4] > 9}
+    )
+    for data, more, message in [
+        (trl_trainers.TOKENS, {"packing": True}, "packing=True"),
+        (masked, {}, "completion_mask trl makes labels"),
+        (trl_trainers.CHATS, {}, "not tokenised"),
+    ]:
+        monkeypatch.setitem(KINDS, "refused", (*KINDS["SFT"][:2], lambda data=data: data.stream(), {}))
+        with pytest.raises(ConfigurationError, match=message):
+            train(tmp_path, "refused", **more)

@@ -1,6 +1,7 @@
 """A stream as a datasets.IterableDataset: its order, epochs, states, workers and nodes."""
 
 import pickle
+from collections import Counter
 
 import datasets
 import pytest
@@ -157,3 +158,16 @@ def test_what_it_is_not_says_what_to_write(dataset):
         make_iterable_dataset(stream_of(cursor=stream_of().cursor(delivered=3)))
     with pytest.raises(ConfigurationError, match="pass a stream"):
         make_iterable_dataset(REF)
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_datasets_are_joined_and_mixed(dataset, workers):
+    other = make_iterable_dataset(REF.stream())
+    joined = datasets.concatenate_datasets([dataset, other])
+    mixed = datasets.interleave_datasets([dataset, other.map(lambda row: row)])
+    buffered = dataset.map(lambda row: row).shuffle(seed=1, buffer_size=5)
+    for made, least in ((joined, 2 * RECORDS), (mixed, 2 * RECORDS - 2 * workers - 1), (buffered, RECORDS)):
+        rows = DataLoader(made, batch_size=None, num_workers=workers) if workers else made
+        found = Counter(numbers(rows))
+        assert set(found.values()) <= {1, 2}
+        assert least <= found.total() <= 2 * RECORDS
