@@ -38,7 +38,8 @@ def files_with(kind, name):
 
 def test_records_are_read_through_one_door():
     assert len(readers()) > 20
-    assert files_with(ast.Attribute, "columns") == ["_stream/run.py"]
+    # Tables of Hugging Face are of references; the stream beside them is read by its rows.
+    assert files_with(ast.Attribute, "columns") == ["_stream/run.py", "adapters/datasets.py"]
 
 
 def test_what_comes_next_is_announced_in_one_place():
