@@ -1,6 +1,5 @@
 """Stopped at any batch of three epochs, every kind of training loop goes on with exactly what is left."""
 
-import json
 import logging
 from pathlib import Path
 
@@ -183,7 +182,7 @@ def test_accelerate(ref, tmp_path):
 
 
 @pytest.mark.parametrize("limit", [{"max_epochs": EPOCHS}, {"max_epochs": -1, "max_steps": 8}], ids=str)
-def test_lightning(page, tmp_path, limit):
+def test_lightning(page, ref, tmp_path, limit):
     from lightning import Trainer
     from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -202,9 +201,9 @@ def test_lightning(page, tmp_path, limit):
             enable_model_summary=False,
             enable_progress_bar=False,
             logger=False,
-            use_distributed_sampler=False,
         )
-        trainer.fit(module, page["Digits"](), ckpt_path=path)
+        data = page["DataModule"](ref.stream(shuffle=True, shuffle_seed=7), BATCH)
+        trainer.fit(module, data, ckpt_path=path)
         trainer.save_checkpoint(tmp_path / "end.ckpt")
         return seen.batches, trainer.global_step
 
@@ -224,7 +223,7 @@ def test_lightning(page, tmp_path, limit):
 
 @pytest.mark.parametrize("drop", [False, True])
 def test_hf_trainer(page, ref, tmp_path, drop):
-    from transformers import TrainingArguments
+    from transformers import Trainer, TrainingArguments
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -239,18 +238,13 @@ def test_hf_trainer(page, ref, tmp_path, drop):
             save_only_model=False,
             logging_strategy="no",
             disable_tqdm=True,
-            ignore_data_skip=True,
-            remove_unused_columns=False,
             report_to=[],
             use_cpu=True,
         )
-        loader = make_loader(ref, drop_remainder=drop, skip_finished_epoch=True)
         if checkpoint is not None:
-            loader.load_state_dict(json.loads((checkpoint / "cursor.json").read_text()))
             arguments.save_strategy = "no"
-        trainer = page["StreamTrainer"](
-            seen.model(), arguments, train_dataset=loader, callbacks=[page["SaveCursor"]()]
-        )
+        loader = make_loader(ref, drop_remainder=drop)
+        trainer = page["exact"](Trainer)(seen.model(), arguments, train_dataset=loader)
         trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
         return seen.batches, trainer.state.global_step
 
