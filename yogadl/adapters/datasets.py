@@ -6,6 +6,7 @@ for a ``Dataset`` have the records as they are.
 """
 
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final
@@ -328,6 +329,12 @@ def _restored(stream: RecordStream, epoch: Any, state: Any) -> StreamDataset:
     return dataset
 
 
+def _is_in_worker() -> bool:
+    """Return whether this process is a worker of a DataLoader of PyTorch, which is not imported for it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.utils.data.get_worker_info() is not None
+
+
 class StreamExamples(_BaseExamplesIterable):  # type: ignore[misc]  # untyped
     """The examples of an epoch of a stream, or each so many-th of them."""
 
@@ -337,7 +344,7 @@ class StreamExamples(_BaseExamplesIterable):  # type: ignore[misc]  # untyped
         self._schema = schema_of(stream.spec)
         self._features = Features.from_arrow_schema(self._schema)
         self._epoch, self._first, self._step = 0, 0, 1
-        self._is_divided = False
+        self._is_of_worker = False
         self._sleep_on_threads_shutdown = False  # asked for where datasets are joined
 
     @property
@@ -351,8 +358,11 @@ class StreamExamples(_BaseExamplesIterable):  # type: ignore[misc]  # untyped
         return _SHARES // self._step
 
     def shift_rngs(self, value: int) -> "StreamExamples":
-        """Return the examples of an epoch, which `datasets` hands down so; then it numbers the workers so."""
-        return self if self._is_divided else self._with(_epoch=value)
+        """Return the examples of an epoch, which `datasets` hands down so.
+
+        In a worker it then hands down the number of the worker, too, after it has divided the examples.
+        """
+        return self if self._is_of_worker else self._with(_epoch=value)
 
     def shuffle_data_sources(self, generator: Any) -> "StreamExamples":
         """Return the same: the epoch decides the order."""
@@ -361,7 +371,7 @@ class StreamExamples(_BaseExamplesIterable):  # type: ignore[misc]  # untyped
     def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> "StreamExamples":
         """Return each so many-th example."""
         first = self._first + index * self._step
-        return self._with(_first=first, _step=self._step * num_shards, _is_divided=True)
+        return self._with(_first=first, _step=self._step * num_shards, _is_of_worker=_is_in_worker())
 
     def reshard_data_sources(self) -> "StreamExamples":
         """Return the same: it can be divided as it is."""

@@ -171,3 +171,22 @@ def test_datasets_are_joined_and_mixed(dataset, workers):
         found = Counter(numbers(rows))
         assert set(found.values()) <= {1, 2}
         assert least <= found.total() <= 2 * RECORDS
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_what_is_made_of_it_has_the_epoch(dataset, epoch, workers):
+    kept = order(epoch)
+    mapped = dataset.map(lambda row: row)
+    for made, expected in [
+        (dataset.shard(3, 1), kept[1::3]),
+        (mapped.shard(2, 1), kept[1::2]),
+        (mapped.shard(2, 1).map(lambda row: row), kept[1::2]),
+        (dataset.skip(5), kept[5:]),
+        (mapped.shard(2, 1).take(9), kept[1:19:2]),
+        (mapped.take(9), kept[:9]),
+        (mapped.shuffle(seed=1, buffer_size=5).shard(2, 1), kept[1::2]),
+    ]:
+        made.set_epoch(epoch)
+        rows = DataLoader(made, batch_size=None, num_workers=workers) if workers else made
+        assert sorted(numbers(rows)) == sorted(expected)
