@@ -1,10 +1,12 @@
-"""Convert trees of records and batches, count items of workers, and check arguments, for several adapters."""
+"""Convert trees of records and batches, check arguments, and more that several adapters need."""
 
 import importlib
 import importlib.metadata
+import os
 import sys
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path as FilePath
 from typing import Any, Final
 
 from yogadl._core.arguments import int_argument, unknown_argument
@@ -156,3 +158,18 @@ def warn_if_unsharded(
             UserWarning,
             stacklevel=1,  # this file's line, not the caller's: Python then warns once a process
         )
+
+
+def put_in_place(new: FilePath, path: FilePath) -> None:
+    """Rename a file that is written to its place, so that there is a whole file at any time."""
+    _flush(new)
+    os.replace(new, path)
+    _flush(path.parent)
+
+
+def _flush(path: FilePath) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

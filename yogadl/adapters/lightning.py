@@ -7,7 +7,6 @@ Written for and tested with Lightning 2.6.6. docs/howto/pytorch.md has a complet
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Final
 
 from yogadl._core.arguments import names_of
 from yogadl._stream import Cut, Loader, Point, RecordStream, as_stream, write_cursor
-from yogadl.adapters._checks import cut_of, refuse_unknown, require, tried_with
+from yogadl.adapters._checks import cut_of, put_in_place, refuse_unknown, require, tried_with
 
 _PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")
 
@@ -39,6 +38,7 @@ tried_with(_NAME.partition(".")[0], "2.6")
 
 from yogadl.adapters.torch import make_dataloader, shards
 from yogadl.adapters.torch._loader import LoaderOptions
+from yogadl.adapters.torch._sampler import dealt_out
 
 __all__ = ["AtomicCheckpointIO", "DataModule"]
 
@@ -118,17 +118,12 @@ class DataModule(_LightningDataModule):  # type: ignore[misc]  # Lightning is no
 
     def _dealt(self) -> RecordStream:
         """Return this rank's share of the stream."""
-        run, shard = self._stream.run, self._stream.shard
-        if shard.ranks > 1:
-            return self._stream
         # Lightning's answer knows of meshes: ranks that differ only in tensor parallelism read the same.
         given = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
         share = (
             shards() if given is None else {"shard_rank": given["rank"], "num_shards": given["num_replicas"]}
         )
-        remainder = "drop" if shard.remainder == "uneven" else shard.remainder
-        dealt = replace(shard, rank=share["shard_rank"], ranks=share["num_shards"], remainder=remainder)
-        return RecordStream(replace(run, shard=dealt))
+        return dealt_out(self._stream, **share)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint contains: the cursor, or nothing before the first batch was asked for."""
@@ -240,14 +235,4 @@ class AtomicCheckpointIO(_TorchCheckpointIO):  # type: ignore[misc]  # as for `D
             return
         new = Path(path).with_name(_NEW)
         super().save_checkpoint(checkpoint, new, storage_options)
-        _sync(new)
-        new.replace(path)
-        _sync(new.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        put_in_place(new, Path(path))

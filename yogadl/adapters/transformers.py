@@ -10,7 +10,6 @@ import functools
 import inspect
 import itertools
 import json
-import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -40,6 +39,7 @@ except ImportError as error:
 from yogadl.adapters._checks import tried_with
 from yogadl.adapters.datasets import StreamDataset, to_hf
 from yogadl.adapters.torch import make_dataloader
+from yogadl.adapters.torch._sampler import dealt_out
 
 __all__ = ["exact"]
 
@@ -208,7 +208,7 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
         if isinstance(dataset, Loader) and repeats == 1:
             loader = dataset
         elif isinstance(dataset, Loader | RecordStream):
-            stream = _dealt_out(as_stream(dataset), rank, ranks)
+            stream = dealt_out(as_stream(dataset), rank, ranks)
             loader = self._load(stream, batch_size, drop, _CollateRows(collate))
         else:
             stream = self._stream(dataset, sampler, rank, ranks)
@@ -319,7 +319,7 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
             folder.mkdir(parents=True, exist_ok=True)
             # A checkpoint is whole with this file, which the Trainer writes last.
             (folder / TRAINER_STATE_NAME).unlink(missing_ok=True)
-            written = folder / f"{CURSOR_NAME}.{random.getrandbits(32):08x}"
+            written = folder / f"{CURSOR_NAME}.new"
             step, cursor = self._group
             if step != self.state.global_step:
                 cursor = self._loader.state_dict()
@@ -432,14 +432,6 @@ class EpochLoader:
         first = list(itertools.islice(batches, 1))
         torch.set_rng_state(drawn)
         return itertools.chain(first, batches)
-
-
-def _dealt_out(stream: RecordStream, rank: int, ranks: int) -> RecordStream:
-    """Return this rank's share of a stream that is not dealt out yet; the ranks' shares are of one length."""
-    if ranks == 1 or stream.shard.ranks > 1:
-        return stream
-    shard = Shard(stream.shard.records, rank, ranks, "drop")
-    return RecordStream(replace(stream.run, shard=shard))
 
 
 def _check(loader: Loader, rank: int, ranks: int) -> None:

@@ -1,7 +1,7 @@
 """Train with an exact Trainer, one process a rank; see `test_transformers_ranks.py`.
 
-Usage: exact_ranks.py FOLDER DATA [STOP]. Appends the ids of its batches to FOLDER/rank-<n>, a line a batch,
-and dies where it is to train on the batch number STOP.
+Usage: exact_ranks.py DATA FOLDER [STOP]. Appends the ids of its batches to FOLDER/rank-<n>, and dies
+where it is to train on the batch number STOP.
 """
 
 import os
@@ -14,7 +14,7 @@ from transformers import Trainer, TrainingArguments
 import yogadl
 from yogadl.adapters.transformers import exact
 
-FOLDER, DATA, *STOP = sys.argv[1:]
+DATA, FOLDER, *STOP = sys.argv[1:]
 
 
 class Noting(torch.nn.Module):
@@ -31,7 +31,7 @@ class Noting(torch.nn.Module):
             os._exit(3)
         self.count += 1
         with Path(FOLDER, f"rank-{os.environ.get('RANK', '0')}").open("a") as file:
-            file.write(" ".join(str(int(number)) for number in id) + "\n")
+            file.write("".join(f"{int(number)}\n" for number in id))
         return {"loss": self.layer(id[:, None].float() / 50).square().mean()}
 
 

@@ -18,13 +18,13 @@ RECORDS, BATCH = 1001, 64  # of which two ranks drop one, and have 8 batches an 
 STOP = 13
 
 
-def start(folder, trainer, ranks, *arguments):
-    """Run the script in so many ranks; return how it ended and the ids that each rank trained on."""
+def start(folder, trainer, ranks, *arguments, script=SCRIPT):
+    """Run a script in so many ranks; return how it ended and the ids that each rank trained on."""
     for path in folder.glob("rank-*"):
         path.unlink()
     started = [
         programs("torch").start(
-            SCRIPT,
+            script,
             trainer,
             folder,
             *arguments,

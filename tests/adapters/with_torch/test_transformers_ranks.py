@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import programs
-from test_torch_trainers import places
+from test_torch_trainers import start
 
 import yogadl
 
@@ -14,27 +13,10 @@ RECORDS = 50
 
 
 def train(folder, data, ranks, *stop):
-    """Run the script in so many ranks; return what it said, and the ids of each step, over all ranks."""
-    for path in folder.glob("rank-*"):
-        path.unlink()
-    started = [
-        programs("torch").start(
-            SCRIPT, folder, data, *stop, variables=place, output=folder / f"output-{rank}",
-            errors=folder / f"output-{rank}",
-        )
-        for rank, place in enumerate(places(ranks))
-    ]  # fmt: skip
-    try:
-        codes = [one.wait() for one in started]
-    finally:
-        for one in started:
-            one.kill()
-    said = "".join((folder / f"output-{rank}").read_text() for rank in range(ranks))
-    assert any(codes) is bool(stop), said
-    lines = [(folder / f"rank-{rank}").read_text().splitlines() for rank in range(ranks)]
-    # In a row of the stream each rank has one record.
-    steps = [zip(*map(str.split, of_step), strict=True) for of_step in zip(*lines, strict=True)]
-    return said, [int(number) for step in steps for row in step for number in row]
+    """Run the script in so many ranks; return what it said, and the ids in the order of the stream."""
+    has_failed, said, found = start(folder, data, ranks, *stop, script=SCRIPT)
+    assert has_failed is bool(stop), said
+    return said, [number for row in zip(*found, strict=True) for number in row]
 
 
 @pytest.mark.parametrize("data", ["reference", "stream"])

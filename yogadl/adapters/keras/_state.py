@@ -14,6 +14,7 @@ import numpy as np
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import MANY_DIGITS, parse_json
+from yogadl.adapters._checks import put_in_place
 from yogadl.adapters.keras._loader import PyDataset
 from yogadl.errors import CacheFormatError, ConfigurationError
 
@@ -321,17 +322,7 @@ def replace_by(path: Path, save: Callable[[Path], object], state: dict[str, Any]
     save(new)
     with zipfile.ZipFile(new, "a") as archive:
         archive.writestr(_STATE_FILE, json.dumps(state))
-    _flush(new)
-    os.replace(new, path)
-    _flush(path.parent)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    put_in_place(new, path)
 
 
 def read_state(path: Path) -> dict[str, Any]:

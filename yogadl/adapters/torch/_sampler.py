@@ -111,6 +111,16 @@ def _shard_of_mesh(mesh: Any) -> dict[str, int]:
     return _arguments_of_shard(rank, math.prod(sizes[number] for number in chosen))
 
 
+def dealt_out(stream: RecordStream, shard_rank: int, num_shards: int) -> RecordStream:
+    """Return this rank's share of a stream that has no shards yet; the shares are of one length."""
+    shard = stream.shard
+    if shard.ranks > 1:
+        return stream
+    remainder = "drop" if shard.remainder == "uneven" else shard.remainder
+    share = replace(shard, rank=shard_rank, ranks=num_shards, remainder=remainder)
+    return RecordStream(replace(stream.run, shard=share))
+
+
 def warn_of_shards(stream: RecordStream, cut: Cut) -> None:
     """Warn if all ranks of a job would read the same records, or have different numbers of batches."""
     ranks = ranks_of("torch")
