@@ -26,6 +26,7 @@ SCRIPTS = (
 # These need a framework's packages, and are run where they are installed.
 OPTIONAL = {
     "columns": "datasets",
+    "datasets_loader": "datasets",
     "decode": "simplejpeg",
     "grain_loader": "grain",
     "map": "grain",

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.leaf import Leaf
+from yogadl._core.leaf import BYTES, JSON, STR, Leaf
 from yogadl._dataref import RecordsRef, takes_a_stream
 from yogadl._stream import Cut, NumberedBatches, Point, RecordStream, as_stream, read_cursor, write_cursor
 from yogadl.errors import ConfigurationError, CursorError, MissingDependencyError
@@ -39,6 +39,7 @@ tried_with("datasets", "5.2")
 # `datasets` and pyarrow have no annotations, so `Any` stands for their objects throughout.
 
 _READ_ROWS: Final = 1_000  # at a time, by what asks for all rows
+_PLAIN: Final = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"})
 _MOST_BYTES: Final = 2**32  # of all rows in memory, which only few methods of a Dataset ask for
 
 
@@ -66,7 +67,30 @@ def to_hf(ref: RecordsRef) -> Dataset:
             "epoch, .at(epoch)"
         )
     name = hashlib.sha256(f"yogadl {ref.fingerprint}".encode()).hexdigest()[:16]
-    return Dataset(RowsTable(ref), fingerprint=name)
+    return RowsDataset(RowsTable(ref), fingerprint=name)
+
+
+class RowsDataset(Dataset):  # type: ignore[misc]  # untyped
+    """A ``Dataset`` of a `RowsTable`, of which a loader's batches need not become Arrow first."""
+
+    def __getitems__(self, keys: list[int]) -> list[dict[str, Any]]:
+        """Return the rows at some places, as a loader of PyTorch asks for them."""
+        is_whole = self._format_type is None and self._format_columns in (None, self.column_names)
+        is_of_rows = is_whole and isinstance(self._data, RowsTable)
+        rows = self._data.plain_rows(keys, self._indices) if is_of_rows else None
+        return super().__getitems__(keys) if rows is None else rows
+
+    def _select_contiguous(self, *args: Any, **kwargs: Any) -> Any:
+        return _of_rows(super()._select_contiguous(*args, **kwargs))
+
+    def _new_dataset_with_indices(self, *args: Any, **kwargs: Any) -> Any:
+        return _of_rows(super()._new_dataset_with_indices(*args, **kwargs))
+
+
+def _of_rows(dataset: Dataset) -> Dataset:
+    """Return a part that the base class has made of a `RowsDataset`, as such a one."""
+    dataset.__class__ = RowsDataset
+    return dataset
 
 
 class RowsTable(InMemoryTable):  # type: ignore[misc]  # untyped; only such a table can be joined with others
@@ -82,6 +106,8 @@ class RowsTable(InMemoryTable):  # type: ignore[misc]  # untyped; only such a ta
         self._ref = ref
         self._read_schema = schema_of(ref.spec)
         self._schema = self._read_schema if schema is None else schema
+        tree = ref.spec.tree
+        self._is_plain = all(map(_is_plain, [tree] if isinstance(tree, Leaf) else tree.children))
 
     def __reduce__(self) -> Any:
         return RowsTable, (self._ref, self._schema)
@@ -212,6 +238,21 @@ class RowsTable(InMemoryTable):  # type: ignore[misc]  # untyped; only such a ta
         keys = [] if isinstance(tree, Leaf) else list(tree.keys)
         return [key for key in keys if str(key) in self._read_schema.names]
 
+    def plain_rows(self, places: list[int], chosen: Table | None) -> list[dict[str, Any]] | None:
+        """Return rows with values of Python, of a table of `chosen` numbers if it is given.
+
+        Returns:
+            None if a value would not be what Arrow makes of it, or a place is none of a row.
+        """
+        count = self.num_rows if chosen is None else chosen.num_rows
+        if not self._is_plain or not all(0 <= place < count for place in places):
+            return None
+        if chosen is not None:
+            places = chosen.column(0).take(pa.array(places)).to_numpy()
+        values = map(_plain_values, self._ref._records.columns(np.asarray(places, np.int64)))
+        names = self.column_names
+        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
     def _end(self, offset: int, length: int | None) -> int:
         return self.num_rows if length is None else min(self.num_rows, offset + length)
 
@@ -224,6 +265,25 @@ class RowsTable(InMemoryTable):  # type: ignore[misc]  # untyped; only such a ta
     def _batches(self, size: int) -> Iterator[Any]:
         for first in range(0, self.num_rows, size):
             yield self._batch(np.arange(first, min(self.num_rows, first + size)))
+
+
+def _is_plain(node: Any) -> bool:
+    """Return whether `_plain_values` makes of a column's values what Arrow does: no times, halves or structs."""
+    is_scalar = isinstance(node, Leaf) and node.shape == () and node.dtype in (STR, BYTES, JSON)
+    return is_scalar or (
+        isinstance(node, Leaf)
+        and node.is_numeric
+        and node.numpy_dtype.str[1:] in _PLAIN
+        and (node.is_fixed or node.shape == (None,))
+    )
+
+
+def _plain_values(column: Any) -> list[Any]:
+    """Return the values of a column as objects of Python."""
+    if isinstance(column, np.ndarray):
+        values: list[Any] = column.tolist()
+        return values
+    return [value.tolist() if isinstance(value, np.ndarray) else value for value in column]
 
 
 def _in_memory(name: str) -> Any:

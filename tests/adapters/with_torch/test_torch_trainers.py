@@ -89,21 +89,25 @@ def test_two_ranks_read_exact_shards_and_one_goes_on_where_they_were_saved(train
         assert found == orders[1][(saved - 8) * BATCH * 2 :] + orders[2]
 
 
-def test_lightning_reads_each_record_once_on_two_ranks_then_three_then_one(tmp_path):
+@pytest.mark.parametrize(("trainer", "step"), [("Lightning", 7), ("Accelerate", 6)])
+def test_each_record_comes_once_on_two_ranks_then_three_then_one(trainer, step, tmp_path):
     orders = orders_of(tmp_path, RECORDS)
-    has_failed, said, found = start(tmp_path, "Lightning", 2, 7)  # saved after 5 batches, of 64 on each rank
+    has_failed, said, found = start(tmp_path, trainer, 2, step)  # saved after 5 batches, of 64 on each rank
     assert has_failed, said
-    assert found == [orders[0][rank : 7 * 128 : 2] for rank in range(2)], said
+    assert found == [orders[0][rank : step * 128 : 2] for rank in range(2)], said
 
-    has_failed, said, found = start(tmp_path, "Lightning", 3, 7)  # 2 of them in the rest of the epoch
+    has_failed, said, found = start(tmp_path, trainer, 3, 7)  # 2 of them in the rest of the epoch
     assert has_failed, said
     assert found == [orders[0][640 + rank : 1000 : 3] + orders[1][rank : 5 * 192 : 3] for rank in range(3)], (
         said
     )
 
-    has_failed, said, (found,) = start(tmp_path, "Lightning", 1)  # saved at step 10, 3 in this epoch
+    has_failed, said, (found,) = start(tmp_path, trainer, 1)
     assert not has_failed, said
-    assert found == orders[1][3 * 192 :] + orders[2], said
+    if trainer == "Lightning":  # saved at step 10, 3 in this epoch
+        assert found == orders[1][3 * 192 :] + orders[2], said
+    else:  # each fifth batch of an epoch
+        assert found == orders[1][5 * 192 :] + orders[2], said
 
 
 FEW_RECORDS, STEPS = 384, 6  # in an epoch

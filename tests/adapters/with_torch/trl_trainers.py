@@ -62,7 +62,7 @@ def tokenizer():
 def model(kind=LlamaForCausalLM, **options):
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=48, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         max_position_embeddings=64, attention_dropout=0.1, pad_token_id=0, bos_token_id=None, eos_token_id=1,
         **options,
     )  # fmt: skip

@@ -105,6 +105,22 @@ METHODS = {
     "formatted_as": lambda d, _: d.format["type"],
     "interleave_datasets": lambda d, _: list(datasets.interleave_datasets([d, d.select(range(3))])),
     "iter": lambda d, _: list(d.iter(7)),
+    "items of a loader": lambda d, _: d.__getitems__([3, 0, 3, 49]),
+    "items of a loader, of parts": lambda d, _: [
+        part.__getitems__([1, 3])
+        for part in (d.shuffle(seed=1), d.select([4, 9, 2, 2]).rename_column("n", "k"), d.select(range(9, 20)))
+    ],
+    "items of a loader, of some columns": lambda d, _: [
+        part.__getitems__([1, 3])
+        for part in (
+            d.select_columns(["text", "n"]),
+            d.with_format(columns=["x", "raw"]),
+            d.with_format("numpy", columns=["n"]),
+            d.with_transform(lambda rows: {"z": rows["n"]}),
+            d.cast_column("n", datasets.Value("float32")).remove_columns("chat"),
+            d.skip(3).take(20).shard(3, 1).flatten_indices(),
+        )
+    ],
     "map": lambda d, _: list(d.map(double)),
     "map in batches": mapped_in_batches,
     "map by processes": lambda d, _: list(d.map(double, num_proc=2)),
@@ -182,6 +198,32 @@ def test_nothing_is_read_before_it_is_asked_for(ref, monkeypatch):
     assert read == []
     assert dataset[0]["k"] == read[0]
     assert len(read) == 1
+
+
+@pytest.mark.parametrize("places", [[50], [-51], [1, 50]])
+def test_a_place_that_is_none_is_refused_as_a_plain_dataset_does(ours, plain, places):
+    for dataset in (plain, ours, plain.shuffle(seed=1), ours.shuffle(seed=1)):
+        with pytest.raises(IndexError):
+            dataset.__getitems__(places)
+    assert ours.__getitems__([-1, 2]) == plain.__getitems__([-1, 2])
+
+
+VALUES = {
+    "scalars": [{name: np.dtype(name).type(n) for name in ("bool", *"bhilBHILefd")} for n in range(3)],
+    "arrays": [{"a": np.full((2, n), n, np.uint8), "b": np.full((2, 3), n / 3), "c": ["a"] * n} for n in range(3)],
+    "times": [{"a": np.datetime64(n, "us"), "b": np.datetime64("NaT", "D"), "c": 1 + n * 1j} for n in range(3)],
+    "nested": [{"a": {"b": n}, "c": n} for n in range(3)],
+    "a single value": [np.float32(n / 3) for n in range(3)],
+    "texts": [{"s": "\0ü" * n, "b": b"\0" * n, "j": {"ä": [None, -0.0, 2**53, {"": True}]}} for n in range(3)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_items_of_a_loader_are_the_rows_one_by_one(name):
+    ours = yogadl.from_source(VALUES[name]).to_hf()
+    rows = [ours[n] for n in range(3)]
+    assert repr(ours.__getitems__([0, 1, 2])) == repr(rows)
+    assert repr(ours.select([2, 0]).__getitems__([0, 1])) == repr([rows[2], rows[0]])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
