@@ -1,7 +1,7 @@
-"""Compare `to_hf` in a DataLoader of PyTorch with `ref.gather` there, and with the same rows in an Arrow `Dataset`.
+"""Compare `to_hf` in PyTorch's DataLoader with `ref.gather` there, and with an Arrow `Dataset`.
 
-Run ``python benchmarks/datasets_loader.py``; needs datasets and PyTorch. What a loader's batches hold is the same
-in each: a list of 32 rows, which a collator would take.
+Run ``python benchmarks/datasets_loader.py``; needs datasets and PyTorch. A loader's batch is in each the same
+list of 32 rows, which a collator would take.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ BY_HAND, OF_ARROW = 0.6, 1.0
 
 
 def measure(settings: Settings) -> None:
-    """Measure shuffled epochs of chats, of tokens and of labelled texts, and of datasets that were shuffled."""
+    """Measure shuffled epochs of chats, of tokens and of labelled texts."""
     count = settings.scaled(RECORDS)
     dice = np.random.default_rng(0)
     chats = records.chats(count)

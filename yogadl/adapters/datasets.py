@@ -76,9 +76,11 @@ class RowsDataset(Dataset):  # type: ignore[misc]  # untyped
     def __getitems__(self, keys: list[int]) -> list[dict[str, Any]]:
         """Return the rows at some places, as a loader of PyTorch asks for them."""
         is_whole = self._format_type is None and self._format_columns in (None, self.column_names)
-        is_of_rows = is_whole and isinstance(self._data, RowsTable)
-        rows = self._data.plain_rows(keys, self._indices) if is_of_rows else None
-        return super().__getitems__(keys) if rows is None else rows
+        table = self._data
+        rows = table.plain_rows(keys, self._indices) if is_whole and isinstance(table, RowsTable) else None
+        if rows is None:
+            rows = list(super().__getitems__(keys))
+        return rows
 
     def _select_contiguous(self, *args: Any, **kwargs: Any) -> Any:
         return _of_rows(super()._select_contiguous(*args, **kwargs))
@@ -268,7 +270,7 @@ class RowsTable(InMemoryTable):  # type: ignore[misc]  # untyped; only such a ta
 
 
 def _is_plain(node: Any) -> bool:
-    """Return whether `_plain_values` makes of a column's values what Arrow does: no times, halves or structs."""
+    """Return whether `_plain_values` makes of values what Arrow does: no times, halves or structs."""
     is_scalar = isinstance(node, Leaf) and node.shape == () and node.dtype in (STR, BYTES, JSON)
     return is_scalar or (
         isinstance(node, Leaf)

@@ -20,15 +20,15 @@ from yogadl.adapters.transformers import exact
 DATA, FOLDER, *STOP = sys.argv[1:]
 
 
-COUNT = 0
+noted = 0
 
 
 def note(ids):
     """Note the ids of a batch of this rank; die if it is the one."""
-    global COUNT
-    if STOP and COUNT == int(STOP[0]):
+    global noted  # noqa: PLW0603
+    if STOP and noted == int(STOP[0]):
         os._exit(3)
-    COUNT += 1
+    noted += 1
     with Path(FOLDER, f"rank-{os.environ.get('RANK', '0')}").open("a") as file:
         file.write("".join(f"{int(number)}\n" for number in ids))
 
