@@ -147,7 +147,8 @@ def killed(
         script.write_text(textwrap.dedent(text))
     step = step or few_or_many(FEW, MANY)
     given = [script, result, watched, framework, step, *(arguments or [])]
-    done = programs(framework).run(Path(__file__), *given, folder=folder)
+    # Each point is a start of the script, and one more to its end.
+    done = programs(framework).start(Path(__file__), *given, folder=folder).ended(few_or_many(240, 1500))
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return set(re.findall(r"^killed at: (.*)$", done.stdout, re.M))
 
