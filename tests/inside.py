@@ -52,8 +52,9 @@ yogadl._format.table MOST_EMPTY_RECORDS PartTable
 yogadl._format.rows Window
 yogadl._format.writer CacheWriter
 yogadl._core.frozen frozen
-yogadl._core.protocols announce
+yogadl._core.protocols RandomAccess
 yogadl._views.joined JoinedRecords
+yogadl._views.views SameNumbers SameValues
 yogadl._core.frozen MAX_DEPTH MAX_VALUES parse_json
 yogadl._core json_value
 yogadl._core.infer SAMPLED_RECORDS

@@ -7,7 +7,7 @@ import pytest
 from cache_files import parts_and_indexes, read_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import Parts, VaryingField, set_constants
+from inside import Parts, SameNumbers, SameValues, VaryingField, set_constants
 from processes import in_fork
 
 import yogadl
@@ -414,21 +414,10 @@ def test_hints_name_the_documents_that_chunks_begin_and_end_in(tmp_path):
     chunks = cached(tmp_path).chunks("tokens", 10)
     told = []
 
-    class Parent:
-        def __init__(self, records):
-            self.records = records
-
-        def of_parent(self, indices, number):
-            return self.records, indices, number
-
-        def __getattr__(self, name):
-            return getattr(self.records, name)
-
-        def __len__(self):
-            return len(self.records)
-
-        def will_need(self, indices, fields=None):
+    class Parent(SameNumbers, SameValues):
+        def will_need(self, indices, fields=None, on_planned=None):
             told.extend(indices.tolist())
+            return 0
 
     records = chunks._records
     records.parent = Parent(records.parent)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import BatchMemory, JoinedRecords, announce, set_constants, spec_of
+from inside import BatchMemory, JoinedRecords, RandomAccess, set_constants, spec_of
 from sizes import scaled
 
 import yogadl
@@ -87,7 +87,7 @@ def test_it_is_a_reference_like_any_other(caches):
 
 
 def test_a_batch_reads_each_parent_once():
-    class Source:
+    class Source(RandomAccess):
         spec = ref_of(0, 3).spec
         fingerprint, record_bytes = "s", 8
 
@@ -101,14 +101,15 @@ def test_a_batch_reads_each_parent_once():
             self.calls.append(indices.tolist())
             return ref_of(0, 10).columns(indices, fields, memory)
 
-        def will_need(self, indices, fields=None):
+        def will_need(self, indices, fields=None, on_planned=None):
             self.told.append(indices.tolist())
+            return 0
 
     sources = [Source() for _ in range(3)]
     both = yogadl.concat(RecordsRef(source) for source in sources)
     both.gather([29, 0, 3, 21, 4])
     assert [source.calls for source in sources] == [[[0, 3, 4]], [], [[9, 1]]]
-    announce(both._records, np.array([29, 0, 3, 21, 4]))
+    both._records.will_need(np.array([29, 0, 3, 21, 4]))
     assert [source.told for source in sources] == [[[0, 3, 4]], [], [[9, 1]]]
 
 
@@ -381,7 +382,7 @@ def test_it_pickles_and_survives_a_fork(caches):
     assert os.waitpid(child, 0)[1] == 0
 
 
-class Numbers:
+class Numbers(RandomAccess):
     """Ten records that are numbers, from `first` on."""
 
     spec, fingerprint, record_bytes = spec_of(np.int64(0)), "n", 8

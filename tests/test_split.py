@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import _CHUNK_RECORDS, EXACT_LIMIT, SPLIT_TAG, apportion, derive_key, permute
+from inside import _CHUNK_RECORDS, EXACT_LIMIT, SPLIT_TAG, RandomAccess, apportion, derive_key, permute
 from inside import split_split as split
 from xxhash import xxh3_64_intdigest
 
@@ -346,7 +346,7 @@ def test_a_field_that_can_t_be_split_by_is_refused(records, by, said):
 
 
 def test_values_are_read_once_and_so_much_at_a_time():
-    class Source:
+    class Source(RandomAccess):
         spec = labelled(np.arange(3)).spec
         fingerprint, record_bytes = "s", 2**14
 

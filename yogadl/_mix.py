@@ -6,7 +6,7 @@ from math import gcd, lcm
 from typing import Any, Final
 
 from yogadl._core.arguments import explains_names, fraction_argument, int_argument
-from yogadl._core.protocols import Item_co, Made, RandomAccess, is_drawn
+from yogadl._core.protocols import Item_co, Made, RandomAccess
 from yogadl._dataref import RecordsRef
 from yogadl._order import Blocks, DrawnMixture, Mixture, make_order
 from yogadl._order.mix import MOST_BITS, RUN
@@ -43,7 +43,7 @@ class MixedRef(StreamedRef[Item_co]):
         return self._length
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_") and hasattr(RecordsRef, name):
+        if not name.startswith("_") and name in vars(RecordsRef):
             raise AttributeError(f"a mix has no {name}: {_STREAMS_ALONE}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -138,7 +138,7 @@ def mix(
     for name, records in records_of.items():
         if not len(records):
             raise ConfigurationError(f"{name!r} has no records to mix: leave it out")
-    is_any_drawn = any(map(is_drawn, records_of.values()))
+    is_any_drawn = any(records.is_drawn for records in records_of.values())
     mixture = (DrawnMixture if is_any_drawn else Mixture)(
         lengths=tuple(map(len, records_of.values())),
         weights=_whole_weights({name: weight for name, (_, weight) in parents.items()}),

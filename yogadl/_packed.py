@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NoReturn, Self, SupportsIndex
 
 from yogadl._core.arguments import checked_indices, explains_names, int_argument
-from yogadl._core.protocols import Document, Item_co, Made, drawn_below
+from yogadl._core.protocols import Document, Item_co, Made
 from yogadl._dataref import RecordsRef
 from yogadl._order import Blocks, Drawn, draw_of
 from yogadl._streamed import StreamedRef
@@ -25,7 +25,7 @@ class DrawnRef(StreamedRef[Item_co]):
         raise ConfigurationError(self._explained("[...]", "[...]"))
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_") and hasattr(RecordsRef, name):
+        if not name.startswith("_") and name in vars(RecordsRef):
             advice = f"; filter, split or slice the records before you {self._what[3]} them"
             raise AttributeError(self._explained(name, f".{name}") + advice)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -44,7 +44,7 @@ class DrawnRef(StreamedRef[Item_co]):
                 "records that each epoch draws anew can't be read in blocks, since they lie anywhere: pass "
                 "shuffle=True"
             )
-        return Drawn(shuffle, steps=drawn_below(self._records).steps)
+        return Drawn(shuffle, steps=self._records.steps)
 
     def at(self, epoch: int, seed: int = 0) -> RecordsRef[Item_co]:
         """Return the records of one epoch, to be read at random.
@@ -84,8 +84,7 @@ class PackedRef(DrawnRef[Item_co]):
     @property
     def padding(self) -> float:
         """The share of all tokens that are padding, if batches are padded to the longest of their class."""
-        found: float = packed_below(self._records).padding
-        return found
+        return packed_below(self._records).padding
 
     def at(self, epoch: int, seed: int = 0) -> "PackedEpoch[Item_co]":
         """Return the rows of one epoch, to be read at random.
@@ -118,10 +117,7 @@ class PackedEpoch(RecordsRef[Item_co]):
         Raises:
             IndexError: if there is no such row.
         """
-        [checked] = checked_indices([number.__index__()], len(self)).tolist()
-        records: Any = self._records
-        found: list[Document] = records.documents(checked)
-        return found
+        return self._records.documents(checked_indices([number.__index__()], len(self)))[0]
 
 
 def _shown(ref: PackedRef | PackedEpoch) -> str:

@@ -1,12 +1,12 @@
 """A source in memory for the stream's tests: records that know their own number."""
 
 import numpy as np
-from inside import spec_of
+from inside import RandomAccess, spec_of
 
 from yogadl import RecordsRef
 
 
-class MemorySource:
+class MemorySource(RandomAccess):
     """`count` records {"id", "pair", "name"}; notes which indices were read, and fails where told to."""
 
     def __init__(self, count, fingerprint="f" * 8, record_bytes=32, fails_at=None):

@@ -162,41 +162,6 @@ class Memory(Protocol):
         """Return an array of undefined content that nothing else refers to."""
 
 
-class RandomAccess(Protocol):
-    """Reads records at any indices, as columns.
-
-    A cache, any object with ``__len__`` and ``__getitem__`` and every view implement this; the stream layer
-    uses no other interface to read records. Implementations are safe to call from several threads at once,
-    and picklable.
-    """
-
-    @property
-    def spec(self) -> Spec:
-        """The structure of a record."""
-
-    @property
-    def fingerprint(self) -> str:
-        """The hash of the content, the same on every machine."""
-
-    def __len__(self) -> int:
-        """Return the number of records."""
-
-    @property
-    def record_bytes(self) -> int:
-        """The approximate size of a record, from which readers choose how many to read at a time."""
-
-    def columns(
-        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
-    ) -> Sequence[Column]:
-        """Read the records in the order of `indices`: one column a field, in `spec.fields` order.
-
-        `fields` chooses among the fields by number, in the order given. If `memory` is given, arrays that can
-        be filled in place are allocated from it. `indices` is a one-dimensional int64 array whose values lie
-        in ``range(len(self))``; any value may repeat. Every array returned is new, writable, C-contiguous
-        memory.
-        """
-
-
 class Stretches(NamedTuple):
     """Which parts of the values of one field are announced, for a plan.
 
@@ -219,30 +184,6 @@ class Stretches(NamedTuple):
 # Called instead of a cache's announcement, with the cache, the announced indices, the fields' numbers, and
 # the stretches if only these are announced.
 OnPlanned = Callable[[Any, Indices, Sequence[int] | None, Stretches | None], None]
-
-
-def announce(
-    records: RandomAccess,
-    indices: Indices,
-    fields: Sequence[int] | None = None,
-    on_planned: OnPlanned | None = None,
-) -> int:
-    """Announce that these records will be read soon, if `records` has a `will_need`.
-
-    Args:
-        records: The records to read from.
-        indices: The indices of the records.
-        fields: The numbers of the fields; all if not given.
-        on_planned: Called instead of each cache's announcement, if nothing will be read; see `stream.plan`.
-
-    Returns:
-        The number of following records that need no announcement, since the announced ones were in memory.
-    """
-    will_need = getattr(records, "will_need", None)
-    if will_need is None:
-        return 0
-    exempt = will_need(indices, fields) if on_planned is None else will_need(indices, fields, on_planned)
-    return exempt or 0
 
 
 @frozen
@@ -273,123 +214,6 @@ class Locality:
         return tuple(vars(self).values())
 
 
-def will_read(records: Any, count: int, *, held_bytes: int | None, is_scattered: bool) -> None:
-    """Announce that a stream of this process is going to read `count` of these records in each epoch.
-
-    `held_bytes` is the memory needed to hold the stream's blocks, if its order is of blocks. `is_scattered`
-    tells whether it shuffles all records.
-    """
-    for view, its_count in reads_of(records, count):
-        if hasattr(view, "will_read"):
-            view.will_read(its_count, held_bytes=held_bytes, is_scattered=is_scattered)
-
-
-def reads_of(records: Any, count: int) -> Iterator[tuple[Any, int]]:
-    """Yield records, and all that they are views of, each with how many are read for `count` of the first."""
-    count = min(count, len(records))
-    yield records, count
-    # A row of several documents is made of so many of its parent's records, on average.
-    for parent in parents_of(records):
-        yield from reads_of(parent, math.ceil(count * getattr(records, "parents_a_record", 1)))
-
-
-def received_by(records: Any) -> tuple[int, int]:
-    """Return how many requests for ranges of these records this process made, and the bytes it received."""
-    received = [view.received for view in each_once(records) if hasattr(view, "received")]
-    return sum(requests for requests, _ in received), sum(size_bytes for _, size_bytes in received)
-
-
-def locality_of(records: Any) -> Locality:
-    """Return how much of these records, and of all records below their views, is on this machine."""
-    return sum((view.locality for view in each_once(records) if hasattr(view, "locality")), Locality())
-
-
-def lineage_of(records: Any) -> Lineage | None:
-    """Return the dataset version whose records these are; None unless they are all records of one version."""
-    views = (view for view in views_of(records) if getattr(view, "lineage", None) is not None)
-    return next((view.lineage for view in views if view.fingerprint == records.fingerprint), None)
-
-
-def metadata_of(records: Any) -> dict[str, Any]:
-    """Return the metadata of the version that these records are a view of; empty unless it is one version."""
-    found = getattr(records, "metadata", None)
-    parents = list(parents_of(records))
-    if isinstance(found, dict) or len(parents) != 1:
-        return found if isinstance(found, dict) else {}
-    return metadata_of(parents[0])
-
-
-def grown_versions(records: Any) -> list[Lineage]:
-    """Return the versions that begin with others, of these records and of the records that they are views of.
-
-    Below a slice that is an earlier version, there is a later one, whose other records are not read.
-    """
-    lineage: Lineage | None = getattr(records, "lineage", None)
-    found = (each for parent in parents_of(records) for each in grown_versions(parent))
-    grown = found if lineage is None else [lineage]
-    return list(dict.fromkeys(each for each in grown if each.earlier))
-
-
-def each_once(records: Any) -> Iterator[Any]:
-    """Yield records, and all records that they are views of, each once: a cache may be joined with itself."""
-    yield from {id(view): view for view in views_of(records)}.values()
-
-
-def views_of(records: Any) -> Iterator[Any]:
-    """Yield records, and all records that they are views of."""
-    yield records
-    for parent in parents_of(records):
-        yield from views_of(parent)
-
-
-def parents_of(records: Any) -> Sequence[Any]:
-    """Return the records that these are a view of; none if they are no view."""
-    parents = getattr(records, "parents", None) or (getattr(records, "parent", None),)
-    return [parent for parent in parents if parent is not None]
-
-
-def is_drawn(records: Any) -> bool:
-    """Return whether an index of these records also has an epoch's draw; see `yogadl._order`."""
-    drawn = drawn_below(records)
-    return drawn is not None and bool(drawn.is_drawn)
-
-
-def drawn_below(records: Any) -> Any:
-    """Return the records below functions and a choice of fields that know whether they are drawn, or None."""
-    while records is not None and not hasattr(records, "is_drawn"):
-        records = getattr(records, "parent", None)
-    return records
-
-
-def numbers_of(records: RandomAccess, indices: Indices) -> Indices:
-    """Return the numbers of records by which users know them: their indices without a draw.
-
-    Of records that are drawn from others as they are, these are the indices in the others.
-    """
-    if not is_drawn(records):
-        return indices
-    drawn = drawn_below(records)
-    return drawn.in_parent(indices) if hasattr(drawn, "in_parent") else indices % max(1, len(records))
-
-
-def numbered(records: RandomAccess) -> RandomAccess:
-    """Return the records that `numbers_of` counts."""
-    if not is_drawn(records):
-        return records
-    drawn: Any = drawn_below(records)
-    found: RandomAccess = drawn.parent if hasattr(drawn, "in_parent") else drawn
-    return found
-
-
-def prepare(records: Any, indices: Indices) -> None:
-    """Have drawn records compute what many of them are made of, before they are read a few at a time."""
-    while is_drawn(records):
-        if hasattr(records, "prepare"):
-            records.prepare(indices)
-            return
-        records = records.parent  # a view of the same indices
-
-
 class Document(NamedTuple):
     """A stretch of a record in a row: all of the record, unless it is longer than a row and was cut.
 
@@ -404,12 +228,282 @@ class Document(NamedTuple):
     stop: int
 
 
-def documents_of(records: Any, indices: Indices) -> list[list[Document]]:
-    """Return for each index the records that it is made of; nothing if no record is made of several."""
-    while is_drawn(records) and not hasattr(records, "documents"):
-        records = records.parent  # a view of the same indices
-    found: list[list[Document]] = records.documents(indices) if is_drawn(records) else []
-    return found
+class RandomAccess:
+    """Records that can be read at any indices, as columns: a base, such as a cache, or a view of others.
+
+    The stream layer uses no other interface to read records. A subclass declares what it is; what it leaves
+    out is as here, that of a base of plain records. Objects are safe to use from several threads at once,
+    and picklable.
+
+    Attributes:
+        spec: The structure of a record.
+        fingerprint: The hash of the content, the same on every machine.
+        record_bytes: The approximate size of a record, from which readers choose how many to read at a time.
+    """
+
+    if TYPE_CHECKING:  # at run time, attributes or properties of the subclass
+
+        @property
+        def spec(self) -> Spec: ...
+        @property
+        def fingerprint(self) -> str: ...
+        @property
+        def record_bytes(self) -> int: ...
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        raise NotImplementedError
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read the records in the order of `indices`: one column a field, in `spec.fields` order.
+
+        `fields` chooses among the fields by number, in the order given. If `memory` is given, arrays that can
+        be filled in place are allocated from it. `indices` is a one-dimensional int64 array whose values lie
+        in ``range(len(self))``; any value may repeat. Every array returned is new, writable, C-contiguous
+        memory.
+        """
+        raise NotImplementedError
+
+    def records(self, indices: Indices) -> list[Any]:
+        """Read the records in the order of `indices`, as trees."""
+        return self.spec.records(self.columns(indices), len(indices))
+
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
+    ) -> int:
+        """Announce that these records will be read soon.
+
+        Args:
+            indices: The indices of the records.
+            fields: The numbers of the fields; all if not given.
+            on_planned: Called instead of each cache's announcement, if nothing will be read, as for a plan.
+
+        Returns:
+            The number of following records that need no announcement, as the announced ones were in memory.
+        """
+        return 0
+
+    def will_read(self, records: int, *, held_bytes: int | None, is_scattered: bool) -> None:
+        """Announce that a stream of this process will read so many records an epoch; see `will_read`."""
+
+    def file_of(self, index: int) -> str | None:
+        """Return the path of the file that a record comes from, if the source lists it."""
+        return None
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """The dataset version that consists of these records, if there is one."""
+        return None
+
+    @property
+    def metadata(self) -> dict[str, Any] | None:
+        """What the user keeps with the version; None: look at the parent."""
+        return None
+
+    @property
+    def aliases(self) -> Sequence[str]:
+        """Other fingerprints of the same records."""
+        return ()
+
+    @property
+    def received(self) -> tuple[int, int]:
+        """The number of requests that this process made for ranges, and the number of bytes received."""
+        return 0, 0
+
+    @property
+    def locality(self) -> Locality:
+        """The numbers of parts and bytes in all and on this machine; of a view none."""
+        return Locality()
+
+    # Of views.
+
+    @property
+    def parents(self) -> "Sequence[RandomAccess]":
+        """The records that these are a view of; none if they are no view."""
+        return ()
+
+    def over(self, *parents: Any, **_: Any) -> Any:  # a view of one parent takes that
+        """Return the same view of other parents: of their first records alone, or under another name."""
+        return self
+
+    @property
+    def parents_a_record(self) -> float:
+        """The number of a parent's records that a record is made of, on average."""
+        return 1.0
+
+    @property
+    def is_plannable(self) -> bool:
+        """Whether it is known without reading what is read of the parents."""
+        return True
+
+    @property
+    def stages(self) -> Sequence[Any]:
+        """The functions of the user's that are called with each record."""
+        return ()
+
+    # Of records that each epoch draws anew: an index also has an epoch's draw; see `yogadl._order`.
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether an index also has an epoch's draw."""
+        return False
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """The number of steps that are shuffled as they are, and the records of each; see `Drawn`."""
+        return 0, 1
+
+    def user_numbers(self, indices: Indices) -> Indices:
+        """Return the numbers of records by which users know them: their indices without a draw.
+
+        Of records that are drawn from others as they are, these are the indices in the others.
+        """
+        return indices % max(1, len(self)) if self.is_drawn else indices
+
+    @property
+    def numbered(self) -> "RandomAccess":
+        """The records that `user_numbers` counts."""
+        return self
+
+    def prepare(self, indices: Indices) -> None:
+        """Compute what many records are made of, before they are read a few at a time."""
+
+    def documents(self, indices: Indices) -> list[list[Document]]:
+        """Return for each index the records that it is made of; nothing if no record is made of several."""
+        return []
+
+
+class Stored(RandomAccess):
+    """A cache: its values lie in files, and it keeps what was worked out of them."""
+
+    def lengths(self, indices: Indices, number: int) -> Indices:
+        """Return the lengths of values along their first axis, which alone varies; reads no values."""
+        raise NotImplementedError
+
+    def stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> NDArray[Any]:
+        """Return the elements `starts` to `stops` of the first axis of values, back to back."""
+        raise NotImplementedError
+
+    def will_need_stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> bool:
+        """Announce that these stretches will be read soon; return whether some are not on this machine."""
+        raise NotImplementedError
+
+    def item_bytes(self, number: int) -> int:
+        """Return the bytes of an element of a field's values, of which only the first axis varies."""
+        raise NotImplementedError
+
+    def mapped(self, records: int) -> Any:
+        """Return the memory that the parts are mapped to, to read this many records, or None."""
+        raise NotImplementedError
+
+    def blocks(self, number: int) -> Any:
+        """Return where the blocks of a field lie in that memory, or None if its rows differ in size."""
+        raise NotImplementedError
+
+    def hold(self, indices: Indices, fields: Sequence[int] | None, held: Any, *, entries: bool) -> None:
+        """Begin to read the records that are not on this machine, and let `held` keep them.
+
+        The first call reads the entries of values (`entries`); the second reads the values and waits for the
+        entries.
+        """
+        raise NotImplementedError
+
+    def block_store(self, key: str, records: int, held_bytes: int, *, is_shared: bool) -> Any:
+        """Return a store for the blocks of a stream that reads this many records an epoch.
+
+        ``None`` if all parts are on this machine.
+        """
+        raise NotImplementedError
+
+    def planner(self) -> Any:
+        """Return a planner that counts the requests for reading this cache by range."""
+        raise NotImplementedError
+
+    def selection(self, name: str, records: int) -> Indices | None:
+        """Return the selection kept under this name, of a view of this many records, or None."""
+        raise NotImplementedError
+
+    def keep_selection(self, name: str, records: int, indices: Indices) -> None:
+        """Keep a selection."""
+        raise NotImplementedError
+
+    def plan(self, name: str) -> memoryview | None:
+        """Return the plan of packs or batches that is kept under this name, or None."""
+        raise NotImplementedError
+
+    def keep_plan(self, name: str, content: bytes) -> bool:
+        """Keep a plan; return whether that succeeded."""
+        raise NotImplementedError
+
+    def version_with(self, fingerprint: str) -> str | None:
+        """Return which of the last versions of this dataset, by name, has a fingerprint, if any."""
+        raise NotImplementedError
+
+
+def will_read(records: RandomAccess, count: int, *, held_bytes: int | None, is_scattered: bool) -> None:
+    """Announce that a stream of this process is going to read `count` of these records in each epoch.
+
+    `held_bytes` is the memory needed to hold the stream's blocks, if its order is of blocks. `is_scattered`
+    tells whether it shuffles all records.
+    """
+    for view, its_count in reads_of(records, count):
+        view.will_read(its_count, held_bytes=held_bytes, is_scattered=is_scattered)
+
+
+def reads_of(records: RandomAccess, count: int) -> Iterator[tuple[RandomAccess, int]]:
+    """Yield records, and all that they are views of, each with how many are read for `count` of the first."""
+    count = min(count, len(records))
+    yield records, count
+    for parent in records.parents:
+        yield from reads_of(parent, math.ceil(count * records.parents_a_record))
+
+
+def received_by(records: RandomAccess) -> tuple[int, int]:
+    """Return how many requests for ranges of these records this process made, and the bytes it received."""
+    received = [view.received for view in each_once(records)]
+    return sum(requests for requests, _ in received), sum(size_bytes for _, size_bytes in received)
+
+
+def locality_of(records: RandomAccess) -> Locality:
+    """Return how much of these records, and of all records below their views, is on this machine."""
+    return sum((view.locality for view in each_once(records)), Locality())
+
+
+def lineage_of(records: RandomAccess) -> Lineage | None:
+    """Return the dataset version whose records these are; None unless they are all records of one version."""
+    views = (view for view in views_of(records) if view.lineage is not None)
+    return next((view.lineage for view in views if view.fingerprint == records.fingerprint), None)
+
+
+def metadata_of(records: RandomAccess) -> dict[str, Any]:
+    """Return the metadata of the version that these records are a view of; empty unless it is one version."""
+    if records.metadata is not None or len(records.parents) != 1:
+        return records.metadata or {}
+    return metadata_of(records.parents[0])
+
+
+def grown_versions(records: RandomAccess) -> list[Lineage]:
+    """Return the versions that begin with others, of these records and of the records that they are views of.
+
+    Below a slice that is an earlier version, there is a later one, whose other records are not read.
+    """
+    found = (each for parent in records.parents for each in grown_versions(parent))
+    grown = found if records.lineage is None else [records.lineage]
+    return list(dict.fromkeys(each for each in grown if each.earlier))
+
+
+def each_once(records: RandomAccess) -> Iterator[RandomAccess]:
+    """Yield records, and all records that they are views of, each once: a cache may be joined with itself."""
+    yield from {id(view): view for view in views_of(records)}.values()
+
+
+def views_of(records: RandomAccess) -> Iterator[RandomAccess]:
+    """Yield records, and all records that they are views of."""
+    yield records
+    for parent in records.parents:
+        yield from views_of(parent)
 
 
 @frozen

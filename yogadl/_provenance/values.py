@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from yogadl._core.protocols import DataRef, Storage, views_of
+from yogadl._core.protocols import DataRef, RandomAccess, Storage, views_of
 from yogadl.errors import ConfigurationError
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
@@ -306,8 +306,9 @@ class ValueForms:
         fingerprint = getattr(value, "fingerprint", None)
         if not isinstance(fingerprint, str):
             return self._object(value, where) if self._thorough else self._type_form(value, where)
-        views = list(views_of(getattr(value, "_records", None)))
-        is_weak = any(str(getattr(one, "fingerprint", "")).startswith("weak-") for one in (value, *views))
+        records = getattr(value, "_records", None)
+        views = list(views_of(records)) if isinstance(records, RandomAccess) else []
+        is_weak = any(one.fingerprint.startswith("weak-") for one in (value, *views))
         if self._thorough and self._strict and is_weak:
             raise _refusal(
                 where,
@@ -317,9 +318,8 @@ class ValueForms:
         # The fingerprint covers the records, but not the results of functions, nor the choice of fields.
         forms = [f"records {fingerprint}"]
         for view in views:
-            if hasattr(view, "chain"):
-                forms += [f"through {self.form(stage.function, where)}" for stage in view.chain.stages]
-            if hasattr(view, "parent") and view.spec != view.parent.spec:
+            forms += [f"through {self.form(stage.function, where)}" for stage in view.stages]
+            if len(view.parents) == 1 and view.spec != view.parents[0].spec:
                 forms.append(f"{type(view).__name__} {view.spec.to_json()}")
         if hasattr(value, "_mixture"):
             forms.append(str(value._mixture))

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from yogadl._core.process import ProcessLock
-from yogadl._core.protocols import Indices, OnPlanned, RandomAccess, announce, views_of
+from yogadl._core.protocols import Indices, OnPlanned, RandomAccess, Stored, views_of
 from yogadl._stream.cursor import Skipped
 from yogadl._stream.cut import Rows, Shard
 
@@ -239,7 +239,7 @@ class BlockAhead:
             if not is_shared:  # only this stream knows when one of its windows is over
                 key += f" {os.getpid()} {next(_numbers)}"
             views = views_of(self._source) if self._on_planned is None and self._is_joined() else ()
-            caches = {view: len(view) for view in views if hasattr(view, "block_store")}
+            caches = {view: len(view) for view in views if isinstance(view, Stored)}
             self._stores = {}
             for cache, count in caches.items():
                 held_bytes = self.held_bytes * count // sum(caches.values())
@@ -258,7 +258,7 @@ class BlockAhead:
             steps = np.abs(np.diff(indices))
             near, far = near + int((steps < 2).sum()), far + int((steps > 1).sum())
 
-        announce(self._source, np.arange(min(self._block_records, len(self._source))), on_planned=count)
+        self._source.will_need(np.arange(min(self._block_records, len(self._source))), on_planned=count)
         return near >= far
 
     def _window(self, epoch: int, number: int, position: int) -> _BlockWindow:
@@ -327,7 +327,7 @@ class BlockAhead:
                 held = window.held.setdefault(cache, store.window(window.label))
                 cache.hold(indices, fields, held, entries=entries)
             elif not entries:
-                announce(cache, indices, fields)
+                cache.will_need(indices, fields)
 
         each = self._block_records
         records = [
@@ -335,7 +335,7 @@ class BlockAhead:
         ]
         for entries in (True, False) if self._on_planned is None else (False,):
             for indices in records:
-                announce(self._source, indices, on_planned=self._on_planned or partial(hold, entries))
+                self._source.will_need(indices, on_planned=self._on_planned or partial(hold, entries))
 
     def _request_more(self, reader: _ReadingPlace) -> None:
         """Request more blocks: of the window being read, and then of the next."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import MAX_DEPTH, frozen, is_deeper
-from yogadl._core.protocols import Indices, Lineage, views_of
+from yogadl._core.protocols import Indices, Lineage, Stored, views_of
 from yogadl._stream.cut import Cut, Point, Shard
 from yogadl.errors import ConfigurationError, CursorError, YogaError
 
@@ -301,7 +301,7 @@ def _versions_hint(identity: Identity, state: Mapping[str, Any]) -> str:
     # A hint is for the error that is raised anyway: a storage that can't be read makes no other one.
     with contextlib.suppress(YogaError):
         if identity.lineage is not None and state["records"] > identity.records:
-            later = next((view for view in views_of(source) if hasattr(view, "version_with")), None)
+            later = next((view for view in views_of(source) if isinstance(view, Stored)), None)
             version = None if later is None else later.version_with(theirs)
             if version is not None:
                 return f". The cursor is of {identity.lineage.id!r} version {version!r}: open that one"

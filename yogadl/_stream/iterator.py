@@ -12,7 +12,7 @@ import numpy as np
 from yogadl._core.arguments import int_argument
 from yogadl._core.memory import settle_allocator
 from yogadl._core.process import ProcessLock, end_daemon_at_exit
-from yogadl._core.protocols import Document, Indices, Item_co, RandomAccess, documents_of, numbers_of
+from yogadl._core.protocols import Document, Indices, Item_co, RandomAccess
 from yogadl._stream.cursor import read_cursor, write_cursor
 from yogadl._stream.cut import Point, Span
 from yogadl._stream.prefetch import ForkedError
@@ -128,7 +128,7 @@ class Delivered(_Places):
 
         In a mix, they are numbered as in the row's parent. Empty for other streams.
         """
-        return [] if self._drawn is None else documents_of(self._records, self._drawn)
+        return [] if self._drawn is None or self._records is None else self._records.documents(self._drawn)
 
 
 class StreamIterator(Iterator[Item_co]):
@@ -195,7 +195,7 @@ class StreamIterator(Iterator[Item_co]):
         for number, epoch, position, replaced in run.counters.replaced_at(rows.pieces):
             drawn[number] = run.index(epoch, position, len(replaced) - 1)
             rejected += replaced
-        found = Delivered(rows.pieces[0][0], positions, numbers_of(run.source, drawn))
+        found = Delivered(rows.pieces[0][0], positions, run.source.user_numbers(drawn))
         found.rejected, found._records, found._drawn = tuple(rejected), run.source, drawn
         return found
 

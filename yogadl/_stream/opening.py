@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from yogadl._core.arguments import bool_argument, int_argument
-from yogadl._core.protocols import Column, DataRef, Memory, RandomAccess, Stream, is_drawn
+from yogadl._core.protocols import Column, DataRef, Memory, RandomAccess, Stream
 from yogadl._order import Blocks, Drawn, Mixture, make_order
 from yogadl._stream.cursor import read_skipped
 from yogadl._stream.cut import Cut, Flags, Point, Remainder, Rows, Shard
@@ -248,7 +248,7 @@ def as_order(given: Any) -> RecordStream:  # Any: the value is checked here
             f"a sampler gives only indices, so {stream.run.chain} would not be called: pass the "
             "stream itself to make_dataloader, or let the DataLoader read ref.map(...)"
         )
-    if is_drawn(stream.source):
+    if stream.source.is_drawn:
         raise ConfigurationError(
             "a sampler gives only indices, and each epoch of packed records has other rows: pass the stream "
             "itself to make_dataloader"

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from yogadl._core.arguments import above_zero, in_words, int_argument
 from yogadl._core.frozen import frozen
-from yogadl._core.protocols import Indices, Prices, Stretches, reads_of, views_of
+from yogadl._core.protocols import Indices, Prices, Stored, Stretches, reads_of, views_of
 from yogadl._stream.cut import Cut
 from yogadl._stream.items import Batches, Records
 from yogadl._stream.run import INDICES_PER_CHUNK
@@ -110,15 +110,15 @@ def plan(
     records = run.shard.own(0)
     size_bytes = records * run.source.record_bytes
     views = list(views_of(run.source))
-    if not any(hasattr(view, "planner") for view in views):
+    caches = list(dict.fromkeys(view for view in views if isinstance(view, Stored)))
+    if not caches:
         return Plan(
             records, size_bytes, epochs, why="the records come from no storage, so the cost is unknown"
         )
-    if not all(getattr(view, "is_plannable", True) for view in views):
+    if not all(view.is_plannable for view in views):
         return Plan(
             records, size_bytes, epochs, why="the cost of chunks can't be planned; plan the documents"
         )
-    caches = list(dict.fromkeys(view for view in views if hasattr(view, "planner")))
     planners, share = _count_first_records(make, cut, caches, is_of_blocks=False)
     of_blocks, held_bytes = run.block_ahead is not None, run.block_ahead and run.block_ahead.held_bytes
     costs_of_ways: dict[str, list[tuple[Any, ...]]] = {

@@ -23,12 +23,8 @@ from yogadl._core.protocols import (
     Memory,
     OnPlanned,
     RandomAccess,
-    announce,
-    is_drawn,
+    Stored,
     lineage_of,
-    numbered,
-    numbers_of,
-    prepare,
     received_by,
     views_of,
     will_read,
@@ -200,7 +196,7 @@ class Run:
     @property
     def calls_functions(self) -> bool:
         """Whether a function of the user's is called with each record."""
-        return self.chain is not None or any(hasattr(view, "chain") for view in views_of(self.source))
+        return self.chain is not None or any(view.stages for view in views_of(self.source))
 
     def at_once(self, size_bytes: int, records: int) -> int:
         """Return the number of records to read at a time: up to `size_bytes` and `records`, at least 1.
@@ -240,7 +236,7 @@ class Run:
     def reject(self, rejected: "Rejected", attempt: int, stage: "Stage") -> None:
         """Count a record that another one replaces; see `Counters.reject`."""
         # Of rows that each epoch makes anew, the same number is another row in each.
-        is_row = is_drawn(numbered(self.source))
+        is_row = self.source.numbered.is_drawn
         record = (rejected.epoch, rejected.index) if is_row else rejected.index
         self.counters.reject(rejected, attempt, stage, record)
 
@@ -303,8 +299,8 @@ class Run:
         if self.skipped is not None and ranks > 1:
             return None
         views = list(views_of(self.source))
-        is_known = all(getattr(view, "is_plannable", True) for view in views)
-        if not (is_known and any(hasattr(view, "block_store") for view in views)):
+        is_known = all(view.is_plannable for view in views)
+        if not (is_known and any(isinstance(view, Stored) for view in views)):
             return None
         return self.planned_blocks(None)
 
@@ -353,7 +349,7 @@ class Run:
 
     def numbers(self, rows: Rows) -> Indices:
         """Return the numbers of the rows' records by which users know them: their indices without a draw."""
-        return numbers_of(self.source, rows.indices)
+        return self.source.user_numbers(rows.indices)
 
     def chunks(self, cut: Cut, start: Point, end: int | None) -> Iterator[Rows]:
         """Yield all rows from `start` to the epoch `end`, in chunks of many items.
@@ -413,8 +409,8 @@ _STEPS: Final = 8  # announcements for AHEAD_BYTES: small batches then cost a co
 def announce_rows(run: Run, rows: Rows) -> None:
     """Announce only these rows; other processes read the rows between them."""
     blocks = run.block_ahead
-    announce(
-        run.source, rows.indices if blocks is None else blocks.hold_and_list_missing(rows, is_shared=True)
+    run.source.will_need(
+        rows.indices if blocks is None else blocks.hold_and_list_missing(rows, is_shared=True)
     )
 
 
@@ -441,7 +437,7 @@ class Ahead:
         is_shared: bool = False,
     ) -> None:
         self._source = run.source
-        prepare(run.source, rows.indices)
+        run.source.prepare(rows.indices)
         self._rows = rows
         self._on_planned = on_planned
         self._announced = 0
@@ -473,7 +469,7 @@ class Ahead:
                 if blocks is None
                 else blocks.hold_and_list_missing(rows, is_shared=self._is_shared)
             )
-            self._announced += announce(self._source, indices, on_planned=self._on_planned)
+            self._announced += self._source.will_need(indices, on_planned=self._on_planned)
 
 
 # Compute rows that are requested in any order, a block of them at a time, and announce the next ones.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.leaf import JSON, Leaf
-from yogadl._core.protocols import Column, Document, Indices, Memory, OnPlanned, RandomAccess, announce
+from yogadl._core.protocols import Column, Document, Indices, Memory, OnPlanned, RandomAccess
 from yogadl._core.spec import DictNode, Spec
 from yogadl._order.buckets import Bucketed, BucketPlan
 from yogadl._order.lengths import offsets_of
@@ -166,12 +166,12 @@ class BucketedRecords(PlannedRecords[BucketPlan]):
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
-        """Announce that these batches will be read soon; see `announce`."""
+        """Announce that these batches will be read soon."""
         if not len(indices):
             return 0
         records = np.unique(self._find(indices).records)
         numbers = self._parent_numbers(fields)
-        return announce(self.parent, records, numbers, on_planned) * len(indices) // len(records)
+        return self.parent.will_need(records, numbers, on_planned) * len(indices) // len(records)
 
     def _parent_numbers(self, fields: Sequence[int] | None) -> list[int]:
         """Return the parent's fields that some fields of a batch are made of."""

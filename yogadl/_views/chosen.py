@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from yogadl._core.arguments import int_argument
 from yogadl._core.memory import require_memory
 from yogadl._core.printable import error_text
-from yogadl._core.protocols import Indices, RandomAccess
+from yogadl._core.protocols import Indices, RandomAccess, Stored
 from yogadl._views.functions import MappedRecords
 from yogadl._views.stages import name_of
-from yogadl._views.views import ProjectedRecords, SelectedRecords
+from yogadl._views.views import ProjectedRecords, SameValues, SelectedRecords
 from yogadl._workers.messages import Failure
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError, WorkerDiedError
 
@@ -106,7 +106,7 @@ def _chosen(
     require_memory(called, len(records), _INDEX_BYTES)
     what = f"{called}-skip" if choice.is_skipping else called
     shown = f"the selection of {name_of(function)}"
-    stored = find_stored(seen, "keep_selection", [what], [function], shown)
+    stored = find_stored(seen, [what], [function], shown)
     indices = None if stored is None else stored.cache.selection(stored.name, len(records))
     if indices is None:
         if workers:
@@ -124,41 +124,39 @@ def _chosen(
     return SelectedRecords(records, indices)
 
 
-class Stored(NamedTuple):
+class KeptAt(NamedTuple):
     """Where a selection or a plan is stored: the cache, and its name there."""
 
-    cache: Any  # an object with `selection` and `keep_selection`, or `plan` and `keep_plan`
+    cache: Stored
     name: str
 
 
 def find_stored(
     records: RandomAccess,
-    method: str,
     what: Sequence[Any],
     functions: Sequence[Callable[..., Any] | None],
     shown: str,
-) -> Stored | None:
+) -> KeptAt | None:
     """Return where that which functions made of these records is stored; None if it can't be stored.
 
     The name covers all views, since the fingerprint of mapped records does not cover the functions.
 
     Args:
         records: The records, as the functions see them.
-        method: The method of a cache that stores it.
         what: Which kind it is, and its arguments, as JSON.
         functions: The functions.
         shown: The same for messages.
     """
     try:
         base, views = described(records)
-        if not hasattr(base, method):
+        if not isinstance(base, Stored):
             return None
         hashes = [None if each is None else hash_of_function(each) for each in functions]
     except ConfigurationError as error:
         _log.debug("yogadl: %s is kept only in memory: %s", shown, error)
         return None
     text = json.dumps([*what, base.fingerprint, views, *hashes])
-    return Stored(base, hashlib.sha256(text.encode()).hexdigest())
+    return KeptAt(base, hashlib.sha256(text.encode()).hexdigest())
 
 
 def hash_of_function(function: Callable[..., Any]) -> str:
@@ -188,7 +186,7 @@ def described(records: RandomAccess) -> tuple[Any, list[Any]]:
         elif isinstance(base, ProjectedRecords):
             views.append(["fields", base.numbers, base.spec.to_json()])
             base = base.parent
-        elif hasattr(base, "of_parent"):
+        elif isinstance(base, SameValues):
             views.append(["of", base.fingerprint])
             base = base.parent
         else:

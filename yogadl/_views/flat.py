@@ -16,10 +16,10 @@ from yogadl._core.printable import error_text
 from yogadl._core.protocols import Indices, RandomAccess
 from yogadl._order.keys import RECORDS_LIMIT
 from yogadl._order.lengths import Kept, kept, offsets_of, total, word_for
-from yogadl._views.chosen import Stored, by_workers, find_stored, results_of, seen_fields
+from yogadl._views.chosen import KeptAt, by_workers, find_stored, results_of, seen_fields
 from yogadl._views.functions import Chain, MappedRecords
 from yogadl._views.stages import Places, Replace, ReportDuration, Slots, Stage, ignore_duration, name_of
-from yogadl._views.views import ComposedRecords, RenumberedRecords, hash_of, hash_of_numbers
+from yogadl._views.views import ComposedRecords, SameValues, hash_of, hash_of_numbers
 from yogadl.errors import CacheFormatError, ConfigurationError, StageError
 
 _MAGIC: Final = b"pieces1\n"
@@ -29,7 +29,7 @@ _Function = Callable[[Any], Any]
 _Functions = tuple[_Function, _Function | None]  # one that makes pieces, and one that counts them
 
 
-class RepeatedRecords(RenumberedRecords, ComposedRecords):
+class RepeatedRecords(SameValues, ComposedRecords):
     """Each record as many times as it has pieces, one after the other.
 
     Args:
@@ -54,7 +54,7 @@ class RepeatedRecords(RenumberedRecords, ComposedRecords):
         """Return the records that pieces belong to."""
         return np.searchsorted(self.offsets, indices, "right") - 1
 
-    def shared_records(self, indices: Indices) -> list[Any]:
+    def records(self, indices: Indices) -> list[Any]:
         """Return the record of each piece, read once for all its pieces."""
         unique, which = np.unique(self.in_parent(indices), return_inverse=True)
         found = self.spec.records(self.parent.columns(unique), len(unique))
@@ -130,7 +130,7 @@ def flat_mapped(
 def _find_counts(records: RandomAccess, functions: _Functions, workers: int) -> Indices:
     """Return how many pieces each record has: as kept beside the cache, or counted now."""
     names = " or ".join(name_of(each) for each in functions if each is not None)
-    stored = find_stored(records, "keep_plan", ["flat-1"], functions, f"what {names} counted")
+    stored = find_stored(records, ["flat-1"], functions, f"what {names} counted")
     counts = None if stored is None else _kept_counts(stored, len(records))
     if counts is None:
         if workers:
@@ -148,7 +148,7 @@ def _find_counts(records: RandomAccess, functions: _Functions, workers: int) -> 
     return counts
 
 
-def _kept_counts(stored: Stored, records: int) -> Indices | None:
+def _kept_counts(stored: KeptAt, records: int) -> Indices | None:
     """Return the counts that are kept; None if there are none for so many records."""
     content = stored.cache.plan(stored.name)
     if content is None:

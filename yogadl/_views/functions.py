@@ -31,9 +31,6 @@ from yogadl._core.protocols import (
     Memory,
     OnPlanned,
     RandomAccess,
-    announce,
-    numbered,
-    numbers_of,
 )
 from yogadl._core.spec import Spec
 from yogadl._views.stages import (
@@ -47,7 +44,7 @@ from yogadl._views.stages import (
     ignore_duration,
     with_options,
 )
-from yogadl._views.views import origin_of
+from yogadl._views.views import SameNumbers
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError, YogaError
 
 _MOST_ATTEMPTS: Final = 100  # to replace one record
@@ -73,7 +70,7 @@ class _Replacing:
     ) -> None:
         self._chain = chain
         self._records, self._places = records, places
-        self.indices = numbers_of(chain.source, indices).copy()
+        self.indices = chain.source.user_numbers(indices).copy()
         self._drawn = indices.copy()  # the same, each with its draw
         self._substitutes = substitutes
         self.replaced: dict[tuple[int, int], list[Rejected]] = {}
@@ -98,7 +95,7 @@ class _Replacing:
                 text = f"{error}; so did {_MOST_ATTEMPTS} records that were to come in its place"
                 raise StageError(text, error.stage, error.record) from cause
             drawn[:] = self._substitutes.index(epoch, position, attempt)
-            self.indices[own] = numbers_of(self._chain.source, drawn)
+            self.indices[own] = self._chain.source.user_numbers(drawn)
             for array in arrays:
                 array[own] = np.zeros((), array.dtype)
             try:
@@ -249,10 +246,10 @@ class Chain:
 
     def _followed(self, index: Indices) -> "tuple[Any, _Varying]":
         """Return the result of a record, and the arrays of varying shape that the functions were given."""
-        records = self._read(index)
+        records = self.source.records(index)
         varying = _Varying()
         varying.note(self.source.spec, records[0])
-        numbers = numbers_of(self.source, index)
+        numbers = self.source.user_numbers(index)
         for number, stage in enumerate(self.stages):
             if number and self.declared_before[number - 1] is not None:
                 varying.note_declared(records[0], self.declared_before[number - 1])
@@ -290,9 +287,9 @@ class Chain:
             StageError: if a function raises, or returns a record that does not fit the first one's structure.
         """
         start_s = perf_counter()
-        records = self._read(indices)
+        records = self.source.records(indices)
         report_duration(READ, perf_counter() - start_s)
-        numbers = numbers_of(self.source, indices)
+        numbers = self.source.user_numbers(indices)
         replacing = None
         if substitutes is not None and any(stage.is_replacing for stage in self.stages):
             replacing = _Replacing(self, records, indices, places, substitutes)
@@ -320,19 +317,10 @@ class Chain:
             found += self._columns_of(last.kept, last.kept_of(records), numbers)
         return found
 
-    def _read(self, indices: Indices) -> list[Any]:
-        source: Any = self.source
-        found: list[Any] = (
-            source.shared_records(indices)  # pieces of one record share it
-            if hasattr(source, "shared_records")
-            else source.spec.records(source.columns(indices), len(indices))
-        )
-        return found
-
     def first_stages(self, stage: Stage | None, indices: Indices, places: Places) -> list[Any]:
         """Return records as a stage takes them, or, without one, as the last stage returns them."""
-        records = self._read(indices)
-        indices = numbers_of(self.source, indices)
+        records = self.source.records(indices)
+        indices = self.source.user_numbers(indices)
         for each in self.stages if stage is None else self.stages[: stage.number]:
             records = self._pass(each, records, indices, places)
         return records
@@ -387,7 +375,7 @@ class Chain:
 
         Given the record's index with its draw, the record's field "file" may tell it, too.
         """
-        found = file_of(numbered(self.source), index)
+        found = self.source.numbered.file_of(index)
         names = [field.name for field in self.source.spec.fields]
         if found is None and drawn is not None and "file" in names:
             number = names.index("file")
@@ -431,16 +419,15 @@ class Chain:
         return self._with_file(StageError(text, self.stages[-1].number, record))
 
 
-class MappedRecords:
+class MappedRecords(SameNumbers):
     """Records passed through functions; the fingerprint stays that of the parent, so cursors stay valid."""
+
+    fingerprint: str
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.parent = chain.source
         self.fingerprint = chain.source.fingerprint
-
-    def __len__(self) -> int:
-        return len(self.parent)
 
     def over(self, parent: RandomAccess) -> "MappedRecords":
         """Return the same view of the first records alone, which `parent` has."""
@@ -456,14 +443,23 @@ class MappedRecords:
         """The approximate size of a record."""
         return self.chain.record_bytes
 
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """The functions."""
+        return self.chain.stages
+
+    def file_of(self, index: int) -> str | None:
+        """Return the path of the file that a record comes from, if the source lists it."""
+        return self.chain.file_of(index)
+
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
-        """Announce that these records will be read soon, with all their fields; see `announce`.
+        """Announce that these records will be read soon, with all their fields.
 
         The functions take whole records, so `fields` is not passed on.
         """
-        return announce(self.parent, indices, on_planned=on_planned)
+        return self.parent.will_need(indices, on_planned=on_planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -478,13 +474,6 @@ def with_found_spec(records: Any) -> Any:
     if not isinstance(records, MappedRecords):
         return records
     return MappedRecords(replace(records.chain, is_skipping=True))
-
-
-def file_of(records: RandomAccess, index: int) -> str | None:
-    """Return the path of the file that a record comes from, if the source lists it."""
-    base, [origin], _ = origin_of(records, np.array([index]), 0)
-    base = getattr(base, "chain", base)  # of records that functions have changed
-    return base.file_of(int(origin)) if hasattr(base, "file_of") else None
 
 
 def mapped(

@@ -14,10 +14,7 @@ from yogadl._core.protocols import (
     Memory,
     OnPlanned,
     RandomAccess,
-    announce,
-    documents_of,
-    is_drawn,
-    prepare,
+    Stored,
 )
 from yogadl._core.spec import Spec
 from yogadl._order.keys import bounds_reached
@@ -34,7 +31,7 @@ _MAX_RADIX_SORTED: Final = 2**16  # numpy sorts 16-bit integers in linear time
 _Share = tuple[int, Indices, Indices]
 
 
-class JoinedRecords:
+class JoinedRecords(RandomAccess):
     """The records of several parents, one after another; a batch reads each parent once.
 
     Args:
@@ -44,6 +41,12 @@ class JoinedRecords:
         ConfigurationError: if there are no parents, or their records are not alike.
     """
 
+    spec: Spec
+    fingerprint: str
+    record_bytes: int
+    parents: tuple[RandomAccess, ...] = ()
+    is_drawn = False
+
     def __init__(self, parents: Sequence[RandomAccess]) -> None:
         found: list[RandomAccess] = []
         for parent in parents:
@@ -52,17 +55,15 @@ class JoinedRecords:
             raise ConfigurationError("there is nothing to join: pass at least one DataRef")
         self.spec = found[0].spec
         for number, parent in enumerate(found[1:], 2):
-            remedy = (
-                "Pass the same capacity and max_segments to all packed ones. " if is_drawn(parent) else ""
-            )
+            remedy = "Pass the same capacity and max_segments to all packed ones. " * parent.is_drawn
             _require_alike(self.spec, parent.spec, number, remedy)
         self.fingerprint = hash_of("concat", *((parent.fingerprint, len(parent)) for parent in found))
-        self.parents: tuple[RandomAccess, ...] = tuple(found)
+        self.parents = tuple(found)
         self._filled = list(filter(len, found)) or found[:1]
         self._bases = [origin_of(parent, np.empty(0, np.int64), 0)[0] for parent in self._filled]
         self._has_views = any(map(operator.is_not, self._bases, self._filled))
         lengths = np.array([len(parent) for parent in self._filled], np.int64)
-        self._are_drawn = list(map(is_drawn, self._filled))
+        self._are_drawn = [parent.is_drawn for parent in self._filled]
         self.is_drawn = any(self._are_drawn)
         self._ends = np.cumsum(lengths)
         self._starts = self._ends - lengths
@@ -83,23 +84,25 @@ class JoinedRecords:
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
-        """Announce that these records will be read soon; see `announce`."""
+        """Announce that these records will be read soon."""
         shares = self._shares(indices)
         return min(
-            announce(self._filled[number], parent_indices, fields, on_planned)
+            self._filled[number].will_need(parent_indices, fields, on_planned)
             for number, parent_indices, _ in shares
         )
 
     def prepare(self, indices: Indices) -> None:
-        """Compute what many records are made of; see `prepare`."""
+        """Compute what many records are made of."""
         for number, parent_indices, _ in self._shares(indices):
-            prepare(self._filled[number], parent_indices)
+            self._filled[number].prepare(parent_indices)
 
     def documents(self, indices: Indices) -> list[list[Document]]:
         """Return the records that rows of drawn parents are made of; other parents' rows have none."""
+        if not self.is_drawn:
+            return []
         found: list[list[Document]] = [[] for _ in indices]
         for number, parent_indices, batch_positions in self._shares(indices):
-            documents = documents_of(self._filled[number], parent_indices)
+            documents = self._filled[number].documents(parent_indices)
             for position, of_row in zip(batch_positions.tolist(), documents, strict=False):
                 found[position] = of_row
         return found
@@ -131,7 +134,7 @@ class JoinedRecords:
         windows = []
         share = -(-records // len(self._bases))
         for base in self._bases:
-            window = base.mapped(share) if hasattr(base, "mapped") else None
+            window = base.mapped(share) if isinstance(base, Stored) else None
             if window is None:
                 return None
             windows.append(window)
@@ -210,6 +213,7 @@ class JoinedRecords:
 def _blocks_of(parent: RandomAccess, number: int) -> "BlockPositions | None":
     """Return the blocks of a field of a parent, which is a mapped cache or a view of one."""
     base, _, base_number = origin_of(parent, np.empty(0, np.int64), number)
+    assert isinstance(base, Stored)
     blocks: BlockPositions | None = base.blocks(base_number)
     return blocks
 

@@ -11,10 +11,10 @@ from xxhash import xxh3_128_hexdigest
 from yogadl._core.arguments import int_argument
 from yogadl._core.memory import require_memory
 from yogadl._core.process import ProcessLock
-from yogadl._core.protocols import Indices, RandomAccess
+from yogadl._core.protocols import Indices, RandomAccess, Stored
 from yogadl._core.spec import Spec
 from yogadl._views.chosen import by_workers, find_stored
-from yogadl._views.views import ComposedRecords, hash_of, origin_of
+from yogadl._views.views import ComposedRecords, View, hash_of, origin_of
 from yogadl.errors import CacheFormatError, UnsupportedDataError
 
 Plan = TypeVar("Plan", bound=Any)
@@ -58,17 +58,17 @@ def lengths_of(records: RandomAccess, numbers: Sequence[int], workers: int) -> I
     return lengths
 
 
-def _stored_lengths(records: Any, number: int) -> Indices | None:
+def _stored_lengths(records: RandomAccess, number: int) -> Indices | None:
     """Return the lengths of a field, from the entries of its values; None if these are not stored."""
     base = origin_of(records, np.empty(0, np.int64), number)[0]
-    if hasattr(base, "parents"):  # several references, joined
+    if len(base.parents) > 1:  # several references, joined
         _, indices, its_number = origin_of(records, np.arange(len(records)), number)
         parts = [_stored_lengths(parent, its_number) for parent in base.parents]
         known = [part for part in parts if part is not None]
         return np.concatenate(known)[indices] if len(known) == len(parts) else None
-    if not hasattr(base, "stretches"):
+    if not isinstance(base, Stored):
         return None
-    length = records.spec.fields[number].leaf.shape[0]
+    [length, *_] = records.spec.fields[number].leaf.shape or ()
     if length is not None:
         return np.full(len(records), length)
     lengths = np.empty(len(records), np.int64)
@@ -103,22 +103,34 @@ def _require_equal(spec: Spec, ours: tuple[int, Indices], theirs: tuple[int, Ind
         )
 
 
-class PlannedRecords(ComposedRecords, Generic[Plan]):
+class PlannedRecords(View, ComposedRecords, Generic[Plan]):
     """Records that are made of others by a plan.
 
     The plan is not pickled if it is kept beside a cache; it is opened again where it is needed.
     """
 
     is_drawn = True
-    steps = 0, 1  # how many steps are shuffled as they are, and the records of each; see `Drawn`
-    parent: RandomAccess
+    steps = 0, 1
+    parents_a_record = 1.0
+    spec: Spec
     fingerprint: str
+    record_bytes: int
+
+    @property
+    def padding(self) -> float:
+        """The share of the values that are padding."""
+        raise NotImplementedError
+
+    @property
+    def shown(self) -> str:
+        """What the records are, in words."""
+        raise NotImplementedError
 
     def _take_plan(self, what: Sequence[Any], numbers: Iterable[int], workers: Any) -> None:
         """Find the plan of these fields' lengths, or make it; `what` says which plan it is."""
         self._lock = ProcessLock()
         self._length_numbers = list(numbers)
-        self._kept = find_stored(self.parent, "keep_plan", what, [], "a plan")
+        self._kept = find_stored(self.parent, what, [], "a plan")
         self._plan: Plan | None
         self._plan, self._digest = self._find_plan(int_argument("workers", workers))
 

@@ -23,15 +23,15 @@ from yogadl._core.protocols import (
     Memory,
     OnPlanned,
     RandomAccess,
+    Stored,
     Stretches,
-    announce,
-    documents_of,
+    views_of,
 )
 from yogadl._core.spec import DictNode, Spec
 from yogadl._order.lengths import offsets_of, ramps
 from yogadl._order.packs import PackPlan, Pieces
 from yogadl._views.lengths import PlannedRecords
-from yogadl._views.views import RenumberedRecords, checked_pad, find_stored_values, hash_of
+from yogadl._views.views import SameValues, checked_pad, find_stored_values, hash_of
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 _PREPARED: Final = 4  # stretches of rows whose pieces are held; some 16,384 rows each
@@ -392,7 +392,7 @@ class PackedRecords(PlannedRecords[PackPlan]):
                     found[number] = each_its_own(column, which.tolist())
         return found
 
-    def _find_stretches(self, records: Indices, number: int) -> tuple[Any, Indices, int] | None:
+    def _find_stretches(self, records: Indices, number: int) -> tuple[Stored, Indices, int] | None:
         """Return the records that store a field's values, if pieces of these can be read by themselves."""
         leaf = self.parent.spec.fields[number].leaf
         is_varying = leaf.shape is not None and leaf.shape[0] is None
@@ -418,7 +418,7 @@ class PackedRecords(PlannedRecords[PackPlan]):
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
-        """Announce that these rows will be read soon; see `announce`."""
+        """Announce that these rows will be read soon."""
         if not len(indices):
             return 0
         pieces = self.pieces(indices)
@@ -441,7 +441,7 @@ class PackedRecords(PlannedRecords[PackPlan]):
         if not numbers:
             return 0
         records = np.unique(pieces.records)
-        return announce(self.parent, records, numbers, on_planned) * len(indices) // len(records)
+        return self.parent.will_need(records, numbers, on_planned) * len(indices) // len(records)
 
     def stored_lengths(self, number: int) -> Indices | None:
         """Return the length of each value of a field in the cache, -1 where unknown; ``None`` if too many."""
@@ -454,10 +454,8 @@ class PackedRecords(PlannedRecords[PackPlan]):
         return found
 
 
-class EpochRecords(RenumberedRecords):
+class EpochRecords(SameValues):
     """The records of one epoch, whose indices are plain numbers."""
-
-    is_drawn = False
 
     def __init__(self, parent: RandomAccess, draw: int) -> None:
         super().__init__(parent)
@@ -476,16 +474,14 @@ class EpochRecords(RenumberedRecords):
         """Return the parent's indices of these records."""
         return indices + self._first
 
-    def documents(self, number: int) -> list[Document]:
-        """Return the records that a row or batch is made of."""
-        return documents_of(self.parent, np.array([number + self._first]))[0]
+    def documents(self, indices: Indices) -> list[list[Document]]:
+        """Return the records that rows or batches are made of."""
+        return self.parent.documents(self.in_parent(indices))
 
 
-def packed_below(records: Any) -> Any:
+def packed_below(records: RandomAccess) -> PlannedRecords[Any]:
     """Return the packed or bucketed records below functions and a choice of fields."""
-    while not hasattr(records, "steps"):
-        records = records.parent
-    return records
+    return next(view for view in views_of(records) if isinstance(view, PlannedRecords))
 
 
 def _empty(leaf: Leaf) -> Column:

@@ -21,7 +21,7 @@ from yogadl._core.columns import (
 )
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.leaf import BadShapeError, BadValueError, refuse
-from yogadl._core.protocols import Column, Indices, Memory
+from yogadl._core.protocols import Column, Indices, Memory, RandomAccess
 from yogadl._core.spec import Spec
 from yogadl._format.columns import RunHash, hash_run, stored_column
 from yogadl._sources.sources import ArraysSource, ItemsSource, adapted_source, has_random_access, is_arrays
@@ -33,7 +33,7 @@ _SAMPLED_RECORDS: Final = 16
 _MOST_HASHED_BYTES: Final = 4 * 2**30
 
 
-class SourceRecords:
+class SourceRecords(RandomAccess):
     """Records of an object with ``__len__`` and ``__getitem__``, or of arrays, read in place.
 
     As safe to use from threads, and as picklable, as the object is.
@@ -49,6 +49,10 @@ class SourceRecords:
         ConfigurationError: if the sampled records don't fit the declaration.
     """
 
+    spec: Spec
+    fingerprint: str
+    record_bytes: int
+
     def __init__(
         self, data: Any, fingerprint: str | None = None, spec: Any = None, forms: Forms = PLAIN
     ) -> None:
@@ -57,7 +61,7 @@ class SourceRecords:
         sample = np.unique(np.linspace(0, len(self) - 1, _SAMPLED_RECORDS).astype(np.int64))
         if isinstance(self._source, ItemsSource):
             self._source.decide_by(sample.tolist())
-        self.spec: Spec = self._source.spec
+        self.spec = self._source.spec
         self._widen(sample)
         columns = self.columns(sample)
         stored = [

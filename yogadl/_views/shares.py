@@ -19,8 +19,8 @@ from yogadl._order import derive_key
 from yogadl._order.draw import sampled, whole_weights
 from yogadl._order.keys import RECORDS_LIMIT, absorb_array, apportion, bounds_reached
 from yogadl._order.permutation import permute
-from yogadl._views.functions import MappedRecords, file_of
-from yogadl._views.views import RenumberedRecords, hash_of, hash_of_numbers
+from yogadl._views.functions import MappedRecords
+from yogadl._views.views import SameValues, hash_of, hash_of_numbers
 from yogadl.errors import ConfigurationError
 
 SPLIT_TAG: Final = int.from_bytes(b"split-1", "big")
@@ -120,9 +120,8 @@ def _words(records: RandomAccess, key: str | int) -> NDArray[np.uint64]:
     Raises:
         ConfigurationError: if there is no such field or it can't be hashed.
     """
-    keys = getattr(records.spec.tree, "keys", ())
-    if key == "file" and key not in keys:
-        files = (file_of(records, index) for index in range(len(records)))
+    if key == "file" and key not in (records.spec.keys() or []):
+        files = map(records.file_of, range(len(records)))
         return np.fromiter(map(_word_of_file, files), np.uint64, len(records))
     leaf, chunks = read_field(records, key, "key")
     if not leaf.is_numeric:
@@ -178,27 +177,26 @@ def _additions(records: RandomAccess) -> Iterator[tuple[tuple[int, ...], Indices
     Raises:
         ConfigurationError: if the records belong to several datasets, or each is made of several records.
     """
-    base: Any = records
+    base = records
     indices = np.arange(len(records))
     while True:
         if isinstance(base, MappedRecords):  # each record is made of one record of the parent
             base = base.parent
-        elif hasattr(base, "of_parent"):
-            base, indices, _ = base.of_parent(indices, 0)
+        elif isinstance(base, SameValues):
+            indices, base = base.in_parent(indices), base.parent
         else:
             break
-    if hasattr(base, "parent"):
+    if len(base.parents) == 1:
         raise ConfigurationError(
             "chunks have records of several versions in them, so grows=True can't divide them: split the "
             "records first, and call chunks of each share"
         )
-    if hasattr(base, "parents"):
+    if base.parents:
         raise ConfigurationError(
             "grows=True divides the records of one dataset, and these are of several: split each, and call "
             "concat of their shares"
         )
-    lineage = getattr(base, "lineage", None)
-    starts = [] if lineage is None else [earlier.records for earlier in lineage.earlier]
+    starts = [] if base.lineage is None else [earlier.records for earlier in base.lineage.earlier]
     version = np.searchsorted(np.array(starts, np.int64), indices, "right")
     for number, first in enumerate([0, *starts]):
         added = np.flatnonzero(version == number)
@@ -296,7 +294,7 @@ def read_field(
     return leaf, columns
 
 
-class SampledRecords(RenumberedRecords):
+class SampledRecords(SameValues):
     """Records drawn from others with replacement; see `RecordsRef.sampled`.
 
     An index is ``draw * len(self) + number``, and each draw has other records; see `yogadl._order`.
@@ -312,7 +310,6 @@ class SampledRecords(RenumberedRecords):
     """
 
     is_drawn = True
-    steps = 0, 1  # how many steps are shuffled as they are, and the records of each; see `Drawn`
 
     def __init__(self, parent: RandomAccess, weights: Any, by: str | int | None, records: Any) -> None:
         super().__init__(parent)
@@ -354,6 +351,15 @@ class SampledRecords(RenumberedRecords):
     def in_parent(self, indices: Indices) -> Indices:
         """Return the parent's indices of the records that are drawn."""
         return sampled(*np.divmod(indices, self._records), self._bounds)
+
+    def user_numbers(self, indices: Indices) -> Indices:
+        """Return the numbers of the records that are drawn, by which users know them."""
+        return self.in_parent(indices)
+
+    @property
+    def numbered(self) -> RandomAccess:
+        """The records that are drawn from."""
+        return self.parent
 
 
 def _checked_weights(records: RandomAccess, weights: Any) -> NDArray[np.float64]:

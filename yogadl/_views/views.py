@@ -17,16 +17,16 @@ from yogadl._core.memory import require_memory
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import (
     Column,
+    Document,
     Earlier,
     Indices,
     Lineage,
     Memory,
     OnPlanned,
     RandomAccess,
-    announce,
+    Stored,
     each_once,
     lineage_of,
-    parents_of,
     views_of,
 )
 from yogadl._core.spec import DictNode, Spec
@@ -36,12 +36,61 @@ from yogadl.errors import ConfigurationError
 _TRIED_VERSIONS: Final = 10  # for an error about a cursor
 
 
-class RenumberedRecords:
-    """Records of another source as they are, under other numbers, which a subclass knows.
+class View(RandomAccess):
+    """Records that are made of one parent's."""
+
+    parent: RandomAccess
+
+    @property
+    def parents(self) -> Sequence[RandomAccess]:
+        """The parent alone."""
+        return (self.parent,)
+
+
+class SameNumbers(View):
+    """A view each of whose records is made of the parent's of the same number, and drawn as that is."""
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    def user_numbers(self, indices: Indices) -> Indices:
+        """Return the numbers of records by which users know them."""
+        return self.parent.user_numbers(indices)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether an index also has an epoch's draw."""
+        return self.parent.is_drawn
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """The number of steps that are shuffled as they are, and the records of each."""
+        return self.parent.steps
+
+    @property
+    def numbered(self) -> RandomAccess:
+        """The records that `user_numbers` counts."""
+        return self.parent.numbered if self.is_drawn else self
+
+    def prepare(self, indices: Indices) -> None:
+        """Compute what many records are made of."""
+        self.parent.prepare(indices)
+
+    def documents(self, indices: Indices) -> list[list[Document]]:
+        """Return the records that each is made of."""
+        return self.parent.documents(indices)
+
+
+class SameValues(View):
+    """A view that has a parent's records as they are: under other numbers, or some of the fields.
 
     Args:
-        parent: The other source.
+        parent: The other records.
     """
+
+    spec: Spec
+    fingerprint: str
+    record_bytes: int
 
     def __init__(self, parent: RandomAccess) -> None:
         self.parent = parent
@@ -50,26 +99,30 @@ class RenumberedRecords:
 
     def in_parent(self, indices: Indices) -> Indices:
         """Return the parent's indices of these records."""
-        raise NotImplementedError
+        return indices
 
-    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
-        """Return the parent, and the indices and the field's number there."""
-        return self.parent, self.in_parent(indices), number
+    def fields_in_parent(self, fields: Sequence[int] | None) -> Sequence[int] | None:
+        """Return the parent's numbers of these fields; None means all fields."""
+        return fields
+
+    def file_of(self, index: int) -> str | None:
+        """Return the path of the file that a record comes from, if the source lists it."""
+        return self.parent.file_of(int(self.in_parent(np.array([index]))[0]))
 
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
-        """Announce that these records will be read soon; see `announce`."""
-        return announce(self.parent, self.in_parent(indices), fields, on_planned)
+        """Announce that these records will be read soon."""
+        return self.parent.will_need(self.in_parent(indices), self.fields_in_parent(fields), on_planned)
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
     ) -> Sequence[Column]:
         """Read records in the order of `indices`."""
-        return self.parent.columns(self.in_parent(indices), fields, memory)
+        return self.parent.columns(self.in_parent(indices), self.fields_in_parent(fields), memory)
 
 
-class SelectedRecords(RenumberedRecords):
+class SelectedRecords(SameValues):
     """Some records of another source, in any order; any record may come twice."""
 
     def __init__(self, parent: RandomAccess, indices: Indices) -> None:
@@ -89,7 +142,7 @@ class SelectedRecords(RenumberedRecords):
         return self._indices[indices]
 
 
-class SlicedRecords(RenumberedRecords):
+class SlicedRecords(SameValues):
     """A slice of other records: every n-th one between two indices.
 
     A slice that has the records of an earlier version has its fingerprint and lineage: its cursors are valid,
@@ -138,7 +191,7 @@ def _earlier_version(records: RandomAccess, chosen: range) -> Earlier | None:
     return next((earlier for earlier in versions if earlier.records == len(chosen)), None)
 
 
-class ProjectedRecords:
+class ProjectedRecords(SameNumbers, SameValues):
     """Some fields of other records; the fingerprint is that of the parent, so that cursors stay valid."""
 
     def __init__(self, parent: RandomAccess, spec: Spec, numbers: tuple[int, ...]) -> None:
@@ -154,33 +207,16 @@ class ProjectedRecords:
             max(1, sum(leaf.row_bytes for leaf in leaves)) if are_fixed else parent.record_bytes
         )
 
-    def __len__(self) -> int:
-        return len(self.parent)
-
     def over(self, parent: RandomAccess) -> "ProjectedRecords":
         """Return the same view of the first records alone, which `parent` has."""
         return ProjectedRecords(parent, self.spec, self.numbers)
 
-    def of_parent(self, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
-        """Return the parent, and the indices and the field's number there."""
-        return self.parent, indices, self.numbers[number]
-
-    def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
-        """Announce that these records will be read soon; see `announce`."""
-        numbers = self.numbers if fields is None else [self.numbers[number] for number in fields]
-        return announce(self.parent, indices, numbers, on_planned)
-
-    def columns(
-        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
-    ) -> Sequence[Column]:
-        """Read records in the order of `indices`."""
-        numbers = self.numbers if fields is None else [self.numbers[number] for number in fields]
-        return self.parent.columns(indices, numbers, memory)
+    def fields_in_parent(self, fields: Sequence[int] | None) -> Sequence[int]:
+        """Return the parent's numbers of these fields."""
+        return self.numbers if fields is None else [self.numbers[number] for number in fields]
 
 
-class ComposedRecords:
+class ComposedRecords(RandomAccess):
     """Records that are no records of others: rows of several ones, or pieces of one.
 
     Attributes:
@@ -204,7 +240,7 @@ def earlier_views(records: Any, share: float) -> Iterator[tuple[Lineage, Earlier
     nearest to `share`.
     """
     for base in each_once(records):
-        lineage: Lineage | None = getattr(base, "lineage", None)
+        lineage = base.lineage
         versions = () if lineage is None else lineage.earlier
         for earlier in sorted(
             versions, key=lambda each: (abs(each.records - share * len(base)), -each.records)
@@ -213,39 +249,39 @@ def earlier_views(records: Any, share: float) -> Iterator[tuple[Lineage, Earlier
             yield lineage, earlier, _over(records, base, SlicedRecords(base, range(earlier.records)))
 
 
-class _RenamedRecords:
+class _RenamedRecords(SameNumbers, SameValues):
     """Records under another of their fingerprints."""
 
-    def __init__(self, records: Any, fingerprint: str) -> None:
-        self._records = records
+    def __init__(self, records: RandomAccess, fingerprint: str) -> None:
+        super().__init__(records)
         self.fingerprint = fingerprint
 
-    def __len__(self) -> int:
-        return len(self._records)
+    @property
+    def lineage(self) -> Lineage | None:
+        """The version of the records."""
+        return self.parent.lineage
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._records, name)
 
-
-def aliases_of(records: Any) -> Iterator[str]:
+def aliases_of(records: RandomAccess) -> Iterator[str]:
     """Yield the fingerprints that these records or views have under other fingerprints of a version."""
     for base in each_once(records):
-        for alias in getattr(base, "aliases", ()):
-            renamed: Any = _RenamedRecords(base, alias)
-            yield _over(records, base, renamed).fingerprint
+        for alias in base.aliases:
+            yield _over(records, base, _RenamedRecords(base, alias)).fingerprint
 
 
-def _over(records: Any, base: Any, replacement: RandomAccess) -> Any:
+def _over(records: RandomAccess, base: RandomAccess, replacement: RandomAccess) -> RandomAccess:
     """Return the same view of other records in place of `base`."""
-    if records is base or not hasattr(records, "over"):
-        return replacement if records is base else records
-    return records.over(*(_over(parent, base, replacement) for parent in parents_of(records)))
+    if records is base:
+        return replacement
+    found: RandomAccess = records.over(*(_over(parent, base, replacement) for parent in records.parents))
+    return found
 
 
-def origin_of(records: Any, indices: Indices, number: int) -> tuple[Any, Indices, int]:
-    """Return the records below all views, and the indices and the field's number there."""
-    while hasattr(records, "of_parent"):
-        records, indices, number = records.of_parent(indices, number)
+def origin_of(records: RandomAccess, indices: Indices, number: int) -> tuple[RandomAccess, Indices, int]:
+    """Return the records below the views that have them as they are, and the indices and the field there."""
+    while isinstance(records, SameValues):
+        indices, fields = records.in_parent(indices), records.fields_in_parent((number,))
+        records, number = records.parent, number if fields is None else fields[0]
     return records, indices, number
 
 
@@ -287,7 +323,7 @@ class _Stretches:
         return self.stop - self.start
 
 
-class ChunkedRecords(ComposedRecords):
+class ChunkedRecords(View, ComposedRecords):
     """Chunks of a field's values. Each value is a document, and each item along its first axis a token.
 
     The start of each document is computed once in each process, and takes 8 bytes a document. A
@@ -305,6 +341,9 @@ class ChunkedRecords(ComposedRecords):
     Raises:
         ConfigurationError: if the field has no chunks, or the arguments make no sense.
     """
+
+    spec: Spec
+    record_bytes: int
 
     def __init__(
         self,
@@ -408,7 +447,7 @@ class ChunkedRecords(ComposedRecords):
             if found is not None:
                 lengths = found[0].lengths(*found[1:])
             else:
-                lengths = list(map(len, self.parent.columns(indices, [self._number])[0]))
+                lengths = np.fromiter(map(len, self.parent.columns(indices, [self._number])[0]), np.int64)
             offsets[start + 1 : start + 1 + len(indices)] = lengths
         return np.cumsum(offsets, out=offsets), is_read
 
@@ -429,8 +468,10 @@ class ChunkedRecords(ComposedRecords):
 
     is_plannable = False  # where a chunk lies is known only after documents were read
 
-    def will_need(self, indices: Indices, fields: Sequence[int] | None = None) -> int:
-        """Announce that these chunks will be read soon; see `announce`."""
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
+    ) -> int:
+        """Announce that these chunks will be read soon."""
         if self._document_length is None:
             stretches = self._stretches(indices)
             found = find_stored_values(self.parent, stretches.document, self._number)
@@ -445,7 +486,7 @@ class ChunkedRecords(ComposedRecords):
         lengths = offsets[documents + 1] - offsets[documents]
         documents = documents[lengths <= _ANNOUNCED_CHUNKS * self._size]
         numbers = [self._number]
-        return announce(self.parent, documents, numbers) * len(indices) // max(1, len(documents))
+        return self.parent.will_need(documents, numbers) * len(indices) // max(1, len(documents))
 
     def columns(
         self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -488,14 +529,10 @@ class ChunkedRecords(ComposedRecords):
 
 def find_stored_values(
     records: RandomAccess, indices: Indices, number: int
-) -> tuple[Any, Indices, int] | None:
-    """Return the records that store the values in files, the indices and the field's number there.
-
-    The result is None if the values are not stored in files. The records returned have `lengths` and
-    `stretches`, as `Reader` does.
-    """
-    found = origin_of(records, indices, number)
-    return found if hasattr(found[0], "stretches") else None
+) -> tuple[Stored, Indices, int] | None:
+    """Return the cache that has the values, with the indices and the field's number there, or None."""
+    base, indices, number = origin_of(records, indices, number)
+    return (base, indices, number) if isinstance(base, Stored) else None
 
 
 def _number_of(spec: Spec, field: str | int | None) -> int:

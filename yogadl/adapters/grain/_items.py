@@ -186,7 +186,7 @@ _MOST_RECORDS_AHEAD: Final = 1024
 _LEAST_RECORDS_AHEAD: Final = 16
 
 
-def described(kind: str, source: RandomAccess) -> str:
+def described(kind: str, source: RandomAccess | RecordsRef) -> str:
     """Return the text by which Grain's checkpoints identify a data source, independent of its location."""
     return f"yogadl.{kind}(records={len(source)}, fingerprint={source.fingerprint!r})"
 

@@ -20,7 +20,7 @@ from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.key import DatasetKey, is_version, new_key
 from yogadl._core.operation import one_operation
 from yogadl._core.progress import Progress, Tally, must_log, report_to_both, showing_progress
-from yogadl._core.protocols import DataRef, views_of
+from yogadl._core.protocols import DataRef, RandomAccess, views_of
 from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
 from yogadl._format.codec import SAME, Codec, checked_codec, codecs_of, described
@@ -201,7 +201,8 @@ def _with_all_records(data_sha256: str, source: Source) -> str:
     Raises:
         ConfigurationError: if they are too large for that.
     """
-    views = views_of(source.stored) if isinstance(source, RecordsSource) else ()
+    stored = source.stored if isinstance(source, RecordsSource) else None
+    views = views_of(stored) if isinstance(stored, RandomAccess) else ()
     sampled = {id(one): one for one in views if isinstance(one, SourceRecords) and one.is_sampled}
     if not sampled:
         return data_sha256

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 from yogadl._core.forms import PLAIN
 from yogadl._core.key import AUTO, DatasetKey
 from yogadl._core.leaf import BadValueError, refuse
-from yogadl._core.protocols import DataRef, views_of
+from yogadl._core.protocols import DataRef, RandomAccess, views_of
 from yogadl._dataref import RecordsRef
 from yogadl._format.columns import RunHash, StoredColumn, fingerprint_of, hash_run, stored_column, widen_by
 from yogadl._provenance.builder import sha256_of_data, sha256_of_function
@@ -98,11 +98,12 @@ def _identity_of_ref(ref: Any) -> str:
     """Return the hash of the records of a reference, and of the functions that they pass through."""
     if not isinstance(getattr(ref, "fingerprint", None), str):
         raise ConfigurationError("it has no fingerprint")
-    views = list(views_of(getattr(ref, "_records", None)))
+    records = getattr(ref, "_records", None)
+    views = list(views_of(records)) if isinstance(records, RandomAccess) else []
     sampled = {id(view): view for view in views if isinstance(view, SourceRecords) and view.is_sampled}
     if not sampled:
         return sha256_of_data(ref, strict=True)
-    stages = [stage for view in views if hasattr(view, "chain") for stage in view.chain.stages]
+    stages = [stage for view in views for stage in view.stages]
     described = [sha256_of_data(ref), *(sha256_of_function(stage.function) for stage in stages)]
     for base in sampled.values():
         if not _is_in_memory(base.source):

@@ -6,12 +6,13 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey
 from yogadl._core.memory import trim_allocator
 from yogadl._core.process import ProcessLock
-from yogadl._core.protocols import Column, Indices, Lineage, Locality, Memory, OnPlanned
+from yogadl._core.protocols import Column, Indices, Lineage, Locality, Memory, OnPlanned, Stored
 from yogadl._core.spec import Spec
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import Reader
@@ -160,7 +161,7 @@ def _name_in(error: CacheFormatError, key: DatasetKey) -> None:
         error.args = (f"{key}: {error}",)
 
 
-class CachedRecords:
+class CachedRecords(Stored):
     """The records of a cache, which is opened at the first use that its manifest can't answer.
 
     Pickles as the storage's location, the key and the digest, so the unpickled object reads the same bytes
@@ -306,7 +307,7 @@ class CachedRecords:
         return self.open()[1].lengths(indices, number)
 
     @_naming_version
-    def stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> Column:
+    def stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> NDArray[Any]:
         """Return the elements `starts` to `stops` of the first axis of values, back to back."""
         return self.open()[1].stretches(indices, number, starts, stops)
 
@@ -322,7 +323,7 @@ class CachedRecords:
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
-        """Announce that these records will be read soon; see `announce`."""
+        """Announce that these records will be read soon."""
         if on_planned is not None:
             on_planned(self, indices, fields, None)
             return 0
