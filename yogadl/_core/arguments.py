@@ -169,7 +169,7 @@ def unknown_argument(
 def names_of(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a function's arguments, except `self`."""
     # inspect.signature would be too slow: this runs for many functions at every import.
-    code = getattr(function, "__wrapped__", function).__code__
+    code = vars(function).get("__wrapped__", function).__code__
     names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return tuple(name for name in names if name != "self")
 

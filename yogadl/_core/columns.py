@@ -4,7 +4,7 @@ import contextlib
 import copy
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from yogadl._core.leaf import (
     refuse,
 )
 from yogadl._core.protocols import Memory
-from yogadl._core.spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec
+from yogadl._core.spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, fields_of, remade
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 # Given a field's name, what records before have there, and a value: what to write, as text.
@@ -158,11 +158,7 @@ def copier_of(
     def copy_sequence(record: Any) -> Any:
         if not isinstance(record, list | tuple) or len(record) != len(copiers):
             return record
-        copied = [copy_child(value) for copy_child, value in zip(copiers, record, strict=True)]
-        if isinstance(record, list):
-            return copied
-        make: Any = getattr(record, "_make", tuple)  # of a namedtuple
-        return make(copied)
+        return remade(record, [copy_child(value) for copy_child, value in zip(copiers, record, strict=True)])
 
     return copy_sequence
 
@@ -270,7 +266,7 @@ def _first_mismatch(node: DictNode | SequenceNode | NamedTupleNode, values: Sequ
     count = len(node.children)
     names = node.keys if isinstance(node, NamedTupleNode) else None
     for i, value in enumerate(values):
-        if not isinstance(value, base) or len(value) != count or getattr(value, "_fields", None) != names:
+        if not isinstance(value, base) or len(value) != count or fields_of(value) != names:
             return i
     return None
 
@@ -653,7 +649,7 @@ def widen(leaf: Leaf, shape: Shape | None) -> Leaf:
 
 def shape_of(leaf: Leaf, value: Any) -> tuple[int, ...]:
     """Return the shape of one value of a list column."""
-    return () if leaf.dtype in (OBJECT, JSON) else getattr(value, "shape", ())
+    return value.shape if isinstance(value, np.ndarray) and leaf.dtype not in (OBJECT, JSON) else ()
 
 
 def shape_of_value(leaf: Leaf, value: Any) -> tuple[int, ...]:
@@ -687,7 +683,7 @@ def size_of(column: NDArray[Any] | list[Any]) -> int:
     if isinstance(column, np.ndarray):
         return column.nbytes
     return sum(
-        value.nbytes if isinstance(value, np.ndarray) else len(value) if hasattr(value, "__len__") else 64
+        value.nbytes if isinstance(value, np.ndarray) else len(value) if isinstance(value, Sized) else 64
         for value in column
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from yogadl._core.advice import of_continuing, of_storing
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import BYTES, JSON, STR
-from yogadl._core.spec import Node, Spec
+from yogadl._core.spec import Node, Spec, fields_of, remade
 from yogadl.errors import ConfigurationError
 
 EMPTY: Final = "empty"
@@ -76,7 +76,7 @@ class Forms:
         """Return the same with each ``"empty"`` as the kind of value that these records have there."""
         if not self.missing:
             return self
-        known = {field.name for field in getattr(self.like, "fields", ())}
+        known = {field.name for field in self.like.fields} if isinstance(self.like, Spec) else set[str]()
         for name in self.missing:
             if name not in known and not any(_found_at(record, name) for record in records):
                 import logging  # not for reading a cache
@@ -123,7 +123,7 @@ class Forms:
 
     def _empty(self, name: str, values: Sequence[Any]) -> Any:
         """Return the empty value of a field, of which these records have these values, perhaps none."""
-        leaves = {field.name: field.leaf for field in getattr(self.like, "fields", ())}
+        leaves = {each.name: each.leaf for each in self.like.fields} if isinstance(self.like, Spec) else {}
         if values or name not in leaves:
             return _empty_like(values)
         leaf = leaves[name]
@@ -189,7 +189,7 @@ def _filled(record: Any, name: str, value: Any) -> Any:
             return record if changed is found else {**record, key: changed}
         return {**record, key: value} if found is None else record
     if isinstance(record, list | tuple):
-        names = getattr(record, "_fields", None) or tuple(map(str, range(len(record))))
+        names = fields_of(record) or tuple(map(str, range(len(record))))
         if key not in names:
             return record
         place = names.index(key)
@@ -197,9 +197,7 @@ def _filled(record: Any, name: str, value: Any) -> Any:
         changed = value if not below and changed is None else changed
         if changed is record[place]:
             return record
-        items = [*record[:place], changed, *record[place + 1 :]]
-        make: Any = getattr(record, "_make", type(record))
-        return make(items)
+        return remade(record, [*record[:place], changed, *record[place + 1 :]])
     return record
 
 
@@ -208,7 +206,7 @@ def _found_at(record: Any, name: str) -> list[Any]:
     key, below = _parts(record, name)
     items = record
     if isinstance(record, list | tuple):
-        names = getattr(record, "_fields", None) or map(str, range(len(record)))
+        names = fields_of(record) or map(str, range(len(record)))
         items = dict(zip(names, record, strict=True))
     if not isinstance(items, dict) or key not in items:
         return []

@@ -43,7 +43,7 @@ def _make_init(kind: Any) -> Any:
             value = f"{member.name}_factory() if {member.name} is MISSING else {member.name}"
         arguments.append(member.name + default)
         lines.append(f"__dict[{member.name!r}] = {value}")
-    if hasattr(kind, "__post_init__"):
+    if any("__post_init__" in vars(base) for base in kind.__mro__):
         lines.append("self.__post_init__()")
     exec(f"def __init__({', '.join(arguments)}):\n " + "\n ".join(lines), names)
     init = names["__init__"]

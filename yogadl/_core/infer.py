@@ -19,8 +19,18 @@ from yogadl._core.columns import (
 )
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.json_value import PLAIN_TYPES, is_plain
-from yogadl._core.leaf import JSON, Leaf, leaf_at, refuse
-from yogadl._core.spec import MAX_DEPTH, DictNode, NamedTupleNode, Node, SequenceNode, Spec, check_keys
+from yogadl._core.leaf import JSON, Leaf, is_array_like, leaf_at, refuse
+from yogadl._core.spec import (
+    MAX_DEPTH,
+    DictNode,
+    NamedTupleNode,
+    Node,
+    SequenceNode,
+    Spec,
+    check_keys,
+    fields_of,
+    remade,
+)
 
 # How many records decide the structure of all, where the first one does not; fewer if they are large.
 SAMPLED_RECORDS: Final = 1024
@@ -171,7 +181,7 @@ class _Finder:
 
     def _sequence(self, values: list[Any], records: Sequence[int], path: str, depth: int) -> Node:
         first = values[0]
-        names = getattr(first, "_fields", None) if isinstance(first, tuple) else None
+        names = fields_of(first)
         alike = [
             (value, record)
             for value, record in zip(values, records, strict=True)
@@ -300,9 +310,8 @@ def snapshot(value: Any, copy_object: Callable[[Any], Any]) -> Any:
             return value.copy()
         return [snapshot(item, copy_object) for item in value]
     if isinstance(value, tuple):
-        make: Any = getattr(value, "_make", tuple)
-        return make([snapshot(item, copy_object) for item in value])
-    if kind in IMMUTABLE_TYPES or isinstance(value, bytearray | memoryview) or hasattr(value, "__array__"):
+        return remade(value, [snapshot(item, copy_object) for item in value])
+    if kind in IMMUTABLE_TYPES or isinstance(value, bytearray | memoryview) or is_array_like(value):
         return copy_if_mutable(value)
     return copy_object(value)
 

@@ -216,6 +216,11 @@ class BadShapeError(BadValueError):
         self.shape = shape
 
 
+def is_array_like(value: Any) -> bool:
+    """Return whether numpy makes an array of a value: of numpy's own, and of any library's tensor."""
+    return isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__")
+
+
 def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
     """Return the dtype and the shape of a value, as a leaf.
 
@@ -231,7 +236,7 @@ def leaf_of(value: object, allow_pickle: bool = False) -> Leaf:
         return Leaf(BYTES)
     if is_masked(value):
         raise BadValueError(0, _MASKED_PROBLEM)
-    if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__array__"):
+    if not is_array_like(value):
         if allow_pickle:
             return Leaf(OBJECT)
         raise BadValueError(0, _unsupported_problem(value))

@@ -1,5 +1,6 @@
 """Allocate memory for batches, which is reused, and which other code may keep or share."""
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -58,9 +59,8 @@ def settle_allocator() -> None:
 
 def trim_allocator() -> None:
     """Return the memory of freed arrays to the system, after work that needed much of it once; glibc only."""
-    trim = getattr(load_libc(), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    with contextlib.suppress(AttributeError):
+        load_libc().malloc_trim(0)
 
 
 class BatchMemory:

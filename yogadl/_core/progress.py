@@ -158,7 +158,7 @@ class Tally:
             )
             done = len(self._finished)
         self._last_reported = records, size_bytes
-        if hasattr(self._show, "set_partitions"):  # a function of the caller has no such method
+        if isinstance(self._show, ProgressDisplay):
             self._show.set_partitions(done, self._count)
         for report in filter(None, (self._report, self._show)):
             report(records, self._total, size_bytes)

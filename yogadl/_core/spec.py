@@ -272,6 +272,19 @@ def _first(parts: Iterable[Any]) -> Any:
     return next(iter(parts))
 
 
+def fields_of(value: Any) -> tuple[str, ...] | None:
+    """Return the names of a namedtuple's fields; None for any other value."""
+    is_named = isinstance(value, tuple) and hasattr(value, "_fields")  # any class of the user's
+    return tuple(value._fields) if is_named else None
+
+
+def remade(value: Any, items: Iterable[Any]) -> Any:
+    """Return a list or tuple of other items, of the same kind as a value."""
+    if fields_of(value) is not None:
+        return value._make(items)
+    return list(items) if isinstance(value, list) else tuple(items)
+
+
 def node_of(
     tree: object, leaf: Callable[[Any, str, Keys], Node], number: int = 0, *, has_lists: bool = False
 ) -> Node:
@@ -296,9 +309,10 @@ def node_of(
         if isinstance(value, dict):
             check_keys(value, path, number)
             return DictNode(tuple(value), tuple(child(key, key, item) for key, item in value.items()))
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            names = tuple(value._fields)
-            children = tuple(map(child, names, range(len(names)), value))
+        names = fields_of(value)
+        if names is not None:
+            items: Any = value
+            children = tuple(map(child, names, range(len(names)), items))
             return NamedTupleNode(type(value).__name__, names, children)
         if isinstance(value, tuple) or (has_lists and isinstance(value, list)):
             kind = "list" if isinstance(value, list) else "tuple"

@@ -241,7 +241,7 @@ class Decoder:
 
     def _decompressor(self) -> Any:
         """Return this thread's own."""
-        found = getattr(self._of_thread, "decompressor", None)
+        found = vars(self._of_thread).get("decompressor")
         if found is None:
             try:
                 found = self._zstandard.ZstdDecompressor(dict_data=self._dictionary)

@@ -107,14 +107,15 @@ def disk_error(error: Exception, path: Path) -> StorageError:
             str(path),
         )
     # LMDB may report a full disk as an input/output error, so the free space is checked.
-    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or free_bytes < _FULL_BYTES
+    number = error.errno if isinstance(error, OSError) else None
+    is_full = number in (errno.ENOSPC, errno.EDQUOT) or free_bytes < _FULL_BYTES
     if is_full or isinstance(error, lmdb.DiskError):
         return StorageError(
             errno.ENOSPC,
             f"the disk is full ({free_bytes / 2**20:.0f} MiB free): make room and build again",
             str(path),
         )
-    return StorageError(getattr(error, "errno", None) or errno.EIO, f"writing failed: {error}", str(path))
+    return StorageError(number or errno.EIO, f"writing failed: {error}", str(path))
 
 
 def write_synced(path: Path, content: bytes) -> None:

@@ -71,7 +71,7 @@ def _are_resident(rows: StoredRows, span: Span) -> bool:
 
     A read without waiting is used, since mincore reports files of other users as always resident.
     """
-    flag: Any = getattr(os, "RWF_NOWAIT", None)
+    flag: Any = vars(os).get("RWF_NOWAIT")
     if flag is None:
         return True  # not Linux: no hints
     count = len(span.starts)

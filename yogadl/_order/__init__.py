@@ -7,10 +7,11 @@ arithmetic, which is frozen as version 1.
 
 from yogadl._order.blocks import Blocks, Drawn, DrawnMixture, Mixture
 from yogadl._order.keys import derive_key
-from yogadl._order.orders import GlobalOrder, Order, SourceOrder, draw_of, make_order, substitute
+from yogadl._order.orders import BlocksOrder, GlobalOrder, Order, SourceOrder, draw_of, make_order, substitute
 
 __all__ = [
     "Blocks",
+    "BlocksOrder",
     "Drawn",
     "GlobalOrder",
     "DrawnMixture",

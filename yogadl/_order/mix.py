@@ -28,6 +28,7 @@ from yogadl._order.keys import (
     derive_key,
     mix_array,
 )
+from yogadl._order.orders import Order
 from yogadl._order.permutation import Integers
 from yogadl.errors import ConfigurationError
 
@@ -58,7 +59,7 @@ class Stretch(NamedTuple):
 
 
 @frozen
-class MixOrder:
+class MixOrder(Order):
     """A mix of the parents, anew in each epoch. The records of each parent come in that parent's own order.
 
     Args:

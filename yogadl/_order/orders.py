@@ -12,7 +12,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +67,56 @@ class _Keys(NamedTuple):
 _MapNumbers = Callable[[Integers, int, Blocks, _Keys], Integers]
 
 
+class Order:
+    """A map from the positions of an epoch to record indices.
+
+    Subclasses are frozen, hashable, picklable, and safe to call from several threads at once. All orders
+    except a mix are one to one, and have an inverse, `positions`.
+
+    Attributes:
+        records: The number of positions.
+        seed: The seed of the shuffle; None without one.
+    """
+
+    if TYPE_CHECKING:  # at run time, fields or properties of the subclass
+
+        @property
+        def records(self) -> int: ...
+        @property
+        def seed(self) -> int | None: ...
+
+    def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+        """Return the record index at each position, as a new array of the same shape.
+
+        Raises:
+            IndexError: If a position is negative, or not less than `records`.
+        """
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:  # JSON
+        """Return the order's name, version and parameters, for a cursor; neither the seed nor `records`."""
+        raise NotImplementedError
+
+    def start(self, epoch: int) -> int:
+        """Return the first position of an epoch that this order has."""
+        return 0
+
+    def neighbours(self, position: int, epoch: int) -> tuple[int, int]:
+        """Return the first of the positions that replace a record, and the one after the last."""
+        return self.start(epoch), self.records
+
+    def parents(self, positions: Integers, epoch: int) -> NDArray[np.uint16] | None:
+        """Return the number of the parent at each position of a mix; None of other orders."""
+        return None
+
+    @property
+    def change(self) -> tuple[int, dict[str, Any]] | None:
+        """The epoch within which the weights of a mix changed, and the order's description for that epoch."""
+        return None
+
+
 @frozen
-class BlocksOrder:
+class BlocksOrder(Order):
     """A shuffle of blocks, and of records within windows of them, anew in each epoch, in constant memory."""
 
     records: int
@@ -95,7 +143,7 @@ class BlocksOrder:
         found = self._map_by_part(places, epoch, _positions_in_windows, _positions_in_rest)
         return found.reshape(np.shape(indices))
 
-    def neighbours(self, position: int) -> tuple[int, int]:
+    def neighbours(self, position: int, epoch: int) -> tuple[int, int]:
         """Return the first position of the window that a position lies in, and the one after the last."""
         layout = _lay_out(self.records, self.blocks)
         if position >= layout.windowed:
@@ -237,32 +285,11 @@ def _halve(key: NDArray[np.uint64], network: Network) -> tuple[Words, Words]:
 GLOBAL_TAG = int.from_bytes(b"global-1", "big")
 
 
-class Order(Protocol):
-    """A map from the positions of an epoch to record indices.
-
-    Implementations are frozen, hashable, picklable, and safe to call from several threads at once. All orders
-    except a mix are one to one, and have an inverse, `positions`.
-    """
-
-    @property
-    def records(self) -> int:
-        """The number of positions."""
-
-    def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
-        """Return the record index at each position, as a new array of the same shape.
-
-        Raises:
-            IndexError: If a position is negative, or not less than `records`.
-        """
-
-    def describe(self) -> dict[str, Any]:  # JSON
-        """Return the order's name, version and parameters, for a cursor; neither the seed nor `records`."""
-
-
 @frozen
-class SourceOrder:
+class SourceOrder(Order):
     """The records in the source's order, in every epoch."""
 
+    seed: ClassVar[int | None] = None
     records: int
 
     def __post_init__(self) -> None:
@@ -282,7 +309,7 @@ class SourceOrder:
 
 
 @frozen
-class GlobalOrder:
+class GlobalOrder(Order):
     """A shuffle of all records, anew in each epoch, in constant memory."""
 
     records: int
@@ -315,7 +342,7 @@ STEPS_TAG = int.from_bytes(b"steps-1", "big")
 
 
 @frozen
-class StepsOrder:
+class StepsOrder(Order):
     """A shuffle of steps of neighbouring records, and of the records after these, anew in each epoch."""
 
     records: int
@@ -356,7 +383,7 @@ def draw_of(seed: int, epoch: int, total: int) -> int:
 
 
 @frozen
-class DrawnOrder:
+class DrawnOrder(Order):
     """An order whose indices are ``draw * total + record``, where each epoch has its draw.
 
     So records that are made anew in each epoch, such as rows of several documents, get the epoch with the
@@ -388,7 +415,7 @@ _DRAWN_AT_ONCE: Final = 64
 
 
 def substitute(
-    order: Any,
+    order: Order,
     epoch: int,
     position: int,
     attempt: int,
@@ -406,16 +433,17 @@ def substitute(
         attempt: The number of the attempt, from 0.
         are_kept: Returns whether positions may be drawn; None: all may.
     """
-    key = derive_key(SUBSTITUTE_TAG, getattr(order, "seed", None) or 0, epoch, position, attempt)
-    first, end = order.start(epoch) if hasattr(order, "start") else 0, order.records
-    position = first + (position - first) % (end - first)
-    parent = order.parents(np.array([position]), epoch) if hasattr(order, "parents") else None
-    if hasattr(order, "neighbours"):
-        first, end = order.neighbours(position)
+    key = derive_key(SUBSTITUTE_TAG, order.seed or 0, epoch, position, attempt)
+    first = order.start(epoch)
+    position = first + (position - first) % (order.records - first)
+    parent = order.parents(np.array([position]), epoch)
+    first, end = order.neighbours(position, epoch)
     for number in itertools.count(step=_DRAWN_AT_ONCE):  # ends: the position itself fits
         words = [splitmix64_output(key, number + i) for i in range(_DRAWN_AT_ONCE)]
         drawn = np.array([first + (word * (end - first) >> 64) for word in words], np.int64)
-        fit = np.ones(len(drawn), np.bool_) if parent is None else order.parents(drawn, epoch) == parent
+        fit = np.ones(len(drawn), np.bool_)
+        if parent is not None:
+            fit &= np.equal(order.parents(drawn, epoch), parent)
         if are_kept is not None:
             fit &= are_kept(drawn)
         if fit.any():

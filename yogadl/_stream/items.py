@@ -10,7 +10,7 @@ others are gathered two at a time: a batch that is kept then keeps at most twice
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -51,6 +51,8 @@ ItemStage = Callable[[Iterator[Any]], Iterator[Any]]  # a function of all items,
 class Records:
     """Makes items that are single records of a run."""
 
+    collate: ClassVar[None] = None
+    reduce: ClassVar[None] = None
     run: Run
 
     def counted_anew(self) -> "Records":
@@ -116,6 +118,7 @@ class Batches:
         ConfigurationError: if an argument makes no sense, or the record has no place for the field.
     """
 
+    reduce: ClassVar[Any] = None  # a function that says how objects with memory are pickled by a worker
     run: Run
     collate: Callable[[list[Any]], Any] | None = None
     padding_field: str | None = None

@@ -43,6 +43,10 @@ class MakeInWorkers(Make, Protocol):
     """Makes items in worker processes."""
 
     @property
+    def stages(self) -> tuple[Any, ...]:
+        """The functions of the user's that each item passes through."""
+
+    @property
     def options(self) -> "WorkerOptions":
         """The way in which the workers are started."""
 

@@ -30,7 +30,7 @@ from yogadl._core.protocols import (
     will_read,
 )
 from yogadl._core.spec import Spec
-from yogadl._order import GlobalOrder, Order, substitute
+from yogadl._order import BlocksOrder, GlobalOrder, Order, substitute
 from yogadl._stream.cursor import Identity, Numbering, Skipped, read_cursor
 from yogadl._stream.cut import Cut, Point, Rows, Shard, joined
 from yogadl.errors import StageError
@@ -269,9 +269,9 @@ class Run:
             skipped=self.skipped or Skipped((), self.shard.records),
             fingerprint=self.source.fingerprint,
             order=self.order.describe(),
-            seed=getattr(self.order, "seed", None),  # an order without a shuffle has no seed
+            seed=self.order.seed,
             skip_shuffle_at_epoch_end=self.skip_shuffle_at_epoch_end,
-            change=getattr(self.order, "change", None),
+            change=self.order.change,
             lineage=self._lineage,
             rows=self._rows,
             source=self.source,
@@ -292,7 +292,7 @@ class Run:
     @cached_property
     def block_ahead(self) -> "BlockAhead | None":
         """The reader of whole blocks of remote caches; None if no shard has blocks of its own."""
-        blocks = getattr(self.order, "blocks", None)
+        blocks = self.order.blocks if isinstance(self.order, BlocksOrder) else None
         ranks = self.shard.ranks
         if blocks is None or blocks.records < _BLOCK_RECORDS or blocks.lanes % ranks:
             return None
@@ -338,8 +338,7 @@ class Run:
             places, records = self.skipped.places(to_read), self.skipped.records
         # Only an epoch's last row can reach beyond the end; its record there is padding.
         if len(to_read) and positions[-1] >= shard.records:
-            begin = getattr(self.order, "start", None)  # of a mix whose weights may have changed
-            low = 0 if begin is None else begin(point.epoch)
+            low = self.order.start(point.epoch)
             low = low if self.skipped is None else self.skipped.before(low)
             to_read[-1] = low + (to_read[-1] - shard.records) % (shard.records - low)
         if self.skipped is not None:

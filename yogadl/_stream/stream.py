@@ -66,7 +66,8 @@ class Loader(Restartable[Item_co]):
         return count
 
     def __repr__(self) -> str:
-        cut, stages = self._recipe.cut, getattr(self._recipe.make, "stages", ())
+        cut, make = self._recipe.cut, self._recipe.make
+        stages = make.stages if isinstance(make, Batches | MakeInWorkers) else ()
         passed = "".join(f", {stage}" for stage in stages)
         return f"<Loader of {self.stream!r}, batch {cut.size}, epochs {cut.epochs}{passed}>"
 

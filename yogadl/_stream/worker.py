@@ -273,7 +273,7 @@ class _ItemReader:
         self._counted = self._run.counters.stages()
         self._received = 0, 0
         self._rejected = 0
-        self.packer = Packer(getattr(task.make, "reduce", None), task.most + 1)
+        self.packer = Packer(task.make.reduce, task.most + 1)
 
     def announce(self, pieces: Pieces) -> None:
         """Announce these rows; other workers read the rows between them."""

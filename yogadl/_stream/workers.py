@@ -316,7 +316,7 @@ class InWorkers:
     def _maker_name(self) -> str:
         """Return the name of the function that makes the items, for messages."""
         chain = self.run.chain
-        collate = getattr(self.make, "collate", None)
+        collate = self.make.collate
         if self.item_stages:
             return "transform"
         if self.make.stages:
@@ -327,7 +327,7 @@ class InWorkers:
 
     def _functions(self) -> Iterator[tuple[str, Any]]:
         yield from self.options.named
-        yield "collate", getattr(self.make, "collate", None)
+        yield "collate", self.make.collate
         for called in (*(self.run.chain.stages if self.run.chain else ()), *self.make.stages):
             yield str(called).partition("(")[0], called.function
 

@@ -2,7 +2,7 @@
 
 import copy
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -187,11 +187,8 @@ def _count_said(count: _Function, record: Any) -> int:
 
 def _checked(made: Any) -> Sequence[Any]:
     """Return what a function made, if that is several records."""
-    if (
-        isinstance(made, str | bytes | Mapping)
-        or not hasattr(made, "__len__")
-        or not hasattr(made, "__getitem__")
-    ):
+    is_sequence = isinstance(made, Sized) and hasattr(made, "__getitem__")  # any class of the user's
+    if isinstance(made, str | bytes | Mapping) or not is_sequence:
         raise TypeError(
             f"it must return a list of records, or another sequence, not {made!r:.100} "
             f"({type(made).__name__})"
