@@ -415,6 +415,8 @@ def test_hints_name_the_documents_that_chunks_begin_and_end_in(tmp_path):
     told = []
 
     class Parent(SameNumbers, SameValues):
+        fingerprint = "parent"
+
         def will_need(self, indices, fields=None, on_planned=None):
             told.extend(indices.tolist())
             return 0

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from yogadl import tensorflow as tensorflow
     from yogadl import testing as testing
     from yogadl._core.protocols import Prices
-    from yogadl._dataref import RecordsRef, from_source
+    from yogadl._dataref import DrawnRef, PackedEpoch, PackedRef, RecordsRef, from_source
     from yogadl._format.codec import Zstd
     from yogadl._mix import MixedRef, concat, mix
     from yogadl._order import Blocks
-    from yogadl._packed import DrawnRef, PackedEpoch, PackedRef
     from yogadl._sources.partitioned import partitioned
     from yogadl._stream import Loader, RecordStream, StreamIterator
     from yogadl.storage import cached, open_storage
@@ -61,11 +60,11 @@ __all__ = [
 # Loaded at first use, so that `import yogadl` costs little more than numpy.
 _LAZY = {
     "Blocks": ("yogadl._order", "Blocks"),
-    "DrawnRef": ("yogadl._packed", "DrawnRef"),
+    "DrawnRef": ("yogadl._dataref", "DrawnRef"),
     "Loader": ("yogadl._stream", "Loader"),
     "MixedRef": ("yogadl._mix", "MixedRef"),
-    "PackedEpoch": ("yogadl._packed", "PackedEpoch"),
-    "PackedRef": ("yogadl._packed", "PackedRef"),
+    "PackedEpoch": ("yogadl._dataref", "PackedEpoch"),
+    "PackedRef": ("yogadl._dataref", "PackedRef"),
     "Prices": ("yogadl._core.protocols", "Prices"),
     "RecordStream": ("yogadl._stream", "RecordStream"),
     "RecordsRef": ("yogadl._dataref", "RecordsRef"),

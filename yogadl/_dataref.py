@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, SupportsIndex, overload
 
 import numpy as np
 
@@ -11,20 +11,25 @@ from yogadl._core.forms import forms_of
 from yogadl._core.process import end_daemon_at_exit
 from yogadl._core.protocols import (
     Column,
+    Document,
     Indices,
     Item_co,
     Locality,
     Made,
     Memory,
+    RandomAccess,
     locality_of,
+    views_of,
 )
+from yogadl._order import Blocks, Drawn, draw_of
 from yogadl._removed import missing as removed
 from yogadl._streamed import StreamedRef
 from yogadl._views.views import ProjectedRecords, SelectedRecords, SlicedRecords
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from yogadl._packed import DrawnRef, PackedRef
+    from yogadl._views.lengths import PlannedRecords
+    from yogadl._views.packed import EpochRecords
 
 _ITERATION_BYTES: Final = 2**20
 
@@ -181,7 +186,7 @@ class RecordsRef(StreamedRef[Item_co]):
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        from yogadl._views.functions import mapped  # imported only when mapping
+        from yogadl._views.chosen import mapped  # imported only when mapping
 
         return RecordsRef(mapped(self._records, fn, spec, on_error, workers))
 
@@ -244,7 +249,6 @@ class RecordsRef(StreamedRef[Item_co]):
             >>> sum(bool(record["label"]) for record in ref.sampled(by="label", records=1000))
             510
         """
-        from yogadl._packed import DrawnRef
         from yogadl._views.shares import SampledRecords
 
         return DrawnRef(SampledRecords(self._records, weights, by, records))
@@ -317,7 +321,7 @@ class RecordsRef(StreamedRef[Item_co]):
             >>> ref.chunks("tokens", 4, segments="document")[1]
             {'tokens': array([1, 2, 0, 0]), 'document': array([0, 0, 1, 2], dtype=int32)}
         """
-        from yogadl._views.views import ChunkedRecords  # imported only when cutting chunks
+        from yogadl._views.chunks import ChunkedRecords  # imported only when cutting chunks
 
         cut = ChunkedRecords(
             self._records, field, size, drop_remainder=drop_remainder, pad=pad, segments=segments
@@ -389,8 +393,7 @@ class RecordsRef(StreamedRef[Item_co]):
             >>> packed.at(epoch=0).documents(1)
             [Document(record=3, start=0, stop=4), Document(record=1, start=0, stop=1)]
         """
-        from yogadl._packed import PackedRef  # imported only when packing
-        from yogadl._views.packed import PackedRecords, Packing
+        from yogadl._views.packed import PackedRecords, Packing  # imported only when packing
 
         extra = segments, positions, cu_seqlens, max_segments, mask, values
         packing = Packing(capacity, fields, long, shuffle_within, round_to, pad, *extra)
@@ -443,7 +446,6 @@ class RecordsRef(StreamedRef[Item_co]):
             >>> [batch["tokens"].shape for batch in batches.stream()]
             [(3, 2), (2, 3), (2, 3)]
         """
-        from yogadl._packed import PackedRef  # imported only when packing
         from yogadl._views.bucketed import BucketedRecords, Bucketing
 
         bucketing = Bucketing(by, tokens, max_records, pad_to, long, pad, lengths, classes, ranks)
@@ -465,6 +467,128 @@ class RecordsRef(StreamedRef[Item_co]):
             )
         spec, numbers = self.spec.project(names)
         return RecordsRef(ProjectedRecords(self._records, spec, numbers))
+
+
+class DrawnRef(StreamedRef[Item_co]):
+    """A reference to records which each epoch draws anew, with replacement.
+
+    `RecordsRef.sampled` returns it. It has streams, and can be a parent of `yogadl.mix`. `at` returns a
+    reference of one epoch with random access.
+    """
+
+    _what: ClassVar = "sampled records have", "other records", "sampled", "sample"
+
+    def __getitem__(self, _: Any) -> NoReturn:
+        raise ConfigurationError(self._explained("[...]", "[...]"))
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and name in vars(RecordsRef):
+            advice = f"; filter, split or slice the records before you {self._what[3]} them"
+            raise AttributeError(self._explained(name, f".{name}") + advice)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _explained(self, name: str, access: str) -> str:
+        have, others, ref, _ = self._what
+        return f"{have} no {name}: each epoch has {others}. For random access use {ref}.at(epoch){access}"
+
+    def __iter__(self) -> Iterator[Item_co]:
+        """Yield the records of the first epoch in the order of their numbers; this counts as no epoch."""
+        return self.stream().at(0)
+
+    def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | Drawn:
+        if isinstance(shuffle, Blocks):
+            raise ConfigurationError(
+                "records that each epoch draws anew can't be read in blocks, since they lie anywhere: pass "
+                "shuffle=True"
+            )
+        return Drawn(shuffle, steps=self._records.steps)
+
+    def at(self, epoch: int, seed: int = 0) -> RecordsRef[Item_co]:
+        """Return the records of one epoch, to be read at random.
+
+        Args:
+            epoch: The epoch.
+            seed: The `shuffle_seed` of the stream whose epoch it is. (A mix draws others.)
+        """
+        return RecordsRef(self._epoch(epoch, seed))
+
+    def _epoch(self, epoch: int, seed: int) -> "EpochRecords":
+        from yogadl._views.packed import EpochRecords
+
+        draw = draw_of(int_argument("seed", seed, None), int_argument("epoch", epoch), len(self))
+        return EpochRecords(self._records, draw)
+
+    @explains_names()
+    def map(self, fn: Callable[[Item_co], Made], *, spec: Any = None) -> "DrawnRef[Made]":
+        """Return a reference to ``fn(record)``; see `RecordsRef.map`."""
+        return DrawnRef(RecordsRef(self._records).map(fn, spec=spec)._records)
+
+    def fields(self, *names: str | int) -> Self:
+        """Return a reference with just these fields; the others are not read. Cursors stay valid."""
+        return type(self)(RecordsRef(self._records).fields(*names)._records)
+
+
+class PackedRef(DrawnRef[Item_co]):
+    """A reference to rows or batches of several records, which each epoch draws anew.
+
+    `RecordsRef.packed` and `RecordsRef.bucketed` return it. It has streams, and can be a parent of
+    `yogadl.mix`. `at` returns a reference of one epoch with random access.
+    """
+
+    _what = "packed records have", "other rows", "packed", "pack"
+
+    def __repr__(self) -> str:
+        return _shown(self)
+
+    @property
+    def padding(self) -> float:
+        """The share of all tokens that are padding, if batches are padded to the longest of their class."""
+        return _planned_below(self._records).padding
+
+    def at(self, epoch: int, seed: int = 0) -> "PackedEpoch[Item_co]":
+        """Return the rows of one epoch, to be read at random.
+
+        Args:
+            epoch: The epoch.
+            seed: The `shuffle_seed` of the stream whose epoch it is. (A mix draws other rows. What a stream
+                has read is in ``iterator.last.documents``.)
+        """
+        return PackedEpoch(self._epoch(epoch, seed))
+
+    @explains_names()
+    def map(self, fn: Callable[[Item_co], Made], *, spec: Any = None) -> "PackedRef[Made]":
+        """Return a reference to ``fn(row)``; see `RecordsRef.map`."""
+        return PackedRef(super().map(fn, spec=spec)._records)
+
+
+class PackedEpoch(RecordsRef[Item_co]):
+    """A reference to the rows or batches of one epoch: see `PackedRef.at`."""
+
+    def __repr__(self) -> str:
+        return _shown(self)
+
+    def documents(self, number: SupportsIndex) -> list[Document]:
+        """Return the records that a row or batch is made of, in order, each with its stretch.
+
+        Args:
+            number: The number of the row or batch, as `StreamIterator.last` and errors say it.
+
+        Raises:
+            IndexError: if there is no such row.
+        """
+        return self._records.documents(checked_indices([number.__index__()], len(self)))[0]
+
+
+def _planned_below(records: RandomAccess) -> "PlannedRecords[Any]":
+    """Return the packed or bucketed records below functions and a choice of fields."""
+    from yogadl._views.lengths import PlannedRecords
+
+    return next(view for view in views_of(records) if isinstance(view, PlannedRecords))
+
+
+def _shown(ref: PackedRef | PackedEpoch) -> str:
+    what = f"{len(ref)} {_planned_below(ref._records).shown}"
+    return f"<{type(ref).__name__} of {what}, fingerprint {ref.fingerprint}>"
 
 
 # Decorates functions that take a stream: an error about a reading option says that `ref.stream` takes it.

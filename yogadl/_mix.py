@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from yogadl._core.arguments import explains_names, fraction_argument, int_argument
 from yogadl._core.protocols import Item_co, Made, RandomAccess
-from yogadl._dataref import RecordsRef
+from yogadl._dataref import DrawnRef, PackedRef, RecordsRef
 from yogadl._order import Blocks, DrawnMixture, Mixture, make_order
 from yogadl._order.mix import MOST_BITS, RUN
-from yogadl._packed import DrawnRef, PackedRef
 from yogadl._streamed import StreamedRef
 from yogadl._views.joined import JoinedRecords
 from yogadl.errors import ConfigurationError

@@ -443,7 +443,7 @@ ELSEWHERE = {
     "foreign/test_adopt_fence.py": ["_format.foreign.MAX_FOREIGN_BYTES", "_format.foreign._MOST_TEXT_BYTES"],
     "foreign/test_forged_foreign.py": ["_format.table.MAX_FOREIGN_BLOCK_BYTES"],
     "test_memory.py": [
-        "_views.views._OFFSET_BYTES",
+        "_views.chunks._OFFSET_BYTES",
         "_views.chosen._INDEX_BYTES",
         "_views.shares._PLAIN_BYTES",
         "_views.shares._STRATIFIED_BYTES",
@@ -458,7 +458,7 @@ ELSEWHERE = {
         "_order.packs.CAPACITY_LIMIT",
     ],
     "test_chunks.py": [
-        "_views.views._READ_BYTES",
+        "_views.chunks._READ_BYTES",
     ],
     "cli/test_report.py": ["_core.shown.MOST_IMAGE_BYTES"],
     "cli/test_report_values.py": ["_core.shown.MOST_FILE_BYTES"],

@@ -7,7 +7,8 @@ arithmetic, which is frozen as version 1.
 
 from yogadl._order.blocks import Blocks, Drawn, DrawnMixture, Mixture
 from yogadl._order.keys import derive_key
-from yogadl._order.orders import BlocksOrder, GlobalOrder, Order, SourceOrder, draw_of, make_order, substitute
+from yogadl._order.order import Order
+from yogadl._order.orders import BlocksOrder, GlobalOrder, SourceOrder, draw_of, make_order, substitute
 
 __all__ = [
     "Blocks",

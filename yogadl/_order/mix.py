@@ -28,7 +28,7 @@ from yogadl._order.keys import (
     derive_key,
     mix_array,
 )
-from yogadl._order.orders import Order
+from yogadl._order.order import Order
 from yogadl._order.permutation import Integers
 from yogadl.errors import ConfigurationError
 

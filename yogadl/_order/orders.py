@@ -12,7 +12,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from yogadl._order.keys import (
     derive_key,
     splitmix64_output,
 )
+from yogadl._order.order import Order
 from yogadl._order.permutation import (
     CHUNK,
     Integers,
@@ -65,54 +66,6 @@ class _Keys(NamedTuple):
 
 # Maps positions to indices, or places to positions, in the windows or in the rest.
 _MapNumbers = Callable[[Integers, int, Blocks, _Keys], Integers]
-
-
-class Order:
-    """A map from the positions of an epoch to record indices.
-
-    Subclasses are frozen, hashable, picklable, and safe to call from several threads at once. All orders
-    except a mix are one to one, and have an inverse, `positions`.
-
-    Attributes:
-        records: The number of positions.
-        seed: The seed of the shuffle; None without one.
-    """
-
-    if TYPE_CHECKING:  # at run time, fields or properties of the subclass
-
-        @property
-        def records(self) -> int: ...
-        @property
-        def seed(self) -> int | None: ...
-
-    def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
-        """Return the record index at each position, as a new array of the same shape.
-
-        Raises:
-            IndexError: If a position is negative, or not less than `records`.
-        """
-        raise NotImplementedError
-
-    def describe(self) -> dict[str, Any]:  # JSON
-        """Return the order's name, version and parameters, for a cursor; neither the seed nor `records`."""
-        raise NotImplementedError
-
-    def start(self, epoch: int) -> int:
-        """Return the first position of an epoch that this order has."""
-        return 0
-
-    def neighbours(self, position: int, epoch: int) -> tuple[int, int]:
-        """Return the first of the positions that replace a record, and the one after the last."""
-        return self.start(epoch), self.records
-
-    def parents(self, positions: Integers, epoch: int) -> NDArray[np.uint16] | None:
-        """Return the number of the parent at each position of a mix; None of other orders."""
-        return None
-
-    @property
-    def change(self) -> tuple[int, dict[str, Any]] | None:
-        """The epoch within which the weights of a mix changed, and the order's description for that epoch."""
-        return None
 
 
 @frozen
@@ -443,7 +396,7 @@ def substitute(
         drawn = np.array([first + (word * (end - first) >> 64) for word in words], np.int64)
         fit = np.ones(len(drawn), np.bool_)
         if parent is not None:
-            fit &= np.equal(order.parents(drawn, epoch), parent)
+            fit &= np.asarray(order.parents(drawn, epoch)) == parent
         if are_kept is not None:
             fit &= are_kept(drawn)
         if fit.any():

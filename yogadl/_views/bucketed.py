@@ -17,9 +17,9 @@ from yogadl._core.protocols import Column, Document, Indices, Memory, OnPlanned,
 from yogadl._core.spec import DictNode, Spec
 from yogadl._order.buckets import Bucketed, BucketPlan
 from yogadl._order.lengths import offsets_of
-from yogadl._views.lengths import PlannedRecords, lengths_of
-from yogadl._views.packed import check_leaf, is_name, number_of
-from yogadl._views.views import SelectedRecords, checked_pad
+from yogadl._views.lengths import PACKED, PlannedRecords, check_leaf, checked_pad, lengths_of, number_of
+from yogadl._views.packed import is_name
+from yogadl._views.views import SelectedRecords
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 
@@ -51,12 +51,12 @@ class BucketedRecords(PlannedRecords[BucketPlan]):
 
     def __init__(self, parent: RandomAccess, bucketing: Bucketing, workers: int = 0) -> None:
         self.parent = parent
-        self._number = number_of(parent.spec, bucketing.by)
+        self._number = number_of(parent.spec, bucketing.by, PACKED)
         if not isinstance(parent.spec.tree, DictNode) or not all(
             isinstance(child, Leaf) for child in parent.spec.tree.children
         ):
             raise ConfigurationError("batches are made of records that are dicts without others inside")
-        check_leaf(bucketing.by, parent.spec.fields[self._number].leaf, 1)
+        check_leaf(bucketing.by, parent.spec.fields[self._number].leaf, 1, PACKED)
         if bucketing.pad_to not in ("longest", "class"):
             raise ConfigurationError(f'pad_to must be "longest" or "class", not {bucketing.pad_to!r:.100}')
         self._pads_to_class = bucketing.pad_to == "class"

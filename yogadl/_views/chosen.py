@@ -19,7 +19,7 @@ from yogadl._core.arguments import int_argument
 from yogadl._core.memory import require_memory
 from yogadl._core.printable import error_text
 from yogadl._core.protocols import Indices, RandomAccess, Stored
-from yogadl._views.functions import MappedRecords
+from yogadl._views.functions import Chain, MappedRecords
 from yogadl._views.stages import name_of
 from yogadl._views.views import ProjectedRecords, SameValues, SelectedRecords
 from yogadl._workers.messages import Failure
@@ -50,6 +50,26 @@ def filtered(
 def passing(records: RandomAccess, function: Callable[..., Any], workers: Any) -> SelectedRecords:
     """Return the records for which a function does not raise; see `RecordsRef.map`."""
     return _chosen("map", records, seen_fields("map", records, function, None), function, workers, "skip")
+
+
+def mapped(
+    records: RandomAccess,
+    function: Callable[..., Any],
+    spec: Any,
+    on_error: Any = "raise",
+    workers: int = 0,
+) -> MappedRecords:
+    """Return records passed through a function, after any functions that they already pass through."""
+    if on_error == "skip":
+        records = passing(records, function, workers)
+    elif on_error != "raise":
+        raise ConfigurationError(f'on_error must be "raise" or "skip", not {on_error!r:.100}')
+    elif workers:
+        raise ConfigurationError(
+            'workers of map call the function with on_error="skip": pass both, or neither'
+        )
+    chain = records.chain if isinstance(records, MappedRecords) else Chain(records, ())
+    return MappedRecords(chain.then(function, None, spec))
 
 
 def seen_fields(

@@ -474,25 +474,3 @@ def with_found_spec(records: Any) -> Any:
     if not isinstance(records, MappedRecords):
         return records
     return MappedRecords(replace(records.chain, is_skipping=True))
-
-
-def mapped(
-    records: RandomAccess,
-    function: Callable[..., Any],
-    spec: Any,
-    on_error: Any = "raise",
-    workers: int = 0,
-) -> MappedRecords:
-    """Return records passed through a function, after any functions that they already pass through."""
-    if on_error == "skip":
-        from yogadl._views.chosen import passing
-
-        records = passing(records, function, workers)
-    elif on_error != "raise":
-        raise ConfigurationError(f'on_error must be "raise" or "skip", not {on_error!r:.100}')
-    elif workers:
-        raise ConfigurationError(
-            'workers of map call the function with on_error="skip": pass both, or neither'
-        )
-    chain = records.chain if isinstance(records, MappedRecords) else Chain(records, ())
-    return MappedRecords(chain.then(function, None, spec))

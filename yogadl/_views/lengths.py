@@ -6,16 +6,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_128_hexdigest
 
 from yogadl._core.arguments import int_argument
+from yogadl._core.leaf import Leaf, is_too_large
 from yogadl._core.memory import require_memory
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Indices, RandomAccess, Stored
 from yogadl._core.spec import Spec
 from yogadl._views.chosen import by_workers, find_stored
 from yogadl._views.views import ComposedRecords, View, hash_of, origin_of
-from yogadl.errors import CacheFormatError, UnsupportedDataError
+from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 
 Plan = TypeVar("Plan", bound=Any)
 
@@ -25,6 +27,69 @@ _AT_ONCE: Final = 65_536  # records whose lengths are read at a time, if they ar
 _READ_BYTES: Final = 2**20  # of values that are read at a time, else
 _READ_RECORDS: Final = 2**14
 _PLAN_BYTES: Final = 40  # the most memory that a plan and its making need for each record
+
+
+PACKED: Final = "packed"
+CHUNKED: Final = "cut into chunks"
+
+
+def number_of(spec: Spec, name: str | int | None, done: str) -> int:
+    """Return the number of a field whose values are packed, or cut into chunks; of None, that of the record.
+
+    Raises:
+        ConfigurationError: if there is no such field.
+    """
+    is_single = isinstance(spec.tree, Leaf)
+    if done == PACKED and is_single:
+        raise ConfigurationError(
+            "rows are made of records that are dicts, and these are single values: make them dicts first, "
+            'ref.map(lambda tokens: {"tokens": tokens}), or store them so'
+        )
+    names = [field.name for field in spec.fields]
+    shown = "" if name is None else str(name)
+    if is_single != (name is None) or names.count(shown) != 1:
+        known = "None, since a record is a single value" if is_single else f"one of {names}"
+        raise ConfigurationError(f"there is no field {name!r} that could be {done}: pass {known}")
+    return names.index(shown)
+
+
+def check_leaf(name: str | int | None, leaf: Leaf, size: int, done: str) -> None:
+    """Refuse a field that has no tokens along its first axis, and rows of so many that numpy can't make them.
+
+    Raises:
+        ConfigurationError: if it has none.
+    """
+    what = "the record" if name is None else f"field {name!r}"
+    if not leaf.is_numeric:
+        raise ConfigurationError(
+            f"{what} holds {leaf.dtype}, which is not {done}: store numbers, such as tokens, or "
+            "np.frombuffer(data, np.uint8) for single bytes"
+        )
+    if not leaf.shape or None in leaf.shape[1:] or 0 in leaf.shape[1:]:
+        hint = ". A field of one value a record is named in values=" * (done == PACKED)
+        raise ConfigurationError(
+            f"{what} has the shape {leaf.shape}; values are {done} along their first axis, and their other "
+            f"sizes must all be known, and not 0{hint}"
+        )
+    if is_too_large((size, *leaf.shape[1:])):
+        raise ConfigurationError(f"a size of {size} is too large: numpy can't make batches of such rows")
+
+
+def checked_pad(pad: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a padding value as one of a field's dtype.
+
+    Raises:
+        ConfigurationError: if it is none.
+    """
+    try:
+        with np.errstate(invalid="ignore"):
+            value = np.array(pad).astype(dtype)
+        fits = value.shape == () and bool(np.array_equal(value, pad, equal_nan=dtype.kind in "fc"))
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise ConfigurationError(f"pad is {pad!r:.100}, which is no single value of {dtype}")
+    return value
 
 
 def lengths_of(records: RandomAccess, numbers: Sequence[int], workers: int) -> Indices:

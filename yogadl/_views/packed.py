@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import bool_argument, int_argument
 from yogadl._core.json_value import each_its_own
-from yogadl._core.leaf import JSON, Leaf, is_too_large
+from yogadl._core.leaf import JSON, Leaf
 from yogadl._core.protocols import (
     Column,
     Document,
@@ -25,13 +25,12 @@ from yogadl._core.protocols import (
     RandomAccess,
     Stored,
     Stretches,
-    views_of,
 )
 from yogadl._core.spec import DictNode, Spec
 from yogadl._order.lengths import offsets_of, ramps
 from yogadl._order.packs import PackPlan, Pieces
-from yogadl._views.lengths import PlannedRecords
-from yogadl._views.views import SameValues, checked_pad, find_stored_values, hash_of
+from yogadl._views.lengths import PACKED, PlannedRecords, check_leaf, checked_pad, number_of
+from yogadl._views.views import SameValues, find_stored_values, hash_of
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 _PREPARED: Final = 4  # stretches of rows whose pieces are held; some 16,384 rows each
@@ -197,11 +196,13 @@ class PackedRecords(PlannedRecords[PackPlan]):
         self.capacity = int_argument("capacity", packing.capacity, 1)
         self._shuffle_within = bool_argument("shuffle_within", packing.shuffle_within)
         self._packing = packing
-        self._numbers = {name: number_of(parent.spec, name) for name in _names("fields", packing.fields)}
+        self._numbers = {
+            name: number_of(parent.spec, name, PACKED) for name in _names("fields", packing.fields)
+        }
         if not self._numbers:
             raise ConfigurationError('packed needs the fields to pack, such as fields=("tokens",)')
         for name, number in self._numbers.items():
-            check_leaf(name, parent.spec.fields[number].leaf, self.capacity)
+            check_leaf(name, parent.spec.fields[number].leaf, self.capacity, PACKED)
         pads = self._checked_pads()
         self._prepared: list[tuple[Indices, Pieces]] = []
         self._arguments = self.capacity, packing.long, int_argument("round_to", packing.round_to, 1)
@@ -306,7 +307,7 @@ class PackedRecords(PlannedRecords[PackPlan]):
             make = partial(_bounds_column, self.max_segments)
             outputs.append(_Output(packing.cu_seqlens, leaf, None, False, make))
         for name in _names("values", packing.values):
-            number = number_of(self.parent.spec, name)
+            number = number_of(self.parent.spec, name, PACKED)
             leaf = fields[number].leaf
             if leaf.dtype == JSON:  # a row's value is the list of its documents' values
                 outputs.append(_Output(name, leaf, number, False, partial(_trees_column, number)))
@@ -479,11 +480,6 @@ class EpochRecords(SameValues):
         return self.parent.documents(self.in_parent(indices))
 
 
-def packed_below(records: RandomAccess) -> PlannedRecords[Any]:
-    """Return the packed or bucketed records below functions and a choice of fields."""
-    return next(view for view in views_of(records) if isinstance(view, PlannedRecords))
-
-
 def _empty(leaf: Leaf) -> Column:
     """Return the column of no rows."""
     return np.empty((0, *(size or 0 for size in leaf.shape or ())), leaf.numpy_dtype) if leaf.is_fixed else []
@@ -537,32 +533,3 @@ def is_name(argument: str, name: Any) -> bool:
     if name is not None and (not isinstance(name, str) or not name):
         raise ConfigurationError(f"{argument} is the name of a field of a row, or None, not {name!r:.100}")
     return name is not None
-
-
-def number_of(spec: Spec, name: Any) -> int:
-    """Return the number of a field by its name."""
-    names = [field.name for field in spec.fields]
-    if isinstance(spec.tree, Leaf):
-        raise ConfigurationError(
-            "rows are made of records that are dicts, and these are single values: make them dicts first, "
-            'ref.map(lambda tokens: {"tokens": tokens}), or store them so'
-        )
-    if names.count(str(name)) != 1:
-        raise ConfigurationError(f"there is no field {name!r} to pack; there are {names}")
-    return names.index(str(name))
-
-
-def check_leaf(name: Any, leaf: Leaf, capacity: int) -> None:
-    """Refuse a field that has no tokens along its first axis."""
-    if not leaf.is_numeric:
-        raise ConfigurationError(
-            f"field {name!r} holds {leaf.dtype}, which is not packed: store numbers, such as tokens, or "
-            "np.frombuffer(data, np.uint8) for single bytes"
-        )
-    if not leaf.shape or None in leaf.shape[1:] or 0 in leaf.shape[1:]:
-        raise ConfigurationError(
-            f"field {name!r} has the shape {leaf.shape}; rows are packed along the first axis of values "
-            "whose other sizes are all known, and not 0. A field of one value a record is named in values="
-        )
-    if is_too_large((capacity, *leaf.shape[1:])):
-        raise ConfigurationError(f"capacity is {capacity}, too large for numpy to make such rows")

@@ -1,0 +1,290 @@
+"""Cut the values of one field, joined end to end, into pieces of one length, as language models read them."""
+
+import copy
+import warnings
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.arguments import bool_argument, int_argument, users_level
+from yogadl._core.frozen import frozen
+from yogadl._core.leaf import Leaf
+from yogadl._core.memory import require_memory
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Column, Indices, Memory, OnPlanned, RandomAccess
+from yogadl._core.spec import DictNode, Spec
+from yogadl._format.table import running_sums
+from yogadl._views.lengths import CHUNKED, check_leaf, checked_pad, number_of
+from yogadl._views.views import ComposedRecords, View, find_stored_values, hash_of, hash_of_numbers
+from yogadl.errors import ConfigurationError
+
+# The most documents whose lengths are read at a time, and the most bytes of documents that are read at a time
+# if their lengths are not stored.
+_AT_ONCE: Final = 65_536
+_READ_BYTES: Final = 8 * 2**20
+_OFFSET_BYTES: Final = 16  # the most memory that offsets need for each document
+# Documents longer than this many chunks are not announced: only a small share of each is read.
+_ANNOUNCED_CHUNKS: Final = 16
+_CHANNELS: Final = (1, 3, 4)  # how many values a pixel has
+
+
+@frozen
+class _Stretches:
+    """The stretches of documents that chunks consist of, in order; one entry for each stretch."""
+
+    chunk: Indices  # position of the chunk among the requested ones
+    document: Indices
+    start: Indices  # along the document's first axis
+    stop: Indices
+
+    @property
+    def length(self) -> Indices:
+        return self.stop - self.start
+
+
+class ChunkedRecords(View, ComposedRecords):
+    """Chunks of a field's values. Each value is a document, and each item along its first axis a token.
+
+    The start of each document is computed once in each process, and takes 8 bytes a document. A
+    pickled object leaves the starts out if they can be read from a cache's rows, and includes them if the
+    values themselves had to be read.
+
+    Args:
+        parent: The documents.
+        field: The name of the field; None if a record is a single value.
+        size: How many tokens a chunk has.
+        drop_remainder: Whether to leave out the tokens at the end that make no whole chunk.
+        pad: The value that fills up the last chunk, if it is not left out.
+        segments: The name of a second field, which numbers the documents in each chunk.
+
+    Raises:
+        ConfigurationError: if the field has no chunks, or the arguments make no sense.
+    """
+
+    spec: Spec
+    record_bytes: int
+
+    def __init__(
+        self,
+        parent: RandomAccess,
+        field: str | int | None,
+        size: int,
+        *,
+        drop_remainder: bool,
+        pad: Any,
+        segments: str | None,
+    ) -> None:
+        self.parent = parent
+        self._size = int_argument("size", size, 1)
+        self._number = number_of(parent.spec, field, CHUNKED)
+        leaf = parent.spec.fields[self._number].leaf
+        check_leaf(field, leaf, self._size, CHUNKED)
+        if _is_picture(leaf):
+            _warn_of_pixels(field, leaf, self._size)
+        assert leaf.shape is not None
+        self._dtype = leaf.numpy_dtype
+        self._inner = tuple(size or 0 for size in leaf.shape[1:])
+        self._document_length = leaf.shape[0]
+        self._drops = bool_argument("drop_remainder", drop_remainder)
+        self._pad = _checked_pad(pad, self._drops, self._dtype)
+        chunk = Leaf(leaf.dtype, (self._size, *self._inner))
+        self.spec = Spec(chunk if field is None else _chunk_tree(field, chunk, segments))
+        if field is None and segments is not None:
+            raise ConfigurationError(
+                "segments= needs records that are dicts, and these are single values: make them dicts first, "
+                'ref.map(lambda tokens: {"tokens": tokens}), or store them so'
+            )
+        self.record_bytes = max(1, sum(field.leaf.row_bytes for field in self.spec.fields))
+        self._lock = ProcessLock()
+        self._offsets: Indices | None = None
+        self._is_read = False  # whether the values had to be read for the offsets
+        self._known: tuple[int, str, str] | None = None  # number of tokens, fingerprint and composition
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_lock": None, "_offsets": self._offsets if self._is_read else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=ProcessLock())
+
+    def over(self, parent: RandomAccess) -> "ChunkedRecords":
+        """Return the same view of the first records alone, which `parent` has."""
+        other = copy.copy(self)
+        other.parent, other._known = parent, None
+        other._offsets = self._document_offsets()[: len(parent) + 1]
+        return other
+
+    def __len__(self) -> int:
+        tokens = self._count_tokens()[0]
+        return tokens // self._size if self._drops else -(-tokens // self._size)
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the documents' fingerprint, of their lengths and of the way they are cut."""
+        return self._count_tokens()[1]
+
+    @property
+    def composition(self) -> str:  # type: ignore[override]
+        """The hash of the documents' lengths and of the way they are cut."""
+        return self._count_tokens()[2]
+
+    def _count_tokens(self) -> tuple[int, str, str]:
+        """Return the number of tokens, the fingerprint and the composition."""
+        if self._known is None:
+            offsets = self._document_offsets()
+            # The lengths are hashed, too: the fingerprint of mapped records does not cover the functions'
+            # results.
+            lengths = hash_of_numbers(offsets)
+            name = self.parent.spec.fields[self._number].name
+            pad = None if self._pad is None else self._pad.tobytes().hex()
+            parts = name, self._size, pad, lengths
+            names = hash_of("chunks", self.parent.fingerprint, *parts), hash_of("chunks", *parts)
+            self._known = int(offsets[-1]), *names
+        return self._known
+
+    def _document_offsets(self) -> Indices:
+        """Return the start of each document, in tokens counted over all, and the end of the last one."""
+        if self._offsets is None:
+            with self._lock:
+                if self._offsets is None:
+                    offsets, self._is_read = self._measure_offsets()
+                    self._offsets = offsets
+        return self._offsets
+
+    def _measure_offsets(self) -> tuple[Indices, bool]:
+        """Return the offsets, and whether the values had to be read for them."""
+        count = len(self.parent)
+        require_memory("chunks", count, _OFFSET_BYTES)
+        offsets = np.zeros(count + 1, np.int64)
+        is_read = find_stored_values(self.parent, offsets[:0], self._number) is None
+        if self._document_length is not None and not is_read:
+            return np.arange(count + 1) * self._document_length, False
+        # Without stored lengths, the spec's shape comes from the first few records, so all records are read.
+        at_once = min(_AT_ONCE, max(1, _READ_BYTES // self.parent.record_bytes)) if is_read else _AT_ONCE
+        for start in range(0, count, at_once):
+            indices = np.arange(start, min(start + at_once, count))
+            found = find_stored_values(self.parent, indices, self._number)
+            if found is not None:
+                lengths = found[0].lengths(*found[1:])
+            else:
+                lengths = np.fromiter(map(len, self.parent.columns(indices, [self._number])[0]), np.int64)
+            offsets[start + 1 : start + 1 + len(indices)] = lengths
+        return np.cumsum(offsets, out=offsets), is_read
+
+    def _stretches(self, chunks: Indices) -> _Stretches:
+        """Return the stretches of documents that these chunks consist of."""
+        offsets = self._document_offsets()
+        begin = chunks * self._size
+        end = np.minimum(begin + self._size, offsets[-1])
+        first = np.searchsorted(offsets, begin, side="right") - 1
+        counts = np.searchsorted(offsets, end) - first
+        chunk = np.repeat(np.arange(len(chunks)), counts)
+        document = np.arange(len(chunk)) + np.repeat(first - running_sums(counts)[:-1], counts)
+        offset = offsets[document]
+        start = np.maximum(begin[chunk] - offset, 0)
+        stop = np.minimum(end[chunk], offsets[document + 1]) - offset
+        has_tokens = stop > start  # empty documents may lie between two others
+        return _Stretches(*(array[has_tokens] for array in (chunk, document, start, stop)))
+
+    is_plannable = False  # where a chunk lies is known only after documents were read
+
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
+    ) -> int:
+        """Announce that these chunks will be read soon."""
+        if self._document_length is None:
+            stretches = self._stretches(indices)
+            found = find_stored_values(self.parent, stretches.document, self._number)
+            if found is not None and found[0].will_need_stretches(
+                *found[1:], stretches.start, stretches.stop
+            ):
+                return 0
+        offsets, begin = self._document_offsets(), indices * self._size
+        last = np.minimum(begin + self._size, offsets[-1]) - 1
+        # Only a chunk's first and last document are announced; the file holds the others between these two.
+        documents = np.searchsorted(offsets, np.concatenate([begin, last]), side="right") - 1
+        lengths = offsets[documents + 1] - offsets[documents]
+        documents = documents[lengths <= _ANNOUNCED_CHUNKS * self._size]
+        numbers = [self._number]
+        return self.parent.will_need(documents, numbers) * len(indices) // max(1, len(documents))
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read chunks in the order of `indices`."""
+        stretches, of_fields = self._stretches(indices), (self._tokens, self._segments)
+        numbers = range(len(self.spec.fields)) if fields is None else fields
+        return [of_fields[number](stretches, len(indices)) for number in numbers]
+
+    def _tokens(self, stretches: _Stretches, count: int) -> NDArray[Any]:
+        """Return the tokens of `count` chunks, one row a chunk."""
+        if not count:
+            return np.empty((0, self._size, *self._inner), self._dtype)
+        found = find_stored_values(self.parent, stretches.document, self._number)
+        if found is not None and self._document_length is None:
+            joined = found[0].stretches(*found[1:], stretches.start, stretches.stop)
+        else:
+            documents, which = np.unique(stretches.document, return_inverse=True)
+            [values] = self.parent.columns(documents, [self._number])
+            bounds = zip(*(a.tolist() for a in (which, stretches.start, stretches.stop)), strict=True)
+            joined = np.concatenate([values[number][start:stop] for number, start, stop in bounds])
+        return self._to_rows(joined, stretches, count, self._pad)
+
+    def _segments(self, stretches: _Stretches, count: int) -> NDArray[np.int32]:
+        """Return for each token the number of its document in its chunk, from 0; -1 for padding."""
+        counts = np.bincount(stretches.chunk, minlength=count)
+        numbers = np.arange(len(stretches.chunk)) - np.repeat(running_sums(counts)[:-1], counts)
+        segments = np.repeat(numbers.astype(np.int32), stretches.length)
+        return self._to_rows(segments, stretches, count, -1)
+
+    def _to_rows(self, joined: NDArray[Any], stretches: _Stretches, count: int, pad: Any) -> NDArray[Any]:
+        """Return the tokens of these chunks as one row a chunk; a short row is padded."""
+        if len(joined) == count * self._size:
+            return joined.reshape(count, self._size, *joined.shape[1:])
+        rows = np.full((count, self._size, *joined.shape[1:]), pad, joined.dtype)
+        lengths = np.bincount(stretches.chunk, stretches.length, count)
+        rows[np.arange(self._size) < lengths[:, None]] = joined
+        return rows
+
+
+def _is_picture(leaf: Leaf) -> bool:
+    """Return whether values are surely pictures of one size, so that the first axis is no axis of tokens."""
+    shape = leaf.shape or ()
+    if None in shape:
+        return False
+    if len(shape) == 2:
+        return leaf.dtype == "uint8"
+    return len(shape) == 3 and (shape[0] in _CHANNELS or shape[-1] in _CHANNELS)
+
+
+def _warn_of_pixels(field: str | int | None, leaf: Leaf, size: int) -> None:
+    what = "a record" if field is None else f"field {field!r}"
+    warnings.warn(
+        f"chunks cuts values along their first axis, and {what} has the shape {leaf.shape}, as pictures "
+        f"have: a chunk would be {size} rows of pixels, not {size} pictures. For windows of {size} records, "
+        f"map their first indices: yogadl.from_source(range(len(ref) - {size - 1}), fingerprint=f'windows of "
+        f"{size}, {{ref.fingerprint}}').map(lambda first: ref.gather(range(first, first + {size}))). For "
+        "several pieces of each picture, use ref.flat_map",
+        UserWarning,
+        stacklevel=users_level(),
+    )
+
+
+def _checked_pad(pad: Any, drops: bool, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return the padding as a value of the field's dtype."""
+    if drops != (pad is None):
+        raise ConfigurationError(
+            "to fill up the last chunk, pass both drop_remainder=False and pad=0 (or another value); to "
+            "leave it out, pass neither"
+        )
+    return None if pad is None else checked_pad(pad, dtype)
+
+
+def _chunk_tree(field: str | int, chunk: Leaf, segments: Any) -> DictNode:  # Any: the value is checked here
+    if segments is None:
+        return DictNode((field,), (chunk,))
+    if not isinstance(segments, str) or segments in (str(field), ""):
+        raise ConfigurationError(f"segments must be the name of a second field, not {segments!r}")
+    assert chunk.shape is not None
+    return DictNode((field, segments), (chunk, Leaf("int32", chunk.shape[:1])))
