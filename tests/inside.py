@@ -161,7 +161,6 @@ yogadl.storage._objects.store_bucket ResumedRead
 # The same of constants; tests name them without an underscore in front.
 CONSTANTS = """
 yogadl._core.spec _MAX_NAME_CHARACTERS
-yogadl._views.chunks CHUNKS_AT_ONCE=_AT_ONCE CHUNKS_READ_BYTES=_READ_BYTES
 yogadl._views.chosen _TASKS _TASK_RECORDS CHOSEN_READ_RECORDS=_READ_RECORDS
 yogadl._format.joined _MOST_BLOCKS
 yogadl._format.fields _KEPT_VALUES_BYTES

@@ -120,14 +120,14 @@ def test_chunks_of_caches_of_any_parts(tmp_path_factory, lengths, size, part_byt
 
 @pytest.mark.parametrize("at_once", [1, len(LENGTHS) - 1, len(LENGTHS), len(LENGTHS) + 1])
 def test_lengths_are_read_some_documents_at_a_time(tmp_path, monkeypatch, at_once):
-    set_constants(monkeypatch, CHUNKS_AT_ONCE=at_once)
+    set_constants(monkeypatch, LENGTHS_AT_ONCE=at_once)
     check(cached(tmp_path), documents(LENGTHS), 10)
 
 
 @pytest.mark.parametrize("documents_at_once", [0.5, 1, 1.5, len(LENGTHS) - 1, len(LENGTHS), 3 * len(LENGTHS)])
 def test_documents_are_read_for_their_lengths_some_bytes_at_a_time(monkeypatch, documents_at_once):
     ref = in_memory(documents(LENGTHS))
-    set_constants(monkeypatch, CHUNKS_READ_BYTES=int(documents_at_once * ref.record_bytes))
+    set_constants(monkeypatch, LENGTHS_READ_BYTES=int(documents_at_once * ref.record_bytes))
     check(ref, documents(LENGTHS), 10)
 
 

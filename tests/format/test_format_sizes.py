@@ -457,9 +457,6 @@ ELSEWHERE = {
         "_order.lengths._CHUNK",
         "_order.packs.CAPACITY_LIMIT",
     ],
-    "test_chunks.py": [
-        "_views.chunks._READ_BYTES",
-    ],
     "cli/test_report.py": ["_core.shown.MOST_IMAGE_BYTES"],
     "cli/test_report_values.py": ["_core.shown.MOST_FILE_BYTES"],
     "test_notebook.py": [

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.leaf import JSON, Leaf
-from yogadl._core.protocols import Column, Document, Indices, Memory, OnPlanned, RandomAccess
+from yogadl._core.protocols import Column, Document, Indices, Memory, RandomAccess
 from yogadl._core.spec import DictNode, Spec
 from yogadl._order.buckets import Bucketed, BucketPlan
 from yogadl._order.lengths import offsets_of
 from yogadl._views.lengths import PACKED, PlannedRecords, check_leaf, checked_pad, lengths_of, number_of
 from yogadl._views.packed import is_name
-from yogadl._views.views import SelectedRecords
+from yogadl._views.views import Needs, SelectedRecords
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 
@@ -163,44 +163,37 @@ class BucketedRecords(PlannedRecords[BucketPlan]):
         records, longest = (np.concatenate(column) for column in list(zip(*found, strict=True))[1:])
         return Bucketed(offsets_of(counts), records, longest)
 
-    def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
-        """Announce that these batches will be read soon."""
-        if not len(indices):
-            return 0
-        records = np.unique(self._find(indices).records)
-        numbers = self._parent_numbers(fields)
-        return self.parent.will_need(records, numbers, on_planned) * len(indices) // len(records)
-
     def _parent_numbers(self, fields: Sequence[int] | None) -> list[int]:
         """Return the parent's fields that some fields of a batch are made of."""
         count = len(self.parent.spec.fields)
         numbers = range(count) if fields is None else [number for number in fields if number < count]
         return sorted({*numbers, self._number})
 
-    def columns(
-        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
-    ) -> Sequence[Column]:
-        """Read batches in the order of `indices`."""
-        numbers = range(len(self.spec.fields)) if fields is None else fields
-        if not len(indices):
-            return [[] for _ in numbers]
+    def lower(self, indices: Indices, fields: Sequence[int] | None) -> tuple[Bucketed, Needs]:
+        """Return the records of batches, whole."""
         batches = self._find(indices)
+        none = np.zeros(len(batches.records), np.int64)
         needed = self._parent_numbers(fields)
-        read = dict(zip(needed, self.parent.columns(batches.records, needed), strict=True))
+        return batches, Needs(batches.records, none, none, none.astype(np.bool_), [], needed)
+
+    def make(
+        self, rows: Bucketed, found: Mapping[int, Any], fields: Sequence[int] | None, memory: Memory | None
+    ) -> Sequence[Column]:
+        """Return batches."""
+        batches, read = rows, found
+        numbers = range(len(self.spec.fields)) if fields is None else fields
         bounds = batches.offsets.tolist()
-        found: dict[int, list[Any]] = {number: [] for number in numbers}
+        made: dict[int, list[Any]] = {number: [] for number in numbers}
         for begin, end, longest in zip(bounds[:-1], bounds[1:], batches.longest.tolist(), strict=True):
             lengths = np.array([len(value) for value in read[self._number][begin:end]], np.int32)
             if int(lengths.max(initial=0)) > longest:
                 self._refuse(int(batches.records[begin + int(lengths.argmax())]), int(lengths.max()), longest)
-            for number, column in found.items():
+            for number, column in made.items():
                 if number == len(self.parent.spec.fields):
                     column.append(lengths)
                 else:
                     column.append(self._stack(number, read[number][begin:end], lengths, longest))
-        return [found[number] for number in numbers]
+        return [made[number] for number in numbers]
 
     def _refuse(self, record: int, length: int, longest: int) -> NoReturn:
         name = self.parent.spec.fields[self._number].name

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,17 +13,21 @@ from yogadl._core.frozen import frozen
 from yogadl._core.leaf import Leaf
 from yogadl._core.memory import require_memory
 from yogadl._core.process import ProcessLock
-from yogadl._core.protocols import Column, Indices, Memory, OnPlanned, RandomAccess
+from yogadl._core.protocols import Column, Indices, Memory, RandomAccess
 from yogadl._core.spec import DictNode, Spec
 from yogadl._format.table import running_sums
-from yogadl._views.lengths import CHUNKED, check_leaf, checked_pad, number_of
-from yogadl._views.views import ComposedRecords, View, find_stored_values, hash_of, hash_of_numbers
+from yogadl._order.lengths import offsets_of
+from yogadl._views.lengths import (
+    CHUNKED,
+    check_leaf,
+    checked_pad,
+    lengths_by_reading,
+    number_of,
+    stored_lengths,
+)
+from yogadl._views.views import MadeRecords, Needs, hash_of, hash_of_numbers
 from yogadl.errors import ConfigurationError
 
-# The most documents whose lengths are read at a time, and the most bytes of documents that are read at a time
-# if their lengths are not stored.
-_AT_ONCE: Final = 65_536
-_READ_BYTES: Final = 8 * 2**20
 _OFFSET_BYTES: Final = 16  # the most memory that offsets need for each document
 # Documents longer than this many chunks are not announced: only a small share of each is read.
 _ANNOUNCED_CHUNKS: Final = 16
@@ -44,7 +48,7 @@ class _Stretches:
         return self.stop - self.start
 
 
-class ChunkedRecords(View, ComposedRecords):
+class ChunkedRecords(MadeRecords):
     """Chunks of a field's values. Each value is a document, and each item along its first axis a token.
 
     The start of each document is computed once in each process, and takes 8 bytes a document. A
@@ -86,7 +90,6 @@ class ChunkedRecords(View, ComposedRecords):
         assert leaf.shape is not None
         self._dtype = leaf.numpy_dtype
         self._inner = tuple(size or 0 for size in leaf.shape[1:])
-        self._document_length = leaf.shape[0]
         self._drops = bool_argument("drop_remainder", drop_remainder)
         self._pad = _checked_pad(pad, self._drops, self._dtype)
         chunk = Leaf(leaf.dtype, (self._size, *self._inner))
@@ -154,23 +157,12 @@ class ChunkedRecords(View, ComposedRecords):
 
     def _measure_offsets(self) -> tuple[Indices, bool]:
         """Return the offsets, and whether the values had to be read for them."""
-        count = len(self.parent)
-        require_memory("chunks", count, _OFFSET_BYTES)
-        offsets = np.zeros(count + 1, np.int64)
-        is_read = find_stored_values(self.parent, offsets[:0], self._number) is None
-        if self._document_length is not None and not is_read:
-            return np.arange(count + 1) * self._document_length, False
-        # Without stored lengths, the spec's shape comes from the first few records, so all records are read.
-        at_once = min(_AT_ONCE, max(1, _READ_BYTES // self.parent.record_bytes)) if is_read else _AT_ONCE
-        for start in range(0, count, at_once):
-            indices = np.arange(start, min(start + at_once, count))
-            found = find_stored_values(self.parent, indices, self._number)
-            if found is not None:
-                lengths = found[0].lengths(*found[1:])
-            else:
-                lengths = np.fromiter(map(len, self.parent.columns(indices, [self._number])[0]), np.int64)
-            offsets[start + 1 : start + 1 + len(indices)] = lengths
-        return np.cumsum(offsets, out=offsets), is_read
+        require_memory("chunks", len(self.parent), _OFFSET_BYTES)
+        lengths = stored_lengths(self.parent, self._number)
+        is_read = lengths is None
+        if lengths is None:
+            lengths = lengths_by_reading(self.parent, [self._number], 0, len(self.parent))
+        return offsets_of(lengths), is_read
 
     def _stretches(self, chunks: Indices) -> _Stretches:
         """Return the stretches of documents that these chunks consist of."""
@@ -189,47 +181,36 @@ class ChunkedRecords(View, ComposedRecords):
 
     is_plannable = False  # where a chunk lies is known only after documents were read
 
-    def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
-        """Announce that these chunks will be read soon."""
-        if self._document_length is None:
-            stretches = self._stretches(indices)
-            found = find_stored_values(self.parent, stretches.document, self._number)
-            if found is not None and found[0].will_need_stretches(
-                *found[1:], stretches.start, stretches.stop
-            ):
-                return 0
-        offsets, begin = self._document_offsets(), indices * self._size
-        last = np.minimum(begin + self._size, offsets[-1]) - 1
+    def lower(self, indices: Indices, fields: Sequence[int] | None) -> tuple[tuple[_Stretches, int], Needs]:
+        """Return the stretches of documents that chunks consist of."""
+        found, offsets = self._stretches(indices), self._document_offsets()
+        sizes = offsets[found.document + 1] - offsets[found.document]
+        has_tokens = fields is None or 0 in fields
         # Only a chunk's first and last document are announced; the file holds the others between these two.
-        documents = np.searchsorted(offsets, np.concatenate([begin, last]), side="right") - 1
-        lengths = offsets[documents + 1] - offsets[documents]
-        documents = documents[lengths <= _ANNOUNCED_CHUNKS * self._size]
-        numbers = [self._number]
-        return self.parent.will_need(documents, numbers) * len(indices) // max(1, len(documents))
+        are_ends = np.diff(found.chunk, prepend=-1, append=-1) != 0
+        announced = found.document[(are_ends[:-1] | are_ends[1:]) & (sizes <= _ANNOUNCED_CHUNKS * self._size)]
+        needs = Needs(
+            found.document,
+            found.start,
+            found.stop,
+            found.stop == sizes,
+            [self._number] if has_tokens else [],
+            announced=announced,
+        )
+        return (found, len(indices)), needs
 
-    def columns(
-        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    def make(
+        self,
+        rows: tuple[_Stretches, int],
+        found: Mapping[int, Any],
+        fields: Sequence[int] | None,
+        memory: Memory | None,
     ) -> Sequence[Column]:
-        """Read chunks in the order of `indices`."""
-        stretches, of_fields = self._stretches(indices), (self._tokens, self._segments)
-        numbers = range(len(self.spec.fields)) if fields is None else fields
-        return [of_fields[number](stretches, len(indices)) for number in numbers]
-
-    def _tokens(self, stretches: _Stretches, count: int) -> NDArray[Any]:
-        """Return the tokens of `count` chunks, one row a chunk."""
-        if not count:
-            return np.empty((0, self._size, *self._inner), self._dtype)
-        found = find_stored_values(self.parent, stretches.document, self._number)
-        if found is not None and self._document_length is None:
-            joined = found[0].stretches(*found[1:], stretches.start, stretches.stop)
-        else:
-            documents, which = np.unique(stretches.document, return_inverse=True)
-            [values] = self.parent.columns(documents, [self._number])
-            bounds = zip(*(a.tolist() for a in (which, stretches.start, stretches.stop)), strict=True)
-            joined = np.concatenate([values[number][start:stop] for number, start, stop in bounds])
-        return self._to_rows(joined, stretches, count, self._pad)
+        """Return chunks, one row a chunk, and for each token the number of its document in the chunk."""
+        return [
+            self._segments(*rows) if number else self._to_rows(found[self._number], *rows, self._pad)
+            for number in (range(len(self.spec.fields)) if fields is None else fields)
+        ]
 
     def _segments(self, stretches: _Stretches, count: int) -> NDArray[np.int32]:
         """Return for each token the number of its document in its chunk, from 0; -1 for padding."""

@@ -16,7 +16,7 @@ from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Indices, RandomAccess, Stored
 from yogadl._core.spec import Spec
 from yogadl._views.chosen import by_workers, find_stored
-from yogadl._views.views import ComposedRecords, View, hash_of, origin_of
+from yogadl._views.views import MadeRecords, hash_of, origin_of
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 
 Plan = TypeVar("Plan", bound=Any)
@@ -103,7 +103,7 @@ def lengths_of(records: RandomAccess, numbers: Sequence[int], workers: int) -> I
     require_memory("packed", len(records), _PLAN_BYTES)
     rest, lengths = list[int](), None
     for number in numbers:
-        found = _stored_lengths(records, number)
+        found = stored_lengths(records, number)
         if found is None:
             rest.append(number)
         elif lengths is None:
@@ -112,10 +112,10 @@ def lengths_of(records: RandomAccess, numbers: Sequence[int], workers: int) -> I
             _require_equal(records.spec, (first, lengths), (number, found), 0)
     if rest:
         if workers:
-            read = by_workers("packed", "a function", records, rest, _lengths_by_reading, workers)
+            read = by_workers("packed", "a function", records, rest, lengths_by_reading, workers)
             found = np.concatenate([np.empty(0, np.int64), *read])
         else:
-            found = _lengths_by_reading(records, rest, 0, len(records))
+            found = lengths_by_reading(records, rest, 0, len(records))
         if lengths is not None:
             _require_equal(records.spec, (first, lengths), (rest[0], found), 0)
         lengths = found
@@ -123,12 +123,12 @@ def lengths_of(records: RandomAccess, numbers: Sequence[int], workers: int) -> I
     return lengths
 
 
-def _stored_lengths(records: RandomAccess, number: int) -> Indices | None:
+def stored_lengths(records: RandomAccess, number: int) -> Indices | None:
     """Return the lengths of a field, from the entries of its values; None if these are not stored."""
     base = origin_of(records, np.empty(0, np.int64), number)[0]
     if len(base.parents) > 1:  # several references, joined
         _, indices, its_number = origin_of(records, np.arange(len(records)), number)
-        parts = [_stored_lengths(parent, its_number) for parent in base.parents]
+        parts = [stored_lengths(parent, its_number) for parent in base.parents]
         known = [part for part in parts if part is not None]
         return np.concatenate(known)[indices] if len(known) == len(parts) else None
     if not isinstance(base, Stored):
@@ -144,7 +144,12 @@ def _stored_lengths(records: RandomAccess, number: int) -> Indices | None:
     return lengths
 
 
-def _lengths_by_reading(records: RandomAccess, numbers: list[int], first: int, end: int) -> Indices:
+def lengths_by_reading(records: RandomAccess, numbers: list[int], first: int, end: int) -> Indices:
+    """Return the lengths of the records from `first` to `end`, each of which is read.
+
+    Raises:
+        UnsupportedDataError: if the fields of a record differ in length.
+    """
     lengths = np.empty(end - first, np.int64)
     count = max(1, min(_READ_RECORDS, _READ_BYTES // records.record_bytes)) if first < end else 1
     for start in range(first, end, count):
@@ -168,7 +173,7 @@ def _require_equal(spec: Spec, ours: tuple[int, Indices], theirs: tuple[int, Ind
         )
 
 
-class PlannedRecords(View, ComposedRecords, Generic[Plan]):
+class PlannedRecords(MadeRecords, Generic[Plan]):
     """Records that are made of others by a plan.
 
     The plan is not pickled if it is kept beside a cache; it is opened again where it is needed.

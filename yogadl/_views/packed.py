@@ -14,23 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import bool_argument, int_argument
-from yogadl._core.json_value import each_its_own
 from yogadl._core.leaf import JSON, Leaf
 from yogadl._core.protocols import (
     Column,
     Document,
     Indices,
     Memory,
-    OnPlanned,
     RandomAccess,
-    Stored,
-    Stretches,
 )
 from yogadl._core.spec import DictNode, Spec
 from yogadl._order.lengths import offsets_of, ramps
 from yogadl._order.packs import PackPlan, Pieces
 from yogadl._views.lengths import PACKED, PlannedRecords, check_leaf, checked_pad, number_of
-from yogadl._views.views import SameValues, find_stored_values, hash_of
+from yogadl._views.views import Needs, SameValues, hash_of
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 _PREPARED: Final = 4  # stretches of rows whose pieces are held; some 16,384 rows each
@@ -68,12 +64,6 @@ class _Rows:
         self.row_lengths = self.row_ends.copy()
         self.row_lengths[1:] -= self.row_ends[:-1]  # np.diff with prepend= takes a multiple of this
         self.short = np.flatnonzero(self.row_lengths < capacity)
-
-    @cached_property
-    def unique(self) -> tuple[Indices, Indices]:
-        """The records, each once, and for each piece the place of its record among them."""
-        records, which = np.unique(self.records, return_inverse=True)
-        return records, which.reshape(-1)
 
     @cached_property
     def numbers(self) -> Indices:
@@ -357,97 +347,29 @@ class PackedRecords(PlannedRecords[PackPlan]):
         columns = [np.concatenate(column)[order] for column in list(zip(*found, strict=True))[1:]]
         return Pieces(offsets_of(in_order), *columns)
 
-    def columns(
-        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
-    ) -> Sequence[Column]:
-        """Read rows in the order of `indices`."""
-        outputs = self._outputs if fields is None else [self._outputs[number] for number in fields]
-        if not len(indices):
-            return [_empty(leaf) for _, leaf, *_ in outputs]
+    def lower(self, indices: Indices, fields: Sequence[int] | None) -> tuple[_Rows, Needs]:
+        """Return the rows' pieces."""
         rows = _Rows(self.pieces(indices), self.capacity)
-        found = self._read(rows, outputs)
-        return [output.make(rows, found, memory) for output in outputs]
-
-    def _read(self, rows: _Rows, outputs: Sequence[_Output]) -> dict[int, Any]:
-        """Return the pieces of packed fields, joined, and other fields' values for all pieces."""
-        found: dict[int, Any] = {}
-        whole: dict[int, bool] = {}  # fields whose values are read whole; whether they are packed
-        for _, _, number, is_packed, _ in outputs:
-            if number is None:
-                continue
-            stored = self._find_stretches(rows.records, number) if is_packed else None
-            if stored is None:
-                whole[number] = is_packed
-            else:
-                found[number] = stored[0].stretches(*stored[1:], rows.starts, rows.stops)
-        if whole:
-            records, which = rows.unique
-            for (number, is_packed), column in zip(
-                whole.items(), self.parent.columns(records, list(whole)), strict=True
-            ):
-                if is_packed:
-                    found[number] = self._join(rows, which, column, number)
-                elif isinstance(column, np.ndarray):
-                    found[number] = column[which]
-                else:
-                    found[number] = each_its_own(column, which.tolist())
-        return found
-
-    def _find_stretches(self, records: Indices, number: int) -> tuple[Stored, Indices, int] | None:
-        """Return the records that store a field's values, if pieces of these can be read by themselves."""
-        leaf = self.parent.spec.fields[number].leaf
-        is_varying = leaf.shape is not None and leaf.shape[0] is None
-        return find_stored_values(self.parent, records, number) if is_varying else None
-
-    def _join(self, rows: _Rows, which: Indices, column: Column, number: int) -> NDArray[Any]:
-        """Return the pieces of whole values, joined."""
-        bounds = zip(which.tolist(), rows.starts.tolist(), rows.stops.tolist(), strict=True)
-        joined = np.concatenate([column[place][start:stop] for place, start, stop in bounds])
-        sizes = np.fromiter(map(len, column), np.int64, len(column))[which]
+        cut = [each.number for each in self._chosen(fields) if each.number is not None and each.is_packed]
+        whole = [
+            each.number for each in self._chosen(fields) if each.number is not None and not each.is_packed
+        ]
         # A piece shorter than a row is the end of its record.
-        are_other = (sizes < rows.stops) | ((sizes > rows.stops) & (rows.lengths < self.capacity))
-        if are_other.any():
-            piece = int(are_other.argmax())
-            or_more = " or more" if rows.lengths[piece] == self.capacity else ""
-            raise UnsupportedDataError(
-                f"record {rows.records[piece]} has {sizes[piece]} values in field "
-                f"{self.parent.spec.fields[number].name!r}, but had {rows.stops[piece]}{or_more} when the "
-                "rows were planned: a function of map must return the same each time"
-            )
-        return joined
+        return rows, Needs(rows.records, rows.starts, rows.stops, rows.lengths < self.capacity, cut, whole)
 
-    def will_need(
-        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
-        """Announce that these rows will be read soon."""
-        if not len(indices):
-            return 0
-        pieces = self.pieces(indices)
-        outputs = self._outputs if fields is None else [self._outputs[number] for number in fields]
-        numbers = [output.number for output in outputs if output.number is not None]
-        for output in outputs:
-            if not output.is_packed or output.number is None:
-                continue
-            stored = self._find_stretches(pieces.records, output.number)
-            if stored is None:
-                continue
-            if on_planned is not None:
-                cache, indices_there, number = stored
-                size = cache.item_bytes(number)
-                bounds = pieces.starts * size, pieces.stops * size
-                on_planned(cache, indices_there, (number,), Stretches(*bounds, self, output.number, size))
-                numbers.remove(output.number)
-            elif stored[0].will_need_stretches(*stored[1:], pieces.starts, pieces.stops):
-                numbers.remove(output.number)
-        if not numbers:
-            return 0
-        records = np.unique(pieces.records)
-        return self.parent.will_need(records, numbers, on_planned) * len(indices) // len(records)
+    def make(
+        self, rows: _Rows, found: Mapping[int, Any], fields: Sequence[int] | None, memory: Memory | None
+    ) -> Sequence[Column]:
+        """Return the fields of rows."""
+        return [output.make(rows, found, memory) for output in self._chosen(fields)]
+
+    def _chosen(self, fields: Sequence[int] | None) -> list[_Output]:
+        return self._outputs if fields is None else [self._outputs[number] for number in fields]
 
     def stored_lengths(self, number: int) -> Indices | None:
         """Return the length of each value of a field in the cache, -1 where unknown; ``None`` if too many."""
         count = self.plan.records
-        stored = self._find_stretches(np.arange(count if count <= _MOST_PLANNED_LENGTHS else 0), number)
+        stored = self._find_stored(np.arange(count if count <= _MOST_PLANNED_LENGTHS else 0), number)
         if stored is None or not len(stored[1]):
             return None
         found = np.full(len(stored[0]), -1)
@@ -478,11 +400,6 @@ class EpochRecords(SameValues):
     def documents(self, indices: Indices) -> list[list[Document]]:
         """Return the records that rows or batches are made of."""
         return self.parent.documents(self.in_parent(indices))
-
-
-def _empty(leaf: Leaf) -> Column:
-    """Return the column of no rows."""
-    return np.empty((0, *(size or 0 for size in leaf.shape or ())), leaf.numpy_dtype) if leaf.is_fixed else []
 
 
 def _packed_column(

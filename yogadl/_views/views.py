@@ -2,11 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from yogadl._core.json_value import each_its_own
+from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import (
     Column,
     Document,
@@ -17,11 +20,13 @@ from yogadl._core.protocols import (
     OnPlanned,
     RandomAccess,
     Stored,
+    Stretches,
     each_once,
     lineage_of,
     views_of,
 )
 from yogadl._core.spec import Spec
+from yogadl.errors import UnsupportedDataError
 
 _TRIED_VERSIONS: Final = 10  # for an error about a cursor
 
@@ -291,3 +296,132 @@ def find_stored_values(
     """Return the cache that has the values, with the indices and the field's number there, or None."""
     base, indices, number = origin_of(records, indices, number)
     return (base, indices, number) if isinstance(base, Stored) else None
+
+
+# Records that are made of pieces of others.
+
+
+class Needs(NamedTuple):
+    """What some records are made of: pieces of a parent's records, in order.
+
+    Args:
+        records: The parent's record of each piece.
+        starts: Where a piece begins, along the first axis of the fields that are cut.
+        stops: Where it ends.
+        are_last: Whether the piece is known to be its record's end.
+        cut: The numbers of the fields of which only the pieces are needed.
+        whole: The numbers of the other needed fields.
+        announced: The records to announce where pieces can't be announced by themselves; all if not given.
+    """
+
+    records: Indices
+    starts: Indices
+    stops: Indices
+    are_last: NDArray[np.bool_]
+    cut: Sequence[int]
+    whole: Sequence[int] = ()
+    announced: Indices | None = None
+
+
+class MadeRecords(View, ComposedRecords):
+    """Records that are made of pieces of the parent's; a subclass says of which, and makes them.
+
+    The pieces alone are read, where a cache has the values in files, and else the records.
+    """
+
+    def lower(self, indices: Indices, fields: Sequence[int] | None) -> tuple[Any, Needs]:
+        """Return what is needed of the parent, and what `make` takes besides; there is at least one index."""
+        raise NotImplementedError
+
+    def make(
+        self, rows: Any, found: Mapping[int, Any], fields: Sequence[int] | None, memory: Memory | None
+    ) -> Sequence[Column]:
+        """Return columns, given the first result of `lower`, and what was read, by the parent's fields.
+
+        Of a field that is cut that is one array of all pieces, end to end; of others a value for each piece.
+        """
+        raise NotImplementedError
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read records in the order of `indices`."""
+        if not len(indices):
+            leaves = [field.leaf for field in self.spec.fields]
+            return [_empty(leaf) for leaf in (leaves if fields is None else [leaves[n] for n in fields])]
+        rows, needs = self.lower(indices, fields)
+        return self.make(rows, self._read(needs), fields, memory)
+
+    def _read(self, needs: Needs) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        for number in needs.cut:
+            stored = self._find_stored(needs.records, number)
+            if stored is not None:
+                found[number] = stored[0].stretches(*stored[1:], needs.starts, needs.stops)
+        rest = [number for number in (*needs.cut, *needs.whole) if number not in found]
+        if rest:
+            records, which = np.unique(needs.records, return_inverse=True)
+            which, are_all_other = which.reshape(-1), len(records) == len(needs.records)
+            if are_all_other:  # nothing is read twice
+                records, which = needs.records, np.arange(len(records))
+            for number, column in zip(rest, self.parent.columns(records, rest), strict=True):
+                if number in needs.cut:
+                    found[number] = self._join(needs, which, column, number)
+                elif are_all_other:
+                    found[number] = column
+                elif isinstance(column, np.ndarray):
+                    found[number] = column[which]
+                else:
+                    found[number] = each_its_own(column, which.tolist())
+        return found
+
+    def _find_stored(self, records: Indices, number: int) -> tuple[Stored, Indices, int] | None:
+        """Return the cache that has a field's values, if pieces of these can be read by themselves."""
+        shape = self.parent.spec.fields[number].leaf.shape
+        is_varying = shape is not None and shape[0] is None
+        return find_stored_values(self.parent, records, number) if is_varying else None
+
+    def _join(self, needs: Needs, which: Indices, column: Column, number: int) -> NDArray[Any]:
+        """Return the pieces of whole values, end to end."""
+        sizes = np.fromiter(map(len, column), np.int64, len(column))[which]
+        are_other = (sizes < needs.stops) | ((sizes > needs.stops) & needs.are_last)
+        if are_other.any():
+            piece = int(are_other.argmax())
+            or_more = "" if needs.are_last[piece] else " or more"
+            raise UnsupportedDataError(
+                f"record {needs.records[piece]} has {sizes[piece]} values in field "
+                f"{self.parent.spec.fields[number].name!r}, but had {needs.stops[piece]}{or_more} when the "
+                "rows were planned: a function of map must return the same each time"
+            )
+        bounds = zip(which.tolist(), needs.starts.tolist(), needs.stops.tolist(), strict=True)
+        return np.concatenate([column[place][start:stop] for place, start, stop in bounds])
+
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
+    ) -> int:
+        """Announce that these records will be read soon."""
+        if not len(indices):
+            return 0
+        needs = self.lower(indices, fields)[1]
+        numbers = [*needs.cut, *needs.whole]
+        for number in needs.cut:
+            stored = self._find_stored(needs.records, number)
+            if stored is None:
+                continue
+            if on_planned is not None:
+                cache, indices_there, number_there = stored
+                size = cache.item_bytes(number_there)
+                bounds = needs.starts * size, needs.stops * size
+                on_planned(cache, indices_there, (number_there,), Stretches(*bounds, self, number, size))
+                numbers.remove(number)
+            elif stored[0].will_need_stretches(*stored[1:], needs.starts, needs.stops):
+                numbers.remove(number)
+        if not numbers:
+            return 0
+        records = np.unique(needs.records if needs.announced is None else needs.announced)
+        return self.parent.will_need(records, numbers, on_planned) * len(indices) // max(1, len(records))
+
+
+def _empty(leaf: Leaf) -> Column:
+    """Return the column of no records."""
+    return np.empty((0, *(size or 0 for size in leaf.shape or ())), leaf.numpy_dtype) if leaf.is_fixed else []
