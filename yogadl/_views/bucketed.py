@@ -81,7 +81,8 @@ class BucketedRecords(PlannedRecords[BucketPlan]):
         a_batch = parent.record_bytes * self.parents_a_record * (1 + max(0.0, plan.padding))
         self.record_bytes = max(1, int(a_batch))
         pads = {name: pad.tobytes().hex() for name, pad in self._pads.items()}
-        self._identify("bucketed", what, pads, bucketing.pad_to, self._lengths_name, self._digest)
+        self._parts = "bucketed", what, pads, bucketing.pad_to, self._lengths_name, self._digest
+        self._identify()
 
     def _make_spec(self) -> Spec:
         fields = self.parent.spec.fields

@@ -183,21 +183,23 @@ class ChunkedRecords(MadeRecords):
 
     def lower(self, indices: Indices, fields: Sequence[int] | None) -> tuple[tuple[_Stretches, int], Needs]:
         """Return the stretches of documents that chunks consist of."""
-        found, offsets = self._stretches(indices), self._document_offsets()
-        sizes = offsets[found.document + 1] - offsets[found.document]
-        has_tokens = fields is None or 0 in fields
-        # Only a chunk's first and last document are announced; the file holds the others between these two.
-        are_ends = np.diff(found.chunk, prepend=-1, append=-1) != 0
-        announced = found.document[(are_ends[:-1] | are_ends[1:]) & (sizes <= _ANNOUNCED_CHUNKS * self._size)]
-        needs = Needs(
-            found.document,
-            found.start,
-            found.stop,
-            found.stop == sizes,
-            [self._number] if has_tokens else [],
-            announced=announced,
-        )
-        return (found, len(indices)), needs
+        found = self._stretches(indices)
+        ends = self._document_offsets()[found.document + 1]
+        are_last = found.stop == ends - self._document_offsets()[found.document]
+        cut = [self._number] if fields is None or 0 in fields else []
+        return (found, len(indices)), Needs(found.document, found.start, found.stop, are_last, cut)
+
+    def announced(self, rows: tuple[_Stretches, int], needs: Needs) -> Indices:
+        """Return the first and the last document of each chunk: the file holds the others between these two.
+
+        Documents that are much longer than a chunk are left out: only a small share of each is read.
+        """
+        is_other = np.diff(rows[0].chunk, prepend=-1, append=-1) != 0
+        documents = needs.records[is_other[:-1] | is_other[1:]]
+        offsets = self._document_offsets()
+        are_short = offsets[documents + 1] - offsets[documents] <= _ANNOUNCED_CHUNKS * self._size
+        found: Indices = documents[are_short]
+        return found
 
     def make(
         self,

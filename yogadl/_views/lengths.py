@@ -1,6 +1,5 @@
 """Find the lengths of records, and make, keep and open the plans that are made of them."""
 
-import copy
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
@@ -16,7 +15,7 @@ from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Indices, RandomAccess, Stored
 from yogadl._core.spec import Spec
 from yogadl._views.chosen import by_workers, find_stored
-from yogadl._views.views import MadeRecords, hash_of, origin_of
+from yogadl._views.views import MadeRecords, RenamedAlone, hash_of, origin_of
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 
 Plan = TypeVar("Plan", bound=Any)
@@ -173,11 +172,16 @@ def _require_equal(spec: Spec, ours: tuple[int, Indices], theirs: tuple[int, Ind
         )
 
 
-class PlannedRecords(MadeRecords, Generic[Plan]):
+class PlannedRecords(RenamedAlone, MadeRecords, Generic[Plan]):
     """Records that are made of others by a plan.
 
     The plan is not pickled if it is kept beside a cache; it is opened again where it is needed.
+
+    Attributes:
+        _parts: The kind of these records, and what besides the parent makes them what they are.
     """
+
+    _parts: tuple[Any, ...]
 
     is_drawn = True
     steps = 0, 1
@@ -204,23 +208,9 @@ class PlannedRecords(MadeRecords, Generic[Plan]):
         self._plan: Plan | None
         self._plan, self._digest = self._find_plan(int_argument("workers", workers))
 
-    def _identify(self, kind: str, *parts: Any) -> None:
-        """Name these records, by their kind and what besides the parent makes them what they are."""
-        self._parts = kind, *parts
+    def _identify(self) -> None:
         self.composition = hash_of(*self._parts)
-        self.fingerprint = hash_of(kind, self.parent.fingerprint, *parts)
-
-    def over(self, parent: RandomAccess) -> Any:
-        """Return the same view of the same records under another name.
-
-        Of other records there is none, since these need a plan of their own: the result is this object.
-        """
-        if len(parent) != len(self.parent):
-            return self
-        other = copy.copy(self)
-        other.parent = parent
-        other._identify(*self._parts)
-        return other
+        self.fingerprint = hash_of(self._parts[0], self.parent.fingerprint, *self._parts[1:])
 
     def _open_plan(self, content: Any) -> tuple[Plan, bool]:
         """Return a kept plan, and whether it is of these arguments; or raise CacheFormatError."""

@@ -215,7 +215,8 @@ class PackedRecords(PlannedRecords[PackPlan]):
         self.record_bytes = max(1, sum(leaf.row_bytes for _, leaf, *_ in outputs if leaf.is_fixed))
         described_pads = {str(name): pad.tobytes().hex() for name, pad in pads.items()}
         what = [names, described_pads, packing.mask, self._shuffle_within, self.max_segments]
-        self._identify("packed", *self._arguments, what, self._digest)
+        self._parts = "packed", *self._arguments, what, self._digest
+        self._identify()
 
     def __len__(self) -> int:
         return self._packs

@@ -1,6 +1,5 @@
 """Divide records into shares of exact sizes or by a key, and draw samples of them with replacement."""
 
-import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -20,7 +19,7 @@ from yogadl._order.draw import sampled, whole_weights
 from yogadl._order.keys import RECORDS_LIMIT, absorb_array, apportion, bounds_reached
 from yogadl._order.permutation import permute
 from yogadl._views.functions import MappedRecords
-from yogadl._views.views import SameValues, hash_of, hash_of_numbers
+from yogadl._views.views import RenamedAlone, SameValues, hash_of, hash_of_numbers
 from yogadl.errors import ConfigurationError
 
 SPLIT_TAG: Final = int.from_bytes(b"split-1", "big")
@@ -294,7 +293,7 @@ def read_field(
     return leaf, columns
 
 
-class SampledRecords(SameValues):
+class SampledRecords(RenamedAlone, SameValues):
     """Records drawn from others with replacement; see `RecordsRef.sampled`.
 
     An index is ``draw * len(self) + number``, and each draw has other records; see `yogadl._order`.
@@ -332,18 +331,6 @@ class SampledRecords(SameValues):
     def _identify(self) -> None:
         parts = self._records, hash_of_numbers(self._bounds)
         self.fingerprint = hash_of("sampled", self.parent.fingerprint, *parts)
-
-    def over(self, parent: RandomAccess) -> "SampledRecords":
-        """Return the same view of the same records under another name, or else this object.
-
-        Fewer records have other weights.
-        """
-        if len(parent) != len(self.parent):
-            return self
-        other = copy.copy(self)
-        other.parent = parent
-        other._identify()
-        return other
 
     def __len__(self) -> int:
         return self._records

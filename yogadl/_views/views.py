@@ -1,5 +1,6 @@
 """Views of records: a selection, a slice, some of the fields, or the values of a field cut into chunks."""
 
+import copy
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -115,6 +116,25 @@ class SameValues(View):
     ) -> Sequence[Column]:
         """Read records in the order of `indices`."""
         return self.parent.columns(self.in_parent(indices), self.fields_in_parent(fields), memory)
+
+
+class RenamedAlone(View):
+    """A view that depends on all records of its parent: of others there is none, but under another name.
+
+    `_identify` sets the fingerprint, which is made of the parent's.
+    """
+
+    def _identify(self) -> None:
+        raise NotImplementedError
+
+    def over(self, parent: RandomAccess) -> Any:
+        """Return the same view of the same records under another name, or else this object."""
+        if len(parent) != len(self.parent):
+            return self
+        other = copy.copy(self)
+        other.parent = parent
+        other._identify()
+        return other
 
 
 class SelectedRecords(SameValues):
@@ -311,7 +331,6 @@ class Needs(NamedTuple):
         are_last: Whether the piece is known to be its record's end.
         cut: The numbers of the fields of which only the pieces are needed.
         whole: The numbers of the other needed fields.
-        announced: The records to announce where pieces can't be announced by themselves; all if not given.
     """
 
     records: Indices
@@ -320,7 +339,6 @@ class Needs(NamedTuple):
     are_last: NDArray[np.bool_]
     cut: Sequence[int]
     whole: Sequence[int] = ()
-    announced: Indices | None = None
 
 
 class MadeRecords(View, ComposedRecords):
@@ -396,13 +414,17 @@ class MadeRecords(View, ComposedRecords):
         bounds = zip(which.tolist(), needs.starts.tolist(), needs.stops.tolist(), strict=True)
         return np.concatenate([column[place][start:stop] for place, start, stop in bounds])
 
+    def announced(self, rows: Any, needs: Needs) -> Indices:
+        """Return the parent's records to announce where pieces can't be announced by themselves."""
+        return needs.records
+
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> int:
         """Announce that these records will be read soon."""
         if not len(indices):
             return 0
-        needs = self.lower(indices, fields)[1]
+        rows, needs = self.lower(indices, fields)
         numbers = [*needs.cut, *needs.whole]
         for number in needs.cut:
             stored = self._find_stored(needs.records, number)
@@ -418,7 +440,7 @@ class MadeRecords(View, ComposedRecords):
                 numbers.remove(number)
         if not numbers:
             return 0
-        records = np.unique(needs.records if needs.announced is None else needs.announced)
+        records = np.unique(self.announced(rows, needs))
         return self.parent.will_need(records, numbers, on_planned) * len(indices) // max(1, len(records))
 
 
