@@ -53,8 +53,9 @@ def plain_rows(tree):
 class Dice:
     """Chooses numbers, and notes them, so that the same can be built again of another base."""
 
-    def __init__(self, roll: Callable[[int, int], int]) -> None:
+    def __init__(self, roll: Callable[[int, int], int], say: Callable[[str], None]) -> None:
         self._roll = roll
+        self.say = say
         self.log: list[int] = []
 
     def number(self, low, high):
@@ -74,7 +75,7 @@ class Dice:
 def same_dice(dice):
     """Return dice that choose what others have chosen."""
     numbers = iter(dice.log)
-    return Dice(lambda _, __: next(numbers))
+    return Dice(lambda _, __: next(numbers), dice.say)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def world(tmp_path_factory):
 
 def rolled(*seed):
     """Return dice that roll the same for a seed."""
-    return Dice(random.Random(zlib.crc32(repr(seed).encode())).randint)
+    return Dice(random.Random(zlib.crc32(repr(seed).encode())).randint, print)
 
 
 def compare(found, wanted):
@@ -75,7 +75,7 @@ def by_stream(made, dice, program, **ahead):
     size = dice.pick([None, 1, 3, 8])
     options = {"shard_rank": rank, "num_shards": ranks, **SHARDS[form]}
     stream = made.ref.stream(shuffle=is_shuffled, shuffle_seed=seed, **options)
-    note(f".stream(shuffle={is_shuffled}, shuffle_seed={seed}, {options}), batches of {size}, epoch {epoch}")
+    dice.say(f".stream(shuffle={is_shuffled}, shuffle_seed={seed}, {options}), batches of {size}, epoch {epoch}")
     rows = epoch_rows(made, program, seed, epoch, is_shuffled)
     count = len(rows)
     ends = {"uneven": count, "dropped": count // ranks * ranks, "padded": -(-count // ranks) * ranks}
@@ -110,7 +110,7 @@ def by_cursor(made, dice, program, other=None):
     for ref in (made.ref, made.ref if other is None else other.ref):
         ranks, size = dice.number(1, 3), dice.number(1, 4)
         steps = dice.number(0, 3)
-        note(f"{steps} batches of {size} on {ranks} ranks, of epoch {epoch} with seed {seed}")
+        dice.say(f"{steps} batches of {size} on {ranks} ranks, of epoch {epoch} with seed {seed}")
         options = {"shuffle": is_shuffled, "shuffle_seed": seed, "cursor": cursor}
         read, cursor = in_step(ref, ranks, size, steps, options)
         seen += read
@@ -141,17 +141,13 @@ STREAMED = (by_pickle, by_stream, by_threads, by_cursor)
 
 
 def read(made, dice, program, ways=None):
-    note(made.code)
+    dice.say(made.code)
     if isinstance(made, Made):
         assert len(made.ref) == len(made.rows), made.code
     for way in ways or (*RANDOM, *STREAMED):
         if isinstance(made, Made) or way in STREAMED:
-            note(way.__name__)
-            try:
-                way(made, dice, program)
-            except BaseException as error:
-                error.add_note(f"{way.__name__} of {made.code}")
-                raise
+            dice.say(way.__name__)
+            way(made, dice, program)
 
 
 # Each view alone, and each of each.
