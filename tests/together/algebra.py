@@ -3,10 +3,9 @@
 A view is made by a function of its name below, of a reference with its rows; a `Dice` chooses the arguments.
 """
 
-import json
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,13 +157,39 @@ class Mixed:
 
     def order(self, program, seed, epoch, is_shuffled):
         lengths = [len(parent) for parent in self.parents]
-        terms = self.weights, lengths, self.at_end, self.seed, seed if is_shuffled else None, epoch
-        return [program["mix_index"](place, *terms) for place in range(len(self.ref))]
+        count = mix_length(program, self.weights, lengths, self.at_end)
+        key = program["derive_key"](int.from_bytes(b"mix-1", "big"), self.seed, epoch)
+        owners = [n for n, most in enumerate(program["apportion"](count, self.weights)) for _ in range(most)]
+        places = by_key(program, program["absorb"](key, 0), count)
+        taken, found = [0] * len(lengths), []
+        for _, own in sorted(zip(places, owners, strict=True)):
+            again, turn = divmod(taken[own], lengths[own])
+            taken[own] += 1
+            if is_shuffled:
+                tag = int.from_bytes(b"again-1", "big")
+                own_seed = program["derive_key"](tag, seed, again) if again else seed
+                turn = shuffled(program, lengths[own], own_seed, epoch)[turn]
+            found.append(sum(lengths[:own]) + turn)
+        return found
+
+
+def mix_length(program, weights, lengths, at_end):
+    """Return how many records a mix has, by trial; less than one run of 4,096."""
+    stops = at_end == "stop"
+    for count in reversed(range(sum(lengths) + 1)) if stops else itertools.count():
+        counts = program["apportion"](count, weights)
+        if all(n <= most if stops else n >= most for n, most in zip(counts, lengths, strict=True)):
+            return count
+    raise AssertionError
 
 
 def shuffled(program, count, seed, epoch):
     """Return the global shuffle, by the program of the page on the order."""
     key = program["derive_key"](int.from_bytes(b"global-1", "big"), seed, epoch)
+    return by_key(program, key, count)
+
+
+def by_key(program, key, count):
     return sorted(range(count), key=lambda place: program["stream"](key, place))
 
 
@@ -263,7 +288,9 @@ def with_fields(made, names, ref=None):
     rows = [{name: row[name] for name in names} for row in made.rows]
     code = f".fields({', '.join(map(repr, names))})"
     is_exact = made.has_exact_plan
-    return made.then((ref or made.ref).fields(*names), rows, code, names=tuple(names), has_exact_plan=is_exact)
+    return made.then(
+        (ref or made.ref).fields(*names), rows, code, names=tuple(names), has_exact_plan=is_exact
+    )
 
 
 def projected(made, dice):
@@ -384,7 +411,7 @@ def packed(made, dice):
     def rows_at(epoch, seed):
         found = ref.at(epoch, seed=seed)
         documents = [found.documents(n) for n in range(len(found))]
-        assert sorted(chain(*documents)) == pieces_of(made.rows, capacity, long)
+        assert sorted(itertools.chain(*documents)) == pieces_of(made.rows, capacity, long)
         return [packed_row(made.rows, pieces, capacity, options) for pieces in documents]
 
     extra = [options[name] for name in ("segments", "positions", "mask") if options[name]]
@@ -428,7 +455,9 @@ def packed_row(rows, pieces, capacity, options):
 
 
 def bucketed(made, dice):
-    made = with_fields(made, [name for name in made.names if name != "text"]) if "text" in made.names else made
+    made = (
+        with_fields(made, [name for name in made.names if name != "text"]) if "text" in made.names else made
+    )
     tokens, most = dice.number(1, 30), dice.pick([None, 2])
     lengths = dice.pick(["lengths", None])
     options = {"tokens": tokens, "max_records": most, "lengths": lengths, "pad": {"tokens": -1}}
@@ -438,7 +467,7 @@ def bucketed(made, dice):
         found = ref.at(epoch, seed=seed)
         documents = [found.documents(n) for n in range(len(found))]
         every = [(record, 0, row["tokens"].shape[0]) for record, row in enumerate(made.rows)]
-        assert sorted(chain(*documents)) == every
+        assert sorted(itertools.chain(*documents)) == every
         batches = [bucketed_row([made.rows[each.record] for each in some], lengths) for some in documents]
         for some, batch in zip(documents, batches, strict=True):
             assert len(some) == 1 or np.prod(batch["tokens"].shape) <= tokens
@@ -463,7 +492,7 @@ def stacked(values, pad):
     longest = max((value.shape[0] for value in values if value.shape), default=0)
     inner = (longest,) if values[0].shape else ()
     padded = [[*value.values, *[pad] * (longest - len(value.values))] for value in values]
-    return array(values[0].dtype, chain(*padded), (len(values), *inner))
+    return array(values[0].dtype, itertools.chain(*padded), (len(values), *inner))
 
 
 def sampled(made, dice, program):
@@ -533,7 +562,7 @@ def is_possible(view, made):
     if view == "fields":
         return bool(made.names)
     if view in ("chunks", "packed", "bucketed"):
-        return made.kind in ("document", "chunk", "row") and "tokens" in made.names or (
+        return (made.kind in ("document", "chunk", "row") and "tokens" in made.names) or (
             view == "chunks" and made.kind == "array"
         )
     return len(made) > 0 if view == "sampled" else True

@@ -44,7 +44,9 @@ def mds_of(records):
     for each in records:
         tokens = bytes([1 << 2 | 2]) + struct.pack("<I", len(each["tokens"])) + each["tokens"].tobytes()
         text = each["text"].encode()
-        bodies.append(struct.pack("<IIq", len(tokens), len(text), each["id"]) + each["pair"].tobytes() + tokens + text)
+        bodies.append(
+            struct.pack("<IIq", len(tokens), len(text), each["id"]) + each["pair"].tobytes() + tokens + text
+        )
     offsets = np.cumsum([4 * (len(bodies) + 2) + len(shown), *map(len, bodies)]).astype("<u4")
     return struct.pack("<I", len(bodies)) + offsets.tobytes() + shown + b"".join(bodies)
 
@@ -91,7 +93,7 @@ def caches(folder):
 
 
 def adopted(folder):
-    """Return references to the full records in foreign files, with one fingerprint; and one to the same unread."""
+    """Return references to the full records, with one fingerprint; and one to foreign files not read."""
     storage = yogadl.open_storage(folder / "adopted")
     (folder / "mds").mkdir()
     for n, part in enumerate((FULL[:9], FULL[9:])):

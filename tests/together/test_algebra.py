@@ -9,19 +9,41 @@ import json
 import pickle
 import random
 import zlib
+from importlib.util import find_spec
 
 import pytest
-from algebra import DRAWN, VIEWS, Dice, Drawn, Made, Mixed, built, is_possible, plain, plain_rows, same_dice
+from algebra import (
+    DRAWN,
+    VIEWS,
+    Dice,
+    Made,
+    built,
+    is_possible,
+    packed_row,
+    plain,
+    plain_rows,
+    same_dice,
+    with_fields,
+)
 from algebra_bases import bases as made_bases
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
+from soak import few_or_many
 
-ENDS = ("plain", *DRAWN, "mix")
-CACHES = (
+import yogadl
+
+LASTS = ("plain", *DRAWN, "mix")
+BASES = (
     "local", "ranged", "mirrored", "mirrored in part", "unmapped", "shared", "grown", "compacted",
     "first of a later version", "adopted", "copied", "submitted", "adopted unread", "list", "json", "jsonl",
-    "megatron",
+    "megatron", *(["compressed"] if find_spec("zstandard") else []),
 )  # fmt: skip
+ENDS = (*VIEWS, "mix", *(f"{view} drawn" for view in DRAWN))
+DICTS_ALONE = ("fields", "packed", "bucketed", "packed drawn", "bucketed drawn")
+POSSIBLE = dict.fromkeys(BASES, ENDS) | {
+    "jsonl": tuple(end for end in ENDS if end not in (*DICTS_ALONE, "chunks")),
+    "megatron": tuple(end for end in ENDS if end not in DICTS_ALONE),
+}
 SHARDS = {"uneven": {}, "dropped": {"drop_shard_remainder": True}, "padded": {"pad_shard_remainder": True}}
 
 pytestmark = pytest.mark.filterwarnings("ignore:there is no batch to read")
@@ -75,7 +97,9 @@ def by_stream(made, dice, program, **ahead):
     size = dice.pick([None, 1, 3, 8])
     options = {"shard_rank": rank, "num_shards": ranks, **SHARDS[form]}
     stream = made.ref.stream(shuffle=is_shuffled, shuffle_seed=seed, **options)
-    dice.say(f".stream(shuffle={is_shuffled}, shuffle_seed={seed}, {options}), batches of {size}, epoch {epoch}")
+    dice.say(
+        f".stream(shuffle={is_shuffled}, shuffle_seed={seed}, {options}), batches of {size}, epoch {epoch}"
+    )
     rows = epoch_rows(made, program, seed, epoch, is_shuffled)
     count = len(rows)
     ends = {"uneven": count, "dropped": count // ranks * ranks, "padded": -(-count // ranks) * ranks}
@@ -153,16 +177,118 @@ def read(made, dice, program, ways=None):
 # Each view alone, and each of each.
 
 
-@pytest.mark.parametrize("base", CACHES)
-@pytest.mark.parametrize("end", [*VIEWS, "mix", *(f"{view} drawn" for view in DRAWN)])
+@pytest.mark.parametrize(("base", "end"), [(base, end) for base in BASES for end in POSSIBLE[base]])
 def test_a_view_of_any_base_is_that_of_the_list(world, stranger, base, end):
-    made = world[0][base]
-    view = end.removesuffix(" drawn")
-    if view != "mix" and not is_possible(view, made):
-        return
-    for seed in range(2):
+    for seed in range(few_or_many(1, 20)):
         dice = rolled(base, end, seed)
-        if end in VIEWS:
-            read(built(made, [end], dice, stranger), dice, stranger)
-        else:
-            read(built(made, [], dice, stranger, view), dice, stranger)
+        is_drawn = end.endswith(" drawn") or end == "mix"
+        views, last = ([], end.removesuffix(" drawn")) if is_drawn else ([end], "plain")
+        read(built(world[0][base], views, dice, stranger, last), dice, stranger)
+
+
+@pytest.mark.parametrize("outer", ENDS)
+@pytest.mark.parametrize("inner", VIEWS)
+def test_a_view_of_any_view_is_that_of_the_list(world, stranger, inner, outer):
+    view = outer.removesuffix(" drawn")
+    if inner == "bucketed" and view in ("chunks", "packed", "bucketed"):
+        pytest.skip("batches are not cut")
+    tried = 0
+    for seed in itertools.count():
+        dice = rolled(inner, outer, seed)
+        base = world[0][dice.pick([name for name in BASES if inner in POSSIBLE[name]])]
+        made = built(base, [inner], dice, stranger)
+        if len(made) > 1 and (view == "mix" or is_possible(view, made)):
+            if outer in VIEWS:
+                made = built(made, [outer], dice, stranger)
+            else:
+                made = built(made, [], dice, stranger, view)
+            read(made, dice, stranger)
+            tried += 1
+            if tried == few_or_many(1, 20):
+                return
+
+
+# Any views of views.
+
+
+@st.composite
+def expressions(draw, bases=BASES, ends=LASTS, most=4):
+    """Draw a base, the views of views of it, what comes last, and dice for the arguments."""
+    base = draw(st.sampled_from(bases))
+    views = draw(st.lists(st.sampled_from(VIEWS), max_size=most))
+    dice = Dice(lambda low, high: draw(st.integers(low, high)), note)
+    return base, views, draw(st.sampled_from(ends)), dice
+
+
+@given(st.data())
+def test_any_views_of_views_are_those_of_the_list(world, stranger, data):
+    base, views, end, dice = data.draw(expressions())
+    read(built(world[0][base], views, dice, stranger, end), dice, stranger)
+
+
+@given(st.data())
+def test_a_cursor_of_any_views_goes_on_with_the_same_views_of_a_copy(world, stranger, data):
+    bases, groups = world
+    base, views, end, dice = data.draw(expressions(bases=[name for group in groups for name in group]))
+    (group,) = [group for group in groups if base in group]
+    made = built(bases[base], views, dice, stranger, end)
+    same = same_dice(dice)
+    copy = built(bases[data.draw(st.sampled_from(group))], views, same, stranger, end)
+    dice.say(made.code)
+    dice.say(copy.code)
+    assert copy.ref.fingerprint == made.ref.fingerprint
+    assert copy.ref.spec == made.ref.spec
+    by_cursor(made, dice, stranger, copy)
+
+
+@given(st.data())
+def test_the_requests_for_any_choice_of_records_are_those_that_are_planned(world, stranger, data):
+    """Of fields of one size, so that no places must be read first."""
+    views = data.draw(st.lists(st.sampled_from(["select", "slice"]), max_size=4))
+    dice = Dice(lambda low, high: data.draw(st.integers(low, high)), note)
+    made = built(with_fields(world[0]["ranged"], ["pair"]), views, dice, stranger)
+    dice.say(made.code)
+    ref = pickle.loads(pickle.dumps(made.ref))
+    stream = ref.stream(shuffle=dice.flag()).batch(dice.number(1, 9))
+    plan = stream.plan()
+    before = ref.locality()
+    for _ in stream:
+        pass
+    after = ref.locality()
+    way = plan.way("ranges")
+    assert (way.requests, way.bytes) == (after.ranges - before.ranges, after.range_bytes - before.range_bytes)
+
+
+@pytest.mark.parametrize("base", ["local", "ranged", "list"])
+@pytest.mark.parametrize("end", LASTS)
+def test_worker_processes_read_any_views_as_this_process_does(world, stranger, base, end):
+    for seed in range(few_or_many(1, 20)):
+        dice = rolled("workers", base, end, seed)
+        views = [dice.pick([name for name in VIEWS if name not in ("fields", "bucketed")]) for _ in range(3)]
+        made = built(world[0][base], views, dice, stranger, end)
+        dice.say(made.code)
+        by_stream(made, dice, stranger, workers=1)
+
+
+def test_the_documents_that_a_mix_of_packed_records_names_make_its_rows(world, stranger):
+    dice = rolled("documents")
+    parents = [world[0][name] for name in ("local", "adopted")]
+    options = {
+        "segments": "segments",
+        "positions": None,
+        "mask": None,
+        "values": ["id"],
+        "pad": {"tokens": -1},
+    }
+    pairs = {
+        parent.code: (parent.ref.packed(8, fields="tokens", **options), weight)
+        for weight, parent in enumerate(parents, 1)
+    }
+    packed = yogadl.mix(pairs, seed=dice.number(0, 9), at_end="repeat")
+    rows = iter(packed.stream(shuffle=True).batch(3))
+    first = len(pairs["local"][0])
+    for batch in rows:
+        last = rows.last
+        for row, number, pieces in zip(plain_rows(batch), last.indices, last.documents, strict=True):
+            parent = parents[int(number >= first)]
+            compare([row], [packed_row(parent.rows, pieces, 8, options)])
