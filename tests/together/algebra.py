@@ -57,6 +57,9 @@ class Dice:
         self.say = say
         self.log: list[int] = []
 
+    def __repr__(self):
+        return f"<Dice: {self.log}>"
+
     def number(self, low, high):
         self.log.append(self._roll(low, high))
         return self.log[-1]
@@ -77,7 +80,7 @@ def same_dice(dice):
     return Dice(lambda _, __: next(numbers), dice.say)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Made:
     """A reference, its records, and the expression that makes it.
 
@@ -99,6 +102,9 @@ class Made:
     bases: "dict[str, Made]"
     has_exact_plan: bool = False
 
+    def __repr__(self):
+        return self.code
+
     def __len__(self):
         return len(self.rows)
 
@@ -113,7 +119,7 @@ class Made:
         return replace(self, ref=ref, rows=rows, code=f"{self.code}{code}", **changes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Drawn:
     """A reference to rows that each epoch draws anew; `rows_at` has those of an epoch and a seed."""
 
@@ -124,6 +130,9 @@ class Drawn:
     code: str
     bases: dict[str, Made]
     has_exact_plan: bool = False
+
+    def __repr__(self):
+        return self.code
 
     def __len__(self):
         return len(self.ref)
@@ -137,7 +146,7 @@ class Drawn:
         return Made(self.ref.at(epoch, seed=seed), rows, self.kind, self.names, code, self.bases)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Mixed:
     """A mix, and the rows of its parents, one after another."""
 
@@ -148,6 +157,9 @@ class Mixed:
     seed: int
     code: str
     has_exact_plan: bool = False
+
+    def __repr__(self):
+        return self.code
 
     def __len__(self):
         return len(self.ref)

@@ -49,10 +49,19 @@ SHARDS = {"uneven": {}, "dropped": {"drop_shard_remainder": True}, "padded": {"p
 pytestmark = pytest.mark.filterwarnings("ignore:there is no batch to read")
 
 
+class World:
+    """The bases by name, and tuples of the names of those that have one fingerprint."""
+
+    def __init__(self, folder):
+        self.bases, self.alike = made_bases(folder)
+
+    def __repr__(self):  # what hypothesis shows of it
+        return "World(...)"
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """Return the bases by name, and tuples of those that have one fingerprint."""
-    return made_bases(tmp_path_factory.mktemp("algebra"))
+    return World(tmp_path_factory.mktemp("algebra"))
 
 
 def rolled(*seed):
@@ -183,7 +192,7 @@ def test_a_view_of_any_base_is_that_of_the_list(world, stranger, base, end):
         dice = rolled(base, end, seed)
         is_drawn = end.endswith(" drawn") or end == "mix"
         views, last = ([], end.removesuffix(" drawn")) if is_drawn else ([end], "plain")
-        read(built(world[0][base], views, dice, stranger, last), dice, stranger)
+        read(built(world.bases[base], views, dice, stranger, last), dice, stranger)
 
 
 @pytest.mark.parametrize("outer", ENDS)
@@ -195,7 +204,7 @@ def test_a_view_of_any_view_is_that_of_the_list(world, stranger, inner, outer):
     tried = 0
     for seed in itertools.count():
         dice = rolled(inner, outer, seed)
-        base = world[0][dice.pick([name for name in BASES if inner in POSSIBLE[name]])]
+        base = world.bases[dice.pick([name for name in BASES if inner in POSSIBLE[name]])]
         made = built(base, [inner], dice, stranger)
         if len(made) > 1 and (view == "mix" or is_possible(view, made)):
             if outer in VIEWS:
@@ -223,17 +232,17 @@ def expressions(draw, bases=BASES, ends=LASTS, most=4):
 @given(st.data())
 def test_any_views_of_views_are_those_of_the_list(world, stranger, data):
     base, views, end, dice = data.draw(expressions())
-    read(built(world[0][base], views, dice, stranger, end), dice, stranger)
+    read(built(world.bases[base], views, dice, stranger, end), dice, stranger)
 
 
 @given(st.data())
 def test_a_cursor_of_any_views_goes_on_with_the_same_views_of_a_copy(world, stranger, data):
-    bases, groups = world
-    base, views, end, dice = data.draw(expressions(bases=[name for group in groups for name in group]))
-    (group,) = [group for group in groups if base in group]
-    made = built(bases[base], views, dice, stranger, end)
+    names = [name for group in world.alike for name in group]
+    base, views, end, dice = data.draw(expressions(bases=names))
+    (group,) = [group for group in world.alike if base in group]
+    made = built(world.bases[base], views, dice, stranger, end)
     same = same_dice(dice)
-    copy = built(bases[data.draw(st.sampled_from(group))], views, same, stranger, end)
+    copy = built(world.bases[data.draw(st.sampled_from(group))], views, same, stranger, end)
     dice.say(made.code)
     dice.say(copy.code)
     assert copy.ref.fingerprint == made.ref.fingerprint
@@ -246,7 +255,7 @@ def test_the_requests_for_any_choice_of_records_are_those_that_are_planned(world
     """Of fields of one size, so that no places must be read first."""
     views = data.draw(st.lists(st.sampled_from(["select", "slice"]), max_size=4))
     dice = Dice(lambda low, high: data.draw(st.integers(low, high)), note)
-    made = built(with_fields(world[0]["ranged"], ["pair"]), views, dice, stranger)
+    made = built(with_fields(world.bases["ranged"], ["pair"]), views, dice, stranger)
     dice.say(made.code)
     ref = pickle.loads(pickle.dumps(made.ref))
     stream = ref.stream(shuffle=dice.flag()).batch(dice.number(1, 9))
@@ -265,14 +274,14 @@ def test_worker_processes_read_any_views_as_this_process_does(world, stranger, b
     for seed in range(few_or_many(1, 20)):
         dice = rolled("workers", base, end, seed)
         views = [dice.pick([name for name in VIEWS if name not in ("fields", "bucketed")]) for _ in range(3)]
-        made = built(world[0][base], views, dice, stranger, end)
+        made = built(world.bases[base], views, dice, stranger, end)
         dice.say(made.code)
         by_stream(made, dice, stranger, workers=1)
 
 
 def test_the_documents_that_a_mix_of_packed_records_names_make_its_rows(world, stranger):
     dice = rolled("documents")
-    parents = [world[0][name] for name in ("local", "adopted")]
+    parents = [world.bases[name] for name in ("local", "adopted")]
     options = {
         "segments": "segments",
         "positions": None,
