@@ -254,7 +254,9 @@ def remade_row(row):
     return {"id": number("i8", weight(row)), "tokens": array("i4", range(weight(row) % 4))}
 
 
-REMADE = {"id": Leaf("int64", ()), "tokens": Leaf("int32", (None,))}
+REMADE = yogadl.from_source(
+    [{"id": 0, "tokens": np.zeros(0, np.int32)}], spec={"tokens": Leaf("int32", (None,))}
+).spec
 
 
 def copy_count(record):
