@@ -309,7 +309,7 @@ def with_fields(made, names, ref=None):
 
 def projected(made, dice):
     names = [name for name in made.names if dice.flag()] or [dice.pick(made.names)]
-    return with_fields(made, names)
+    return with_fields(made, names[::-1] if dice.flag() else names)
 
 
 def filtered(made, dice):
@@ -537,6 +537,7 @@ def redone(drawn, dice):
         return replace(drawn, ref=ref, rows_at=rows_at, code=drawn.code + code)
     if form == "fields" and drawn.names:
         names = [name for name in drawn.names if dice.flag()] or [drawn.names[0]]
+        names = names[::-1] if dice.flag() else names
 
         def some_rows_at(epoch, seed):
             return [{name: row[name] for name in names} for row in drawn.rows_at(epoch, seed)]

@@ -269,8 +269,16 @@ def test_the_requests_for_any_choice_of_records_are_those_that_are_planned(world
     assert (way.requests, way.bytes) == (after.ranges - before.ranges, after.range_bytes - before.range_bytes)
 
 
-@pytest.mark.parametrize("base", ["local", "ranged", "list"])
-@pytest.mark.parametrize("end", LASTS)
+@pytest.mark.parametrize(
+    ("base", "end"),
+    [
+        ("ranged", "plain"),
+        ("local", "packed"),
+        ("list", "bucketed"),
+        ("adopted", "sampled"),
+        ("ranged", "mix"),
+    ],
+)
 def test_worker_processes_read_any_views_as_this_process_does(world, stranger, base, end):
     for seed in range(few_or_many(1, 20)):
         dice = rolled("workers", base, end, seed)
