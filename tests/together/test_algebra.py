@@ -125,6 +125,16 @@ def by_stream(made, dice, program, **ahead):
     compare(itertools.chain(*found), wanted)
 
 
+def in_blocks(made, dice, program, seed, epoch):
+    """Return an order of blocks, and the rows in it."""
+    sizes = [dice.number(1, 4) for _ in range(3)]
+    count = len(made)
+    order = [program["blocks_index"](place, count, *sizes, seed, epoch) for place in range(count)]
+    records, window, lanes = sizes
+    blocks = yogadl.Blocks(records=records, window=window, lanes=lanes)
+    return blocks, [made.rows[number] for number in order]
+
+
 def by_threads(made, dice, program):
     by_stream(made, dice, program, threads=2)
 
