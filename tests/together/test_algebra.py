@@ -51,18 +51,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:there is no batch to read")
 
 
 class World:
-    """The bases by name, and tuples of the names of those that have one fingerprint."""
+    """The bases by name, tuples of those that have one fingerprint, and the program of the order."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, program):
         self.bases, self.alike = made_bases(folder)
+        self.program = program
 
     def __repr__(self):  # what hypothesis shows of it
         return "World(...)"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return World(tmp_path_factory.mktemp("algebra"))
+def world(tmp_path_factory, stranger):
+    return World(tmp_path_factory.mktemp("algebra"), stranger)
 
 
 def rolled(*seed):
@@ -198,31 +199,31 @@ def read(made, dice, program, ways=None):
 
 
 @pytest.mark.parametrize(("base", "end"), [(base, end) for base in BASES for end in POSSIBLE[base]])
-def test_a_view_of_any_base_is_that_of_the_list(world, stranger, base, end):
+def test_a_view_of_any_base_is_that_of_the_list(world, base, end):
     for seed in range(few_or_many(1, 20)):
         dice = rolled(base, end, seed)
         is_drawn = end.endswith(" drawn") or end == "mix"
         views, last = ([], end.removesuffix(" drawn")) if is_drawn else ([end], "plain")
-        read(built(world.bases[base], views, dice, stranger, last), dice, stranger)
+        read(built(world.bases[base], views, dice, world.program, last), dice, world.program)
 
 
 @pytest.mark.parametrize(
     ("inner", "outer"),
     [(inner, outer) for inner in VIEWS for outer in ENDS if inner != "bucketed" or outer not in CUTTING],
 )
-def test_a_view_of_any_view_is_that_of_the_list(world, stranger, inner, outer):
+def test_a_view_of_any_view_is_that_of_the_list(world, inner, outer):
     view = outer.removesuffix(" drawn")
     tried = 0
     for seed in itertools.count():
         dice = rolled(inner, outer, seed)
         base = world.bases[dice.pick([name for name in BASES if inner in POSSIBLE[name]])]
-        made = built(base, [inner], dice, stranger)
+        made = built(base, [inner], dice, world.program)
         if len(made) > 1 and (view == "mix" or is_possible(view, made)):
             if outer in VIEWS:
-                made = built(made, [outer], dice, stranger)
+                made = built(made, [outer], dice, world.program)
             else:
-                made = built(made, [], dice, stranger, view)
-            read(made, dice, stranger)
+                made = built(made, [], dice, world.program, view)
+            read(made, dice, world.program)
             tried += 1
             if tried == few_or_many(1, 20):
                 return
@@ -241,32 +242,32 @@ def expressions(draw, bases=BASES, ends=LASTS, most=4):
 
 
 @given(st.data())
-def test_any_views_of_views_are_those_of_the_list(world, stranger, data):
+def test_any_views_of_views_are_those_of_the_list(world, data):
     base, views, end, dice = data.draw(expressions())
-    read(built(world.bases[base], views, dice, stranger, end), dice, stranger)
+    read(built(world.bases[base], views, dice, world.program, end), dice, world.program)
 
 
 @given(st.data())
-def test_a_cursor_of_any_views_goes_on_with_the_same_views_of_a_copy(world, stranger, data):
+def test_a_cursor_of_any_views_goes_on_with_the_same_views_of_a_copy(world, data):
     names = [name for group in world.alike for name in group]
     base, views, end, dice = data.draw(expressions(bases=names))
     (group,) = [group for group in world.alike if base in group]
-    made = built(world.bases[base], views, dice, stranger, end)
+    made = built(world.bases[base], views, dice, world.program, end)
     same = same_dice(dice)
-    copy = built(world.bases[data.draw(st.sampled_from(group))], views, same, stranger, end)
+    copy = built(world.bases[data.draw(st.sampled_from(group))], views, same, world.program, end)
     dice.say(made.code)
     dice.say(copy.code)
     assert copy.ref.fingerprint == made.ref.fingerprint
     assert copy.ref.spec == made.ref.spec
-    by_cursor(made, dice, stranger, copy)
+    by_cursor(made, dice, world.program, copy)
 
 
 @given(st.data())
-def test_the_requests_for_any_choice_of_records_are_those_that_are_planned(world, stranger, data):
+def test_the_requests_for_any_choice_of_records_are_those_that_are_planned(world, data):
     """Of fields of one size, so that no places must be read first."""
     views = data.draw(st.lists(st.sampled_from(["select", "slice"]), max_size=4))
     dice = Dice(lambda low, high: data.draw(st.integers(low, high)), note)
-    made = built(with_fields(world.bases["ranged"], ["pair"]), views, dice, stranger)
+    made = built(with_fields(world.bases["ranged"], ["pair"]), views, dice, world.program)
     dice.say(made.code)
     ref = pickle.loads(pickle.dumps(made.ref))
     stream = ref.stream(shuffle=dice.flag()).batch(dice.number(1, 9))
@@ -289,16 +290,16 @@ def test_the_requests_for_any_choice_of_records_are_those_that_are_planned(world
         ("ranged", "mix"),
     ],
 )
-def test_worker_processes_read_any_views_as_this_process_does(world, stranger, base, end):
+def test_worker_processes_read_any_views_as_this_process_does(world, base, end):
     for seed in range(few_or_many(1, 20)):
         dice = rolled("workers", base, end, seed)
         views = [dice.pick([name for name in VIEWS if name not in ("fields", "bucketed")]) for _ in range(3)]
-        made = built(world.bases[base], views, dice, stranger, end)
+        made = built(world.bases[base], views, dice, world.program, end)
         dice.say(made.code)
-        by_stream(made, dice, stranger, workers=1)
+        by_stream(made, dice, world.program, workers=1)
 
 
-def test_the_documents_that_a_mix_of_packed_records_names_make_its_rows(world, stranger):
+def test_the_documents_that_a_mix_of_packed_records_names_make_its_rows(world):
     dice = rolled("documents")
     parents = [world.bases[name] for name in ("local", "adopted")]
     options = {
