@@ -54,7 +54,7 @@ yogadl._format.writer CacheWriter
 yogadl._core.frozen frozen
 yogadl._core.protocols RandomAccess
 yogadl._views.joined JoinedRecords
-yogadl._views.views SameNumbers SameValues
+yogadl._views.views MadeRecords Needs SameNumbers SameValues
 yogadl._core.frozen MAX_DEPTH MAX_VALUES parse_json
 yogadl._core json_value
 yogadl._core.infer SAMPLED_RECORDS

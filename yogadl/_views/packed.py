@@ -367,15 +367,10 @@ class PackedRecords(PlannedRecords[PackPlan]):
     def _chosen(self, fields: Sequence[int] | None) -> list[_Output]:
         return self._outputs if fields is None else [self._outputs[number] for number in fields]
 
-    def stored_lengths(self, number: int) -> Indices | None:
-        """Return the length of each value of a field in the cache, -1 where unknown; ``None`` if too many."""
-        count = self.plan.records
-        stored = self._find_stored(np.arange(count if count <= _MOST_PLANNED_LENGTHS else 0), number)
-        if stored is None or not len(stored[1]):
-            return None
-        found = np.full(len(stored[0]), -1)
-        found[stored[1]] = self.plan.record_lengths()
-        return found
+    def record_lengths(self) -> Indices | None:
+        """Return the length of each record, as planned; ``None`` if they are too many."""
+        plan = self.plan
+        return plan.record_lengths() if plan.records <= _MOST_PLANNED_LENGTHS else None
 
 
 class EpochRecords(SameValues):

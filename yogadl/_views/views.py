@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.json_value import each_its_own
-from yogadl._core.leaf import Leaf
+from yogadl._core.leaf import JSON, Leaf
 from yogadl._core.protocols import (
     Column,
     Document,
@@ -356,7 +356,8 @@ class MadeRecords(View, ComposedRecords):
     ) -> Sequence[Column]:
         """Return columns, given the first result of `lower`, and what was read, by the parent's fields.
 
-        Of a field that is cut that is one array of all pieces, end to end; of others a value for each piece.
+        Of a field that is cut that is one array of all pieces, end to end; of others a value for each piece,
+        which pieces of one record may share.
         """
         raise NotImplementedError
 
@@ -389,8 +390,10 @@ class MadeRecords(View, ComposedRecords):
                     found[number] = column
                 elif isinstance(column, np.ndarray):
                     found[number] = column[which]
-                else:
+                elif self.parent.spec.fields[number].leaf.dtype == JSON:
                     found[number] = each_its_own(column, which.tolist())
+                else:
+                    found[number] = [column[place] for place in which.tolist()]
         return found
 
     def _find_stored(self, records: Indices, number: int) -> tuple[Stored, Indices, int] | None:
@@ -398,6 +401,20 @@ class MadeRecords(View, ComposedRecords):
         shape = self.parent.spec.fields[number].leaf.shape
         is_varying = shape is not None and shape[0] is None
         return find_stored_values(self.parent, records, number) if is_varying else None
+
+    def record_lengths(self) -> Indices | None:
+        """Return the length of each of the parent's records, if that is known without reading."""
+        return None
+
+    def stored_lengths(self, number: int) -> Indices | None:
+        """Return the length of each value of a field in the cache, -1 where unknown; ``None`` of no value."""
+        lengths = self.record_lengths()
+        stored = None if lengths is None else self._find_stored(np.arange(len(lengths)), number)
+        if lengths is None or stored is None or not len(lengths):
+            return None
+        found = np.full(len(stored[0]), -1)
+        found[stored[1]] = lengths
+        return found
 
     def _join(self, needs: Needs, which: Indices, column: Column, number: int) -> NDArray[Any]:
         """Return the pieces of whole values, end to end."""
