@@ -218,3 +218,28 @@ def test_a_range_gives_the_records_that_it_names(indices):
 def test_lists_of_several_lengths_are_no_indices(call, indices):
     with pytest.raises(ConfigurationError, match="indices must be a flat list of integers"):
         getattr(yogadl.from_source(np.arange(9)), call)(indices)
+
+
+class Squares:
+    """Records of a class that knows nothing of the library's."""
+
+    spec = yogadl.from_source([0]).spec
+    fingerprint, record_bytes = "squares", 8
+
+    def __len__(self):
+        return 10
+
+    def columns(self, indices, fields=None, memory=None):
+        return [indices**2]
+
+
+def test_records_of_any_class_have_all_that_references_have():
+    ref = yogadl.RecordsRef(Squares())
+    assert ref.gather([3, 0]).tolist() == [9, 0]
+    assert [int(n) for n in ref[2:8:2].stream(shuffle=True, shuffle_seed=1)] == [16, 36, 4]
+    assert (ref.fingerprint, ref.lineage, ref.metadata, ref.locality().parts) == ("squares", None, {}, 0)
+    iterator = iter(ref.stream(shuffle=True))
+    next(iterator)
+    again = pickle.loads(pickle.dumps(ref)).stream(shuffle=True, cursor=iterator.state_dict())
+    assert [int(n) for n in again] == [int(n) ** 2 for n in ref.stream(shuffle=True).indices(0)[1:]]
+    assert "records come from no storage" in ref.stream().plan().why

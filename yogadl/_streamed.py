@@ -1,13 +1,57 @@
 """Refer to records that are read as a stream: what all references of this library have."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from yogadl._core.arguments import explains_names
-from yogadl._core.protocols import DataRef, Item_co, Lineage, RandomAccess, lineage_of, metadata_of
+from yogadl._core.protocols import (
+    Column,
+    DataRef,
+    Indices,
+    Item_co,
+    Lineage,
+    Memory,
+    RandomAccess,
+    lineage_of,
+    metadata_of,
+)
 from yogadl._core.spec import Spec
 from yogadl._order import Blocks, Drawn, Mixture
 from yogadl._stream import RecordStream, html_of, open_shard, open_stream
+
+
+class _GivenRecords(RandomAccess):
+    """Records of a class of the user's, which has what `RandomAccess` lists and is no subclass of it."""
+
+    def __init__(self, records: Any) -> None:
+        self._given = records
+
+    @property
+    def spec(self) -> Spec:
+        """The structure of a record."""
+        found: Spec = self._given.spec
+        return found
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the content."""
+        return str(self._given.fingerprint)
+
+    @property
+    def record_bytes(self) -> int:
+        """The approximate size of a record."""
+        return int(self._given.record_bytes)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read the records in the order of `indices`."""
+        found: Sequence[Column] = self._given.columns(indices, fields, memory)
+        return found
 
 
 class StreamedRef(DataRef[Item_co]):
@@ -17,11 +61,12 @@ class StreamedRef(DataRef[Item_co]):
     cache pickles as its location and name, in well under a kilobyte.
 
     Args:
-        records: Where the records are read from.
+        records: Where the records are read from: a `RandomAccess`, or any object that has what it has.
     """
 
     def __init__(self, records: RandomAccess) -> None:
-        self._records = records
+        given: Any = records  # the caller may pass any object
+        self._records: RandomAccess = given if isinstance(given, RandomAccess) else _GivenRecords(given)
 
     @property
     def spec(self) -> Spec:

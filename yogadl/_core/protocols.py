@@ -231,9 +231,9 @@ class Document(NamedTuple):
 class RandomAccess:
     """Records that can be read at any indices, as columns: a base, such as a cache, or a view of others.
 
-    The stream layer uses no other interface to read records. A subclass declares what it is; what it leaves
-    out is as here, that of a base of plain records. Objects are safe to use from several threads at once,
-    and picklable.
+    The stream layer uses no other interface to read records. A class of your own needs the attributes, a
+    length and `columns`. A subclass declares what it is besides; what it leaves out is as here, that of a
+    base of plain records. Objects are safe to use from several threads at once, and picklable.
 
     Attributes:
         spec: The structure of a record.
@@ -299,7 +299,7 @@ class RandomAccess:
 
     @property
     def metadata(self) -> dict[str, Any] | None:
-        """What the user keeps with the version; None: look at the parent."""
+        """What the user keeps with the version, or None, and the parent is asked."""
         return None
 
     @property
