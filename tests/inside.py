@@ -85,6 +85,7 @@ yogadl._provenance.code CodeReader dumped
 yogadl._provenance.builder Describer sha256_of_data
 yogadl._provenance.difference Difference difference
 yogadl._provenance.code names_read
+yogadl._provenance.members modules_of_packages=_modules_of_packages
 yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource open_source
 yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
 yogadl._views.shares SPLIT_TAG _CHUNK_RECORDS numbers_of_values split_split=split
