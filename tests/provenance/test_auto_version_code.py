@@ -217,7 +217,7 @@ def test_what_others_wrote_counts_by_its_name(storage, load, tmp_path):
 
 
 def test_what_is_installed_among_the_users_own_files_counts_by_its_name(storage, load, tmp_path, monkeypatch):
-    """As by `pip install --target`: the names of installed modules are those of the folder's distributions."""
+    """As by `pip install --target`, which writes a distribution's folder beside the package."""
     data = """
         from theirs.inner import twice
 
