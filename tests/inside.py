@@ -85,6 +85,7 @@ yogadl._provenance.code CodeReader dumped
 yogadl._provenance.builder Describer sha256_of_data
 yogadl._provenance.difference Difference difference
 yogadl._provenance.code names_read
+yogadl._provenance.members modules_of_packages=_modules_of_packages
 yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource open_source
 yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
 yogadl._views.shares SPLIT_TAG _CHUNK_RECORDS numbers_of_values split_split=split
@@ -169,6 +170,7 @@ yogadl.adapters.datasets HF_AT_ONCE_BYTES=_AT_ONCE_BYTES HF_AT_ONCE_RECORDS=_AT_
 yogadl._format.writer _FEW_RECORDS
 yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._foreign.file_reader _UNREAD_BLOCK_BYTES FOREIGN_MOST_RECORDS=_MOST_RECORDS
+yogadl._foreign.file_reader FOREIGN_MOST_VALUE_BYTES=MAX_LEAF_BYTES
 yogadl._format.rows _READ_GAP_BYTES _JOINED_VALUE_BYTES _STRETCH_BYTES
 yogadl._format.part_file _MOST_OPEN_FILES
 yogadl.storage._builds.adopted _GROUPS _LEAST_GROUP_BYTES _MOST_GROUP_BYTES _LEAST_UNREAD_FILES

@@ -62,6 +62,14 @@ def labels(batches):
 EACH_ONCE = Counter(range(len(LENGTHS)))
 
 
+@pytest.mark.parametrize("tokens", [40, 20, 5])
+def test_batches_have_the_bytes_of_their_records(tokens):
+    records = in_memory([5] * 8)
+    made = records.bucketed("tokens", tokens=tokens)
+    assert len(made) == 40 // tokens
+    assert made.stream().plan().bytes == pytest.approx(records.stream().plan().bytes, rel=0.01)
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 40), min_size=1, max_size=60),

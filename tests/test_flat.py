@@ -1,7 +1,10 @@
 """Several records made of each: `ref.flat_map`."""
 
+import logging
 import os
 import pickle
+import re
+import threading
 
 import numpy as np
 import pytest
@@ -218,6 +221,20 @@ def test_count_counts_in_its_place(ref):
     flat = ref.flat_map(note, count=lambda record: record["id"] % 4)
     assert not calls
     assert pairs(flat) == WHOLE
+
+
+@pytest.mark.parametrize(("count", "names"), [(None, "locked"), (len, "locked or len")])
+def test_counts_that_are_kept_in_memory_are_named_by_their_functions(ref, caplog, count, names):
+    lock = threading.Lock()  # which has no description
+
+    def locked(record):
+        with lock:
+            return pieces(record)
+
+    with caplog.at_level(logging.DEBUG, "yogadl"):
+        ref.flat_map(locked, count=count)
+    (said,) = caplog.records
+    assert re.match(rf"yogadl: what {names} counted is kept only in memory", said.getMessage())
 
 
 def test_counts_are_kept_beside_the_cache(ref, storage, tmp_path):

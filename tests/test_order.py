@@ -402,6 +402,15 @@ def test_draws_and_steps_are_those_of_the_vectors(stranger: dict[str, Callable[.
             assert stranger["steps_index"](*place) == index, row
 
 
+@pytest.mark.parametrize("steps", [(0, 1), (7, 1), (7, 0)])
+def test_drawn_records_without_steps_have_the_global_order(steps: tuple[int, int]) -> None:
+    order, plain = make_order(101, Drawn(shuffle=True, steps=steps), 5), make_order(101, True, 5)
+    positions = np.arange(101)
+    found = order.indices(positions, 2) - draw_of(5, 2, 101) * 101
+    assert found.tolist() == plain.indices(positions, 2).tolist()
+    assert order.describe() == {**plain.describe(), "draw": 1}
+
+
 @pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 100, 1000, 40_000])
 def test_the_documented_program_draws_from_each_range(
     stranger: dict[str, Callable[..., int]], n: int

@@ -690,6 +690,7 @@ def test_rows_and_batches_are_those_of_the_vectors() -> None:
 KEPT = {
     "packs": PackPlan.make(np.array([5, 9, 0, 4, 4, 30, 1, 2, 16, 3]), 8),
     "rounded": PackPlan.make(lognormal(50, 20), 100, long="drop", round_to=7),
+    "all cut": PackPlan.make(np.array([9, 20, 8 * 3]), 8),
     "buckets": BucketPlan.make(np.append(lognormal(30, 20), 500), 200, classes=6, ranks=2),
 }
 
@@ -754,6 +755,7 @@ def test_any_number_that_is_changed_is_refused_or_harmless(name: str) -> None:
     [
         ({1: -1}, {}, "its settings contradict each other"),  # multiples of 0
         ({2: 1}, {}, "its settings contradict each other"),  # long records are dropped, and some are cut
+        ({2: 3}, {}, "it has 3 where it can have 0 to 2"),  # there are three ways to treat long records
         ({12: 1}, {}, "its settings contradict each other"),  # numbers of 5 bytes
         ({}, {1: {1: 1}}, "its counts contradict each other"),
         ({}, {3: {0: 1}}, "its counts contradict each other"),

@@ -11,7 +11,7 @@ from yogadl.errors import ConfigurationError
 
 SCHEMA, DICTIONARY, RECORDS = 1, 2, 3
 INT, FLOAT, BINARY, STRING, BOOL, LIST, STRUCT, FIXED_BINARY, FIXED_LIST = 2, 3, 4, 5, 6, 12, 13, 15, 16
-STRING_VIEW = 24
+BINARY_VIEW, STRING_VIEW, LIST_VIEW = 23, 24, 25
 
 
 class Part:
@@ -201,7 +201,7 @@ def texts(*offsets):
         (one(version=2), "damaged, cut"),
         (one(compression=table(b"\0")), "uncompressed"),
         (one() + message(SCHEMA, table()), "type 1 is not read"),
-        (one() + END + b"1", "bytes follow the end"),
+        (one() + END + b"1", f"byte {len(one() + END)}: bytes follow the end"),
         (one() + b"1", "a message is cut"),
         (schema(int32(), endianness=1), "big-endian"),
         (schema(), "no columns"),
@@ -209,6 +209,7 @@ def texts(*offsets):
         (schema(int32(), int32()), "rename it"),
         (schema(field("x", 99)), "type 99 is unknown"),
         (schema(field("x", LIST)), "one type of items"),
+        (schema(field("x", LIST_VIEW, children=[int32()])), "'x' is of type list_view, which is not read"),
         (schema(field("x", INT, struct.pack("<i", 24), b"\1")), "is of type int, which is not read"),
         (schema(field("x", FIXED_BINARY, struct.pack("<i", -1))), "values of -1 bytes"),
         (
@@ -453,7 +454,7 @@ def test_as_many_fields_as_may_be():
 
 def views(*counts):
     """Return two numbers before, between and after two columns of views, whose buffers vary in number."""
-    fields = [int32("a"), field("v", STRING_VIEW), int32("b"), field("w", STRING_VIEW), int32("c")]
+    fields = [int32("a"), field("v", STRING_VIEW), int32("b"), field("w", BINARY_VIEW), int32("c")]
     sizes = [0, 8, 0, 32, *[0] * max(counts[0], 0), 0, 8, 0, 32, *[0] * max(counts[1], 0), 0, 8]
     places = np.cumsum([0, *sizes[:-1]]).tolist()
     body = np.arange(sum(sizes) // 4, dtype="<i4").tobytes()

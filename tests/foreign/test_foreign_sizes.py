@@ -20,6 +20,7 @@ from indexed_files import records_of as records_of_index
 from inside import FOREIGN_GAP_BYTES, Arrow, Npy, TFRecord, set_constants
 
 import yogadl
+from yogadl.errors import UnsupportedDataError
 
 
 def saved(array):
@@ -43,6 +44,20 @@ def test_rows_that_are_copied_and_rows_that_are_not(tmp_path, monkeypatch, width
             np.testing.assert_array_equal(found if form == "npy" else found["a"], rows)
         storage.submit(storage.fetch(form, "False"), form, "copied")
         assert storage.info(form, "copied").fingerprint == storage.info(form, "True").fingerprint
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_values_that_lie_in_files_are_as_large_as_values_can_be(tmp_path, monkeypatch, read):
+    set_constants(monkeypatch, FOREIGN_MOST_VALUE_BYTES=10)
+    storage = yogadl.open_storage(tmp_path / "caches")
+    for size in (9, 10, 11):
+        (tmp_path / "a.mds").write_bytes(shard({"b": "bytes"}, [[b"short"], [b"x" * size]]))
+        if size <= 10:
+            storage.adopt(tmp_path / "a.mds", "d", f"{size}", format="mds", read=read)
+            assert storage.fetch("d", f"{size}")[1] == {"b": b"x" * size}
+        else:
+            with pytest.raises(UnsupportedDataError, match="there can't be a value of 11 bytes"):
+                storage.adopt(tmp_path / "a.mds", "d", f"{size}", format="mds", read=read)
 
 
 @pytest.mark.parametrize("count", [3, 4, 5])

@@ -104,6 +104,12 @@ ONE = {"b": "bytes"}
 GOOD = shard(ONE, [[b"xyz"], [b"uv"]])
 
 
+# An array whose number of dimensions is not known before it is read, and which lies behind the shard's end.
+FAR = shard({"b": "bytes", "e": "ndarray:int16"}, [[b"xyz", array_of(np.arange(2, dtype="<i2"))]]).replace(
+    struct.pack("<I", 3), struct.pack("<I", 10_000), 1
+)
+
+
 def changed(position, value):
     content = bytearray(GOOD)
     content[position : position + 4] = struct.pack("<I", value)
@@ -129,6 +135,7 @@ def first_of(content):
         (shard(ONE, []) + b"1", "bytes follow"),
         (changed(first_of(GOOD), 4), "do not add up"),
         (changed(first_of(GOOD), 2**32 - 1), "do not add up"),
+        (FAR, "do not add up"),
         (shard(ONE, [], format="csv"), "only version 2 of mds"),
         (shard(ONE, [], version=3), "only version 2 of mds"),
         (shard(ONE, [], column_names=["a", "b"]), "damaged"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from inside import modules_of_packages
 from versioned_project import WORK, auto
 
 KINDS = {
@@ -213,6 +214,32 @@ def test_what_others_wrote_counts_by_its_name(storage, load, tmp_path):
     finally:
         sys.modules.pop("theirs", None)
     assert storage.info("d", versions[0]).builder["libraries"] == {"theirs": "1.0"}
+
+
+def test_what_is_installed_among_the_users_own_files_counts_by_its_name(storage, load, tmp_path, monkeypatch):
+    """As by `pip install --target`, which writes a distribution's folder beside the package."""
+    data = """
+        from theirs.inner import twice
+
+        def build():
+            return [twice(2)]
+    """
+    for factor in (2, 3):
+        folder = tmp_path / str(factor)
+        (folder / "theirs" / "inner").mkdir(parents=True)
+        (folder / "theirs" / "__init__.py").write_text("__version__ = '1.0'")
+        (folder / "theirs" / "inner" / "__init__.py").write_text(f"def twice(v): return v * {factor}")
+        (folder / "theirs-1.0.dist-info").mkdir()
+        (folder / "theirs-1.0.dist-info" / "METADATA").write_text("Name: theirs\nVersion: 1.0\n")
+        (folder / "theirs-1.0.dist-info" / "top_level.txt").write_text("theirs\n")
+        with monkeypatch.context() as patched:
+            patched.syspath_prepend(str(folder))
+            modules_of_packages.cache_clear()
+            versions = auto(storage, load(data=data).build)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "theirs"]:
+            del sys.modules[name]
+        modules_of_packages.cache_clear()
+        assert len(versions) == 1
 
 
 def test_the_builders_own_package_is_no_library_even_where_it_is_installed(storage, tmp_path, monkeypatch):

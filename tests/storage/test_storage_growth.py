@@ -558,6 +558,13 @@ def test_a_cursor_of_a_part_of_the_base_is_told_which_records_are_that_part(base
         assert "storage.fetch('d', '1')" not in str(caught.value)
 
 
+def test_a_cursor_of_other_records_of_equal_number_may_be_bound_anew(base):
+    base.submit(records(1, 98), "d", "2")
+    cursor = base.fetch("d", "2").stream().state_dict()
+    with pytest.raises(CursorError, match=r"accept other data of equal length by rebind=True$"):
+        base.fetch("d", "1").stream(cursor=cursor)
+
+
 def test_a_cursor_of_a_later_version_names_that_one(base):
     base.append(records(97, 101), "d", "2", base_version="1")
     base.append(records(101, 105), "d", "3", base_version="2")

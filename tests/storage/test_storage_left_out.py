@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -64,6 +65,37 @@ def test_records_that_can_t_be_read_are_left_out_and_listed(storage, broken, kin
     assert listed["records"] == [
         {"index": n, "reason": f"OSError: broken {n}", "file": f"{n}.png", "version": "1"} for n in broken
     ]
+
+
+class Differing(Files):
+    """Files whose first one has another key: the value is a json value."""
+
+    def __getitem__(self, number):
+        return super().__getitem__(number) | {"more": {"b" if number else "a": number}}
+
+
+@pytest.mark.parametrize("broken", [(), (0,), (1,), (0, 1, 3), (2, 8)], ids=repr)
+def test_all_records_that_can_be_read_decide_the_structure(storage, broken):
+    storage.submit(Differing(broken, 9), "d", "1", on_error="skip")
+    storage.submit([Differing((), 9)[n] for n in kept(broken, 9)], "d", "2")
+    found, wanted = storage.fetch("d", "1"), storage.fetch("d", "2")
+    assert (found.spec, found.fingerprint) == (wanted.spec, wanted.fingerprint)
+
+
+@pytest.mark.parametrize("broken", [(17,), (64, 65, 200), (COUNT - 1,)], ids=repr)
+def test_records_beside_those_that_can_t_be_read_are_read_once(storage, broken):
+    calls = Counter()
+
+    class Counted(Files):
+        def __getitem__(self, number):
+            calls[number] += 1
+            return super().__getitem__(number)
+
+    storage.submit(Counted(()), "d", "1", on_error="skip")
+    usual = calls.copy()
+    calls.clear()
+    storage.submit(Counted(broken), "d", "2", on_error="skip")
+    assert [calls[number] for number in kept(broken)] == [usual[number] for number in kept(broken)]
 
 
 def test_the_version_is_the_same_with_any_number_of_workers(storage):

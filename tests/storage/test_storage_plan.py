@@ -81,6 +81,12 @@ def test_requests_for_fixed_fields_are_those_that_are_planned(url, name):
     assert planned == made
 
 
+@pytest.mark.parametrize("blocks", [None, yogadl.Blocks(records=50, window=4, lanes=4)])
+def test_ways_without_a_mirror_take_nothing_of_the_disk(url, blocks):
+    plan = fetched(url).stream(shuffle=blocks or True).batch(16).plan(epochs=2)
+    assert [plan.way(name).disk_bytes for name in ("ranges", "blocks")] == [0, 0]
+
+
 ABOUT = {
     "in order": lambda ref: ref.stream().batch(32),
     "a shuffle": lambda ref: ref.stream(shuffle=True).batch(32),

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import Cut, NumberedBatches
-from memory_source import batch_ids, stream_of
+from inside import BatchMemory, Cut, NumberedBatches
+from memory_source import MemorySource, batch_ids, open_stream, stream_of
 
 from yogadl.errors import ConfigurationError
 
@@ -106,3 +106,16 @@ def test_it_pickles_without_what_it_holds_ready():
     again = pickle.loads(pickle.dumps(numbered))
     assert again.batch(1, 3)["id"].tolist() == expected
     assert len(pickle.dumps(NumberedBatches(stream_of(1_000, shuffle=True), Cut(7, True)))) == before
+
+
+def test_batches_are_gathered_into_the_memory_that_is_given():
+    given = []
+
+    class Gathering(MemorySource):
+        def columns(self, indices, fields=None, memory=None):
+            given.append(memory)
+            return super().columns(indices)
+
+    numbered, memory = NumberedBatches(open_stream(Gathering(5)), Cut(2)), BatchMemory()
+    numbered.read(0, 0, memory), numbered.read(0, 1)
+    assert given == [memory, None]

@@ -151,6 +151,13 @@ def test_it_says_how_many_batches_were_ready(threads):
     batches.close()
 
 
+def test_no_batch_is_ready_after_the_last_one():
+    batches = iter(open_stream(MemorySource(2, record_bytes=1_000_000)).batch(2).prefetch(3))
+    next(batches)
+    assert batches._items.gi_frame.f_locals["feed"].ready == 0
+    assert list(batches) == []
+
+
 def test_an_error_is_no_batch(clock):
     stream = open_stream(MemorySource(6, record_bytes=1_000_000, fails_at=4))
     loader = stream.batch(2)
