@@ -542,3 +542,12 @@ def test_the_windows_that_the_warning_advises_are_windows_over_records():
     assert [window["image"][:, 0, 0].tolist() for window in windows] == [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
     batches = list(windows.stream().batch(2))
     assert [batch["image"].shape for batch in batches] == [(2, 3, 4, 4), (1, 3, 4, 4)]
+
+
+@pytest.mark.parametrize("parents", [1, 2])
+def test_lengths_of_joined_references_are_read_from_their_caches(tmp_path, monkeypatch, parents):
+    joined = yogadl.concat([cached(tmp_path)] * parents)
+    records = type(joined._records.parents[0])
+    monkeypatch.setattr(records, "columns", lambda *_: pytest.fail("the values were read"))
+    assert len(joined.chunks("tokens", 3)) == parents * sum(LENGTHS) // 3
+    assert len(joined.packed(max(LENGTHS), fields="tokens").stream()) > 0

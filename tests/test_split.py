@@ -512,9 +512,10 @@ def test_records_of_several_versions_in_one_are_refused(storage):
         for view in (chunks, chunks[1:], chunks.map(dict)):
             with pytest.raises(ConfigurationError, match="split the records first"):
                 view.split(0.8, grows=True)
-    joined = yogadl.concat([storage.fetch("t", "1")] * 2)
-    with pytest.raises(ConfigurationError, match="split each, and call concat"):
-        joined[3:].split(0.8, grows=True)
+    for parents in (1, 2):
+        joined = yogadl.concat([storage.fetch("t", "1")] * parents)
+        with pytest.raises(ConfigurationError, match="split each, and call concat"):
+            joined[3:].split(0.8, grows=True)
     with pytest.raises(ConfigurationError, match="grows must be True or False, not 1"):
         joined.split(0.8, grows=1)
 

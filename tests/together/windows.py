@@ -34,7 +34,7 @@ class Windows(MadeRecords):
         cut = [self.numbers[name] for name in names if name == "tokens"]
         whole = [self.numbers[name] for name in names if name != "tokens"]
         none = np.zeros(len(records), np.int64)
-        return lengths, Needs(records, none, lengths, none.astype(bool), cut, whole)
+        return lengths, Needs(records, whole, cut, none, lengths, none.astype(bool))
 
     def make(self, lengths, found, fields, memory):
         made = []

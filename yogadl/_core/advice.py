@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from yogadl._core.json_value import is_json
 from yogadl._core.leaf import JSON, PICKLE_HINT, STR, Leaf
-from yogadl._core.spec import DictNode, NamedTupleNode, Node, SequenceNode, fields_of
+from yogadl._core.spec import DictNode, NamedTupleNode, Node, SequenceNode, names_of_namedtuple
 
 _PLAIN_DTYPES: Final = frozenset({"int64", "uint64", "float64", "bool", STR})
 _UNKNOWN: Final = "..."
@@ -48,7 +48,7 @@ def difference(path: str, node: DictNode | SequenceNode | NamedTupleNode, value:
         found = f"one with {list(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
         return f"should be {expected}, as in the records before, but is {found}"
     found = f"a {type(value).__name__}"
-    fields = fields_of(value)
+    fields = names_of_namedtuple(value)
     if isinstance(node, NamedTupleNode) and fields is not None:
         expected = f"a namedtuple with the fields {list(node.keys)}"
         return f"should be {expected}, as in the records before, but is {found} with {list(fields)}"

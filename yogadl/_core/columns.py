@@ -30,7 +30,7 @@ from yogadl._core.leaf import (
     refuse,
 )
 from yogadl._core.protocols import Memory
-from yogadl._core.spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, fields_of, remade
+from yogadl._core.spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, names_of_namedtuple, remade
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 # Given a field's name, what records before have there, and a value: what to write, as text.
@@ -266,7 +266,7 @@ def _first_mismatch(node: DictNode | SequenceNode | NamedTupleNode, values: Sequ
     count = len(node.children)
     names = node.keys if isinstance(node, NamedTupleNode) else None
     for i, value in enumerate(values):
-        if not isinstance(value, base) or len(value) != count or fields_of(value) != names:
+        if not isinstance(value, base) or len(value) != count or names_of_namedtuple(value) != names:
             return i
     return None
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from yogadl._core.advice import of_continuing, of_storing
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import BYTES, JSON, STR
-from yogadl._core.spec import Node, Spec, fields_of, remade
+from yogadl._core.leaf import BYTES, JSON, STR, Leaf
+from yogadl._core.spec import Node, Spec, names_of_namedtuple, remade
 from yogadl.errors import ConfigurationError
 
 EMPTY: Final = "empty"
@@ -76,7 +76,7 @@ class Forms:
         """Return the same with each ``"empty"`` as the kind of value that these records have there."""
         if not self.missing:
             return self
-        known = {field.name for field in self.like.fields} if isinstance(self.like, Spec) else set[str]()
+        known = self._declared()
         for name in self.missing:
             if name not in known and not any(_found_at(record, name) for record in records):
                 import logging  # not for reading a cache
@@ -121,9 +121,13 @@ class Forms:
         value = self.missing[name]
         return self._empty(name, values) if _is_empty(value) else value
 
+    def _declared(self) -> dict[str, Leaf]:
+        """Return the leaves of the structure that records are to be like, by the names of their fields."""
+        return {each.name: each.leaf for each in self.like.fields} if isinstance(self.like, Spec) else {}
+
     def _empty(self, name: str, values: Sequence[Any]) -> Any:
         """Return the empty value of a field, of which these records have these values, perhaps none."""
-        leaves = {each.name: each.leaf for each in self.like.fields} if isinstance(self.like, Spec) else {}
+        leaves = self._declared()
         if values or name not in leaves:
             return _empty_like(values)
         leaf = leaves[name]
@@ -189,7 +193,7 @@ def _filled(record: Any, name: str, value: Any) -> Any:
             return record if changed is found else {**record, key: changed}
         return {**record, key: value} if found is None else record
     if isinstance(record, list | tuple):
-        names = fields_of(record) or tuple(map(str, range(len(record))))
+        names = names_of_namedtuple(record) or tuple(map(str, range(len(record))))
         if key not in names:
             return record
         place = names.index(key)
@@ -206,7 +210,7 @@ def _found_at(record: Any, name: str) -> list[Any]:
     key, below = _parts(record, name)
     items = record
     if isinstance(record, list | tuple):
-        names = fields_of(record) or map(str, range(len(record)))
+        names = names_of_namedtuple(record) or map(str, range(len(record)))
         items = dict(zip(names, record, strict=True))
     if not isinstance(items, dict) or key not in items:
         return []

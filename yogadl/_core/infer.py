@@ -28,7 +28,7 @@ from yogadl._core.spec import (
     SequenceNode,
     Spec,
     check_keys,
-    fields_of,
+    names_of_namedtuple,
     remade,
 )
 
@@ -181,7 +181,7 @@ class _Finder:
 
     def _sequence(self, values: list[Any], records: Sequence[int], path: str, depth: int) -> Node:
         first = values[0]
-        names = fields_of(first)
+        names = names_of_namedtuple(first)
         alike = [
             (value, record)
             for value, record in zip(values, records, strict=True)

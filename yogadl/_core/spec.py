@@ -272,7 +272,7 @@ def _first(parts: Iterable[Any]) -> Any:
     return next(iter(parts))
 
 
-def fields_of(value: Any) -> tuple[str, ...] | None:
+def names_of_namedtuple(value: Any) -> tuple[str, ...] | None:
     """Return the names of a namedtuple's fields; None for any other value."""
     is_named = isinstance(value, tuple) and hasattr(value, "_fields")  # any class of the user's
     return tuple(value._fields) if is_named else None
@@ -280,7 +280,7 @@ def fields_of(value: Any) -> tuple[str, ...] | None:
 
 def remade(value: Any, items: Iterable[Any]) -> Any:
     """Return a list or tuple of other items, of the same kind as a value."""
-    if fields_of(value) is not None:
+    if names_of_namedtuple(value) is not None:
         return value._make(items)
     return list(items) if isinstance(value, list) else tuple(items)
 
@@ -309,7 +309,7 @@ def node_of(
         if isinstance(value, dict):
             check_keys(value, path, number)
             return DictNode(tuple(value), tuple(child(key, key, item) for key, item in value.items()))
-        names = fields_of(value)
+        names = names_of_namedtuple(value)
         if names is not None:
             items: Any = value
             children = tuple(map(child, names, range(len(names)), items))

@@ -173,27 +173,24 @@ class BucketedRecords(PlannedRecords[BucketPlan]):
     def lower(self, indices: Indices, fields: Sequence[int] | None) -> tuple[Bucketed, Needs]:
         """Return the records of batches, whole."""
         batches = self._find(indices)
-        none = np.zeros(len(batches.records), np.int64)
-        needed = self._parent_numbers(fields)
-        return batches, Needs(batches.records, none, none, none.astype(np.bool_), [], needed)
+        return batches, Needs(batches.records, self._parent_numbers(fields))
 
     def make(
         self, rows: Bucketed, found: Mapping[int, Any], fields: Sequence[int] | None, memory: Memory | None
     ) -> Sequence[Column]:
         """Return batches."""
-        batches, read = rows, found
         numbers = range(len(self.spec.fields)) if fields is None else fields
-        bounds = batches.offsets.tolist()
+        bounds = rows.offsets.tolist()
         made: dict[int, list[Any]] = {number: [] for number in numbers}
-        for begin, end, longest in zip(bounds[:-1], bounds[1:], batches.longest.tolist(), strict=True):
-            lengths = np.array([len(value) for value in read[self._number][begin:end]], np.int32)
+        for begin, end, longest in zip(bounds[:-1], bounds[1:], rows.longest.tolist(), strict=True):
+            lengths = np.array([len(value) for value in found[self._number][begin:end]], np.int32)
             if int(lengths.max(initial=0)) > longest:
-                self._refuse(int(batches.records[begin + int(lengths.argmax())]), int(lengths.max()), longest)
+                self._refuse(int(rows.records[begin + int(lengths.argmax())]), int(lengths.max()), longest)
             for number, column in made.items():
                 if number == len(self.parent.spec.fields):
                     column.append(lengths)
                 else:
-                    column.append(self._stack(number, read[number][begin:end], lengths, longest))
+                    column.append(self._stack(number, found[number][begin:end], lengths, longest))
         return [made[number] for number in numbers]
 
     def _refuse(self, record: int, length: int, longest: int) -> NoReturn:

@@ -88,11 +88,9 @@ class ChunkedRecords(MadeRecords):
         if _is_picture(leaf):
             _warn_of_pixels(field, leaf, self._size)
         assert leaf.shape is not None
-        self._dtype = leaf.numpy_dtype
-        self._inner = tuple(size or 0 for size in leaf.shape[1:])
         self._drops = bool_argument("drop_remainder", drop_remainder)
-        self._pad = _checked_pad(pad, self._drops, self._dtype)
-        chunk = Leaf(leaf.dtype, (self._size, *self._inner))
+        self._pad = _checked_pad(pad, self._drops, leaf.numpy_dtype)
+        chunk = Leaf(leaf.dtype, (self._size, *leaf.shape[1:]))
         self.spec = Spec(chunk if field is None else _chunk_tree(field, chunk, segments))
         if field is None and segments is not None:
             raise ConfigurationError(
@@ -187,7 +185,7 @@ class ChunkedRecords(MadeRecords):
         ends = self._document_offsets()[found.document + 1]
         are_last = found.stop == ends - self._document_offsets()[found.document]
         cut = [self._number] if fields is None or 0 in fields else []
-        return (found, len(indices)), Needs(found.document, found.start, found.stop, are_last, cut)
+        return (found, len(indices)), Needs(found.document, (), cut, found.start, found.stop, are_last)
 
     def announced(self, rows: tuple[_Stretches, int], needs: Needs) -> Indices:
         """Return the first and the last document of each chunk: the file holds the others between these two.

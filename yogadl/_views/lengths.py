@@ -15,7 +15,7 @@ from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Indices, RandomAccess, Stored
 from yogadl._core.spec import Spec
 from yogadl._views.chosen import by_workers, find_stored
-from yogadl._views.views import MadeRecords, RenamedAlone, hash_of, origin_of
+from yogadl._views.views import MadeRecords, RenamedAlone, View, hash_of, origin_of
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 
 Plan = TypeVar("Plan", bound=Any)
@@ -125,7 +125,7 @@ def lengths_of(records: RandomAccess, numbers: Sequence[int], workers: int) -> I
 def stored_lengths(records: RandomAccess, number: int) -> Indices | None:
     """Return the lengths of a field, from the entries of its values; None if these are not stored."""
     base = origin_of(records, np.empty(0, np.int64), number)[0]
-    if len(base.parents) > 1:  # several references, joined
+    if base.parents and not isinstance(base, View):  # references that are joined
         _, indices, its_number = origin_of(records, np.arange(len(records)), number)
         parts = [stored_lengths(parent, its_number) for parent in base.parents]
         known = [part for part in parts if part is not None]

@@ -351,12 +351,11 @@ class PackedRecords(PlannedRecords[PackPlan]):
     def lower(self, indices: Indices, fields: Sequence[int] | None) -> tuple[_Rows, Needs]:
         """Return the rows' pieces."""
         rows = _Rows(self.pieces(indices), self.capacity)
-        cut = [each.number for each in self._chosen(fields) if each.number is not None and each.is_packed]
-        whole = [
-            each.number for each in self._chosen(fields) if each.number is not None and not each.is_packed
-        ]
+        needed = [(each.number, each.is_packed) for each in self._chosen(fields) if each.number is not None]
+        cut, whole = ([number for number, is_cut in needed if is_cut is kind] for kind in (True, False))
         # A piece shorter than a row is the end of its record.
-        return rows, Needs(rows.records, rows.starts, rows.stops, rows.lengths < self.capacity, cut, whole)
+        are_last = rows.lengths < self.capacity
+        return rows, Needs(rows.records, whole, cut, rows.starts, rows.stops, are_last)
 
     def make(
         self, rows: _Rows, found: Mapping[int, Any], fields: Sequence[int] | None, memory: Memory | None

@@ -19,7 +19,7 @@ from yogadl._order.draw import sampled, whole_weights
 from yogadl._order.keys import RECORDS_LIMIT, absorb_array, apportion, bounds_reached
 from yogadl._order.permutation import permute
 from yogadl._views.functions import MappedRecords
-from yogadl._views.views import RenamedAlone, SameValues, hash_of, hash_of_numbers
+from yogadl._views.views import RenamedAlone, SameValues, View, hash_of, hash_of_numbers
 from yogadl.errors import ConfigurationError
 
 SPLIT_TAG: Final = int.from_bytes(b"split-1", "big")
@@ -185,7 +185,7 @@ def _additions(records: RandomAccess) -> Iterator[tuple[tuple[int, ...], Indices
             indices, base = base.in_parent(indices), base.parent
         else:
             break
-    if len(base.parents) == 1:
+    if isinstance(base, View):
         raise ConfigurationError(
             "chunks have records of several versions in them, so grows=True can't divide them: split the "
             "records first, and call chunks of each share"

@@ -326,19 +326,20 @@ class Needs(NamedTuple):
 
     Args:
         records: The parent's record of each piece.
-        starts: Where a piece begins, along the first axis of the fields that are cut.
+        whole: The numbers of the fields whose values are needed whole.
+        cut: The numbers of the fields of which only the pieces are needed.
+        starts: Where a piece begins, along the first axis of the fields that are cut; empty if nothing is cut
+            and hardly any record is needed twice, so that each is read as often as it is needed.
         stops: Where it ends.
         are_last: Whether the piece is known to be its record's end.
-        cut: The numbers of the fields of which only the pieces are needed.
-        whole: The numbers of the other needed fields.
     """
 
     records: Indices
-    starts: Indices
-    stops: Indices
-    are_last: NDArray[np.bool_]
-    cut: Sequence[int]
-    whole: Sequence[int] = ()
+    whole: Sequence[int]
+    cut: Sequence[int] = ()
+    starts: Indices = np.empty(0, np.int64)
+    stops: Indices = np.empty(0, np.int64)
+    are_last: NDArray[np.bool_] = np.empty(0, np.bool_)
 
 
 class MadeRecords(View, ComposedRecords):
@@ -378,16 +379,14 @@ class MadeRecords(View, ComposedRecords):
             if stored is not None:
                 found[number] = stored[0].stretches(*stored[1:], needs.starts, needs.stops)
         rest = [number for number in (*needs.cut, *needs.whole) if number not in found]
-        if rest:
+        if rest and not len(needs.starts):
+            found.update(zip(rest, self.parent.columns(needs.records, rest), strict=True))
+        elif rest:
             records, which = np.unique(needs.records, return_inverse=True)
-            which, are_all_other = which.reshape(-1), len(records) == len(needs.records)
-            if are_all_other:  # nothing is read twice
-                records, which = needs.records, np.arange(len(records))
+            which = which.reshape(-1)
             for number, column in zip(rest, self.parent.columns(records, rest), strict=True):
                 if number in needs.cut:
                     found[number] = self._join(needs, which, column, number)
-                elif are_all_other:
-                    found[number] = column
                 elif isinstance(column, np.ndarray):
                     found[number] = column[which]
                 elif self.parent.spec.fields[number].leaf.dtype == JSON:
