@@ -1,5 +1,8 @@
 """CRC-32C as numpy finds it, against known values and against its definition."""
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from foreign_files import crc32c_slowly
@@ -50,3 +53,10 @@ def test_no_values():
 def test_rows():
     rows = RNG.integers(0, 256, (17, 8), np.uint8)
     assert crc32c.crc32c_of_rows(rows).tolist() == [crc32c_slowly(row.tobytes()) for row in rows]
+
+
+@pytest.mark.parametrize("implementation", ["c", "python"])
+def test_a_library_is_used_only_if_it_has_its_c_code(monkeypatch, implementation):
+    library = SimpleNamespace(extend=lambda crc, value: 7, implementation=implementation)
+    monkeypatch.setitem(sys.modules, "google_crc32c", library)
+    assert crc32c._library.__wrapped__() == (library.extend if implementation == "c" else None)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inside import partial_file, set_constants
+from inside import DatasetKey, partial_file, set_constants
 from mirrors import litter_in
 from places import Place
 from processes import Process, processes, wait_until
@@ -103,6 +103,17 @@ def test_what_a_killed_download_has_brought_is_asked_for_no_more(
     assert fetch(place, mirror) == "whole"
     assert ranges_asked_for(proxy) == count - BEFORE
     assert litter_in(opened(place, mirror)._backend.catalogue.opener.mirror) == []
+
+
+def test_progress_of_a_download_that_goes_on_ends_with_all_of_it(
+    broken: Broken, killed: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_constants(monkeypatch, LEAST_RANGE_BYTES=RANGE_BYTES, MOST_RANGE_BYTES=RANGE_BYTES)
+    catalogue = opened(broken[0], killed[0])._backend.catalogue
+    said: list[tuple[int, int]] = []
+    manifest = catalogue.published(DatasetKey("data", "1")).manifest
+    catalogue.opener.mirror.fill(manifest, progress=lambda done, total: said.append((done, total)))
+    assert said[-1] == (manifest.size_bytes, manifest.size_bytes)
 
 
 def test_several_who_go_on_with_it_do_so_once(broken: Broken, killed: tuple[Path, int]) -> None:

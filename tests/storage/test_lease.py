@@ -558,6 +558,13 @@ def test_who_waits_for_any_build_says_nothing(bucket: LocalBucket) -> None:
     assert objects(bucket) == ["0000000001"]
 
 
+def test_that_somebody_waits_is_said_to_the_first_builder_too(leases: Leases, bucket: LocalBucket) -> None:
+    with leases.held(KEY):
+        waiter = heartbeat.LeaseWaiter(leases.root, leases.policy, KEY, takes_turns=True)
+        waiter.pause(leases._state(KEY))
+        assert "0000000001.wait" in objects(bucket)
+
+
 def test_that_somebody_waits_is_neither_a_lease_nor_a_sign_of_life(
     leases: Leases, bucket: LocalBucket
 ) -> None:

@@ -61,6 +61,15 @@ def test_runs_do_not_mix(storage):
         one.commit()
 
 
+@pytest.mark.parametrize(("missing", "named"), [(10, "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]"), (11, "9, 10, ...]")])
+def test_ten_of_the_missing_partitions_are_named(storage, missing, named):
+    build = storage.begin("d", "1", partitions=1 + missing)
+    build.write(0, rows(3))
+    with pytest.raises(ConfigurationError, match="are not written yet") as caught:
+        build.commit()
+    assert named in str(caught.value)
+
+
 def test_a_partition_written_twice_counts_once(storage):
     build = storage.begin("d", "1", partitions=1)
     build.write(0, rows(3))

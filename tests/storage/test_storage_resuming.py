@@ -160,9 +160,9 @@ def test_after_ctrl_c_the_same_code_goes_on_where_it_was(storage, load, build):
 class Connected:
     """A source that holds what has no content to describe."""
 
-    def __init__(self):
+    def __init__(self, labels=range(RECORDS)):
         self.lock = threading.Lock()
-        self.read = []
+        self.read, self.labels = [], labels
 
     def __reduce__(self):
         raise ZeroDivisionError("no pickle of mine")
@@ -172,7 +172,7 @@ class Connected:
 
     def __getitem__(self, i):
         self.read.append(i)
-        return {"image": np.zeros(400, np.uint8), "label": i}
+        return {"image": np.zeros(400, np.uint8), "label": self.labels[i]}
 
 
 def test_a_source_that_can_not_be_described_is_gone_on_with_by_its_class(storage):
@@ -184,6 +184,17 @@ def test_a_source_that_can_not_be_described_is_gone_on_with_by_its_class(storage
     build(source, None)
     assert len(set(source.read)) < RECORDS - 20
     assert labels_of(storage) == list(range(RECORDS))
+
+
+@pytest.mark.parametrize("part_bytes", [28_000, 56_000])  # of the fewest records with a sample at both ends
+def test_after_another_first_record_nothing_of_the_old_ones_is_left(storage, part_bytes):
+    def build(source, progress):
+        storage.submit(source, "d", "1", part_bytes=part_bytes, progress=progress)
+
+    interrupted(lambda progress: build(Connected(), progress), Path(storage.location))
+    labels = [-1, *range(1, RECORDS)]
+    build(Connected(labels), None)
+    assert labels_of(storage) == labels
 
 
 def columns():

@@ -258,7 +258,7 @@ def run_ls(arguments: argparse.Namespace) -> int:
         )
     elif versions:
         header = ("dataset", "version", "records", "size", "files", "built (UTC)", "tags")
-        columns = 7 if any(entry.tags for entry in versions) else 6
+        columns = len(header) if any(entry.tags for entry in versions) else 6
         say_table(table(header[:columns], [_row(entry)[:columns] for entry in versions], right=(2, 3, 4)))
         _say_more(versions)
     else:

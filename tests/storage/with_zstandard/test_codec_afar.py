@@ -88,7 +88,7 @@ def test_the_mirror_has_all_that_reading_offline_needs(bucket, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["missing", "altered"])
-def test_a_damaged_dictionary_of_the_mirror_is_downloaded_again(bucket, tmp_path, damage):
+def test_a_damaged_dictionary_of_the_mirror_is_downloaded_again(bucket, tmp_path, damage, caplog):
     storage = yogadl.open_storage(f"file://{bucket}", mirror=tmp_path / "mirror")
     check(storage.fetch("d", "1"))
     (dictionary,) = (tmp_path / "mirror").rglob("*.dict")
@@ -97,6 +97,7 @@ def test_a_damaged_dictionary_of_the_mirror_is_downloaded_again(bucket, tmp_path
     again = yogadl.open_storage(f"file://{bucket}", mirror=tmp_path / "mirror")
     check(again.fetch("d", "1"))
     assert dictionary.read_bytes() == content
+    assert ("damaged" in caplog.text) == (damage == "altered")
     dictionary.write_bytes(b"y" + content[1:])
     verified = again.verify("d", "1")
     assert [name.rpartition("/")[2] for name in verified.mended] == [dictionary.name]

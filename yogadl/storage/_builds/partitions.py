@@ -186,7 +186,7 @@ class Partitions:
             share = self.shares[partition]
         written = self._read(partition)
         is_other_data = written is not None and _made_by(written) != self._made_by
-        is_other = is_other_data or self._has_other_codec(written)
+        is_other = is_other_data or (written is not None and self._has_other_codec(written))
         if written is not None and is_other:
             what = "by other code, arguments or values" if is_other_data else f"with {_codec_of(written)}"
             _log.warning(
@@ -401,10 +401,10 @@ class Partitions:
         """How values are compressed, as a receipt has it."""
         return json.loads(json.dumps(described(self.codec)))
 
-    def _has_other_codec(self, written: WrittenParts | None) -> bool:
+    def _has_other_codec(self, written: WrittenParts) -> bool:
         """Return whether a partition was written with another codec; of older receipts that is not known."""
         own = self._codec_in_json
-        return written is not None and written.facts.get(CODEC, own) != own
+        return bool(written.facts.get(CODEC, own) != own)
 
     def _require_codec(self, written: Sequence[WrittenParts | None]) -> None:
         """Refuse to publish partitions that were written with another codec than this process has.
@@ -412,14 +412,18 @@ class Partitions:
         Raises:
             ConfigurationError: if there is such a partition; the error names the partitions to write again.
         """
-        others = [number for number, one in enumerate(written) if self._has_other_codec(one)]
+        others = {
+            number: one
+            for number, one in enumerate(written)
+            if one is not None and self._has_other_codec(one)
+        }
         if others:
             own = _codec_in_words(self._codec_in_json)
             raise ConfigurationError(
                 f"{self.key}: {len(others)} of {self.count} partitions were written with "
-                f"{_codec_of(written[others[0]])}, and the commit has {own}: give all tasks and the commit "
-                "the same codec. To write them again as the commit says: "
-                f"{self._name_to_write_again(others)}, then commit again"
+                f"{_codec_of(next(iter(others.values())))}, and the commit has {own}: give all tasks and the "
+                "commit the same codec. To write them again as the commit says: "
+                f"{self._name_to_write_again([*others])}, then commit again"
             )
 
     @property
@@ -642,9 +646,9 @@ def _log_uncompressed(key: DatasetKey, codec: Codec, content: Content) -> None:
             _log.log(level, "yogadl: %s: codec= does nothing for the fields %s: %s", key, idle, why)
 
 
-def _codec_of(written: WrittenParts | None) -> str:
+def _codec_of(written: WrittenParts) -> str:
     """Return in words with which codec a partition was written."""
-    return _codec_in_words(None if written is None else written.facts.get(CODEC))
+    return _codec_in_words(written.facts.get(CODEC))
 
 
 def _codec_in_words(document: object) -> str:

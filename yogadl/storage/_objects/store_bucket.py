@@ -303,8 +303,13 @@ class ResumedRead:
             try:
                 if error is not None:
                     raise error
-                if not arrived or self._position > self._stop:
-                    self._check_end()
+                if not arrived:
+                    where = f"{self._store.url}/{self._name}"
+                    raise TransientError(
+                        errno.EIO, f"{where} broke off at byte {self._position} of {self._stop}"
+                    )
+                if self._position > self._stop:
+                    raise self._sent_more()
             except TransientError as failed:
                 self._failed(failed)
                 self._body = self._reopened()
@@ -372,12 +377,8 @@ class ResumedRead:
         if self._tag not in (None, body.object.tag):  # some stores ignore If-Match
             raise replaced(self._store.url, self._name)
 
-    def _check_end(self) -> None:
-        where = f"{self._store.url}/{self._name}"
-        if self._position < self._stop:
-            raise TransientError(errno.EIO, f"{where} broke off at byte {self._position} of {self._stop}")
-        if self._position > self._stop:
-            raise StorageError(
-                errno.EIO,
-                f"the store sent {self._position - self._stop} bytes more of {where} than were requested",
-            )
+    def _sent_more(self) -> StorageError:
+        more_bytes, where = self._position - self._stop, f"{self._store.url}/{self._name}"
+        return StorageError(
+            errno.EIO, f"the store sent {more_bytes} bytes more of {where} than were requested"
+        )
