@@ -144,7 +144,8 @@ def test_what_does_not_fit_says_which_of_the_two_is_too_small(
     with pytest.raises(StorageError, match=words) as caught:
         opener.opener.mirror.fill(published.manifest)
     assert ("mirror_limit" in str(caught.value)) == (limit is not None)
-    assert "and 0 bytes are in use" in str(caught.value)
+    (table,) = (tmp_path / "mirror").rglob("*.parts")
+    assert f"and {table.stat().st_size / 1000:.1f} kB are in use" in str(caught.value)
 
 
 def test_a_mirror_is_not_listed_for_every_part_that_is_filled_in(

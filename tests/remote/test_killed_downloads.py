@@ -32,10 +32,14 @@ def opened(place: Place, mirror: Path, **options: Any) -> CacheStorage:
     return yogadl.open_storage(place.url, **place.options, mirror=mirror, **options)
 
 
+def set_ranges(patch: pytest.MonkeyPatch) -> None:
+    set_constants(patch, LEAST_RANGE_BYTES=RANGE_BYTES, MOST_RANGE_BYTES=RANGE_BYTES)
+    set_constants(patch, WRITE_BYTES=RANGE_BYTES // 4)
+
+
 def fetch(place: Place, mirror: Path) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        set_constants(patch, LEAST_RANGE_BYTES=RANGE_BYTES, MOST_RANGE_BYTES=RANGE_BYTES)
-        set_constants(patch, WRITE_BYTES=RANGE_BYTES // 4)
+        set_ranges(patch)
         ref = opened(place, mirror).fetch("data", "1")
         assert np.array_equal(ref.gather(range(len(ref)))["row"], ROWS)
     return "whole"
@@ -108,7 +112,7 @@ def test_what_a_killed_download_has_brought_is_asked_for_no_more(
 def test_progress_of_a_download_that_goes_on_ends_with_all_of_it(
     broken: Broken, killed: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_constants(monkeypatch, LEAST_RANGE_BYTES=RANGE_BYTES, MOST_RANGE_BYTES=RANGE_BYTES)
+    set_ranges(monkeypatch)
     catalogue = opened(broken[0], killed[0])._backend.catalogue
     said: list[tuple[int, int]] = []
     manifest = catalogue.published(DatasetKey("data", "1")).manifest
