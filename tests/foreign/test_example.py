@@ -131,6 +131,18 @@ def test_large_values_lie_in_the_file():
     assert batch[3].shapes.tolist() == [[1, 0]]
 
 
+def test_features_are_named_in_another_order_than_they_lie_in(storage, tmp_path):
+    texts = [{"a": b"a" * (200 + n), "b": bytes([n]) * 300} for n in range(50)]
+    written = [
+        example_of(*(entry(name.encode(), bytes_feature(one[name])) for name in "ba")) for one in texts
+    ]
+    (tmp_path / "one.tfrecord").write_bytes(tfrecord_of(written))
+    features = {"a": "bytes", "b": "bytes"}
+    ref = storage.adopt(tmp_path / "one.tfrecord", "d", "1", format="tfrecord", features=features)
+    assert [dict(record) for record in ref] == texts
+    storage.verify("d", "1")
+
+
 @pytest.mark.parametrize("unknown", UNKNOWN)
 def test_unknown_fields_are_skipped_everywhere(unknown):
     value = field(1, unknown + field(1, b"abc") + unknown)

@@ -56,6 +56,23 @@ def build():
         assert len(auto(storage, load(data=code).build)) == count
 
 
+@pytest.mark.parametrize("held", ["step", "[step]", "{'first': [1, step]}", "(1, {step})"])
+def test_functions_in_an_attribute_of_the_builder_count(storage, load, held):
+    for added, count in ((1, 1), (1, 1), (2, 2)):
+        code = f"""
+def step(n):
+    return n + {added}
+
+
+def build():
+    return [1]
+
+
+build.steps = {held}
+"""
+        assert len(auto(storage, load(data=code).build)) == count
+
+
 @pytest.mark.parametrize("version", ["auto", "1"])
 def test_the_environment_is_no_part_of_a_version_and_in_no_manifest(storage, load, monkeypatch, version):
     code = """

@@ -258,7 +258,7 @@ class PartTable:
     @property
     def codecs(self) -> list[str]:
         """The codec of each field; of a field that has one in some parts, that one."""
-        return [CODECS[int(field.codec.max(initial=0))] for field in self.fields]
+        return [CODECS[int(field.codec.max())] for field in self.fields]
 
     def to_file(self) -> ArrayFile:
         """Return the table as the content of a ``.parts`` file."""
