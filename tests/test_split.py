@@ -131,9 +131,16 @@ def test_the_file_that_a_source_lists_is_a_key():
         def __getitem__(self, number):
             return {"id": number}
 
-    train, test = yogadl.from_source(Files(50), fingerprint="f").split(0.5, key="file")
+    listed = yogadl.from_source(Files(50), fingerprint="f")
+    train, test = listed.split(0.5, key="file")
     assert {n % 10 for n in ids(train)}.isdisjoint({n % 10 for n in ids(test)})
     assert 0 < len(train) < 50
+    joined = yogadl.concat([listed[:7], listed.select([]), listed])
+    shares = joined.split(0.5, key="file")
+    for alone, both in zip((train, test), shares, strict=True):
+        assert ids(both) == [n for n in ids(alone) if n < 7] + ids(alone)
+    with pytest.raises(ConfigurationError, match="a source that lists the file"):
+        yogadl.concat([listed, numbers(9).fields("id")]).split(0.5, key="file")
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,11 @@ class JoinedRecords(RandomAccess):
             for number, parent_indices, _ in shares
         )
 
+    def file_of(self, index: int) -> str | None:
+        """Return the path of the file that a record comes from, if its source lists it."""
+        number = int(bounds_reached(np.array([index]), self._ends[:-1])[0])
+        return self._filled[number].file_of(index - int(self._starts[number]))
+
     def prepare(self, indices: Indices) -> None:
         """Compute what many records are made of."""
         for number, parent_indices, _ in self._shares(indices):
