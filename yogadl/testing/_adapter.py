@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import yogadl
-from yogadl import RecordsRef, RecordStream
+from yogadl._dataref import RecordsRef, from_source
+from yogadl._stream import RecordStream
 from yogadl.errors import ConfigurationError, CursorError, StageError
 
 _RECORDS = 103
@@ -230,7 +230,7 @@ class AdapterContract:
 def _numbers(count: int = _RECORDS) -> RecordsRef:
     ids = np.arange(count, dtype=np.int32)
     x = (ids[:, None] * np.array([1, 2, 3])).astype(np.float32)
-    return yogadl.from_source({"id": ids, "x": x}, fingerprint=f"numbers to {count}")
+    return from_source({"id": ids, "x": x}, fingerprint=f"numbers to {count}")
 
 
 def _shuffled(**options: Any) -> RecordStream:
