@@ -12,7 +12,8 @@ Example:
 """
 
 from yogadl.storage._objects.bucket import MemoryBucket
+from yogadl.testing._adapter import AdapterContract
 from yogadl.testing._bucket import BucketContract
 from yogadl.testing._storage import StorageContract
 
-__all__ = ["BucketContract", "MemoryBucket", "StorageContract"]
+__all__ = ["AdapterContract", "BucketContract", "MemoryBucket", "StorageContract"]

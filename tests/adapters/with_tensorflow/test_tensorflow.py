@@ -1,6 +1,5 @@
 """A stream as a tf.data.Dataset: which records, in which order, in which form."""
 
-import itertools
 import json
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 import tensorflow as tf
 from failing import check_error, failing
 from inside import BatchMemory
-from near_misses import check_names, check_no_batch, check_what_is_no_stream
 from placed import PADDED, check_places, placed
 from trees import JSON_VALUES
 
@@ -183,19 +181,6 @@ def test_a_number_of_repetitions_passes_over_an_epoch_of_which_nothing_is_left(r
         assert ids(dataset.repeat(3)) == [int(i) for epoch in (1, 2) for i in stream.indices(epoch)]
 
 
-def test_a_cursor_moves_a_job_to_other_shards(ref):
-    seen = []
-    for rank in range(2):
-        stream = ref.stream(shuffle=True, shard_rank=rank, num_shards=2)
-        dataset = adapter.make_tf_dataset(stream, 10)
-        seen += ids(itertools.islice(dataset, 2))
-    cursor = stream.cursor(delivered=20)
-    for rank in range(3):
-        stream = ref.stream(shuffle=True, shard_rank=rank, num_shards=3, cursor=cursor)
-        seen += ids(adapter.make_tf_dataset(stream, 7))
-    assert sorted(seen) == list(range(RECORDS))
-
-
 @pytest.mark.parametrize("size", [None, 10])
 def test_padding_is_told_apart(ref, size):
     padded = []
@@ -320,18 +305,6 @@ def test_a_dtype_without_tensors_is_refused_by_name():
 def test_a_batch_size_that_is_none_is_refused(ref, size):
     with pytest.raises(ConfigurationError, match="batch_size"):
         adapter.make_tf_dataset(ref.stream(), size)
-
-
-def test_fewer_records_than_a_batch_that_must_be_full_get_a_warning():
-    check_no_batch(lambda stream, size: adapter.make_tf_dataset(stream, size, drop_remainder=True))
-
-
-def test_what_is_no_stream_is_refused_with_the_way_out():
-    check_what_is_no_stream(adapter.make_tf_dataset, takes_own=True)
-
-
-def test_an_argument_of_another_name_is_refused_with_the_one_that_was_meant():
-    check_names(adapter.make_tf_dataset, {"drop_last": "drop_remainder=", "padding_fields": "padding_field="})
 
 
 def in_a_graph(make):

@@ -1,7 +1,6 @@
 """make_dataloader: the stream's batches as tensors, and a cursor that counts what was delivered."""
 
 import functools
-import gc
 import itertools
 import json
 import os
@@ -19,10 +18,9 @@ import psutil
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from failing import FAILS, check_error, failing
+from failing import check_error, failing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from placed import PADDED, check_places, placed
 from torch_ids import gold, ids
 from trees import JSON_VALUES, same_json, shared_parts
 
@@ -31,7 +29,6 @@ from yogadl.adapters import torch as adapter
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
-    CursorError,
     StageError,
     StorageError,
     WorkerDiedError,
@@ -162,26 +159,11 @@ def test_it_is_saved_and_loaded_by_distributed_checkpoint(ref, workers, tmp_path
     assert first + ids(resumed) == gold(stream_of(ref), 1)
 
 
-def test_a_cursor_of_other_data_is_refused(ref):
-    loader = adapter.make_dataloader(stream_of(ref), 8, 2)
-    other = yogadl.from_source({"id": np.arange(RECORDS)}).stream(shuffle=True, shuffle_seed=3)
-    with pytest.raises(CursorError, match="fingerprint"):
-        loader.load_state_dict(other.cursor(3))
-
-
 # Memory.
 
 
 def half_of_image(batch):
     return {**batch, "image": batch["image"] // 2}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_batches_that_are_kept_do_not_change(ref, workers):
-    loader = adapter.make_dataloader(stream_of(ref), 4, workers, epochs=3)
-    kept = list(loader)
-    gc.collect()
-    assert ids(kept) == gold(stream_of(ref), 0, 1, 2)
 
 
 def test_a_part_of_a_batch_may_be_kept(tmp_path):
@@ -278,13 +260,6 @@ def test_arguments_that_make_no_sense_are_refused(ref, options):
 def test_options_that_say_nothing_are_taken_without_workers(ref):
     loader = adapter.make_dataloader(stream_of(ref), 8, prefetch_factor=None, persistent_workers=False)
     assert len(ids(loader)) == RECORDS
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_padding_is_told(ref, workers):
-    stream = stream_of(ref, shard_rank=2, num_shards=3, pad_shard_remainder=True)
-    batches = list(adapter.make_dataloader(stream, 8, workers, padding_field="pad"))
-    assert torch.cat([batch["pad"] for batch in batches]).tolist() == [False] * 33 + [True]
 
 
 def half(batch):
@@ -862,20 +837,6 @@ def test_a_bit_that_flipped_is_an_error_where_a_check_is_asked_for(tmp_path, wor
     assert len(ids(adapter.make_dataloader(stream_of(unchecked), 10, num_workers=workers))) == RECORDS
     with pytest.raises(CacheFormatError, match=r"'set' version '1': field 'x', records"):
         ids(adapter.make_dataloader(stream_of(checked), 10, num_workers=workers))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_records_are_read_with_their_places(workers):
-    stream = placed(103, **PADDED, start_offset=5)
-    loader = adapter.make_dataloader(stream, 8, workers, epochs=2, padding_field="p")
-    check_places(stream, list(loader), (0, 1), "p")
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_function_that_fails_is_an_error_after_the_batches_before_it(workers):
-    loader = adapter.make_dataloader(failing(), batch_size=16, num_workers=workers)
-    error = check_error(loader, 16)
-    assert (error.stage, error.record) == (0, FAILS)
 
 
 def test_in_a_dataloader_of_pytorchs_own_it_is_one_too():

@@ -1,0 +1,36 @@
+"""The contract of adapters, kept by iterators of JAX's arrays."""
+
+from yogadl.adapters.jax import make_jax_iterator
+from yogadl.testing import AdapterContract
+
+
+class TestIterator(AdapterContract):
+    second = None
+    prefetch, threads = 2, 1
+    test_a_loader_pickles = None
+    names = (
+        ("drop_last", "drop_remainder="),
+        ("num_epochs", "epochs="),
+        ("shardings", "sharding="),
+    )
+
+    def make(self, stream, batch_size, *, epochs=1, **options):
+        return make_jax_iterator(
+            stream, batch_size, epochs=epochs, prefetch=self.prefetch, threads=self.threads, **options
+        )
+
+    def begin(self, loader, state=None):
+        if state is not None:
+            loader.load_state_dict(state)
+        return loader
+
+    def state(self, loader, iterator, delivered):
+        return iterator.state_dict()
+
+
+class TestIteratorThatReadsNothingAhead(TestIterator):
+    prefetch = 0
+
+
+class TestIteratorOfSeveralThreads(TestIterator):
+    threads = 2

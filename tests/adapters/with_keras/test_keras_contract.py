@@ -1,0 +1,29 @@
+"""The contract of adapters, kept by Keras's datasets: a loop asks for batches by their numbers."""
+
+from yogadl.adapters import keras as adapter
+from yogadl.testing import AdapterContract
+
+
+class TestPyDataset(AdapterContract):
+    second = 0
+    test_a_finished_epoch_is_passed_over_on_request = None  # batch 0 is the next one that there is
+    names = (
+        ("drop_last", "drop_remainder="),
+        ("num_epochs", "epochs="),
+        ("field", "fields="),
+    )
+
+    def make(self, stream, batch_size, *, epochs=1, **options):
+        return adapter.PyDataset(stream, batch_size, epochs=epochs, **options)
+
+    def begin(self, loader, state=None):
+        count, (cursor, done) = loader.num_batches, state or (None, 0)
+        if cursor is not None:
+            loader.load_state_dict(cursor)
+        return (loader[number] for number in range(count - done))
+
+    def state(self, loader, iterator, delivered):
+        return loader.cursor(delivered), delivered
+
+    def cursor(self, loader, iterator, delivered):
+        return loader.cursor(delivered)

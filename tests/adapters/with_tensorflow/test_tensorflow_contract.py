@@ -1,0 +1,39 @@
+"""The contract of adapters, kept by datasets of tf.data, whose iterators are saved by checkpoints."""
+
+import itertools
+
+import pytest
+import tensorflow as tf
+
+from yogadl.adapters import tensorflow as adapter
+from yogadl.testing import AdapterContract
+
+
+class TestDataset(AdapterContract):
+    error = tf.errors.OpError
+    test_a_loader_pickles = None
+    names = (
+        ("drop_last", "drop_remainder="),
+        ("padding_fields", "padding_field="),
+    )
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.paths = (str(tmp_path / f"{number}") for number in itertools.count())
+
+    def make(self, stream, batch_size, *, epochs=1, **options):
+        self.stream = stream
+        dataset = adapter.make_tf_dataset(stream, batch_size, **options)
+        return dataset if epochs == 1 else dataset.repeat(epochs)
+
+    def begin(self, loader, state=None):
+        iterator = iter(loader)
+        if state is not None:
+            tf.train.Checkpoint(iterator=iterator).read(state).assert_consumed()
+        return iterator
+
+    def state(self, loader, iterator, delivered):
+        return tf.train.Checkpoint(iterator=iterator).write(next(self.paths))
+
+    def cursor(self, loader, iterator, delivered):
+        return self.stream.cursor(8 * delivered)  # a loop counts its batches

@@ -1,0 +1,28 @@
+"""The contract of adapters, kept by what PyTorch iterates over."""
+
+from yogadl.adapters import torch as adapter
+from yogadl.testing import AdapterContract
+
+
+class TestDataloader(AdapterContract):
+    names = (
+        ("drop_last", "drop_remainder="),
+        ("num_epochs", "epochs="),
+        ("persistent_worker", "persistent_workers="),
+    )
+    workers = 0
+
+    def make(self, stream, batch_size, *, epochs=1, **options):
+        return adapter.make_dataloader(stream, batch_size, self.workers, epochs=epochs, **options)
+
+    def begin(self, loader, state=None):
+        if state is not None:
+            loader.load_state_dict(state)
+        return iter(loader)
+
+    def state(self, loader, iterator, delivered):
+        return iterator.state_dict()
+
+
+class TestDataloaderWithWorkers(TestDataloader):
+    workers = 2
