@@ -32,6 +32,7 @@ FULL = [record(n, 1) for n in range(0, 3 * COUNT, 3) if n % 11]  # MDS has no ar
 
 # A slice of these that is an earlier version has the fingerprint of that version.
 CONTINUED = ("grown", "compacted", "first of a later version")
+FIRSTS = [0] * 7 + [7] + [8] * (COUNT - 8)  # where the version that added each record begins
 
 
 def mds_of(records):
@@ -57,7 +58,8 @@ def mds_of(records):
 def made_of(name, ref, records, names=NAMES, kind="document"):
     """Return a base; its rows say each number as a cache stores it."""
     rows = [plain(stored(each)) for each in records]
-    return Made(ref, rows, kind, tuple(names), name, {}, has_exact_plan=name == "ranged")
+    firsts = FIRSTS if name in CONTINUED else [0] * len(rows)
+    return Made(ref, rows, kind, tuple(names), name, {}, has_exact_plan=name == "ranged", firsts=firsts)
 
 
 def stored(value):
