@@ -4,6 +4,7 @@ A view is made by a function of its name below, of a reference with its rows; a 
 """
 
 import itertools
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -48,6 +49,12 @@ def plain_rows(tree):
         columns = [plain_rows(column) for column in tree.values()]
         return [dict(zip(tree, row, strict=True)) for row in zip(*columns, strict=True)]
     return [plain(each) for each in tree]
+
+
+def rows_of_pickles(pickles, options):
+    """Return the records of epochs of streams of pickled references, as another process reads them."""
+    refs = map(pickle.loads, pickles)
+    return [[plain(each) for each in ref.stream(**options).at(1)] for ref in refs]
 
 
 class Dice:
@@ -402,7 +409,7 @@ def divided(made, dice, program):
 
 
 def share_of(program, firsts, seed, share, values):
-    """Return a share's records, those of each version that begins at one of `firsts` divided by themselves."""
+    """Return a share's records; those of each version, which begins at one of `firsts`, are divided alone."""
     chosen = []
     for first in sorted(set(firsts)):
         places = [place for place, each in enumerate(firsts) if each == first]
@@ -555,7 +562,7 @@ def bucketed(made, dice):
 
 
 def check_batches(documents, widths, options):
-    """Check the bounds of batches, and that there are as many for each rank, where there are enough records."""
+    """Check the bounds of batches, and that each rank has as many, where there are enough records."""
     for some, width in zip(documents, widths, strict=True):
         assert len(some) == 1 or len(some) * width <= options["tokens"]
         assert len(some) <= (options["max_records"] or len(some))
@@ -671,7 +678,8 @@ def mixed(made, dice):
 
 
 PLAIN = {"select": selected, "slice": sliced, "fields": projected, "filter": filtered, "map": mapped,
-         "flat_map": flat_mapped, "concat": joined, "chunks": chunked, "split": divided, "windows": windowed}  # fmt: skip
+         "flat_map": flat_mapped, "concat": joined, "chunks": chunked, "split": divided,
+         "windows": windowed}  # fmt: skip
 DRAWN = {"packed": packed, "bucketed": bucketed, "sampled": sampled}
 VIEWS = (*PLAIN, *DRAWN)
 MOST_ROWS = 60
