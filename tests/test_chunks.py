@@ -308,6 +308,20 @@ def test_of_a_long_document_only_what_a_chunk_needs_is_read(tmp_path, monkeypatc
     assert max(read, default=0) <= 4000
 
 
+def test_for_the_numbers_of_documents_no_value_is_read(tmp_path):
+    cached(tmp_path / "bucket")
+    ref = yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=None).fetch("docs", "1")
+    chunks = ref.chunks("tokens", 10, segments="segment")
+    wanted = expected(documents(LENGTHS), 10)[1]
+    assert len(chunks) == len(wanted)  # the lengths are read
+    before = ref.locality().ranges
+    assert chunks.fields("segment").gather(range(len(wanted)))["segment"].tolist() == wanted
+    assert [row["segment"].tolist() for row in chunks.fields("segment").stream()] == wanted
+    assert ref.locality().ranges == before
+    assert len(chunks[0]["tokens"]) == 10
+    assert ref.locality().ranges > before
+
+
 def test_without_mapping_and_with_checksums_the_chunks_are_the_same(tmp_path):
     values = documents(LENGTHS)
     check(cached(tmp_path, part_bytes=300), values, 17)
