@@ -518,6 +518,23 @@ def test_a_document_of_another_length_than_the_first_ones_is_an_error_not_left_o
         assert len(plain.chunks("tokens", 5)) == sum(lengths) // 5
 
 
+@pytest.mark.parametrize("change", [-1, 1])
+@pytest.mark.parametrize("document", [0, 2])
+def test_a_function_that_gives_another_length_later_is_found_out(document, change):
+    changed = 0
+
+    def resized(record):
+        tokens = record["tokens"]
+        return {"tokens": np.resize(tokens, len(tokens) + changed * (tokens[0] == 5 * document))}
+
+    spec = {"tokens": Leaf("int32", (None,))}
+    chunks = in_memory(documents([5, 5, 5])).map(resized, spec=spec).chunks("tokens", 15)
+    assert chunks[0]["tokens"].tolist() == list(range(15))
+    changed = change
+    with pytest.raises(UnsupportedDataError, match=f"record {document} has {5 + change} values.*had 5 when"):
+        chunks[0]
+
+
 def pictures(shape, dtype=np.uint8, count=5):
     values = np.arange(count).reshape(count, *(1 for _ in shape)) + np.zeros(shape)
     return yogadl.from_source({"image": values.astype(dtype)}, fingerprint="pictures")
