@@ -111,6 +111,15 @@ def test_batches_are_their_records_padded(lengths, tokens, max_records, pad_to, 
         assert len(shapes - over) <= len(made._records.plan.longest)
 
 
+def test_a_field_of_other_lengths_is_padded_to_its_own_longest_not_to_that_of_the_class():
+    rows = (
+        in_memory([5, 7, 7, 4, 6, 7] * 4).bucketed("tokens", tokens=TOKENS, pad_to="class", classes=1).at(0)
+    )
+    for number, batch in enumerate(rows):
+        assert batch["tokens"].shape[1] == batch["mask"].shape[1] == 7
+        assert batch["frames"].shape[1] == max(stop % 3 for _, _, stop in rows.documents(number))
+
+
 def test_a_cache_gives_the_same_batches_as_memory(ref):
     ours, theirs = (one.bucketed("tokens", tokens=TOKENS) for one in (ref, in_memory()))
     for epoch in range(2):

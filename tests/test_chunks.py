@@ -308,6 +308,20 @@ def test_of_a_long_document_only_what_a_chunk_needs_is_read(tmp_path, monkeypatc
     assert max(read, default=0) <= 4000
 
 
+def test_for_the_numbers_of_documents_no_value_is_read(tmp_path):
+    cached(tmp_path / "bucket")
+    ref = yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=None).fetch("docs", "1")
+    chunks = ref.chunks("tokens", 10, segments="segment")
+    wanted = expected(documents(LENGTHS), 10)[1]
+    assert len(chunks) == len(wanted)  # the lengths are read
+    before = ref.locality().ranges
+    assert chunks.fields("segment").gather(range(len(wanted)))["segment"].tolist() == wanted
+    assert [row["segment"].tolist() for row in chunks.fields("segment").stream()] == wanted
+    assert ref.locality().ranges == before
+    assert len(chunks[0]["tokens"]) == 10
+    assert ref.locality().ranges > before
+
+
 def test_without_mapping_and_with_checksums_the_chunks_are_the_same(tmp_path):
     values = documents(LENGTHS)
     check(cached(tmp_path, part_bytes=300), values, 17)
@@ -502,6 +516,23 @@ def test_a_document_of_another_length_than_the_first_ones_is_an_error_not_left_o
             len(plain.chunks("tokens", 5))
     else:
         assert len(plain.chunks("tokens", 5)) == sum(lengths) // 5
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+@pytest.mark.parametrize("document", [0, 2])
+def test_a_function_that_gives_another_length_later_is_found_out(document, change):
+    changed = 0
+
+    def resized(record):
+        tokens = record["tokens"]
+        return {"tokens": np.resize(tokens, len(tokens) + changed * (tokens[0] == 5 * document))}
+
+    spec = {"tokens": Leaf("int32", (None,))}
+    chunks = in_memory(documents([5, 5, 5])).map(resized, spec=spec).chunks("tokens", 15)
+    assert chunks[0]["tokens"].tolist() == list(range(15))
+    changed = change
+    with pytest.raises(UnsupportedDataError, match=f"record {document} has {5 + change} values.*had 5 when"):
+        chunks[0]
 
 
 def pictures(shape, dtype=np.uint8, count=5):

@@ -654,6 +654,21 @@ def test_ranges_of_a_bucket_are_read_and_announced(tmp_path):
     assert tokens_of({"tokens": row} for batch in other for row in batch["tokens"]) == all_tokens()
 
 
+@pytest.mark.parametrize("values", [(), "label"])
+@pytest.mark.parametrize("capacity", [1651, 4950])  # a third of the longest record, or all of it
+def test_the_requests_for_rows_are_exactly_those_that_are_planned(tmp_path, capacity, values):
+    storage = yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=None)
+    made = submit(storage, range(0, 5000, 50))
+    packed = made.packed(capacity, fields="tokens", values=values)
+    ref, packed = pickle.loads(pickle.dumps((made, packed)))
+    stream = packed.stream(shuffle=True).batch(2)
+    planned, before = stream.plan().way("ranges"), ref.locality()
+    assert sum(len(batch["tokens"]) for batch in stream) == len(packed)
+    after = ref.locality()
+    found = after.ranges - before.ranges, after.range_bytes - before.range_bytes
+    assert (planned.requests, planned.bytes) == found
+
+
 # Errors.
 
 

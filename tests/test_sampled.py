@@ -266,3 +266,40 @@ def test_the_file_of_a_sampled_record_is_told(tmp_path):
     with pytest.raises(StageError) as caught:
         next(iter(stream.map(fail, spec=yogadl.Leaf("int64"))))
     assert f"{caught.value.record}.png" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("view", ["sampled", "fields", "map"])
+def test_the_files_of_rejected_records_are_those_of_what_is_drawn_also_through_other_views(tmp_path, view):
+    files = [tmp_path / f"{n}.png" for n in range(COUNT)]
+
+    class Files:
+        def __init__(self):
+            self.samples = [(file, 0) for file in files]
+
+        def __len__(self):
+            return COUNT
+
+        def __getitem__(self, number):
+            return {"id": number, "label": 0}
+
+    def odd(record):
+        if record["id"] % 2 == 0:
+            raise ValueError("even")
+        return record["id"]
+
+    sample = yogadl.from_source(Files(), fingerprint="f").sampled()
+    if view != "sampled":
+        sample = sample.fields("id") if view == "fields" else sample.map(dict)
+    loader = sample.stream(shuffle=True).map(odd, on_error="substitute").batch(7)
+    for epoch in range(2):
+        list(loader.at(epoch))
+    evens = {number for epoch in range(2) for number in ids(sample.at(epoch)) if number % 2 == 0}
+    found = loader.rejected()
+    assert {rejected.index for rejected in found} >= evens
+    assert [rejected.file for rejected in found] == [str(files[rejected.index]) for rejected in found]
+
+
+def test_of_fewer_records_there_is_no_such_sample(ref):
+    sample = ref.sampled(by="label")._records
+    assert sample.over(ref[:-1]._records) is sample
+    assert sample.over(ref.fields("label", "id")._records) is not sample

@@ -4,11 +4,13 @@ A view is made by a function of its name below, of a reference with its rows; a 
 """
 
 import itertools
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from windows import STEPS, TOKENS, windows
 
 import yogadl
 from yogadl import Leaf
@@ -49,6 +51,12 @@ def plain_rows(tree):
     return [plain(each) for each in tree]
 
 
+def rows_of_pickles(pickles, options):
+    """Return the records of epochs of streams of pickled references, as another process reads them."""
+    refs = map(pickle.loads, pickles)
+    return [[plain(each) for each in ref.stream(**options).at(1)] for ref in refs]
+
+
 class Dice:
     """Chooses numbers, and notes them, so that the same can be built again of another base."""
 
@@ -87,11 +95,12 @@ class Made:
     Attributes:
         ref: The reference.
         rows: Its records.
-        kind: "document", "chunk", "row" or "batch", which are dicts; "array" or "json".
+        kind: "document", "window", "chunk", "row" or "batch", which are dicts; "array" or "json".
         names: The fields; empty if a record is a single value.
         code: The expression.
         bases: The references that views can be made of, by name.
         has_exact_plan: Whether the requests for its records can be told exactly.
+        firsts: Where the version that added each record begins; None if records are of several versions.
     """
 
     ref: Any
@@ -101,6 +110,7 @@ class Made:
     code: str
     bases: "dict[str, Made]"
     has_exact_plan: bool = False
+    firsts: list[int] | None = None
 
     def __repr__(self):
         return self.code
@@ -115,8 +125,13 @@ class Made:
         return shuffled(program, len(self), seed, epoch) if is_shuffled else list(range(len(self)))
 
     def then(self, ref, rows, code, **changes):
-        changes.setdefault("has_exact_plan", False)
+        changes = {"has_exact_plan": False, "firsts": None} | changes
         return replace(self, ref=ref, rows=rows, code=f"{self.code}{code}", **changes)
+
+    def chosen(self, ref, places, code, **changes):
+        """Return records that are those at some places, or made of one each."""
+        firsts = None if self.firsts is None else [self.firsts[place] for place in places]
+        return self.then(ref, [self.rows[place] for place in places], code, firsts=firsts, **changes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,6 +145,7 @@ class Drawn:
     code: str
     bases: dict[str, Made]
     has_exact_plan: bool = False
+    ranks: int = 1
 
     def __repr__(self):
         return self.code
@@ -137,7 +153,13 @@ class Drawn:
     def __len__(self):
         return len(self.ref)
 
-    order = Made.order
+    def order(self, program, seed, epoch, is_shuffled):
+        if self.ranks == 1 or not is_shuffled:
+            return Made.order(self, program, seed, epoch, is_shuffled)
+        order = self.ref.stream(shuffle=True).cursor(0)["order"]
+        assert (order["name"], order["size"]) == ("steps", self.ranks)
+        sizes = len(self), order["steps"], self.ranks
+        return [program["steps_index"](place, *sizes, seed, epoch) for place in range(len(self))]
 
     def at(self, dice):
         epoch, seed = dice.number(0, 2), dice.number(0, 5)
@@ -271,23 +293,15 @@ def copies(record):
 
 
 def selected(made, dice):
-    if dice.flag():
-        mask = [dice.flag() for _ in made.rows]
-        rows = [row for row, is_chosen in zip(made.rows, mask, strict=True) if is_chosen]
-        return made.then(
-            made.ref.select(np.array(mask, np.bool_)),
-            rows,
-            f".select(np.array({mask}))",
-            has_exact_plan=made.has_exact_plan,
-        )
     count = len(made)
-    chosen = dice.numbers(-count, count - 1, 12) if count else []
-    return made.then(
-        made.ref.select(chosen),
-        [made.rows[n] for n in chosen],
-        f".select({chosen})",
-        has_exact_plan=made.has_exact_plan,
-    )
+    if dice.flag():
+        given = [dice.flag() for _ in made.rows]
+        chosen = [place for place, is_chosen in enumerate(given) if is_chosen]
+        ref, code = made.ref.select(np.array(given, np.bool_)), f".select(np.array({given}))"
+    else:
+        chosen = dice.numbers(-count, count - 1, 12) if count else []
+        ref, code = made.ref.select(chosen), f".select({chosen})"
+    return made.chosen(ref, chosen, code, has_exact_plan=made.has_exact_plan)
 
 
 def sliced(made, dice):
@@ -295,16 +309,15 @@ def sliced(made, dice):
     start, stop = (dice.pick([None, dice.number(-most, most)]) for _ in range(2))
     part = slice(start, stop, dice.pick([None, -1, 2, -3]))
     code = ":".join("" if each is None else str(each) for each in (part.start, part.stop, part.step))
-    return made.then(made.ref[part], made.rows[part], f"[{code}]", has_exact_plan=made.has_exact_plan)
+    places = range(len(made))[part]
+    return made.chosen(made.ref[part], places, f"[{code}]", has_exact_plan=made.has_exact_plan)
 
 
 def with_fields(made, names, ref=None):
     rows = [{name: row[name] for name in names} for row in made.rows]
     code = f".fields({', '.join(map(repr, names))})"
-    is_exact = made.has_exact_plan
-    return made.then(
-        (ref or made.ref).fields(*names), rows, code, names=tuple(names), has_exact_plan=is_exact
-    )
+    same = {"has_exact_plan": made.has_exact_plan, "firsts": made.firsts}
+    return made.then((ref or made.ref).fields(*names), rows, code, names=tuple(names), **same)
 
 
 def projected(made, dice):
@@ -313,33 +326,52 @@ def projected(made, dice):
 
 
 def filtered(made, dice):
-    rows = [row for row in made.rows if is_odd(row)]
     if "id" in made.names and dice.flag():
-        rows = [row for row in made.rows if is_odd(row["id"])]
-        return made.then(made.ref.filter(is_odd, fields=["id"]), rows, '.filter(is_odd, fields=["id"])')
-    return made.then(made.ref.filter(is_odd), rows, ".filter(is_odd)")
+        places = [place for place, row in enumerate(made.rows) if is_odd(row["id"])]
+        return made.chosen(made.ref.filter(is_odd, fields=["id"]), places, '.filter(is_odd, fields=["id"])')
+    places = [place for place, row in enumerate(made.rows) if is_odd(row)]
+    return made.chosen(made.ref.filter(is_odd), places, ".filter(is_odd)")
 
 
 def mapped(made, dice):
     form = dice.pick(["raised", "refusing", "remade"])
     if form == "remade":
         ref = made.ref.map(remade, spec=REMADE)
-        rows = [remade_row(row) for row in made.rows]
-        return made.then(ref, rows, ".map(remade, spec=REMADE)", kind="document", names=("id", "tokens"))
-    if form == "refusing":
-        rows = [raised_row(row) for row in made.rows if weight(row) % 3]
-        ref = made.ref.map(refusing, spec=made.ref.spec, on_error="skip")
-        return made.then(ref, rows, '.map(refusing, spec=..., on_error="skip")')
-    ref = made.ref.map(raised, spec=made.ref.spec)
-    return made.then(ref, [raised_row(row) for row in made.rows], ".map(raised, spec=...)")
+        same = {"kind": "document", "names": ("id", "tokens"), "firsts": made.firsts}
+        return made.then(ref, list(map(remade_row, made.rows)), ".map(remade, spec=REMADE)", **same)
+    places = [place for place, row in enumerate(made.rows) if form == "raised" or weight(row) % 3]
+    options = {} if form == "raised" else {"on_error": "skip"}
+    ref = made.ref.map(refusing if options else raised, spec=made.ref.spec, **options)
+    found = made.chosen(
+        ref, places, '.map(refusing, spec=..., on_error="skip")' if options else ".map(raised, spec=...)"
+    )
+    return replace(found, rows=list(map(raised_row, found.rows)))
 
 
 def flat_mapped(made, dice):
-    rows = [row for row in made.rows for _ in range(copy_count(row))]
+    places = [place for place, row in enumerate(made.rows) for _ in range(copy_count(row))]
     options = {"count": copy_count} if dice.flag() else {}
     ref = made.ref.flat_map(copies, spec=made.ref.spec, **options)
     code = ", count=copy_count" * len(options)
-    return made.then(ref, rows, f".flat_map(copies{code}, spec=...)")
+    return made.chosen(ref, places, f".flat_map(copies{code}, spec=...)")
+
+
+def windowed(made, _):
+    """Windows, as a view that the library does not have."""
+    names = [name for name in ("id", "pair", "tokens") if name in made.names]
+    ref = windows(made.ref, [row["tokens"].shape[0] for row in made.rows])
+    rows = [
+        {name: window_of(name, [row[name] for row in made.rows[first : first + STEPS]]) for name in names}
+        for first in range(len(made) - STEPS + 1)
+    ]
+    return replace(made.then(ref, rows, "", kind="window", names=tuple(names)), code=f"windows({made.code})")
+
+
+def window_of(name, values):
+    if name == "tokens":
+        return array("i4", [token for value in values for token in value.values[:TOKENS]])
+    shape = STEPS, *values[0].shape
+    return array(values[0].dtype, itertools.chain(*(value.values for value in values)), shape)
 
 
 def joined(made, dice):
@@ -360,20 +392,32 @@ def divided(made, dice, program):
     """One of three shares, by the program of the page on the order."""
     seed, share = dice.number(0, 9), dice.number(0, 2)
     form = dice.pick(["plain", "by", "key"])
-    options, code = {"grows": False}, ", grows=False"
     values = [row["id"].values[0] for row in made.rows] if _has_ids(made) else None
-    if form == "by" and values is not None:
-        options, code = {"grows": False, "by": "id"}, ', grows=False, by="id"'
     if form == "key" and values is not None:
-        options, code = {"key": "id"}, ', key="id"'
+        options: dict[str, Any] = {"key": "id"}
         places = [program["key_share"](value, [5, 3, 2], seed) for value in values]
         chosen = [place for place, each in enumerate(places) if each == share]
     else:
-        of_values = values if "by" in options else None
-        chosen = program["split_shares"](len(made), [5, 3, 2], seed, of_values)[share] if len(made) else []
+        options = {"grows": made.firsts is not None and dice.flag()}
+        of_values = values if form == "by" else None
+        options |= {"by": "id"} if of_values is not None else {}
+        firsts = made.firsts if options["grows"] else [0] * len(made)
+        chosen = share_of(program, firsts, seed, share, of_values)
     ref = made.ref.split(0.5, 0.3, seed=seed, **options)[share]
-    code = f".split(0.5, 0.3, seed={seed}{code})[{share}]"
-    return made.then(ref, [made.rows[place] for place in chosen], code)
+    given = "".join(f", {name}={value!r}" for name, value in options.items())
+    return made.chosen(ref, chosen, f".split(0.5, 0.3, seed={seed}{given})[{share}]")
+
+
+def share_of(program, firsts, seed, share, values):
+    """Return a share's records; those of each version, which begins at one of `firsts`, are divided alone."""
+    chosen = []
+    for first in sorted(set(firsts)):
+        places = [place for place, each in enumerate(firsts) if each == first]
+        own = None if values is None else [values[place] for place in places]
+        begins = (first,) if first else ()
+        shares = program["split_shares"](len(places), [5, 3, 2], seed, own, begins)
+        chosen += [places[place] for place in shares[share]]
+    return chosen
 
 
 def _has_ids(made):
@@ -410,28 +454,33 @@ def chunked(made, dice):
 
 def packed(made, dice):
     capacity, long = dice.number(1, 9), dice.pick(["cut", "drop"])
+    both = ["tokens", "document"] if made.kind == "chunk" and "document" in made.names else ["tokens"]
+    fields = both[: dice.number(1, len(both))]
     options = {
+        "fields": fields,
+        "cu_seqlens": dice.pick(["bounds", None]),
         "long": long,
         "round_to": dice.pick([1, 3]),
         "shuffle_within": dice.flag(),
         "segments": dice.pick(["segments", None]),
         "positions": dice.pick(["positions", None]),
-        "mask": dice.pick(["mask", None]),
+        "mask": dice.pick(["mask", fields[-1], None] if len(fields) > 1 else ["mask", None]),
         "values": [name for name in ("id", "notes") if made.kind == "document" and name in made.names],
         "pad": {"tokens": -1},
     }
-    ref = made.ref.packed(capacity, fields="tokens", **options)
+    ref = made.ref.packed(capacity, **options)
 
     def rows_at(epoch, seed):
         found = ref.at(epoch, seed=seed)
         documents = [found.documents(n) for n in range(len(found))]
         assert sorted(itertools.chain(*documents)) == pieces_of(made.rows, capacity, long)
-        return [packed_row(made.rows, pieces, capacity, options) for pieces in documents]
+        most = max(map(len, documents), default=0)
+        return [packed_row(made.rows, pieces, capacity, options, most) for pieces in documents]
 
-    extra = [options[name] for name in ("segments", "positions", "mask") if options[name]]
+    extra = [options[name] for name in ("segments", "positions", "mask", "cu_seqlens") if options[name]]
     given = "".join(f", {name}={value!r}" for name, value in options.items())
-    code = f'{made.code}.packed({capacity}, fields="tokens"{given})'
-    names = ("tokens", *extra, *options["values"])
+    code = f"{made.code}.packed({capacity}{given})"
+    names = (*fields, *(name for name in extra if name not in fields), *options["values"])
     return Drawn(ref, rows_at, "row", names, code, made.bases)
 
 
@@ -446,22 +495,30 @@ def pieces_of(rows, capacity, long):
     return found
 
 
-def packed_row(rows, pieces, capacity, options):
-    """Return the row of some pieces, token by token."""
-    tokens, segments, positions, mask = [], [], [], []
+def packed_row(rows, pieces, capacity, options, most=0):
+    """Return the row of some pieces, token by token; rows have `most` pieces or fewer."""
+    segments, positions, mask, bounds = [], [], [], [0]
+    packed = {name: [] for name in options.get("fields", ["tokens"])}
     for segment, (record, start, stop) in enumerate(pieces, 1):
-        tokens += rows[record]["tokens"].values[start:stop]
+        for name, values in packed.items():
+            values += rows[record][name].values[start:stop]
         segments += [segment] * (stop - start)
         positions += range(start, stop)
         mask += [True] * (stop - start - 1) + [False]
-    missing = capacity - len(tokens)
+        bounds += [bounds[-1] + stop - start]
+    missing = capacity - len(mask)
     assert missing >= 0
-    row = {"tokens": array("i4", tokens + [-1] * missing)}
+    if options["mask"] in packed:
+        values = packed[options["mask"]]
+        values[:] = [value * has_next for value, has_next in zip(values, mask, strict=True)]
+    row = {name: array("i4", [*packed[name], *[-(name == "tokens")] * missing]) for name in packed}
     fields = {"segments": segments, "positions": positions, "mask": mask}
     for name, values in fields.items():
-        if options[name]:
+        if options[name] and options[name] not in packed:
             padding = False if name == "mask" else 0
             row[name] = array("?" if name == "mask" else "i4", values + [padding] * missing)
+    if options.get("cu_seqlens"):
+        row[options["cu_seqlens"]] = array("i4", bounds + bounds[-1:] * (most + 1 - len(bounds)))
     for name in options["values"]:
         values = [rows[record][name] for record, _, _ in pieces]
         row[name] = array("i8", [value.values[0] for value in values]) if name == "id" else values
@@ -472,9 +529,16 @@ def bucketed(made, dice):
     made = (
         with_fields(made, [name for name in made.names if name != "text"]) if "text" in made.names else made
     )
-    tokens, most = dice.number(1, 30), dice.pick([None, 2])
-    lengths = dice.pick(["lengths", None])
-    options = {"tokens": tokens, "max_records": most, "lengths": lengths, "pad": {"tokens": -1}}
+    tokens, lengths = dice.number(1, 30), dice.pick(["lengths", None])
+    options = {
+        "tokens": tokens,
+        "max_records": dice.pick([None, 2]),
+        "lengths": lengths,
+        "pad": {"tokens": -1},
+        "pad_to": dice.pick(["longest", "class"]),
+        "classes": dice.pick([None, 1, 3]),
+        "ranks": dice.pick([1, 2, 3]),
+    }
     ref = made.ref.bucketed("tokens", **options)
 
     def rows_at(epoch, seed):
@@ -482,46 +546,96 @@ def bucketed(made, dice):
         documents = [found.documents(n) for n in range(len(found))]
         every = [(record, 0, row["tokens"].shape[0]) for record, row in enumerate(made.rows)]
         assert sorted(itertools.chain(*documents)) == every
-        batches = [bucketed_row([made.rows[each.record] for each in some], lengths) for some in documents]
-        for some, batch in zip(documents, batches, strict=True):
-            assert len(some) == 1 or np.prod(batch["tokens"].shape) <= tokens
-            assert len(some) <= (most or len(some))
-        return batches
+        widths = [max(stop for _, _, stop in some) for some in documents]
+        if options["pad_to"] == "class":
+            widths = class_widths(widths, [plain(each)["tokens"].shape[1] for each in found], options)
+        check_batches(documents, widths, options)
+        return [
+            bucketed_row([made.rows[each.record] for each in some], width, lengths)
+            for some, width in zip(documents, widths, strict=True)
+        ]
 
     given = "".join(f", {name}={value!r}" for name, value in options.items())
     names = (*made.names, *([lengths] if lengths else []))
-    return Drawn(ref, rows_at, "batch", names, f'{made.code}.bucketed("tokens"{given})', made.bases)
+    code = f'{made.code}.bucketed("tokens"{given})'
+    return Drawn(ref, rows_at, "batch", names, code, made.bases, ranks=options["ranks"])
 
 
-def bucketed_row(rows, lengths):
+def check_batches(documents, widths, options):
+    """Check the bounds of batches, and that each rank has as many, where there are enough records."""
+    for some, width in zip(documents, widths, strict=True):
+        assert len(some) == 1 or len(some) * width <= options["tokens"]
+        assert len(some) <= (options["max_records"] or len(some))
+    ranks = options["ranks"]
+    assert len(documents) % ranks == 0 or sum(len(some) for some in documents) < 2 * len(documents) + ranks
+
+
+def class_widths(longest, widths, options):
+    """Return how long batches are, once that is found to be the longest record of one of few classes.
+
+    Batches are numbered by class, of several ranks those of whole steps first.
+    """
+    budget = options["tokens"]
+    assert all(width >= most for width, most in zip(widths, longest, strict=True))
+    assert all(width == most for width, most in zip(widths, longest, strict=True) if most > budget)
+    classes = {width for width in widths if width <= budget}
+    assert classes <= set(longest), "a class is as long as its longest record, which is in a batch"
+    assert len(classes) <= (options["classes"] or len(classes))
+    if options["ranks"] == 1:
+        assert widths[: len(widths) - sum(most > budget for most in longest)] == sorted(
+            width for width in widths if width <= budget
+        )
+    return widths
+
+
+def bucketed_row(rows, width, lengths):
     """Return the batch of some rows: fields stacked, those that vary padded to the longest."""
-    batch = {name: stacked([row[name] for row in rows], -(name == "tokens")) for name in rows[0]}
     counts = [row["tokens"].shape[0] for row in rows]
+    batch = {
+        name: stacked([row[name] for row in rows], -(name == "tokens"), width * (name == "tokens"))
+        for name in rows[0]
+    }
     return batch | ({lengths: array("i4", counts)} if lengths else {})
 
 
-def stacked(values, pad):
+def stacked(values, pad, least):
     if not isinstance(values[0], Array):
         return values  # json values
-    longest = max((value.shape[0] for value in values if value.shape), default=0)
-    inner = (longest,) if values[0].shape else ()
-    padded = [[*value.values, *[pad] * (longest - len(value.values))] for value in values]
-    return array(values[0].dtype, itertools.chain(*padded), (len(values), *inner))
+    if not values[0].shape:
+        return array(values[0].dtype, [value.values[0] for value in values])
+    longest, inner = max(least, *(value.shape[0] for value in values), 0), values[0].shape[1:]
+    size = longest * int(np.prod(inner))
+    padded = [[*value.values, *[pad] * (size - len(value.values))] for value in values]
+    return array(values[0].dtype, itertools.chain(*padded), (len(values), longest, *inner))
 
 
 def sampled(made, dice, program):
     count = dice.pick([None, 1, 7])
-    weights = dice.pick([None, [dice.number(0, 3) for _ in made.rows]])
-    if weights is not None and not any(weights):
-        weights[-1] = 2.5
-    whole = program["whole_weights"]([1] * len(made) if weights is None else weights)
-    ref = made.ref.sampled(weights, records=count)
+    weights = [1] * len(made)
+    form = dice.pick(["alike", "weights", "field", "by"])
+    options: dict[str, Any] = {}
+    if form == "weights":
+        weights = [dice.number(0, 3) for _ in made.rows]
+        if not any(weights):
+            weights[-1] = 2.5
+        options = {"weights": weights}
+    elif form == "field" and _has_ids(made):
+        ids = [row["id"].values[0] for row in made.rows]
+        weights, options = (ids, {"weights": "id"}) if any(ids) else (weights, {})
+    elif form == "by" and made.kind == "document":
+        name = dice.pick([name for name in made.names if name in ("id", "text")] or [None])
+        values = [] if name is None else [repr(row[name]) for row in made.rows]
+        weights = [1 / values.count(value) for value in values] or weights
+        options = {} if name is None else {"by": name}
+    whole = program["whole_weights"](weights)
+    ref = made.ref.sampled(records=count, **options)
 
     def rows_at(epoch, seed):
         draw = program["draw_of"](seed, epoch, len(ref))
         return [made.rows[program["sample_index"](n, draw, whole)] for n in range(len(ref))]
 
-    code = f"{made.code}.sampled({weights}, records={count})"
+    given = "".join(f", {name}={value!r}" for name, value in options.items())
+    code = f"{made.code}.sampled(records={count}{given})"
     return Drawn(ref, rows_at, made.kind, made.names, code, made.bases)
 
 
@@ -564,7 +678,8 @@ def mixed(made, dice):
 
 
 PLAIN = {"select": selected, "slice": sliced, "fields": projected, "filter": filtered, "map": mapped,
-         "flat_map": flat_mapped, "concat": joined, "chunks": chunked, "split": divided}  # fmt: skip
+         "flat_map": flat_mapped, "concat": joined, "chunks": chunked, "split": divided,
+         "windows": windowed}  # fmt: skip
 DRAWN = {"packed": packed, "bucketed": bucketed, "sampled": sampled}
 VIEWS = (*PLAIN, *DRAWN)
 MOST_ROWS = 60
@@ -577,9 +692,10 @@ def is_possible(view, made):
     if view == "fields":
         return bool(made.names)
     if view in ("chunks", "packed", "bucketed"):
-        return (made.kind in ("document", "chunk", "row") and "tokens" in made.names) or (
-            view == "chunks" and made.kind == "array"
-        )
+        are_dicts = made.kind in ("document", "window", "chunk", "row")
+        return (are_dicts and "tokens" in made.names) or (view == "chunks" and made.kind == "array")
+    if view == "windows":
+        return made.kind in ("document", "window") and {"id", "tokens"} <= set(made.names)
     return len(made) > 0 if view == "sampled" else True
 
 

@@ -28,10 +28,17 @@ def record(n, least=0):
 
 
 RECORDS = [record(n) for n in range(COUNT)]
+# Other values of the same lengths, to which the functions of `algebra` do the same.
+RELABELLED = [each | {name: each[name] + 12 for name in ("pair", "tokens")} for each in RECORDS]
+OLDER = 8  # records of the version before the last that "grown" begins with
 FULL = [record(n, 1) for n in range(0, 3 * COUNT, 3) if n % 11]  # MDS has no arrays without values
 
 # A slice of these that is an earlier version has the fingerprint of that version.
 CONTINUED = ("grown", "compacted", "first of a later version")
+EARLIER = ("older", "first of a version")
+FIRSTS = (
+    [0] * 7 + [7] * (OLDER - 7) + [OLDER] * (COUNT - OLDER)
+)  # where the version that added each record begins
 
 
 def mds_of(records):
@@ -57,7 +64,8 @@ def mds_of(records):
 def made_of(name, ref, records, names=NAMES, kind="document"):
     """Return a base; its rows say each number as a cache stores it."""
     rows = [plain(stored(each)) for each in records]
-    return Made(ref, rows, kind, tuple(names), name, {}, has_exact_plan=name == "ranged")
+    firsts = FIRSTS[: len(rows)] if name in (*CONTINUED, *EARLIER) else [0] * len(rows)
+    return Made(ref, rows, kind, tuple(names), name, {}, has_exact_plan=name == "ranged", firsts=firsts)
 
 
 def stored(value):
@@ -83,8 +91,8 @@ def caches(folder):
     found["shared"] = shared.submit(storage.fetch("d", "1"), "copy", "1")
     grown = yogadl.open_storage(folder / "grown")
     grown.submit(RECORDS[:7], "d", "1")
-    grown.append(RECORDS[7:8], "d", "2", base_version="1")
-    found["grown"] = grown.append(RECORDS[8:], "d", "3", base_version="2")
+    grown.append(RECORDS[7:OLDER], "d", "2", base_version="1")
+    found["grown"] = grown.append(RECORDS[OLDER:], "d", "3", base_version="2")
     found["compacted"] = grown.compact("d", "4", base_version="3")
     later = grown.append([record(n) for n in (90, 91)], "d", "5", base_version="3")
     found["first of a later version"] = later[:COUNT]
@@ -108,7 +116,10 @@ def adopted(folder):
 
 
 def bases(folder):
-    """Return every base by name, and tuples of those of which the same views have one fingerprint."""
+    """Return every base by name, and tuples of those of which the same views have one fingerprint.
+
+    Besides: an earlier version of "grown", the records of "grown" that are its, and "relabelled".
+    """
     one, (other, unread) = caches(folder), adopted(folder)
     found = {name: made_of(name, ref, RECORDS) for name, ref in one.items()}
     found |= {name: made_of(name, ref, FULL) for name, ref in other.items()}
@@ -120,6 +131,11 @@ def bases(folder):
     found["json"] = made_of("json", with_notes, notes, (*NAMES, "notes"))
     for form, kind in (("jsonl", "json"), ("megatron", "array")):
         found[form] = of_values(storage, folder, form, kind)
+    older = yogadl.open_storage(folder / "grown").fetch("d", "2")
+    found["older"] = made_of("older", older, RECORDS[:OLDER])
+    found["first of a version"] = made_of("first of a version", one["grown"][:OLDER], RECORDS[:OLDER])
+    relabelled = yogadl.open_storage(folder / "relabelled").submit(RELABELLED, "d", "1")
+    found["relabelled"] = made_of("relabelled", relabelled, RELABELLED)
     for base in found.values():
         base.bases.update(found)
     plain_ones = tuple(name for name in one if name not in CONTINUED)

@@ -22,15 +22,19 @@ from algebra import (
     packed_row,
     plain,
     plain_rows,
+    rows_of_pickles,
     same_dice,
     with_fields,
 )
+from algebra_bases import OLDER
 from algebra_bases import bases as made_bases
 from hypothesis import given, note
 from hypothesis import strategies as st
+from processes import in_child
 from soak import few_or_many
 
 import yogadl
+from yogadl.errors import CursorError
 
 LASTS = ("plain", *DRAWN, "mix")
 BASES = (
@@ -40,7 +44,7 @@ BASES = (
 )  # fmt: skip
 ENDS = (*VIEWS, "mix", *(f"{view} drawn" for view in DRAWN))
 CUTTING = ("chunks", "packed", "bucketed", "packed drawn", "bucketed drawn")  # not batches
-DICTS_ALONE = ("fields", "packed", "bucketed", "packed drawn", "bucketed drawn")
+DICTS_ALONE = ("fields", "windows", "packed", "bucketed", "packed drawn", "bucketed drawn")
 POSSIBLE = dict.fromkeys(BASES, ENDS) | {
     "jsonl": tuple(end for end in ENDS if end not in (*DICTS_ALONE, "chunks")),
     "megatron": tuple(end for end in ENDS if end not in DICTS_ALONE),
@@ -209,7 +213,13 @@ def test_a_view_of_any_base_is_that_of_the_list(world, base, end):
 
 @pytest.mark.parametrize(
     ("inner", "outer"),
-    [(inner, outer) for inner in VIEWS for outer in ENDS if inner != "bucketed" or outer not in CUTTING],
+    [
+        (inner, outer)
+        for inner in VIEWS
+        for outer in ENDS
+        if (inner != "bucketed" or outer not in CUTTING)
+        and (inner not in ("chunks", "packed", "bucketed") or outer != "windows")
+    ],
 )
 def test_a_view_of_any_view_is_that_of_the_list(world, inner, outer):
     view = outer.removesuffix(" drawn")
@@ -262,6 +272,49 @@ def test_a_cursor_of_any_views_goes_on_with_the_same_views_of_a_copy(world, data
     by_cursor(made, dice, world.program, copy)
 
 
+# Of these the same dice choose the same views of more records.
+UNCOUNTED = ("fields", "filter", "map", "flat_map", "chunks", "windows")
+
+
+@given(st.data())
+def test_a_cursor_of_any_views_of_a_version_goes_on_with_those_of_the_first_records_of_a_later_one(
+    world, data
+):
+    """And with all records of the later one it is refused; if these are not packed, the error says this."""
+    views = data.draw(st.lists(st.sampled_from(UNCOUNTED), max_size=2))
+    end = data.draw(st.sampled_from(["plain", "packed", "bucketed"]))
+    dice = Dice(lambda low, high: data.draw(st.integers(low, high)), note)
+    old = built(world.bases["older"], views, dice, world.program, end)
+    new, first = (
+        built(world.bases[name], views, same_dice(dice), world.program, end)
+        for name in ("grown", "first of a version")
+    )
+    dice.say(old.code)
+    options = {"shuffle": dice.flag(), "shuffle_seed": 3}
+    cursor = old.ref.stream(**options).cursor(dice.number(0, len(old)))
+    with pytest.raises(CursorError) as caught:
+        new.ref.stream(**options, cursor=cursor)
+    assert end != "plain" or f"[:{OLDER}]" in str(caught.value)
+    assert first.ref.fingerprint == old.ref.fingerprint
+    by_cursor(old, dice, world.program, first)
+
+
+@given(st.data())
+def test_a_cursor_of_any_views_is_rebound_to_the_same_views_of_other_values(world, data):
+    base, views, end, dice = data.draw(expressions(bases=["local", "grown", "list"]))
+    made = built(world.bases[base], views, dice, world.program, end)
+    other = built(world.bases["relabelled"], views, same_dice(dice), world.program, end)
+    dice.say(made.code)
+    seed, is_shuffled, position = dice.number(0, 2), dice.flag(), dice.number(0, len(made))
+    options = {"shuffle": is_shuffled, "shuffle_seed": seed}
+    options["cursor"] = json.loads(json.dumps(made.ref.stream(**options).cursor(position)))
+    with pytest.raises(CursorError, match="by rebind=True"):
+        other.ref.stream(**options)
+    found = list(map(plain, other.ref.stream(**options, rebind=True)))
+    rows = epoch_rows(other, world.program, seed, 0, is_shuffled)
+    compare(found, rows[position:])
+
+
 @given(st.data())
 def test_the_requests_for_any_choice_of_records_are_those_that_are_planned(world, data):
     """Of fields of one size, so that no places must be read first."""
@@ -278,6 +331,19 @@ def test_the_requests_for_any_choice_of_records_are_those_that_are_planned(world
     after = ref.locality()
     way = plan.way("ranges")
     assert (way.requests, way.bytes) == (after.ranges - before.ranges, after.range_bytes - before.range_bytes)
+
+
+def test_another_process_reads_pickled_views_of_views(world):
+    wanted, pickles, options = [], [], {"shuffle": True, "shuffle_seed": 4}
+    for base, end in itertools.product(("ranged", "list"), LASTS):
+        dice = rolled("elsewhere", base, end)
+        views = [dice.pick(VIEWS) for _ in range(3)]
+        made = built(world.bases[base], views, dice, world.program, end)
+        dice.say(made.code)
+        pickles.append(pickle.dumps(made.ref))
+        wanted.append(epoch_rows(made, world.program, 4, 1, True))
+    for found, rows in zip(in_child(rows_of_pickles, pickles, options), wanted, strict=True):
+        compare(found, rows)
 
 
 @pytest.mark.parametrize(

@@ -11,25 +11,29 @@ STEPS, TOKENS = 3, 2
 class Windows(MadeRecords):
     """Each record with the two after it: their ids and pairs, and the first tokens of each, end to end."""
 
-    def __init__(self, parent):
-        self.parent = parent
+    def __init__(self, parent, lengths):
+        self.parent, self.lengths = parent, np.asarray(lengths, np.int64)
         names = [field.name for field in parent.spec.fields]
-        self.numbers = {name: names.index(name) for name in ("id", "pair", "tokens")}
-        leaves = Leaf("int64", (STEPS,)), Leaf("float32", (STEPS, 2)), Leaf("int32", (None,))
-        self.spec = Spec(DictNode(tuple(self.numbers), leaves))
+        self.numbers = {name: names.index(name) for name in ("id", "pair", "tokens") if name in names}
+        of_parent = {name: parent.spec.fields[number].leaf for name, number in self.numbers.items()}
+        leaves = [
+            leaf if name == "tokens" else Leaf(leaf.dtype, (STEPS, *leaf.shape))
+            for name, leaf in of_parent.items()
+        ]
+        self.spec = Spec(DictNode(tuple(self.numbers), tuple(leaves)))
         self.record_bytes = STEPS * parent.record_bytes
-        self.composition = f"windows of {STEPS}"
+        self.composition = f"windows of {STEPS} of {self.lengths.tolist()}"
         self.fingerprint = f"{self.composition} of {parent.fingerprint}"
 
     def __len__(self):
         return max(0, len(self.parent) - STEPS + 1)
 
     def over(self, parent):
-        return Windows(parent)
+        return Windows(parent, self.lengths[: len(parent)])
 
     def lower(self, indices, fields):
         records = (indices[:, None] + np.arange(STEPS)).reshape(-1)
-        lengths = np.array([min(TOKENS, tokens_of(number)) for number in records.tolist()])
+        lengths = np.minimum(TOKENS, self.lengths[records])
         names = [name for place, name in enumerate(self.numbers) if fields is None or place in fields]
         cut = [self.numbers[name] for name in names if name == "tokens"]
         whole = [self.numbers[name] for name in names if name != "tokens"]
@@ -54,6 +58,7 @@ def tokens_of(n):
     return n * 7 % 11 if n % 5 else 0
 
 
-def windows(ref):
-    """Return the windows of a reference."""
-    return RecordsRef(Windows(ref._records))
+def windows(ref, lengths=None):
+    """Return the windows of a reference, given its lengths if they are not those of `algebra_bases`."""
+    known = map(tokens_of, range(len(ref))) if lengths is None else lengths
+    return RecordsRef(Windows(ref._records, list(known)))
