@@ -474,6 +474,7 @@ def test_mixes_draw_each_parent_anew(ref):
     others = other.packed(CAPACITY, fields="tokens")
     mixed = yogadl.mix({"a": (packed, 0.5), "b": (others, 0.5)}, at_end="repeat", seed=1)
     stream = mixed.stream(shuffle=True)
+    first_passes = []
     for epoch in range(2):
         rows = list(stream.at(epoch))
         ours = [row for row in rows if row["tokens"][0] < 500_000]
@@ -485,9 +486,11 @@ def test_mixes_draw_each_parent_anew(ref):
         assert all(whole <= counted[token] <= whole + bool(rest) for token in all_tokens())
         passes = [ours[: len(packed)], ours[len(packed) : 2 * len(packed)]]
         assert tokens_of(passes[0]) == all_tokens()
+        first_passes.append({tuple(row["tokens"].tolist()) for row in passes[0]})
         if len(passes[1]) == len(packed):
             sets = [{tuple(row["tokens"].tolist()) for row in rows_of_pass} for rows_of_pass in passes]
             assert sets[0] != sets[1]
+    assert first_passes[0] != first_passes[1]
     cursor = stream.cursor(7)
     resumed = [
         row
