@@ -1,8 +1,6 @@
 """Batches of records of like length: `ref.bucketed`."""
 
-import json
 import os
-import pickle
 from collections import Counter
 from pathlib import Path
 
@@ -206,35 +204,15 @@ def test_one_record_of_the_stream_is_one_batch_of_the_loader(ref):
         assert [(one["text"], int(one["n"])) for one in found] == [("a", 0), ("bb" * 5000, 1), ("", 2)]
 
 
-def test_a_cursor_resumes_on_other_ranks_and_is_of_all_arguments(ref):
-    made = ref.bucketed("tokens", tokens=TOKENS)
-    assert len(made) > 10
-    for stop in range(0, len(made), 4):
-        batches = iter(made.stream(shuffle=True, shuffle_seed=5))
-        before = [next(batches) for _ in range(stop)]
-        cursor = json.loads(json.dumps(batches.state_dict()))
-        rest = [
-            batch
-            for rank in range(2)
-            for batch in made.stream(
-                shuffle=True, shuffle_seed=5, cursor=cursor, shard_rank=rank, num_shards=2
-            )
-        ]
-        assert labels(before) + labels(rest) == EACH_ONCE
-    for change in ({"tokens": TOKENS + 40}, {"max_records": 2}, {"pad_to": "class"}, {"pad": {"mask": 1}}):
-        with pytest.raises(CursorError):
-            ref.bucketed("tokens", **{"tokens": TOKENS, **change}).stream(cursor=made.stream().cursor(1))
-
-
-def test_every_way_of_reading_gives_the_same(ref):
-    stream = ref.bucketed("tokens", tokens=TOKENS).stream(shuffle=True)
-    plain = list(stream)
-    for options in ({"n": 2}, {"n": 2, "threads": 2}, {"n": 2, "workers": 2}):
-        for found, wanted in zip(stream.prefetch(**options).at(0), plain, strict=True):
-            same(found, wanted)
-    same(next(pickle.loads(pickle.dumps(stream)).at(0)), plain[0])
-    mapped = stream.map(lambda batch: {"shape": np.array(batch["tokens"].shape)})
-    assert [tuple(row["shape"]) for row in mapped.at(0)] == [batch["tokens"].shape for batch in plain]
+@pytest.mark.parametrize(
+    "change",
+    [{"tokens": TOKENS + 40}, {"max_records": 2}, {"pad_to": "class"}, {"pad": {"mask": 1}}],
+    ids=str,
+)
+def test_a_cursor_is_of_all_arguments(ref, change):
+    cursor = ref.bucketed("tokens", tokens=TOKENS).stream().cursor(1)
+    with pytest.raises(CursorError):
+        ref.bucketed("tokens", **{"tokens": TOKENS, **change}).stream(cursor=cursor)
 
 
 def test_mixes_and_several_epochs_at_once(ref):

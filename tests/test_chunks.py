@@ -131,18 +131,6 @@ def test_documents_are_read_for_their_lengths_some_bytes_at_a_time(monkeypatch, 
     check(ref, documents(LENGTHS), 10)
 
 
-def test_views_of_documents(tmp_path):
-    ref, values = cached(tmp_path, part_bytes=300), documents(LENGTHS)
-    numbers = range(len(LENGTHS))
-    check(ref[2:9], values, 6, numbers[2:9])
-    check(ref[::-2], values, 6, numbers[::-2])
-    check(ref.select([8, 3, 3, 1]), values, 6, [8, 3, 3, 1])
-    check(ref.fields("tokens"), values, 6)
-    check(ref.fields("tokens", "name")[1:].select([4, 2]).fields("tokens"), values, 6, [5, 3])
-    check(ref.map(lambda record: {"tokens": record["tokens"] * 2}, spec=ref.spec.project(["tokens"])[0]),
-          [value * 2 for value in values], 6)  # fmt: skip
-
-
 def test_there_may_be_nothing_to_cut(tmp_path):
     ref = cached(tmp_path)
     for none in (ref[0:0], ref[1:3]):
@@ -151,20 +139,6 @@ def test_there_may_be_nothing_to_cut(tmp_path):
         assert none.chunks("tokens", 4, segments="s").gather([])["tokens"].shape == (0, 4)
         assert list(none.chunks("tokens", 4).stream(shuffle=True).batch(2)) == []
     assert len(ref.chunks("tokens", sum(LENGTHS) + 1)) == 0
-
-
-def test_views_and_functions_of_chunks(tmp_path):
-    ref = cached(tmp_path)
-    chunks = ref.chunks("tokens", 10, segments="segment")
-    flat = np.concatenate(documents(LENGTHS))[:210].reshape(-1, 10)
-    assert np.array_equal(chunks[5:].fields("tokens").gather([0, 1])["tokens"], flat[5:7])
-    assert list(chunks.fields("segment", "tokens").gather([3])) == ["segment", "tokens"]
-    doubled = chunks.map(lambda record: {"x": record["tokens"] * 2})
-    assert np.array_equal(doubled.gather([7, 1])["x"], flat[[7, 1]] * 2)
-    smaller = chunks.chunks("tokens", 4)
-    assert np.array_equal(smaller.gather(range(len(smaller)))["tokens"].ravel(), flat.ravel()[:208])
-    streamed = [batch["tokens"] for batch in chunks.stream().map(lambda record: record).batch(4)]
-    assert np.array_equal(np.concatenate(streamed), flat)
 
 
 def test_a_field_may_be_nested_numbered_or_the_record_itself():
@@ -373,25 +347,15 @@ def test_a_forked_process_reads_the_same(tmp_path):
     )
 
 
-@pytest.mark.parametrize("delivered", [0, 1, 8, 41, 42])
-def test_a_stream_of_chunks_goes_on_from_a_cursor(tmp_path, delivered):
+def test_a_cursor_is_of_the_size_and_not_of_the_fields(tmp_path):
     chunks = cached(tmp_path).chunks("tokens", 5)
-    stream = chunks.stream(shuffle=True, shuffle_seed=3)
-    assert len(stream) == 42
-    want = [record["tokens"].tolist() for record in stream]
-    assert sorted(token for chunk in want for token in chunk) == list(range(210))
-    cursor = stream.cursor(delivered=delivered, epoch=0)
-    left = []
-    for rank in range(4):
-        share = chunks.stream(shuffle=True, shuffle_seed=3, shard_rank=rank, num_shards=4, cursor=cursor)
-        for batch in share.batch(3):
-            left += batch["tokens"].tolist()
-    assert sorted(left) == sorted(want[delivered:])
+    cursor = chunks.stream(shuffle=True).cursor(8)
+    want = [record["tokens"].tolist() for record in chunks.stream(shuffle=True)][8:]
     for other in (chunks.fields("tokens"), cached(tmp_path).chunks("tokens", 5, segments="s")):
-        rest = other.stream(shuffle=True, shuffle_seed=3, cursor=cursor)
-        assert [record["tokens"].tolist() for record in rest] == want[delivered:]
+        rest = other.stream(shuffle=True, cursor=cursor)
+        assert [record["tokens"].tolist() for record in rest] == want
     with pytest.raises(CursorError):
-        cached(tmp_path).chunks("tokens", 6).stream(shuffle=True, shuffle_seed=3, cursor=cursor)
+        cached(tmp_path).chunks("tokens", 6).stream(shuffle=True, cursor=cursor)
 
 
 def test_chunks_that_are_left_out_or_read_again_are_those_of_their_positions(tmp_path):
@@ -400,17 +364,6 @@ def test_chunks_that_are_left_out_or_read_again_are_those_of_their_positions(tmp
     left = stream.skip_ranges([(3, 10)])
     assert [record["tokens"].tolist() for record in left] == want[:3] + want[10:]
     assert stream.batch(4).batch_at(2)["tokens"].tolist() == want[8:12]
-
-
-def test_documents_that_were_filtered_are_cut(tmp_path):
-    values = documents(LENGTHS)
-    some = cached(tmp_path, part_bytes=300).filter(lambda record: len(record["tokens"]) % 2 == 1)
-    check(some, values, 6, [n for n, length in enumerate(LENGTHS) if length % 2])
-    chunks = cached(tmp_path).chunks("tokens", 5)
-    kept = chunks.filter(lambda record: int(record["tokens"][0]) % 10 == 0)
-    assert (
-        kept.gather(range(len(kept)))["tokens"].tolist() == chunks.gather(range(0, 42, 2))["tokens"].tolist()
-    )
 
 
 def test_a_function_of_documents_that_fails_names_the_document():

@@ -6,8 +6,6 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from inside import BatchMemory, JoinedRecords, RandomAccess, set_constants, spec_of
 from sizes import scaled
 
@@ -71,19 +69,6 @@ def test_a_batch_has_the_records_of_all_in_the_order_asked_for(caches, indices):
     same(yogadl.concat(caches).gather(indices), ids)
     memory_refs = [ref_of(0, 40), ref_of(40, 1), ref_of(41, 59)]
     same(yogadl.concat(memory_refs).gather(indices), ids)
-
-
-def test_it_is_a_reference_like_any_other(caches):
-    both = yogadl.concat(caches)
-    assert isinstance(both, yogadl.RecordsRef)
-    assert len(both) == 100
-    assert both.spec == caches[0].spec
-    assert [int(record["id"]) for record in both] == list(range(100))
-    assert both[-1]["text"] == "r99"
-    assert both[38:43].gather([0, 4])["id"].tolist() == [38, 42]
-    assert both.select([99, 0, 99]).gather([0, 1, 2])["id"].tolist() == [99, 0, 99]
-    assert both.fields("text").gather([99, 1]) == {"text": ["r99", "r1"]}
-    assert both.record_bytes >= 1
 
 
 def test_a_batch_reads_each_parent_once():
@@ -320,53 +305,9 @@ def test_functions_of_any_parent_are_called_and_reported():
     assert after.gather([8, 1])["id"].tolist() == [16, 2]
 
 
-def test_filters_before_and_after(caches):
-    def is_even(record):
-        return record["id"] % 2 == 0
-
-    before = yogadl.concat(ref.filter(is_even, fields=("id",)) for ref in caches)
-    after = yogadl.concat(caches).filter(is_even, fields=("id",))
-    evens = list(range(0, 100, 2))
-    for ref in (before, after):
-        same(ref.gather(range(len(ref))), evens)
-        assert len(ref.stream(shuffle=True, num_shards=3)) == 17
-    halves = yogadl.concat([after, after.filter(lambda record: record["id"] < 50)])
-    assert halves.gather(range(75))["id"].tolist() == [*evens, *evens[:25]]
-
-
-def test_chunks_before_and_after(caches):
-    tokens = np.concatenate([np.arange(n % 3) for n in range(100)])
-    after = yogadl.concat(caches).chunks("tokens", 4, drop_remainder=True)
-    assert len(after) == len(tokens) // 4
-    assert after.gather(range(len(after)))["tokens"].reshape(-1).tolist() == tokens[: 4 * len(after)].tolist()
-    before = yogadl.concat(ref.chunks("tokens", 4, drop_remainder=True) for ref in (caches[0], caches[2]))
-    a = np.concatenate([np.arange(n % 3) for n in range(40)])
-    rows = before.gather(range(len(before)))["tokens"]
-    assert rows[: len(a) // 4].reshape(-1).tolist() == a[: len(a) // 4 * 4].tolist()
-
-
 def test_a_mapped_parent_without_records_counts_as_mapped():
     mapped = ref_of(0, 2)[:0].map(lambda record: record, spec=ref_of(0, 3).spec)
     assert yogadl.concat([ref_of(0, 3), mapped]).stream().run.calls_functions
-
-
-def test_it_is_shuffled_sharded_and_resumed_as_one(caches):
-    both = yogadl.concat(caches)
-    stream = both.stream(shuffle=True, shuffle_seed=3, num_shards=3)
-    batches = iter(stream.batch(7))
-    seen = [*next(batches)["id"].tolist(), *next(batches)["id"].tolist()]
-    assert seen == stream.indices(0, 0, 14).tolist()
-    cursor = batches.state_dict()
-    taken = both.stream(shuffle=True, shuffle_seed=3).indices(0, 0, cursor["position"]).tolist()
-    rest = [
-        int(n)
-        for rank in range(2)
-        for batch in both.stream(
-            shuffle=True, shuffle_seed=3, shard_rank=rank, num_shards=2, cursor=cursor
-        ).batch(5)
-        for n in batch["id"]
-    ]
-    assert sorted(taken + rest) == list(range(100))
 
 
 def test_it_pickles_and_survives_a_fork(caches):
@@ -402,20 +343,3 @@ def test_many_parents_are_told_apart(count):
     both = yogadl.concat(RecordsRef(Numbers(10 * number)) for number in range(count))
     chosen = [10 * count - 1, 0, 9, 10, 10 * 2**15, 10 * count - 11]
     assert both.gather(chosen).tolist() == chosen
-
-
-@given(
-    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=6),
-    chosen=st.lists(st.integers(0, 10**6), max_size=20),
-)
-@settings(deadline=None, max_examples=60)
-def test_any_batch_of_any_concatenation_is_that_of_the_list(lengths, chosen):
-    first, parents = 0, []
-    for length in lengths:
-        parents.append(RecordsRef(ref_of(first, 6)._records)[:length])
-        first += 100
-    ids = [100 * parent + n for parent, length in enumerate(lengths) for n in range(length)]
-    both = yogadl.concat(parents)
-    assert len(both) == len(ids)
-    if ids:
-        same(both.gather([n % len(ids) for n in chosen]), [ids[n % len(ids)] for n in chosen])

@@ -13,8 +13,6 @@ import numpy as np
 import psutil
 import pytest
 from filter_functions import OwnError, PicklesNot, is_small
-from hypothesis import given
-from hypothesis import strategies as st
 from inside import _filter, set_constants
 from processes import fork, wait
 
@@ -155,14 +153,6 @@ def test_of_no_records_none_are_selected_and_nothing_is_called(ref):
     assert is_same(ref.filter(lambda record: False), ref.select([]))
 
 
-@given(st.lists(st.booleans(), max_size=40), st.lists(st.booleans(), min_size=40, max_size=40))
-def test_a_filter_of_a_filter_selects_what_both_do(first, second):
-    ref = yogadl.from_source({"x": np.arange(40)}, fingerprint="numbers")
-    first += [False] * (40 - len(first))
-    found = ref.filter(lambda r: first[r["x"]]).filter(lambda r: second[r["x"]])
-    assert [r["x"] for r in found] == [i for i in range(40) if first[i] and second[i]]
-
-
 # Views.
 
 VIEWS = {
@@ -230,25 +220,6 @@ def test_of_no_records_that_are_mapped_there_is_a_filter_if_their_spec_is_known(
 
 
 # Streams over it.
-
-
-def test_shards_are_in_step_and_a_cursor_goes_on_anywhere(ref):
-    found = ref.filter(is_small)
-    whole = [r["x"][0] for r in found.stream(shuffle=True, shuffle_seed=3)]
-    assert sorted(whole) == [r["x"][0] for r in found]
-    for position in range(0, len(found) + 1, 5):
-        stream = found.stream(shuffle=True, shuffle_seed=3)
-        iterator = iter(stream)
-        head = [next(iterator)["x"][0] for _ in range(position)]
-        cursor = iterator.state_dict()
-        again = ref.select(arrays()["label"] < 3).stream(shuffle=True, shuffle_seed=3, cursor=cursor)
-        rest = [r["x"][0] for r in again] if position < len(found) else []
-        assert head + rest == whole
-    shares = [found.stream(shuffle=True, shuffle_seed=3, shard_rank=r, num_shards=4) for r in range(4)]
-    assert sum(map(len, shares)) == len(found)
-    rows = [list(share) for share in shares]
-    dealt = [rows[i % 4][i // 4]["x"][0] for i in range(len(found))]
-    assert dealt == whole
 
 
 def test_a_cursor_of_another_filter_is_refused(ref):

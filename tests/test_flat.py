@@ -2,7 +2,6 @@
 
 import logging
 import os
-import pickle
 import re
 import threading
 
@@ -89,27 +88,6 @@ def test_records_without_pieces_leave_nothing(ref):
     assert list(ref[:0].flat_map(pieces, spec=ref.spec)) == []
 
 
-def test_views_before_and_after_it(ref):
-    chosen = ref.filter(lambda record: record["id"] % 2 == 1)[1:]
-    odd = list(range(3, COUNT, 2))
-    flat = chosen.map(lambda record: record["id"] + 100).flat_map(lambda n: [n, -n])
-    assert [int(n) for n in flat] == [sign * (n + 100) for n in odd for sign in (1, -1)]
-    assert [int(n) for n in flat.map(abs)[::2]] == [n + 100 for n in odd]
-    assert [int(n) for n in flat.filter(lambda n: n < 0)] == [-n - 100 for n in odd]
-    twice = ref.flat_map(pieces).flat_map(lambda record: [record["piece"]] * int(record["piece"]))
-    assert [int(n) for n in twice] == [piece for _, piece in WHOLE for _ in range(piece)]
-    joined = yogadl.concat([ref.flat_map(pieces), ref[:8].flat_map(pieces)])
-    assert pairs(joined) == WHOLE + pieces_of(range(8))
-    rows = ref.flat_map(lambda record: [{"t": np.arange(n)} for n in range(int(record["id"]) % 5)])
-    packed = rows.map(lambda record: record, spec={"t": yogadl.Leaf("int64", (None,))}).packed(8, fields="t")
-    assert sum(int((row["segments"] > 0).sum()) for row in packed) == COUNT // 5 * 10
-    mixed = yogadl.mix({"pieces": (ref.flat_map(pieces), 0.5), "same": (ref.flat_map(pieces), 0.5)})
-    assert len(list(mixed.stream())) == len(mixed)
-    train, test = ref.flat_map(pieces).split(0.5, key="id")
-    assert {n for n, _ in pairs(train)}.isdisjoint({n for n, _ in pairs(test)})
-    assert sorted(pairs(train) + pairs(test)) == WHOLE
-
-
 def test_fields_are_the_only_ones_that_are_read(ref):
     seen = []
 
@@ -123,33 +101,9 @@ def test_fields_are_the_only_ones_that_are_read(ref):
         ref.flat_map(pieces, fields=("y",))
 
 
-def test_ranks_have_all_and_a_cursor_goes_on_on_others(ref):
-    flat = ref.flat_map(pieces)
-    iterators = [iter(flat.stream(shuffle=True, shard_rank=rank, num_shards=3).batch(4)) for rank in range(3)]
-    found = [batch for iterator in iterators for batch in [next(iterator)]]
-    cursor = iterators[0].state_dict()
-    for rank in range(2):
-        found += flat.stream(shuffle=True, shard_rank=rank, num_shards=2, cursor=cursor).batch(4)
-    read = [
-        pair for batch in found for pair in zip(batch["id"].tolist(), batch["piece"].tolist(), strict=True)
-    ]
-    assert sorted(read) == WHOLE
+def test_a_cursor_of_other_pieces_is_refused(ref):
     with pytest.raises(CursorError):
-        ref.flat_map(lambda record: [record] * 2).stream(cursor=cursor)
-
-
-@pytest.mark.parametrize("options", [{"threads": 2}, {"workers": 2}])
-def test_batches_are_the_same_with_threads_and_workers(ref, options):
-    loaders = [ref.flat_map(halves).stream(shuffle=True).batch(7) for _ in range(2)]
-    wanted = [batch["half"].tolist() for batch in loaders[0]]
-    assert [batch["half"].tolist() for batch in loaders[1].prefetch(2, **options)] == wanted
-
-
-def test_it_pickles(ref):
-    flat = ref.flat_map(halves)
-    again = pickle.loads(pickle.dumps(flat))
-    assert again.fingerprint == flat.fingerprint
-    assert again[9]["half"] == flat[9]["half"]
+        ref.flat_map(lambda record: [record] * 2).stream(cursor=ref.flat_map(pieces).stream().cursor(3))
 
 
 def test_a_function_after_it_may_change_what_it_gets_in_place(ref):

@@ -1,6 +1,5 @@
 """Rows made of several whole records: `ref.packed`."""
 
-import json
 import pickle
 import subprocess
 import sys
@@ -158,13 +157,6 @@ def test_rows_are_what_their_documents_say_token_by_token(
         assert (batch["weights"][number][len(weights) :] == 0.5).all()
 
 
-def test_a_cache_gives_the_same_rows_as_memory(ref):
-    options = {"fields": ("tokens", "weights"), "mask": "m", "values": ("label",), "cu_seqlens": "cu"}
-    ours, theirs = ref.packed(CAPACITY, **options), in_memory().packed(CAPACITY, **options)
-    same(ours.at(2).gather(range(len(ours))), theirs.at(2).gather(range(len(ours))))
-    assert ours.spec == theirs.spec
-
-
 def test_the_longest_comes_first_unless_they_are_shuffled_within(ref):
     in_order = ref.packed(CAPACITY, fields="tokens", shuffle_within=False).at(1)
     rows = [in_order.documents(number) for number in range(len(in_order))]
@@ -251,34 +243,6 @@ def test_each_token_comes_once_an_epoch_and_epochs_differ(ref, shuffle):
             same(row, at[number])
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_shards_share_an_epoch(ref, ranks):
-    packed = ref.packed(CAPACITY, fields="tokens")
-    for epoch in range(2):
-        shards = [packed.stream(shuffle=True, shard_rank=r, num_shards=ranks) for r in range(ranks)]
-        rows = [row for stream in shards for row in stream.at(epoch)]
-        assert tokens_of(rows) == all_tokens()
-
-
-def test_a_cursor_resumes_anywhere_on_other_ranks(ref):
-    packed = ref.packed(CAPACITY, fields="tokens")
-    total = len(packed)
-    assert total > 10
-    for stop in range(0, 2 * total, 3):
-        batches = iter(packed.stream(shuffle=True, shuffle_seed=3).batch(1, epochs=2))
-        before = [next(batches) for _ in range(stop)]
-        cursor = json.loads(json.dumps(batches.state_dict()))
-        epoch = cursor["epoch"]
-        rest = []
-        for rank in range(3):
-            stream = packed.stream(shuffle=True, shuffle_seed=3, cursor=cursor, shard_rank=rank, num_shards=3)
-            rest += list(stream)
-        first = epoch * total
-        assert (
-            tokens_of(rest) + tokens_of([{"tokens": b["tokens"][0]} for b in before[first:]]) == all_tokens()
-        )
-
-
 def test_the_seed_is_in_the_cursor_even_without_a_shuffle(ref):
     packed = ref.packed(CAPACITY, fields="tokens")
     cursor = packed.stream(shuffle_seed=4).cursor(2)
@@ -318,20 +282,6 @@ def test_skip_shuffle_keeps_the_draw_of_the_first_epoch(ref):
     stream = ref.packed(CAPACITY, fields="tokens").stream(shuffle=True, skip_shuffle_at_epoch_end=True)
     for a, b in zip(stream, stream, strict=True):
         same(a, b)
-
-
-def test_every_way_of_reading_gives_the_same(ref):
-    stream = ref.packed(CAPACITY, fields=("tokens", "weights"), values="label").stream(shuffle=True)
-    plain = list(stream.batch(3, epochs=2, across_epochs=True))
-    for options in ({"n": 2}, {"n": 2, "threads": 2}, {"n": 2, "workers": 2}):
-        loader = stream.batch(3, epochs=2, across_epochs=True).prefetch(**options)
-        for found, wanted in zip(loader, plain, strict=True):
-            same(found, wanted)
-    loader = stream.batch(3, epochs=2, across_epochs=True)
-    for step in (0, 3, len(plain) - 1):
-        same(loader.batch_at(step), plain[step])
-    unpickled = pickle.loads(pickle.dumps(stream))
-    same(next(iter(unpickled.batch(3))), plain[0])
 
 
 @pytest.mark.parametrize("size_bytes", [1, 500, 2**20])
@@ -421,18 +371,6 @@ def test_the_last_batch_is_known_by_the_numbers_of_rows(ref):
     same(packed.at(0, seed=2).gather(last.indices), batch)
 
 
-def test_functions_and_fields_of_rows(ref):
-    packed = ref.packed(CAPACITY, fields="tokens")
-    doubled = packed.map(lambda row: {"twice": row["tokens"] * 2})
-    for found, wanted in zip(doubled.stream(shuffle=True), packed.stream(shuffle=True), strict=True):
-        np.testing.assert_array_equal(found["twice"], wanted["tokens"] * 2)
-    alone = packed.fields("segments")
-    assert [list(row) for row in alone.stream()] == [["segments"]] * len(packed)
-    assert alone.stream(cursor=packed.stream().cursor(3)).start.position == 3
-    assert doubled.at(1).documents(2) == packed.at(1).documents(2)
-    np.testing.assert_array_equal(doubled.at(1)[2]["twice"], packed.at(1)[2]["tokens"] * 2)
-
-
 def test_an_error_of_a_function_names_the_row(ref):
     def fail(row):
         raise ValueError("no")
@@ -453,16 +391,6 @@ def test_a_stream_has_a_plan(ref):
     assert plan.records == len(packed)
     assert plan.chosen == "here"
     assert "records" in str(plan)
-
-
-def test_an_epoch_is_like_any_reference(ref):
-    rows = ref.packed(CAPACITY, fields="tokens").at(1)
-    some = rows[2:5]
-    same(some[0], rows[2])
-    same(next(iter(rows.select([3]).stream())), rows[3])
-    assert tokens_of(rows.stream(shuffle=True)) == all_tokens()
-    same(yogadl.concat([rows, rows])[len(rows) + 1], rows[1])
-    assert rows.fingerprint != ref.packed(CAPACITY, fields="tokens").at(2).fingerprint
 
 
 # Mixes.
@@ -522,23 +450,6 @@ def test_a_mix_of_functions_of_packed_records_names_the_row(ref):
 
 
 # Parents.
-
-
-def test_views_are_packed(ref):
-    wanted = all_tokens()
-    odd = [number for number, length in enumerate(LENGTHS) if length % 2]
-    of_odd = Counter({token: 1 for token in wanted if token // 1000 in odd})
-    views = {
-        "select": ref.select(odd),
-        "filter": ref.filter(lambda record: len(record["tokens"]) % 2 == 1),
-        "select of concat": yogadl.concat([ref, ref]).select(np.array(odd) + len(LENGTHS)),
-    }
-    for name, view in views.items():
-        assert tokens_of(view.packed(CAPACITY, fields="tokens").stream(shuffle=True)) == of_odd, name
-    shares = [share.packed(CAPACITY, fields="tokens") for share in ref.split(0.5, seed=1)]
-    assert sum((tokens_of(share.stream()) for share in shares), Counter()) == wanted
-    both = yogadl.concat([ref, in_memory()]).packed(CAPACITY, fields=("tokens",))
-    assert tokens_of(both.stream()) == wanted + wanted
 
 
 def test_lengths_by_workers_are_the_same(ref):

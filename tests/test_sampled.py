@@ -1,7 +1,5 @@
 """Records drawn with replacement: `ref.sampled`."""
 
-import itertools
-import pickle
 from collections import Counter
 
 import numpy as np
@@ -171,34 +169,6 @@ def test_as_many_records_as_indices_can_count():
 
 
 # What it is good for.
-
-
-def test_ranks_have_the_records_of_one_epoch_and_a_cursor_goes_on_on_others(ref):
-    sample = ref.sampled(by="label", records=101)
-    whole = ids(sample.stream(shuffle=True, shuffle_seed=3))
-    loaders = [
-        sample.stream(shuffle=True, shuffle_seed=3, shard_rank=rank, num_shards=4).batch(5)
-        for rank in range(4)
-    ]
-    iterators = list(map(iter, loaders))
-    found = [batch["id"].tolist() for _ in range(2) for batch in map(next, iterators)]
-    cursor = iterators[2].state_dict()
-    rest = []
-    for rank in range(3):
-        stream = sample.stream(shuffle=True, shuffle_seed=3, shard_rank=rank, num_shards=3, cursor=cursor)
-        rest += ids(stream)
-    assert sorted([*itertools.chain(*found), *rest]) == sorted(whole)
-
-
-@pytest.mark.parametrize("how", ["none", "threads", "workers"])
-def test_batches_are_the_same_with_threads_and_workers(ref, how):
-    sample = ref.sampled("w", records=50)
-    loader = sample.map(lambda record: record["id"] * 2).stream(shuffle=True).batch(8)
-    wanted = [batch.tolist() for batch in loader]
-    loader = sample.map(lambda record: record["id"] * 2).stream(shuffle=True).batch(8)
-    options = {"none": {}, "threads": {"threads": 2}, "workers": {"workers": 2}}[how]
-    assert [batch.tolist() for batch in (loader.prefetch(2, **options) if options else loader)] == wanted
-    assert pickle.loads(pickle.dumps(sample)).fingerprint == sample.fingerprint
 
 
 def test_a_cursor_of_another_sample_is_refused(ref):
