@@ -34,9 +34,7 @@ class TestDataloader(AdapterContract):
 
 
 class TestMapDataset(TestDataloader):
-    # Its states are numbers of elements, of Grain's own.
-    test_the_state_of_another_order_is_refused = None
-    test_a_cursor_goes_on_with_other_ranks_and_batches_here_and_elsewhere = None
+    test_the_state_of_another_order_is_refused = None  # it is a number of elements, of Grain's own
     names = (
         ("num_epochs", "epochs="),
         ("padding", "padding_field="),

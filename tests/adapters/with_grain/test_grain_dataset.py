@@ -1,11 +1,9 @@
 """Streams as Grain's MapDataset: its transformations over our order, with epochs that we know of."""
 
-import pickle
-
 import grain
 import numpy as np
 import pytest
-from grain_stages import NO_THREADS, Double, Noise, OddOnly, Twice, golden, ids, numbered, sizes
+from grain_stages import NO_THREADS, Double, Noise, OddOnly, Twice, golden, ids, numbered
 
 import yogadl
 from yogadl.adapters import grain as yogadl_grain
@@ -25,14 +23,6 @@ def test_records_come_in_the_order_of_the_stream():
     assert len(dataset) == RECORDS
     assert ids(dataset) == golden(shuffled())
     assert int(dataset[40]["id"]) == golden(shuffled())[40]
-
-
-def test_whole_batches_are_those_of_the_core():
-    dataset = yogadl_grain.map_dataset(shuffled(), 16)
-    assert (len(dataset), sizes(dataset)) == (7, [16] * 6 + [7])
-    for one, other in zip(dataset, shuffled().batch(16), strict=True):
-        np.testing.assert_array_equal(one["x"], other["x"])
-    assert len(yogadl_grain.map_dataset(shuffled(), 16, drop_remainder=True)) == 6
 
 
 @pytest.mark.parametrize("size", [None, 16])
@@ -95,26 +85,6 @@ def test_it_reads_without_threads_unless_told(monkeypatch):
     assert yogadl_grain.map_dataset(shuffled()).to_iter_dataset()._read_options == NO_THREADS
 
 
-def test_a_state_goes_on_where_it_was_taken():
-    def batches():
-        dataset = yogadl_grain.map_dataset(shuffled(), 16).repeat(2).map(Double())
-        return iter(dataset.to_iter_dataset(NO_THREADS))
-
-    iterator = batches()
-    for _ in range(9):
-        next(iterator)
-    state, rest = iterator.get_state(), ids(iterator)
-    again = batches()
-    again.set_state(state)
-    assert ids(again) == rest
-
-
-def test_padding_is_marked():
-    stream = numbered(5).stream(shard_rank=2, num_shards=3, pad_shard_remainder=True)
-    dataset = yogadl_grain.map_dataset(stream, 2, padding_field="is_padding").repeat(2)
-    assert [batch["is_padding"].tolist() for batch in dataset] == [[False, True]] * 2
-
-
 def test_uneven_shards_may_not_drift_into_different_epochs():
     stream = shuffled(num_shards=2)
     with pytest.raises(ConfigurationError, match="drift"):
@@ -123,11 +93,6 @@ def test_uneven_shards_may_not_drift_into_different_epochs():
     assert ids(next(repeated) for _ in range(52)) == golden(stream)
     with pytest.raises(ConfigurationError, match="drift"):
         next(repeated)
-
-
-def test_it_pickles():
-    dataset = pickle.loads(pickle.dumps(yogadl_grain.map_dataset(shuffled(), 16)))
-    assert ids(dataset) == golden(shuffled())
 
 
 @pytest.mark.parametrize("options", [{}, {"start_offset": 40}, {"shard_rank": 1, "num_shards": 3}], ids=str)
