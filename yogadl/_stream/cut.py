@@ -273,14 +273,13 @@ class Cut:
         return min(rows, self.items(rows) * self.size)
 
 
-# List the rows of each item, so that workers can read them in any order: integers only.
+# List the rows of each item, so that they can be read in any order, and anywhere: integers only.
 
 
 class Piece(NamedTuple):
-    """Rows `first` to `last - 1` of an epoch, counted from the position `origin`."""
+    """Rows `first` to `last - 1` of an epoch, counted from a place in it."""
 
-    epoch: int
-    origin: int
+    origin: Point
     first: int
     last: int
 
@@ -292,17 +291,18 @@ Pieces = tuple[Piece, ...]
 def pieces_of(shard: Shard, cut: Cut, start: Point, end: int | None, items: int = 1) -> Iterator[Pieces]:
     """Yield the rows from `start` to the epoch `end`, for this many items at a time.
 
-    The rows are the same as those of `Run.chunks`, which cuts them elsewhere.
+    Only the last rows of an epoch (of all, with `across_epochs`) end with a short item; if the cut drops
+    short items, they are left out.
     """
     size = items * cut.size
     held: list[Piece] = []
     room = size
     for epoch in itertools.count(start.epoch) if end is None else range(start.epoch, end):
-        origin = start.position if epoch == start.epoch else 0
-        own, row = shard.own(origin), 0
+        origin = start if epoch == start.epoch else Point(epoch, 0)
+        own, row = shard.own(origin.position), 0
         while row < own:
             last = row + min(room, own - row)
-            held.append(Piece(epoch, origin, row, last))
+            held.append(Piece(origin, row, last))
             room -= last - row
             row = last
             if not room:

@@ -159,9 +159,8 @@ class WorkerPool:
         """Return where the next undelivered request begins, if it was sent, and the epoch where all end."""
         if self._delivered not in self._pieces:
             return None
-        piece = self._pieces[self._delivered][0]
-        position = piece.origin + piece.first * self.task.make.run.shard.ranks
-        return Point(piece.epoch, position), self._end
+        (epoch, position), first, _ = self._pieces[self._delivered][0]
+        return Point(epoch, position + first * self.task.make.run.shard.ranks), self._end
 
     def _begin(self, requests: Iterator[Pieces], most: int) -> None:
         """Begin an iteration, without waiting for answers that belong to the previous one."""
@@ -395,9 +394,8 @@ class WorkerPool:
 
     def _where(self, pieces: Pieces) -> str:
         """Describe the first record of a request, for messages."""
-        piece = pieces[0]
-        run = self.task.make.run
-        rows = run.rows(Point(piece.epoch, piece.origin), piece.first, piece.first + 1)
+        run, (origin, first, _) = self.task.make.run, pieces[0]
+        rows = run.rows(origin, first, first + 1)
         [(epoch, [position])] = rows.pieces
         return f"at epoch {epoch}, position {position} (record {run.numbers(rows)[0]})"
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
-from yogadl._stream.cut import Cut, Point, Rows, Span, joined
+from yogadl._stream.cut import Cut, Point, Rows, Span, pieces_of
 from yogadl._stream.items import Batches, ItemStage, Pending, Read, Records
 from yogadl._stream.prefetch import Prefetch, Stats, WaitTimes
 from yogadl._stream.run import Run
@@ -179,15 +179,8 @@ class Recipe:
 
     def rows(self, span: Span, number: int) -> Rows:
         """Return the rows of one item of a span."""
-        shard, cut = self.run.shard, self.cut
-        point, missing = cut.reach(shard, span, number), cut.size
-        pieces: list[Rows] = []
-        while missing and point.epoch != span.end and (cut.across_epochs or not pieces):
-            count = min(missing, shard.own(point.position))
-            if count:
-                pieces.append(self.run.rows(point, 0, count))
-            point, missing = Point(point.epoch + 1, 0), missing - count
-        return joined(pieces)
+        cut, shard = self.cut, self.run.shard
+        return self.run.rows_of(next(pieces_of(shard, cut, cut.reach(shard, span, number), span.end)))
 
     def item_at(self, number: int) -> Any:
         """Read an item by number, counted from the run's start as iterators deliver items, one after another.

@@ -32,7 +32,7 @@ from yogadl._core.protocols import (
 from yogadl._core.spec import Spec
 from yogadl._order import BlocksOrder, GlobalOrder, Order, substitute
 from yogadl._stream.cursor import Identity, Numbering, Skipped, read_cursor
-from yogadl._stream.cut import Cut, Point, Rows, Shard, joined
+from yogadl._stream.cut import Cut, Pieces, Point, Rows, Shard, joined, pieces_of
 from yogadl.errors import StageError
 
 if TYPE_CHECKING:
@@ -346,36 +346,20 @@ class Run:
         indices = self.order.indices(to_read, 0 if self.skip_shuffle_at_epoch_end else point.epoch)
         return Rows(indices, ((point.epoch, places),), records)
 
+    def rows_of(self, pieces: Pieces) -> Rows:
+        """Return the rows of some consecutive items."""
+        return joined([self.rows(*piece) for piece in pieces])
+
     def numbers(self, rows: Rows) -> Indices:
         """Return the numbers of the rows' records by which users know them: their indices without a draw."""
         return self.source.user_numbers(rows.indices)
 
     def chunks(self, cut: Cut, start: Point, end: int | None) -> Iterator[Rows]:
-        """Yield all rows from `start` to the epoch `end`, in chunks of many items.
-
-        Only the last chunk of an epoch (of all, with `across_epochs`) ends with a short item; if the cut
-        drops short items, the chunk does not contain it.
-        """
+        """Yield all rows from `start` to the epoch `end`, in chunks of many items; see `pieces_of`."""
         # In tiny epochs, filling a chunk would take a call for each of a thousand epochs.
         limit = min(INDICES_PER_CHUNK, 16 * self.shard.own(0)) if cut.across_epochs else INDICES_PER_CHUNK
-        size = max(1, limit // cut.size) * cut.size
-        pieces: list[Rows] = []
-        held = 0
-        for epoch in itertools.count(start.epoch) if end is None else range(start.epoch, end):
-            point = Point(epoch, start.position if epoch == start.epoch else 0)
-            own, row = self.shard.own(point.position), 0
-            while row < own:
-                step = min(size - held, own - row)
-                pieces.append(self.rows(point, row, row + step))
-                row, held = row + step, held + step
-                if held == size:
-                    yield joined(pieces)
-                    pieces, held = [], 0
-            if held and not (cut.across_epochs and epoch + 1 != end):
-                used = held - held % cut.size if cut.drop_remainder else held
-                if used:
-                    yield joined(pieces)[:used]
-                pieces, held = [], 0
+        for pieces in pieces_of(self.shard, cut, start, end, max(1, limit // cut.size)):
+            yield self.rows_of(pieces)
 
     def read(
         self, rows: Rows, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -493,16 +477,16 @@ class RowBlocks:
         self._run = run
         self._announces = announces
         self._block = max(1, INDICES_PER_CHUNK // size) * size
-        # By (epoch, origin, block): the block's rows, and the object that announces them.
-        self._kept: OrderedDict[tuple[int, int, int], tuple[Rows, Ahead]] = OrderedDict()
+        # By origin and block: the block's rows, and the object that announces them.
+        self._kept: OrderedDict[tuple[Point, int], tuple[Rows, Ahead]] = OrderedDict()
         self._lock = ProcessLock()
 
-    def rows(self, epoch: int, origin: int, first: int, last: int) -> Rows:
-        """Return rows `first` to `last - 1` of an epoch, counted from a position; at least one."""
+    def rows(self, origin: Point, first: int, last: int) -> Rows:
+        """Return rows `first` to `last - 1` of the epoch of `origin`, counted from there; at least one."""
         found = []
         while first < last:
             block, within = divmod(first, self._block)
-            rows, ahead = self._rows(epoch, origin, block)
+            rows, ahead = self._rows(origin, block)
             end = min(within + last - first, self._block)
             if self._announces:
                 ahead.of(within, end)
@@ -510,16 +494,15 @@ class RowBlocks:
             first += end - within
         return joined(found)
 
-    def _rows(self, epoch: int, origin: int, block: int) -> tuple[Rows, Ahead]:
-        key = (epoch, origin, block)
+    def _rows(self, origin: Point, block: int) -> tuple[Rows, Ahead]:
         with self._lock:
-            found = self._kept.get(key)
+            found = self._kept.get((origin, block))
             if found is None:
                 first = block * self._block
-                last = min(first + self._block, self._run.shard.own(origin))
-                rows = self._run.rows(Point(epoch, origin), first, last)
+                last = min(first + self._block, self._run.shard.own(origin.position))
+                rows = self._run.rows(origin, first, last)
                 ahead = Ahead(self._run, rows, is_shared=not self._announces)
-                found = self._kept[key] = rows, ahead
+                found = self._kept[origin, block] = rows, ahead
                 while len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
             return found

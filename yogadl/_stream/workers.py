@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
-from yogadl._stream.cut import Cut, Piece, Point, pieces_of
+from yogadl._stream.cut import Cut, Pieces, Point, pieces_of
 from yogadl._stream.deaths import WorkerErrors
 from yogadl._stream.items import MOST_RECORDS, RECORDS_BYTES, Batches, Read, Records, passed
 from yogadl._stream.run import Run
@@ -201,12 +201,12 @@ class InWorkers:
         if not self.after:
             return items
         what = "the batch that begins with record" if isinstance(self.make, Batches) else "record"
-        first = (pieces[0] for pieces in pieces_of(self.run.shard, cut, start, end))
 
-        def called(item: Any, piece: Piece) -> Any:
-            return passed(self.after, item, self.run.rows(*_row(piece)), what, self.run)
+        def called(item: Any, pieces: Pieces) -> Any:
+            origin, first, _ = pieces[0]
+            return passed(self.after, item, self.run.rows(origin, first, first + 1), what, self.run)
 
-        return map(called, items, first)
+        return map(called, items, pieces_of(self.run.shard, cut, start, end))
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the items from `start` to the epoch `end`, as the workers return them."""
@@ -336,10 +336,6 @@ _PICKLE_HINT: Final = (
     "Let the function make what does not pickle when it is first called; or read from a cache "
     '(storage.submit); or pass {}="fork": then each process begins with a copy of this one'
 )
-
-
-def _row(piece: Piece) -> tuple[Point, int, int]:
-    return Point(piece.epoch, piece.origin), piece.first, piece.first + 1
 
 
 def _modules_to_preload() -> tuple[str, ...]:
