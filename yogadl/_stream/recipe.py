@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
@@ -10,10 +10,8 @@ from yogadl._stream.cut import Cut, Point, Rows, Span, pieces_of
 from yogadl._stream.items import Batches, ItemStage, Pending, Read, Records
 from yogadl._stream.prefetch import Prefetch, Stats, WaitTimes
 from yogadl._stream.run import Run
+from yogadl._stream.workers import InWorkers, WorkerOptions
 from yogadl.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from yogadl._stream.workers import WorkerOptions
 
 
 class Make(Protocol):
@@ -36,28 +34,6 @@ class MakeInThreads(Make, Protocol):
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
         """Yield the reads of the items from `start` to the epoch `end`; any thread may make them."""
-
-
-@runtime_checkable
-class MakeInWorkers(Make, Protocol):
-    """Makes items in worker processes."""
-
-    @property
-    def stages(self) -> tuple[Any, ...]:
-        """The functions of the user's that each item passes through."""
-
-    @property
-    def options(self) -> "WorkerOptions":
-        """The way in which the workers are started."""
-
-    def begun(self) -> "MakeInWorkers":
-        """Return a maker for one more iterator."""
-
-    def then(self, function: Callable[..., Any], seed: int | None) -> "MakeInWorkers":
-        """Return a maker that also passes each item through a function."""
-
-    def here(self, cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
-        """Yield the items from `start` to the epoch `end`, made in this process."""
 
 
 class SpanProgress:
@@ -112,7 +88,6 @@ class Recipe:
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        depth = int_argument("prefetch's n", depth, 1)
         threads = int_argument("prefetch's threads", threads, 1)
         stages: tuple[ItemStage, ...] = (*self.stages, Prefetch(depth))
         if threads > 1:
@@ -125,35 +100,49 @@ class Recipe:
             stages = (Prefetch(depth, threads), *(stages if self.stages else ()))
         return replace(self, stages=stages)
 
-    def in_workers(self, options: "WorkerOptions") -> "Recipe":
+    def in_workers(self, options: WorkerOptions) -> "Recipe":
         """Return the recipe that does everything so far in worker processes.
 
         Raises:
             ConfigurationError: if the recipe has workers already.
         """
-        from yogadl._stream.workers import InWorkers  # most streams have none
-
-        if not isinstance(self.make, Batches | Records):
-            present = self.make.options if isinstance(self.make, MakeInWorkers) else options
+        if isinstance(self.make, InWorkers):
             raise ConfigurationError(
-                f"{present.errors.called} has workers already: ask for workers only once, after all functions"
+                f"{self.make.options.errors.called} has workers already: ask for workers only once, after "
+                "all functions"
             )
+        assert isinstance(self.make, Batches | Records)
         return replace(self, make=InWorkers(self.make, self.changing, options), stages=())
 
-    def prefetch(self, n: int, workers: int, threads: int, *worker_arguments: Any) -> "Recipe":
+    def prefetch(self, n: int, workers: int, threads: int, settings: tuple[Any, Any, Any, Any]) -> "Recipe":
         """Return the recipe that reads ahead, by the arguments of `Loader.prefetch`.
+
+        Args:
+            n: The number of items to keep ready.
+            workers: The number of processes.
+            threads: The number of threads of this process.
+            settings: The fields `begin`, `timeout_s`, `method` and `threads` of `WorkerOptions`.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        from yogadl._stream.workers import worker_options
-
-        options = worker_options(n, workers, threads, *worker_arguments)
-        return self.ahead(n, threads) if options is None else self.in_workers(options)
+        ahead, count = int_argument("prefetch's n", n, 1), int_argument("prefetch's workers", workers)
+        options = WorkerOptions(count, ahead, *settings, named=(("worker_init", settings[0]),))
+        if not count and options != WorkerOptions(0, ahead, named=(("worker_init", None),)):
+            raise ConfigurationError(
+                "worker_init, timeout_s, start_method and worker_threads are about worker processes: pass "
+                "workers=1 or more with them"
+            )
+        if count and threads != 1:
+            raise ConfigurationError(
+                f"workers={workers} and threads={threads}: pass one or the other. Threads read in this "
+                "process; workers are processes that read and call functions"
+            )
+        return self.in_workers(options) if count else self.ahead(ahead, threads)
 
     def begun(self) -> "Recipe":
         """Return the recipe for one more iterator."""
-        return replace(self, make=self.make.begun()) if isinstance(self.make, MakeInWorkers) else self
+        return replace(self, make=self.make.begun()) if isinstance(self.make, InWorkers) else self
 
     @property
     def changing(self) -> tuple[ItemStage, ...]:
@@ -198,7 +187,7 @@ class Recipe:
             assert span.end is not None and cut.epochs is not None
             span = self.span(Point(span.end + spans * cut.epochs, 0))
         start, make = cut.reach(shard, span, number), self.make
-        if isinstance(make, MakeInWorkers):
+        if isinstance(make, InWorkers):
             items = make.here(cut, start, span.end)
             for stage in self.changing:
                 items = stage(items)

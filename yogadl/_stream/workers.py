@@ -89,38 +89,6 @@ class WorkerOptions:
         return self.workers + -(-self.ahead // each)
 
 
-def worker_options(
-    n: Any,
-    workers: Any,
-    threads: Any,
-    worker_init: Any,
-    timeout_s: Any,
-    start_method: Any,
-    worker_threads: Any,
-) -> WorkerOptions | None:
-    """Return the options of worker processes, from the arguments of `prefetch`; ``None`` without workers.
-
-    Raises:
-        ConfigurationError: if an argument makes no sense.
-    """
-    ahead, count = int_argument("prefetch's n", n, 1), int_argument("prefetch's workers", workers)
-    named = (("worker_init", worker_init),)
-    options = WorkerOptions(count, ahead, worker_init, timeout_s, start_method, worker_threads, named=named)
-    if count and threads != 1:
-        raise ConfigurationError(
-            f"workers={workers} and threads={threads}: pass one or the other. Threads read in this process; "
-            "workers are processes that read and call functions"
-        )
-    if count:
-        return options
-    if options != WorkerOptions(0, ahead, named=(("worker_init", None),)):
-        raise ConfigurationError(
-            "worker_init, timeout_s, start_method and worker_threads are about worker processes: pass "
-            "workers=1 or more with them"
-        )
-    return None
-
-
 class _WorkerDeaths:
     """Counts the deaths of workers at one item, which is tried only a limited number of times."""
 
