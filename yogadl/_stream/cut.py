@@ -225,10 +225,7 @@ class Cut:
         if span.end is None or not span.start.position:
             return False
         epoch, position = span.start
-        rows, more, full = shard.rows(position), span.end - epoch - 1, shard.rows(0)
-        if self.across_epochs:
-            return not self.items(rows + more * full)
-        return not self.items(rows) + more * self.items(full)
+        return not self._items_of_epochs(shard.rows(position), shard.rows(0), span.end - epoch)
 
     def items(self, rows: int) -> int:
         """Return the number of items made of this many rows of the shard."""
@@ -238,12 +235,13 @@ class Cut:
         """Return the number of items in `epochs` epochs, the first from a position on; None: without end."""
         if self.epochs is None:
             return None
-        first, full, more = shard.own(position), shard.own(0), self.epochs - 1
-        return (
-            self.items(first + more * full)
-            if self.across_epochs
-            else self.items(first) + more * self.items(full)
-        )
+        return self._items_of_epochs(shard.own(position), shard.own(0), self.epochs)
+
+    def _items_of_epochs(self, first: int, full: int, epochs: int) -> int:
+        """Return the number of items in some epochs, given the rows of the first and of each later one."""
+        if self.across_epochs:
+            return self.items(first + (epochs - 1) * full)
+        return self.items(first) + (epochs - 1) * self.items(full)
 
     def reach(self, shard: Shard, span: Span, items: int) -> Point:
         """Return the place of a reader of `span` after it delivered this many items."""
