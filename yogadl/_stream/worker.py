@@ -1,7 +1,6 @@
 """Run in a worker: read the requested rows, call the functions, and send the results over a socket."""
 
 import contextlib
-import functools
 import mmap
 import os
 import pickle
@@ -23,7 +22,7 @@ from yogadl._stream.items import Batches, ItemStage, Records
 from yogadl._stream.run import RowBlocks, announce_rows
 from yogadl._stream.transport import Packer, SharedBatch
 from yogadl._workers.messages import Failure
-from yogadl._workers.server import Work, received
+from yogadl._workers.server import received
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -180,17 +179,8 @@ class WorkerAnswer(NamedTuple):
     replaced: "Replaced | None" = None  # see `Counters.changes`
 
 
-def forked(task: WorkerTask) -> Work:
-    """Return the function of a worker that is forked from the process that has the task."""
-    return functools.partial(_work, task)
-
-
-def work(connection: socket.socket, _: int) -> None:
-    """Run a worker that was started empty, and receives its task."""
-    _work(None, connection, 0)
-
-
-def _work(task: WorkerTask | None, connection: socket.socket, _: int) -> None:
+def work(connection: socket.socket, _: int, task: WorkerTask | None = None) -> None:
+    """Run a worker, which receives its task if it was started empty."""
     channel = Channel(connection)
     # EOFError or OSError: the process that sends requests is gone.
     with contextlib.suppress(EOFError, OSError):

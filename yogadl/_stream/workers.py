@@ -36,7 +36,7 @@ class WorkerOptions:
         ahead: The number of items that are kept ready, besides those that the workers are making.
         begin: Called first in each worker, with its number.
         timeout_s: The longest time that an item may take.
-        method: The way to start the workers; see `yogadl._workers.server.Workers`.
+        method: The way to start the workers, "forkserver" by default; see `yogadl._workers.server.Workers`.
         threads: The number of threads of numerical libraries in each worker.
         is_persistent: Whether the workers stay for the next iterator.
         factor: The number of requests for each worker, instead of `ahead`.
@@ -196,7 +196,7 @@ class InWorkers:
         requests = pieces_of(self.run.shard, cut, start, end, each)
         is_reusable = False
         try:
-            for parts, error in pool.answers(requests, options.most(each), options.timeout_s, (start, end)):
+            for parts, error in pool.answers(requests, options.most(each), (start, end)):
                 while parts:
                     if sends_columns:
                         columns, flags = parts.pop(0)
@@ -243,27 +243,20 @@ class InWorkers:
     def _pool(self, cut: Cut) -> "WorkerPool":
         """Return an idle pool, or a new one."""
         from yogadl._stream.pool import WorkerPool  # imported only if there are workers
-        from yogadl._stream.worker import THREADS, WorkerTask
+        from yogadl._stream.worker import WorkerTask
 
         while self._idle_pools:  # `pop`, so that two iterators never share a pool
             pool = self._idle_pools.pop()
             if pool.can_begin():
                 return pool
         options = self.options
-        method, begin = options.method or "forkserver", options.begin
+        begin = options.begin
         if begin is not None and options.is_begun_by_pool:
             begin = begin()
         each = -(-options.most(self._each(cut)) // options.workers)
         task = WorkerTask(self.make, self.item_stages, cut, begin, options.threads, self._maker_name(), each)
-        return WorkerPool(
-            task,
-            b"" if method == "fork" else self._pickle_task(task),
-            options.workers,
-            method=method,
-            errors=options.errors,
-            environment=dict.fromkeys(THREADS, str(options.threads)),
-            preload=options.preload + _modules_to_preload(),
-        )
+        pickled_task = b"" if options.method == "fork" else self._pickle_task(task)
+        return WorkerPool(task, pickled_task, options, options.preload + _modules_to_preload())
 
     def _pickle_task(self, task: "WorkerTask") -> bytes:
         """Return the pickled task.
