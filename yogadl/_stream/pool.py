@@ -335,10 +335,10 @@ class WorkerPool:
             except Exception as failed:  # noqa: BLE001  (a user's object may do anything here)
                 error = failed
         run = self.task.make.run
-        for stage, seconds in answer.took.items():
+        for stage, seconds in answer.counted.stages.items():
             run.counters.add(stage, seconds)
-        run.counters.requests += answer.received[0]
-        run.counters.received_bytes += answer.received[1]
+        run.counters.requests += answer.counted.requests
+        run.counters.received_bytes += answer.counted.received_bytes
         for rejected, attempt, number in answer.rejected:
             assert run.chain is not None
             try:

@@ -3,12 +3,12 @@
 import copy
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -50,6 +50,31 @@ _BLOCK_RECORDS = 4
 _MOST_REJECTED: Final = 100_000  # records that are listed
 
 
+class Totals(NamedTuple):
+    """Times and counts so far, or since earlier totals.
+
+    Args:
+        stages: The seconds of each stage.
+        asked: The number of requests by the consumer for items that are read ahead.
+        ready: The number of items that were ready at these requests, in total.
+        requests: The number of requests for ranges, here and by workers.
+        received_bytes: The number of bytes received by them.
+        rejected: The number of records that others replaced.
+    """
+
+    stages: Mapping[str, float]
+    asked: int = 0
+    ready: int = 0
+    requests: int = 0
+    received_bytes: int = 0
+    rejected: int = 0
+
+    def since(self, before: "Totals") -> "Totals":
+        """Return what was added since other totals."""
+        stages = {stage: seconds - before.stages.get(stage, 0.0) for stage, seconds in self.stages.items()}
+        return Totals(stages, *(now - then for now, then in zip(self[1:], before[1:], strict=True)))
+
+
 class Counters:
     """Times and counts of reading, for all iterators of a loader. Thread-safe; a pickled one begins anew."""
 
@@ -64,7 +89,7 @@ class Counters:
         self.requests = self.received_bytes = 0  # of ranges read by worker processes
         # Records that others replace, by stage, epoch, position and attempt, since one may be read again.
         self._rejected: dict[tuple[int, int, int, int], Rejected] = {}
-        self.rejections: dict[int, int] = {}  # their number by stage
+        self.rejections = 0  # their number, also of those that are not listed
         self._broken: dict[int, set[Any]] = {}  # different ones by stage, if a stage has `max_errors`
         self._too_many: StageError | None = None
         # What others replaced at the places that were read last, and what changed since `changes`.
@@ -96,7 +121,7 @@ class Counters:
         if key not in self._rejected:
             if len(self._rejected) < _MOST_REJECTED:
                 self._rejected[key] = rejected
-            self.rejections[stage.number] = self.rejections.get(stage.number, 0) + 1
+            self.rejections += 1
         if stage.max_errors is None:
             return
         broken = self._broken.setdefault(stage.number, set())
@@ -159,7 +184,7 @@ class Counters:
                 number += 1
 
     def rejected_since(self, count: int) -> "list[tuple[Rejected, int, int]]":
-        """Return each rejected record but the first ones, with its attempt and the number of its stage."""
+        """Return each listed record but the first ones, with its attempt and the number of its stage."""
         entries = itertools.islice(self._rejected.items(), count, None)
         return [(rejected, attempt, stage) for (stage, _, _, attempt), rejected in entries]
 
@@ -312,10 +337,13 @@ class Run:
             self.source, self.order, self.shard, self.skipped, self.skip_shuffle_at_epoch_end, on_planned
         )
 
-    def received(self) -> tuple[int, int]:
-        """Return the number of requests for ranges, here and by workers, and the number of bytes received."""
+    def totals(self) -> Totals:
+        """Return the times and counts of reading so far."""
+        counters = self.counters
         requests, received_bytes = received_by(self.source)
-        return requests + self.counters.requests, received_bytes + self.counters.received_bytes
+        requests, received_bytes = requests + counters.requests, received_bytes + counters.received_bytes
+        counts = counters.asked, counters.ready, requests, received_bytes, counters.rejections
+        return Totals(counters.stages(), *counts)
 
     def numbering(self, cut: Cut) -> Numbering:
         """Return the items that the rows are cut into, numbered from `start` on."""
