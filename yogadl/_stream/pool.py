@@ -8,18 +8,16 @@ import time
 import weakref
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from yogadl._stream.cut import Pieces, Point, count_of
+from yogadl._stream.options import WorkerOptions
 from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.transport import MOST_SEGMENTS, UnmappedError, Unpacker, shared_memory
 from yogadl._stream.worker import THREADS, Channel, Request, WorkerAnswer, WorkerTask, work
 from yogadl._workers.messages import Failure
 from yogadl._workers.server import KEEPS_DESCRIPTORS, Workers
 from yogadl.errors import StageError
-
-if TYPE_CHECKING:
-    from yogadl._stream.workers import WorkerOptions
 
 # The most unanswered requests of a worker; this many fit into a socket.
 _MOST_REQUESTED: Final = 64
@@ -62,7 +60,7 @@ class WorkerPool:
     """
 
     def __init__(
-        self, task: WorkerTask, pickled_task: bytes, options: "WorkerOptions", preload: tuple[str, ...]
+        self, task: WorkerTask, pickled_task: bytes, options: WorkerOptions, preload: tuple[str, ...]
     ) -> None:
         self.task = task
         self._pickled_task, self._count, self._errors = pickled_task, options.workers, options.errors

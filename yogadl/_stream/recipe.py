@@ -8,9 +8,10 @@ from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
 from yogadl._stream.cut import Cut, Point, Rows, Span, pieces_of
 from yogadl._stream.items import Batches, ItemStage, Pending, Read, Records
+from yogadl._stream.options import WorkerOptions
 from yogadl._stream.prefetch import Prefetch, Stats, WaitTimes
 from yogadl._stream.run import Run
-from yogadl._stream.workers import InWorkers, WorkerOptions
+from yogadl._stream.workers import InWorkers
 from yogadl.errors import ConfigurationError
 
 

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import field, replace
-from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
 from yogadl._stream.cut import Cut, Pieces, Point, pieces_of
-from yogadl._stream.deaths import WorkerErrors
 from yogadl._stream.items import MOST_RECORDS, RECORDS_BYTES, Batches, Read, Records, passed
+from yogadl._stream.options import WorkerOptions
 from yogadl._stream.run import Run
 from yogadl.errors import ConfigurationError, WorkerDiedError
 
@@ -25,68 +23,6 @@ _CHUNK_BYTES: Final = 1_000_000
 _CHUNKS: Final = 4  # the least number of an epoch's chunks for each worker, if there are enough batches
 _CALLED_RECORDS: Final = 16  # records in a request, if a function is called with each
 _MOST_DEATHS: Final = 2  # at the same item; the first death may have had a cause outside of the item
-
-
-@frozen
-class WorkerOptions:
-    """The way in which worker processes are started, and their settings.
-
-    Args:
-        workers: The number of processes.
-        ahead: The number of items that are kept ready, besides those that the workers are making.
-        begin: Called first in each worker, with its number.
-        timeout_s: The longest time that an item may take.
-        method: The way to start the workers, "forkserver" by default; see `yogadl._workers.server.Workers`.
-        threads: The number of threads of numerical libraries in each worker.
-        is_persistent: Whether the workers stay for the next iterator.
-        factor: The number of requests for each worker, instead of `ahead`.
-        is_begun_by_pool: Whether `begin` is called here for each pool, and returns the function that the
-            workers call.
-        named: The user's functions, each with the name of its argument, for messages.
-        preload: Modules that the workers share.
-        errors: Makes the errors of workers, with the names of the caller's arguments.
-
-    Raises:
-        ConfigurationError: if an argument makes no sense.
-    """
-
-    workers: int
-    ahead: int = 1
-    begin: Callable[..., Any] | None = None
-    timeout_s: float | None = None
-    method: str | None = None
-    threads: int = 1
-    is_persistent: bool = True
-    factor: int | None = None
-    is_begun_by_pool: bool = False
-    named: tuple[tuple[str, Any], ...] = ()
-    preload: tuple[str, ...] = ()
-    errors: WorkerErrors = WorkerErrors()
-
-    def __post_init__(self) -> None:
-        from yogadl._workers.server import METHODS
-
-        if self.begin is not None and not callable(self.begin):
-            raise ConfigurationError(
-                f"{self.errors.begin} must be a function of a worker's number, not {self.begin!r}"
-            )
-        limit: Any = self.timeout_s
-        is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
-        if limit is not None and not (is_number and 0 < limit < inf):
-            raise ConfigurationError(
-                f"{self.errors.timeout} must be a number of seconds above 0, not {limit!r}"
-            )
-        if self.method not in (None, *METHODS):
-            raise ConfigurationError(
-                f"{self.errors.method} must be one of {', '.join(METHODS)}, not {self.method!r}"
-            )
-        int_argument("worker_threads", self.threads, 1)
-
-    def most(self, each: int) -> int:
-        """Return the number of requests at a time, of `each` items."""
-        if self.factor is not None:
-            return self.factor * self.workers
-        return self.workers + -(-self.ahead // each)
 
 
 class _WorkerDeaths:
