@@ -16,10 +16,9 @@ from yogadl._stream.iterator import Restartable, StreamIterator, begin
 from yogadl._stream.opening import NumberedBatches, as_order, as_stream, open_shard, open_stream
 from yogadl._stream.options import WorkerErrors, WorkerOptions
 from yogadl._stream.prefetch import Prefetch
-from yogadl._stream.recipe import Make, Recipe
+from yogadl._stream.recipe import Make, MakeInWorkers, Recipe
 from yogadl._stream.run import INDICES_PER_CHUNK, Ahead, Run
 from yogadl._stream.stream import Loader, RecordStream, html_of
-from yogadl._stream.workers import InWorkers
 
 __all__ = [
     "Ahead",
@@ -29,9 +28,9 @@ __all__ = [
     "Flags",
     "INDICES_PER_CHUNK",
     "Identity",
-    "InWorkers",
     "Loader",
     "Make",
+    "MakeInWorkers",
     "NumberedBatches",
     "Numbering",
     "Pending",

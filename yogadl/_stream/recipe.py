@@ -11,7 +11,6 @@ from yogadl._stream.items import Batches, ItemStage, Pending, Read, Records
 from yogadl._stream.options import WorkerOptions
 from yogadl._stream.prefetch import Prefetch, Stats, WaitTimes
 from yogadl._stream.run import Run
-from yogadl._stream.workers import InWorkers
 from yogadl.errors import ConfigurationError
 
 
@@ -35,6 +34,28 @@ class MakeInThreads(Make, Protocol):
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
         """Yield the reads of the items from `start` to the epoch `end`; any thread may make them."""
+
+
+@runtime_checkable
+class MakeInWorkers(Make, Protocol):
+    """Makes items in worker processes."""
+
+    @property
+    def stages(self) -> tuple[Any, ...]:
+        """The functions of the user's that each item passes through."""
+
+    @property
+    def options(self) -> WorkerOptions:
+        """The way in which the workers are started."""
+
+    def begun(self) -> "MakeInWorkers":
+        """Return a maker for one more iterator."""
+
+    def then(self, function: Callable[..., Any], seed: int | None) -> "MakeInWorkers":
+        """Return a maker that also passes each item through a function."""
+
+    def here(self, cut: Cut, start: Point, end: int | None) -> Iterator[Any]:
+        """Yield the items from `start` to the epoch `end`, made in this process."""
 
 
 class SpanProgress:
@@ -107,7 +128,9 @@ class Recipe:
         Raises:
             ConfigurationError: if the recipe has workers already.
         """
-        if isinstance(self.make, InWorkers):
+        from yogadl._stream.workers import InWorkers  # most streams have none
+
+        if isinstance(self.make, MakeInWorkers):
             raise ConfigurationError(
                 f"{self.make.options.errors.called} has workers already: ask for workers only once, after "
                 "all functions"
@@ -143,7 +166,7 @@ class Recipe:
 
     def begun(self) -> "Recipe":
         """Return the recipe for one more iterator."""
-        return replace(self, make=self.make.begun()) if isinstance(self.make, InWorkers) else self
+        return replace(self, make=self.make.begun()) if isinstance(self.make, MakeInWorkers) else self
 
     @property
     def changing(self) -> tuple[ItemStage, ...]:
@@ -188,7 +211,7 @@ class Recipe:
             assert span.end is not None and cut.epochs is not None
             span = self.span(Point(span.end + spans * cut.epochs, 0))
         start, make = cut.reach(shard, span, number), self.make
-        if isinstance(make, InWorkers):
+        if isinstance(make, MakeInWorkers):
             items = make.here(cut, start, span.end)
             for stage in self.changing:
                 items = stage(items)

@@ -15,9 +15,8 @@ from yogadl._stream.cut import Cut, Point, Shard
 from yogadl._stream.items import Batches, Records
 from yogadl._stream.iterator import Restartable, begin
 from yogadl._stream.prefetch import Stats
-from yogadl._stream.recipe import Recipe
+from yogadl._stream.recipe import MakeInWorkers, Recipe
 from yogadl._stream.run import Run
-from yogadl._stream.workers import InWorkers
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class Loader(Restartable[Item_co]):
 
     def __repr__(self) -> str:
         cut, make = self._recipe.cut, self._recipe.make
-        stages = make.stages if isinstance(make, Batches | InWorkers) else ()
+        stages = make.stages if isinstance(make, Batches | MakeInWorkers) else ()
         passed = "".join(f", {stage}" for stage in stages)
         return f"<Loader of {self.stream!r}, batch {cut.size}, epochs {cut.epochs}{passed}>"
 
@@ -120,7 +119,7 @@ class Loader(Restartable[Item_co]):
 
     def _through(self, function: Callable[..., Any], seed: int | None) -> "Loader":
         make = self._recipe.make
-        if not isinstance(make, Batches | InWorkers) or self._recipe.changing:
+        if not isinstance(make, Batches | MakeInWorkers) or self._recipe.changing:
             raise ConfigurationError(
                 "this loader's batches are passed through transform= or pinned already: pass one function as "
                 "transform=, or map the stream's records"
@@ -413,7 +412,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         return self._over(self._run.through(function, seed, spec, StageOptions(*options)))
 
     def _over(self, run: Run) -> "RecordStream":
-        if isinstance(self._recipe.make, InWorkers):
+        if isinstance(self._recipe.make, MakeInWorkers):
             raise ConfigurationError(
                 "these records come from worker processes: call prefetch last, after map, random_map and "
                 "skip_ranges"

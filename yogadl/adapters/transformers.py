@@ -21,7 +21,7 @@ import numpy as np
 from yogadl._core.frozen import frozen
 from yogadl._core.protocols import DataRef
 from yogadl._dataref import RecordsRef, from_source
-from yogadl._stream import InWorkers, Loader, Point, RecordStream, Shard, as_stream
+from yogadl._stream import Loader, MakeInWorkers, Point, RecordStream, Shard, as_stream
 from yogadl.errors import ConfigurationError, CursorError, MissingDependencyError
 
 try:
@@ -424,7 +424,7 @@ class EpochLoader:
 
     @property
     def _has_workers(self) -> bool:
-        return isinstance(self._loader._recipe.make, InWorkers)
+        return isinstance(self._loader._recipe.make, MakeInWorkers)
 
     def _started(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Draw the seed of workers, and leave the random numbers as they were: a checkpoint has them."""
