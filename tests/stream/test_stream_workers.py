@@ -568,7 +568,7 @@ def test_pieces_are_the_rows_of_chunks(drop, across, options):
         found = []
         for pieces in pieces_of(run.shard, cut, start, 5, items):
             assert 0 < count_of(pieces) <= size * items
-            found += [run.rows(Point(p.epoch, p.origin), p.first, p.last).indices for p in pieces]
+            found += [run.rows(*piece).indices for piece in pieces]
         assert np.concatenate([[], *found]).tolist() == np.concatenate([[], *wanted]).tolist()
     assert found  # the last are of 31 records
 

@@ -422,8 +422,7 @@ class Numbering:
     @cached_property
     def length(self) -> int | None:
         """The number of all items; None: without end."""
-        epochs = self.cut.epochs
-        return None if epochs is None else self.begun + (epochs - 1) * self.full
+        return self.cut.count(self.shard, self.start.position)
 
     def count(self, epoch: int) -> int:
         """Return the number of items in an epoch; in the first epoch, from the start on."""

@@ -225,10 +225,7 @@ class Cut:
         if span.end is None or not span.start.position:
             return False
         epoch, position = span.start
-        rows, more, full = shard.rows(position), span.end - epoch - 1, shard.rows(0)
-        if self.across_epochs:
-            return not self.items(rows + more * full)
-        return not self.items(rows) + more * self.items(full)
+        return not self._items_of_epochs(shard.rows(position), shard.rows(0), span.end - epoch)
 
     def items(self, rows: int) -> int:
         """Return the number of items made of this many rows of the shard."""
@@ -238,12 +235,13 @@ class Cut:
         """Return the number of items in `epochs` epochs, the first from a position on; None: without end."""
         if self.epochs is None:
             return None
-        first, full, more = shard.own(position), shard.own(0), self.epochs - 1
-        return (
-            self.items(first + more * full)
-            if self.across_epochs
-            else self.items(first) + more * self.items(full)
-        )
+        return self._items_of_epochs(shard.own(position), shard.own(0), self.epochs)
+
+    def _items_of_epochs(self, first: int, full: int, epochs: int) -> int:
+        """Return the number of items in some epochs, given the rows of the first and of each later one."""
+        if self.across_epochs:
+            return self.items(first + (epochs - 1) * full)
+        return self.items(first) + (epochs - 1) * self.items(full)
 
     def reach(self, shard: Shard, span: Span, items: int) -> Point:
         """Return the place of a reader of `span` after it delivered this many items."""
@@ -273,14 +271,13 @@ class Cut:
         return min(rows, self.items(rows) * self.size)
 
 
-# List the rows of each item, so that workers can read them in any order: integers only.
+# List the rows of each item, so that they can be read in any order, and anywhere: integers only.
 
 
 class Piece(NamedTuple):
-    """Rows `first` to `last - 1` of an epoch, counted from the position `origin`."""
+    """Rows `first` to `last - 1` of an epoch, counted from a place in it."""
 
-    epoch: int
-    origin: int
+    origin: Point
     first: int
     last: int
 
@@ -292,17 +289,18 @@ Pieces = tuple[Piece, ...]
 def pieces_of(shard: Shard, cut: Cut, start: Point, end: int | None, items: int = 1) -> Iterator[Pieces]:
     """Yield the rows from `start` to the epoch `end`, for this many items at a time.
 
-    The rows are the same as those of `Run.chunks`, which cuts them elsewhere.
+    Only the last rows of an epoch (of all, with `across_epochs`) end with a short item; if the cut drops
+    short items, they are left out.
     """
     size = items * cut.size
     held: list[Piece] = []
     room = size
     for epoch in itertools.count(start.epoch) if end is None else range(start.epoch, end):
-        origin = start.position if epoch == start.epoch else 0
-        own, row = shard.own(origin), 0
+        origin = start if epoch == start.epoch else Point(epoch, 0)
+        own, row = shard.own(origin.position), 0
         while row < own:
             last = row + min(room, own - row)
-            held.append(Piece(epoch, origin, row, last))
+            held.append(Piece(origin, row, last))
             room -= last - row
             row = last
             if not room:

@@ -49,10 +49,12 @@ ItemStage = Callable[[Iterator[Any]], Iterator[Any]]  # a function of all items,
 
 @frozen
 class Records:
-    """Makes items that are single records of a run."""
+    """Makes items that are single records of a run, with what `Batches` has: functions belong to the run."""
 
     collate: ClassVar[None] = None
     reduce: ClassVar[None] = None
+    stages: ClassVar[tuple["Stage", ...]] = ()
+    is_plain: ClassVar[bool] = True
     run: Run
 
     def counted_anew(self) -> "Records":
@@ -66,32 +68,16 @@ class Records:
 
     def pending(self, cut: Cut, start: Point, end: int | None) -> Iterator[Pending]:
         """Yield the reads of these records; any thread may make them."""
-        for rows, _ in _parts(self.run, cut, start, end, self._sizes()):
+        for rows, _ in reads_of_rows(self.run, cut, start, end, self.sizes(cut.size)):
             yield len(rows), partial(self._read, rows)
 
-    def planned(
-        self, cut: Cut, epoch: int, on_planned: OnPlanned, blocks: "BlockAhead | None" = None
-    ) -> Iterator[int]:
-        """Yield the number of records of each read of an epoch, announced to `on_planned`; reads nothing."""
-        for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, self._sizes(), on_planned, blocks):
-            yield len(rows)
-
-    def _sizes(self) -> tuple[int, int]:
+    def sizes(self, _: int) -> tuple[int, int]:
+        """Return the number of records in the first read, and the most in a read; see `reads_of_rows`."""
         most = self.run.at_once(RECORDS_BYTES, MOST_RECORDS)
         return min(16, most), most
 
     def _read(self, rows: Rows) -> Iterator[Any]:
         return iter(self.run.spec.records(self.run.read(rows), len(rows)))
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the items are made of their columns without a function of the user's."""
-        return True
-
-    @property
-    def stages(self) -> tuple["Stage", ...]:
-        """The functions that each item passes through: none, since functions of records belong to the run."""
-        return ()
 
     def item(self, rows: Rows) -> Any:
         """Return the record of one row."""
@@ -153,7 +139,7 @@ class Batches:
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the batches from `start` to the epoch `end`, read by read."""
         finish, batch = self.finish(), cut.size
-        for rows, flags in _parts(self.run, cut, start, end, self._sizes(batch)):
+        for rows, flags in reads_of_rows(self.run, cut, start, end, self.sizes(batch)):
             columns = self._read_several(rows, batch)
             if columns is None:
                 for item in self._one_by_one(rows, flags, batch, finish):
@@ -169,15 +155,8 @@ class Batches:
                     del item
             del columns
 
-    def planned(
-        self, cut: Cut, epoch: int, on_planned: OnPlanned, blocks: "BlockAhead | None" = None
-    ) -> Iterator[int]:
-        """Yield the number of records of each read of an epoch, announced to `on_planned`; reads nothing."""
-        sizes = self._sizes(cut.size)
-        for rows, _ in _parts(self.run, cut, Point(epoch, 0), epoch + 1, sizes, on_planned, blocks):
-            yield len(rows)
-
-    def _sizes(self, batch: int) -> tuple[int, int]:
+    def sizes(self, batch: int) -> tuple[int, int]:
+        """Return the number of records in the first read, and the most in a read; see `reads_of_rows`."""
         alone = self.run.record_bytes * batch
         is_single = alone >= ALONE_BYTES or self.run.calls_functions
         return batch, batch if is_single else batch * max(TOGETHER, MOST_BYTES // alone)
@@ -186,7 +165,7 @@ class Batches:
         """Yield the reads of these batches; any thread may make them. At most two batches share memory."""
         finish, batch = self.finish(), cut.size
         together = self._in_threads(batch)
-        for rows, flags in _parts(self.run, cut, start, end, (batch, batch * together)):
+        for rows, flags in reads_of_rows(self.run, cut, start, end, (batch, batch * together)):
             # A short batch would keep the memory of up to two others.
             is_copied = together > 2 or len(rows) % batch > 0
             yield -(-len(rows) // batch), partial(self._read_batches, rows, flags, batch, finish, is_copied)
@@ -292,7 +271,7 @@ def passed(stages: "tuple[Stage, ...]", item: Any, first: Rows, what: str, run: 
     return item
 
 
-def _parts(
+def reads_of_rows(
     run: Run,
     cut: Cut,
     start: Point,

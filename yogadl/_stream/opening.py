@@ -93,10 +93,10 @@ class NumberedBatches:
         count = self.numbering.count(epoch)
         if not 0 <= number < count:
             raise IndexError(f"epoch {epoch} has no batch {number}: it has {count}")
-        origin = self._run.origin(epoch)
+        origin = Point(epoch, self._run.origin(epoch))
         first = number * self.size
-        last = min(first + self.size, self._run.shard.own(origin))
-        return self._blocks.rows(epoch, origin, first, last)
+        last = min(first + self.size, self._run.shard.own(origin.position))
+        return self._blocks.rows(origin, first, last)
 
 
 def open_stream(

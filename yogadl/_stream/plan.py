@@ -6,8 +6,8 @@ from typing import Any, Final
 from yogadl._core.arguments import above_zero, in_words, int_argument
 from yogadl._core.frozen import frozen
 from yogadl._core.protocols import Indices, Prices, Stored, Stretches, reads_of, views_of
-from yogadl._stream.cut import Cut
-from yogadl._stream.items import Batches, Records
+from yogadl._stream.cut import Cut, Point
+from yogadl._stream.items import Batches, Records, reads_of_rows
 from yogadl._stream.run import INDICES_PER_CHUNK
 from yogadl.errors import ConfigurationError
 
@@ -155,8 +155,9 @@ def _count_first_records(
     run = make.run
     blocks = run.planned_blocks(hold) if is_of_blocks else None
     records, counted, together = run.shard.own(0), 0, max(1, INDICES_PER_CHUNK // cut.size) * cut.size
-    for count in make.planned(Cut(cut.size, cut.drop_remainder), 0, add, blocks):
-        counted += count
+    epoch = run, Cut(cut.size, cut.drop_remainder), Point(0, 0), 1
+    for rows, _ in reads_of_rows(*epoch, make.sizes(cut.size), add, blocks):
+        counted += len(rows)
         # Stop where a chunk of rows from the order ends: nothing was announced beyond it.
         if counted >= COUNTED and not counted % together:
             covered = counted if blocks is None else blocks.records

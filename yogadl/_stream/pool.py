@@ -6,14 +6,15 @@ import os
 import select
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from yogadl._stream.cut import Pieces, Point, count_of
-from yogadl._stream.deaths import WorkerErrors
+from yogadl._stream.options import WorkerOptions
 from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.transport import MOST_SEGMENTS, UnmappedError, Unpacker, shared_memory
-from yogadl._stream.worker import Channel, Request, WorkerAnswer, WorkerTask, forked, work
+from yogadl._stream.worker import THREADS, Channel, Request, WorkerAnswer, WorkerTask, work
 from yogadl._workers.messages import Failure
 from yogadl._workers.server import KEEPS_DESCRIPTORS, Workers
 from yogadl.errors import StageError
@@ -47,35 +48,31 @@ class WorkerPool:
 
     The processes end when the last reference to this object goes away.
 
+    Attributes:
+        task: The work of the processes.
+        was_interrupted: Whether an exception from elsewhere, such as a signal's handler, interrupted a wait.
+
     Args:
         task: The work of the processes.
         pickled_task: The pickled task; empty for "fork".
-        workers: The number of processes.
-        method: The way to start them; see `yogadl._workers.server.Workers`.
-        errors: Makes the errors.
-        environment: Additional variables of their environment.
+        options: The way to start the processes.
         preload: Modules that they share.
     """
 
     def __init__(
-        self,
-        task: WorkerTask,
-        pickled_task: bytes,
-        workers: int,
-        *,
-        method: str,
-        errors: WorkerErrors,
-        environment: Mapping[str, str],
-        preload: tuple[str, ...],
+        self, task: WorkerTask, pickled_task: bytes, options: WorkerOptions, preload: tuple[str, ...]
     ) -> None:
         self.task = task
-        self._pickled_task, self._count, self._errors = pickled_task, workers, errors
+        self._pickled_task, self._count, self._errors = pickled_task, options.workers, options.errors
+        self._timeout_s = options.timeout_s
+        environment = dict.fromkeys(THREADS, str(task.threads))
         try:
-            self._processes = Workers(
-                forked(task) if method == "fork" else work, method, preload, environment=environment
-            )
+            if options.method == "fork":
+                self._processes = Workers(partial(work, task=task), "fork")
+            else:
+                self._processes = Workers(work, options.method or "forkserver", preload, environment)
         except OSError as error:
-            raise errors.start_error(error) from error
+            raise self._errors.start_error(error) from error
         self._workers: dict[int, _PooledWorker] = {}  # by serial
         self._task_descriptors: list[int] = []
         weakref.finalize(self, _close, self._workers)
@@ -91,7 +88,7 @@ class WorkerPool:
         self._to_resend: list[int] = []  # requests to send again, sorted
         self._is_copy = False  # whether answers must use no shared memory, since this process can map no more
         self._waits_for, self._since_s = -1, 0.0
-        self._is_polling = False
+        self.was_interrupted = False
         self._requests: Iterator[Pieces] = iter(())
         self._most = self._requested = self._delivered = self._last_request = 0
         self._is_all = True
@@ -113,11 +110,6 @@ class WorkerPool:
             self._process_death()
         return self.is_ours and not self._is_over
 
-    @property
-    def was_interrupted(self) -> bool:
-        """Whether an exception from elsewhere, such as a signal's handler, interrupted a wait."""
-        return self._is_polling
-
     def end(self) -> None:
         """End the processes now."""
         self._is_over = True
@@ -126,7 +118,7 @@ class WorkerPool:
         self._processes.end()
 
     def answers(
-        self, requests: Iterator[Pieces], most: int, timeout_s: float | None, place: tuple[Point, int | None]
+        self, requests: Iterator[Pieces], most: int, place: tuple[Point, int | None]
     ) -> Iterator[AnswerParts]:
         """Yield the answers to requests, in order; at most `most` requests are undelivered at a time.
 
@@ -140,7 +132,7 @@ class WorkerPool:
         if not (self.was_interrupted and self._place() == place):
             self._end = place[1]
             self._begin(requests, min(most, _MOST_REQUESTED * self._count))
-        self._is_polling = False
+        self.was_interrupted = False
         answer: AnswerParts | None = None
         while True:
             self._request()
@@ -149,7 +141,7 @@ class WorkerPool:
             if not self.is_ours:
                 raise ForkedError  # the iterator then continues with workers of its own
             self._count_ready()
-            if not self._wait(self._delivered, timeout_s):
+            if not self._wait():
                 return
             answer = self._ready.pop(self._delivered)
             del self._pieces[self._delivered]
@@ -159,9 +151,8 @@ class WorkerPool:
         """Return where the next undelivered request begins, if it was sent, and the epoch where all end."""
         if self._delivered not in self._pieces:
             return None
-        piece = self._pieces[self._delivered][0]
-        position = piece.origin + piece.first * self.task.make.run.shard.ranks
-        return Point(piece.epoch, position), self._end
+        (epoch, position), first, _ = self._pieces[self._delivered][0]
+        return Point(epoch, position + first * self.task.make.run.shard.ranks), self._end
 
     def _begin(self, requests: Iterator[Pieces], most: int) -> None:
         """Begin an iteration, without waiting for answers that belong to the previous one."""
@@ -239,8 +230,9 @@ class WorkerPool:
         """Send these requests again, as soon as a worker can take them."""
         self._to_resend = sorted([*self._to_resend, *numbers])
 
-    def _wait(self, number: int, timeout_s: float | None) -> bool:
-        """Wait until a request is answered; return False if the request does not exist."""
+    def _wait(self) -> bool:
+        """Wait until the next request is answered; return False if there is no further request."""
+        number = self._delivered
         if number != self._waits_for:  # a wait that was interrupted keeps its start
             self._waits_for, self._since_s = number, time.monotonic()
         while number not in self._ready:
@@ -254,15 +246,18 @@ class WorkerPool:
                     self._is_all = True
                     return False
                 raise self._errors.died_error(self._lost[number], self._where(pieces))
-            self._process_messages(None if timeout_s is None else self._left_ms(number, timeout_s))
+            self._process_messages(self._left_ms(number))
         return True
 
-    def _left_ms(self, number: int, timeout_s: float) -> float | None:
-        """Return the time left to wait for a request.
+    def _left_ms(self, number: int) -> float | None:
+        """Return the time left to wait for a request; None without a limit.
 
         Raises:
             WorkerTimeoutError: if the request, or a worker's first function, has taken too long.
         """
+        timeout_s = self._timeout_s
+        if timeout_s is None:
+            return None
         left_ms: list[float] = []
         for worker in list(self._workers.values()):
             if worker.begun_s is None:
@@ -284,9 +279,9 @@ class WorkerPool:
 
     def _process_messages(self, left_ms: float | None) -> None:
         """Process the messages that have arrived, or that arrive within the time."""
-        self._is_polling = True  # stays true after an exception from elsewhere
+        self.was_interrupted = True  # stays true after an exception from elsewhere
         ready = self._poll.poll(left_ms)
-        self._is_polling = False
+        self.was_interrupted = False
         for descriptor, _ in ready:
             if descriptor == self._processes.control.fileno():
                 self._process_death()
@@ -338,10 +333,10 @@ class WorkerPool:
             except Exception as failed:  # noqa: BLE001  (a user's object may do anything here)
                 error = failed
         run = self.task.make.run
-        for stage, seconds in answer.took.items():
+        for stage, seconds in answer.counted.stages.items():
             run.counters.add(stage, seconds)
-        run.counters.requests += answer.received[0]
-        run.counters.received_bytes += answer.received[1]
+        run.counters.requests += answer.counted.requests
+        run.counters.received_bytes += answer.counted.received_bytes
         for rejected, attempt, number in answer.rejected:
             assert run.chain is not None
             try:
@@ -395,9 +390,8 @@ class WorkerPool:
 
     def _where(self, pieces: Pieces) -> str:
         """Describe the first record of a request, for messages."""
-        piece = pieces[0]
-        run = self.task.make.run
-        rows = run.rows(Point(piece.epoch, piece.origin), piece.first, piece.first + 1)
+        run, (origin, first, _) = self.task.make.run, pieces[0]
+        rows = run.rows(origin, first, first + 1)
         [(epoch, [position])] = rows.pieces
         return f"at epoch {epoch}, position {position} (record {run.numbers(rows)[0]})"
 

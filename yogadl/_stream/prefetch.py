@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from yogadl._core.frozen import frozen
 from yogadl._stream.items import Pending, Read
-from yogadl._stream.run import Counters, Run
+from yogadl._stream.run import Counters, Run, Totals
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ class WaitTimes:
         self._began: float | None = None  # when the first item was requested
         self._ended: float | None = None  # when the items ended
         self.waited_s = 0.0
-        self._before: Any = ({}, 0, 0, (0, 0), 0)  # the counters at that time
+        self._before = Totals({})  # at that time
 
     def __reduce__(self) -> Any:
         return WaitTimes, ()
@@ -120,7 +120,7 @@ class WaitTimes:
         self._ended = None
         if self._began is None:
             self._began = perf_counter()
-            self._before = _counts_of(run)
+            self._before = run.totals()
 
     def end(self) -> None:
         """Note that the items have ended."""
@@ -141,31 +141,20 @@ class WaitTimes:
 
     def stats(self, run: Run, items: int, records: int, size_bytes: int) -> Stats:
         """Return the statistics since the beginning."""
-        stages, asked, ready, (requests, received_bytes), rejected = self._before
         # Loaders that were made of one another count together: what another one did before is left out.
-        now = self._before if self._began is None else _counts_of(run)
-        stages_now, asked_now, ready_now, (requests_now, received_now), rejected_now = now
-        took = {stage: seconds - stages.get(stage, 0.0) for stage, seconds in stages_now.items()}
-        asked = asked_now - asked
+        counted = Totals({}) if self._began is None else run.totals().since(self._before)
         return Stats(
             batches=items,
             records=records,
             bytes=size_bytes,
             seconds=0.0 if self._began is None else (self._ended or perf_counter()) - self._began,
             waited_s=self.waited_s,
-            stages={stage: seconds for stage, seconds in took.items() if seconds},
-            ready=(ready_now - ready) / asked if asked else None,
-            ranges=requests_now - requests,
-            range_bytes=received_now - received_bytes,
-            rejected=rejected_now - rejected,
+            stages={stage: seconds for stage, seconds in counted.stages.items() if seconds},
+            ready=counted.ready / counted.asked if counted.asked else None,
+            ranges=counted.requests,
+            range_bytes=counted.received_bytes,
+            rejected=counted.rejected,
         )
-
-
-def _counts_of(run: Run) -> Any:
-    """Return the counters of a run as they are now."""
-    counters = run.counters
-    rejected = sum(counters.rejections.values())
-    return counters.stages(), counters.asked, counters.ready, run.received(), rejected
 
 
 _EXIT_TIMEOUT_S = 5.0

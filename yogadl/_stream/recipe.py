@@ -2,18 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
-from yogadl._stream.cut import Cut, Point, Rows, Span, joined
+from yogadl._stream.cut import Cut, Point, Rows, Span, pieces_of
 from yogadl._stream.items import Batches, ItemStage, Pending, Read, Records
+from yogadl._stream.options import WorkerOptions
 from yogadl._stream.prefetch import Prefetch, Stats, WaitTimes
 from yogadl._stream.run import Run
 from yogadl.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from yogadl._stream.workers import WorkerOptions
 
 
 class Make(Protocol):
@@ -47,7 +45,7 @@ class MakeInWorkers(Make, Protocol):
         """The functions of the user's that each item passes through."""
 
     @property
-    def options(self) -> "WorkerOptions":
+    def options(self) -> WorkerOptions:
         """The way in which the workers are started."""
 
     def begun(self) -> "MakeInWorkers":
@@ -112,7 +110,6 @@ class Recipe:
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        depth = int_argument("prefetch's n", depth, 1)
         threads = int_argument("prefetch's threads", threads, 1)
         stages: tuple[ItemStage, ...] = (*self.stages, Prefetch(depth))
         if threads > 1:
@@ -125,7 +122,7 @@ class Recipe:
             stages = (Prefetch(depth, threads), *(stages if self.stages else ()))
         return replace(self, stages=stages)
 
-    def in_workers(self, options: "WorkerOptions") -> "Recipe":
+    def in_workers(self, options: WorkerOptions) -> "Recipe":
         """Return the recipe that does everything so far in worker processes.
 
         Raises:
@@ -133,23 +130,39 @@ class Recipe:
         """
         from yogadl._stream.workers import InWorkers  # most streams have none
 
-        if not isinstance(self.make, Batches | Records):
-            present = self.make.options if isinstance(self.make, MakeInWorkers) else options
+        if isinstance(self.make, MakeInWorkers):
             raise ConfigurationError(
-                f"{present.errors.called} has workers already: ask for workers only once, after all functions"
+                f"{self.make.options.errors.called} has workers already: ask for workers only once, after "
+                "all functions"
             )
+        assert isinstance(self.make, Batches | Records)
         return replace(self, make=InWorkers(self.make, self.changing, options), stages=())
 
-    def prefetch(self, n: int, workers: int, threads: int, *worker_arguments: Any) -> "Recipe":
+    def prefetch(self, n: int, workers: int, threads: int, settings: tuple[Any, Any, Any, Any]) -> "Recipe":
         """Return the recipe that reads ahead, by the arguments of `Loader.prefetch`.
+
+        Args:
+            n: The number of items to keep ready.
+            workers: The number of processes.
+            threads: The number of threads of this process.
+            settings: The fields `begin`, `timeout_s`, `method` and `threads` of `WorkerOptions`.
 
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        from yogadl._stream.workers import worker_options
-
-        options = worker_options(n, workers, threads, *worker_arguments)
-        return self.ahead(n, threads) if options is None else self.in_workers(options)
+        ahead, count = int_argument("prefetch's n", n, 1), int_argument("prefetch's workers", workers)
+        options = WorkerOptions(count, ahead, *settings, named=(("worker_init", settings[0]),))
+        if not count and options != WorkerOptions(0, ahead, named=(("worker_init", None),)):
+            raise ConfigurationError(
+                "worker_init, timeout_s, start_method and worker_threads are about worker processes: pass "
+                "workers=1 or more with them"
+            )
+        if count and threads != 1:
+            raise ConfigurationError(
+                f"workers={workers} and threads={threads}: pass one or the other. Threads read in this "
+                "process; workers are processes that read and call functions"
+            )
+        return self.in_workers(options) if count else self.ahead(ahead, threads)
 
     def begun(self) -> "Recipe":
         """Return the recipe for one more iterator."""
@@ -179,15 +192,8 @@ class Recipe:
 
     def rows(self, span: Span, number: int) -> Rows:
         """Return the rows of one item of a span."""
-        shard, cut = self.run.shard, self.cut
-        point, missing = cut.reach(shard, span, number), cut.size
-        pieces: list[Rows] = []
-        while missing and point.epoch != span.end and (cut.across_epochs or not pieces):
-            count = min(missing, shard.own(point.position))
-            if count:
-                pieces.append(self.run.rows(point, 0, count))
-            point, missing = Point(point.epoch + 1, 0), missing - count
-        return joined(pieces)
+        cut, shard = self.cut, self.run.shard
+        return self.run.rows_of(next(pieces_of(shard, cut, cut.reach(shard, span, number), span.end)))
 
     def item_at(self, number: int) -> Any:
         """Read an item by number, counted from the run's start as iterators deliver items, one after another.

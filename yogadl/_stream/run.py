@@ -3,12 +3,12 @@
 import copy
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from yogadl._core.protocols import (
 from yogadl._core.spec import Spec
 from yogadl._order import BlocksOrder, GlobalOrder, Order, substitute
 from yogadl._stream.cursor import Identity, Numbering, Skipped, read_cursor
-from yogadl._stream.cut import Cut, Point, Rows, Shard, joined
+from yogadl._stream.cut import Cut, Pieces, Point, Rows, Shard, joined, pieces_of
 from yogadl.errors import StageError
 
 if TYPE_CHECKING:
@@ -50,6 +50,31 @@ _BLOCK_RECORDS = 4
 _MOST_REJECTED: Final = 100_000  # records that are listed
 
 
+class Totals(NamedTuple):
+    """Times and counts so far, or since earlier totals.
+
+    Args:
+        stages: The seconds of each stage.
+        asked: The number of requests by the consumer for items that are read ahead.
+        ready: The number of items that were ready at these requests, in total.
+        requests: The number of requests for ranges, here and by workers.
+        received_bytes: The number of bytes received by them.
+        rejected: The number of records that others replaced.
+    """
+
+    stages: Mapping[str, float]
+    asked: int = 0
+    ready: int = 0
+    requests: int = 0
+    received_bytes: int = 0
+    rejected: int = 0
+
+    def since(self, before: "Totals") -> "Totals":
+        """Return what was added since other totals."""
+        stages = {stage: seconds - before.stages.get(stage, 0.0) for stage, seconds in self.stages.items()}
+        return Totals(stages, *(now - then for now, then in zip(self[1:], before[1:], strict=True)))
+
+
 class Counters:
     """Times and counts of reading, for all iterators of a loader. Thread-safe; a pickled one begins anew."""
 
@@ -64,7 +89,7 @@ class Counters:
         self.requests = self.received_bytes = 0  # of ranges read by worker processes
         # Records that others replace, by stage, epoch, position and attempt, since one may be read again.
         self._rejected: dict[tuple[int, int, int, int], Rejected] = {}
-        self.rejections: dict[int, int] = {}  # their number by stage
+        self.rejections = 0  # their number, also of those that are not listed
         self._broken: dict[int, set[Any]] = {}  # different ones by stage, if a stage has `max_errors`
         self._too_many: StageError | None = None
         # What others replaced at the places that were read last, and what changed since `changes`.
@@ -96,7 +121,7 @@ class Counters:
         if key not in self._rejected:
             if len(self._rejected) < _MOST_REJECTED:
                 self._rejected[key] = rejected
-            self.rejections[stage.number] = self.rejections.get(stage.number, 0) + 1
+            self.rejections += 1
         if stage.max_errors is None:
             return
         broken = self._broken.setdefault(stage.number, set())
@@ -159,7 +184,7 @@ class Counters:
                 number += 1
 
     def rejected_since(self, count: int) -> "list[tuple[Rejected, int, int]]":
-        """Return each rejected record but the first ones, with its attempt and the number of its stage."""
+        """Return each listed record but the first ones, with its attempt and the number of its stage."""
         entries = itertools.islice(self._rejected.items(), count, None)
         return [(rejected, attempt, stage) for (stage, _, _, attempt), rejected in entries]
 
@@ -312,10 +337,13 @@ class Run:
             self.source, self.order, self.shard, self.skipped, self.skip_shuffle_at_epoch_end, on_planned
         )
 
-    def received(self) -> tuple[int, int]:
-        """Return the number of requests for ranges, here and by workers, and the number of bytes received."""
+    def totals(self) -> Totals:
+        """Return the times and counts of reading so far."""
+        counters = self.counters
         requests, received_bytes = received_by(self.source)
-        return requests + self.counters.requests, received_bytes + self.counters.received_bytes
+        requests, received_bytes = requests + counters.requests, received_bytes + counters.received_bytes
+        counts = counters.asked, counters.ready, requests, received_bytes, counters.rejections
+        return Totals(counters.stages(), *counts)
 
     def numbering(self, cut: Cut) -> Numbering:
         """Return the items that the rows are cut into, numbered from `start` on."""
@@ -346,36 +374,20 @@ class Run:
         indices = self.order.indices(to_read, 0 if self.skip_shuffle_at_epoch_end else point.epoch)
         return Rows(indices, ((point.epoch, places),), records)
 
+    def rows_of(self, pieces: Pieces) -> Rows:
+        """Return the rows of some consecutive items."""
+        return joined([self.rows(*piece) for piece in pieces])
+
     def numbers(self, rows: Rows) -> Indices:
         """Return the numbers of the rows' records by which users know them: their indices without a draw."""
         return self.source.user_numbers(rows.indices)
 
     def chunks(self, cut: Cut, start: Point, end: int | None) -> Iterator[Rows]:
-        """Yield all rows from `start` to the epoch `end`, in chunks of many items.
-
-        Only the last chunk of an epoch (of all, with `across_epochs`) ends with a short item; if the cut
-        drops short items, the chunk does not contain it.
-        """
+        """Yield all rows from `start` to the epoch `end`, in chunks of many items; see `pieces_of`."""
         # In tiny epochs, filling a chunk would take a call for each of a thousand epochs.
         limit = min(INDICES_PER_CHUNK, 16 * self.shard.own(0)) if cut.across_epochs else INDICES_PER_CHUNK
-        size = max(1, limit // cut.size) * cut.size
-        pieces: list[Rows] = []
-        held = 0
-        for epoch in itertools.count(start.epoch) if end is None else range(start.epoch, end):
-            point = Point(epoch, start.position if epoch == start.epoch else 0)
-            own, row = self.shard.own(point.position), 0
-            while row < own:
-                step = min(size - held, own - row)
-                pieces.append(self.rows(point, row, row + step))
-                row, held = row + step, held + step
-                if held == size:
-                    yield joined(pieces)
-                    pieces, held = [], 0
-            if held and not (cut.across_epochs and epoch + 1 != end):
-                used = held - held % cut.size if cut.drop_remainder else held
-                if used:
-                    yield joined(pieces)[:used]
-                pieces, held = [], 0
+        for pieces in pieces_of(self.shard, cut, start, end, max(1, limit // cut.size)):
+            yield self.rows_of(pieces)
 
     def read(
         self, rows: Rows, fields: Sequence[int] | None = None, memory: Memory | None = None
@@ -493,16 +505,16 @@ class RowBlocks:
         self._run = run
         self._announces = announces
         self._block = max(1, INDICES_PER_CHUNK // size) * size
-        # By (epoch, origin, block): the block's rows, and the object that announces them.
-        self._kept: OrderedDict[tuple[int, int, int], tuple[Rows, Ahead]] = OrderedDict()
+        # By origin and block: the block's rows, and the object that announces them.
+        self._kept: OrderedDict[tuple[Point, int], tuple[Rows, Ahead]] = OrderedDict()
         self._lock = ProcessLock()
 
-    def rows(self, epoch: int, origin: int, first: int, last: int) -> Rows:
-        """Return rows `first` to `last - 1` of an epoch, counted from a position; at least one."""
+    def rows(self, origin: Point, first: int, last: int) -> Rows:
+        """Return rows `first` to `last - 1` of the epoch of `origin`, counted from there; at least one."""
         found = []
         while first < last:
             block, within = divmod(first, self._block)
-            rows, ahead = self._rows(epoch, origin, block)
+            rows, ahead = self._rows(origin, block)
             end = min(within + last - first, self._block)
             if self._announces:
                 ahead.of(within, end)
@@ -510,16 +522,15 @@ class RowBlocks:
             first += end - within
         return joined(found)
 
-    def _rows(self, epoch: int, origin: int, block: int) -> tuple[Rows, Ahead]:
-        key = (epoch, origin, block)
+    def _rows(self, origin: Point, block: int) -> tuple[Rows, Ahead]:
         with self._lock:
-            found = self._kept.get(key)
+            found = self._kept.get((origin, block))
             if found is None:
                 first = block * self._block
-                last = min(first + self._block, self._run.shard.own(origin))
-                rows = self._run.rows(Point(epoch, origin), first, last)
+                last = min(first + self._block, self._run.shard.own(origin.position))
+                rows = self._run.rows(origin, first, last)
                 ahead = Ahead(self._run, rows, is_shared=not self._announces)
-                found = self._kept[key] = rows, ahead
+                found = self._kept[origin, block] = rows, ahead
                 while len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
             return found

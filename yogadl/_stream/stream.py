@@ -228,8 +228,8 @@ class Loader(Restartable[Item_co]):
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        arguments = n, workers, threads, worker_init, timeout_s, start_method, worker_threads
-        return Loader(self.stream, self._recipe.prefetch(*arguments))
+        settings = worker_init, timeout_s, start_method, worker_threads
+        return Loader(self.stream, self._recipe.prefetch(n, workers, threads, settings))
 
 
 class _OnError(TypedDict, total=False):
@@ -503,8 +503,8 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         Raises:
             ConfigurationError: if an argument makes no sense.
         """
-        arguments = n, workers, threads, worker_init, timeout_s, start_method, worker_threads
-        return RecordStream(self._run, self._recipe.prefetch(*arguments))
+        settings = worker_init, timeout_s, start_method, worker_threads
+        return RecordStream(self._run, self._recipe.prefetch(n, workers, threads, settings))
 
     def indices(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> Indices:
         """Return the indices of the records that this shard reads in an epoch, in order, without reading any.

@@ -1,7 +1,6 @@
 """Run in a worker: read the requested rows, call the functions, and send the results over a socket."""
 
 import contextlib
-import functools
 import mmap
 import os
 import pickle
@@ -9,7 +8,7 @@ import socket
 import struct
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -17,13 +16,13 @@ import numpy as np
 from yogadl._core.columns import JOINED_BYTES, JoinedValues
 from yogadl._core.memory import settle_allocator
 from yogadl._core.operation import one_operation
-from yogadl._core.protocols import Column, received_by
-from yogadl._stream.cut import Cut, Flags, Pieces, Rows, count_of, joined
+from yogadl._core.protocols import Column
+from yogadl._stream.cut import Cut, Flags, Pieces, Rows, joined
 from yogadl._stream.items import Batches, ItemStage, Records
-from yogadl._stream.run import RowBlocks, announce_rows
+from yogadl._stream.run import RowBlocks, Totals, announce_rows
 from yogadl._stream.transport import Packer, SharedBatch
 from yogadl._workers.messages import Failure
-from yogadl._workers.server import Work, received
+from yogadl._workers.server import received
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -174,23 +173,13 @@ class WorkerAnswer(NamedTuple):
     number: int | None
     parts: SharedBatch | None = None
     failure: Failure | None = None
-    took: Mapping[str, float] = {}  # the seconds of each stage
-    received: tuple[int, int] = (0, 0)  # the number of requests for ranges, and of bytes
+    counted: Totals = Totals({})  # since the last answer
     rejected: "Sequence[tuple[Rejected, int, int]]" = ()  # see `Counters.rejected_since`
     replaced: "Replaced | None" = None  # see `Counters.changes`
 
 
-def forked(task: WorkerTask) -> Work:
-    """Return the function of a worker that is forked from the process that has the task."""
-    return functools.partial(_work, task)
-
-
-def work(connection: socket.socket, _: int) -> None:
-    """Run a worker that was started empty, and receives its task."""
-    _work(None, connection, 0)
-
-
-def _work(task: WorkerTask | None, connection: socket.socket, _: int) -> None:
+def work(connection: socket.socket, _: int, task: WorkerTask | None = None) -> None:
+    """Run a worker, which receives its task if it was started empty."""
     channel = Channel(connection)
     # EOFError or OSError: the process that sends requests is gone.
     with contextlib.suppress(EOFError, OSError):
@@ -254,8 +243,7 @@ def _answer(channel: Channel, reader: "_ItemReader") -> None:
         # What was sent before the store was given up does not wait for it as long once more.
         with one_operation(request.sent_s):
             parts, descriptors, failure = reader.answer_parts(request.pieces, request.is_copy)
-        counts = reader.took(), reader.received(), reader.rejected(), reader.replaced()
-        answer = WorkerAnswer(request.iteration, request.number, parts, failure, *counts)
+        answer = WorkerAnswer(request.iteration, request.number, parts, failure, *reader.counts())
         channel.send(answer, descriptors)
         reader.packer.sent()
 
@@ -270,9 +258,7 @@ class _ItemReader:
         self._blocks = RowBlocks(self._run, self._size, announces=False)
         # Functions return arrays of their own, unless they fill those that they are given.
         self._gathers = self._run.chain is None or self._run.chain.stages[-1].out is not None
-        self._counted = self._run.counters.stages()
-        self._received = 0, 0
-        self._rejected = 0
+        self._totals = self._run.totals()
         self.packer = Packer(task.make.reduce, task.most + 1)
 
     def announce(self, pieces: Pieces) -> None:
@@ -304,45 +290,28 @@ class _ItemReader:
         self.packer.forget()
         return shared, descriptors, None if error is None else Failure.of(error)
 
-    def took(self) -> dict[str, float]:
-        """Return the seconds of each stage since the last call."""
-        before, self._counted = self._counted, self._run.counters.stages()
-        return {stage: seconds - before.get(stage, 0.0) for stage, seconds in self._counted.items()}
-
-    def received(self) -> tuple[int, int]:
-        """Return the number of requests for ranges since the last call, and the number of bytes received."""
-        (requests, size_bytes), self._received = self._received, received_by(self._run.source)
-        return self._received[0] - requests, self._received[1] - size_bytes
-
-    def rejected(self) -> "Sequence[tuple[Rejected, int, int]]":
-        """Return the records that others replaced since the last call."""
-        found = self._run.counters.rejected_since(self._rejected)
-        self._rejected += len(found)
-        return found
-
-    def replaced(self) -> "Replaced":
-        """Return at which places other records came, as far as that has changed since the last call."""
-        return self._run.counters.changes()
+    def counts(self) -> "tuple[Totals, Sequence[tuple[Rejected, int, int]], Replaced]":
+        """Return what was counted since the last call: the last three fields of a `WorkerAnswer`."""
+        before, self._totals = self._totals, self._run.totals()
+        counters = self._run.counters
+        return self._totals.since(before), counters.rejected_since(before.rejected), counters.changes()
 
     def _parts(self, pieces: Pieces) -> tuple[list[Any], BaseException | None]:
+        parts: list[Any] = []
         try:
             rows = joined([self._blocks.rows(*piece) for piece in pieces])
             if not self._task.sends_columns:
                 return [self._item(rows)], None
-        except BaseException as error:  # noqa: BLE001  (the consumer raises it)
-            return [], error
-        try:
-            return [self._columns(rows)], None
-        except BaseException as error:  # noqa: BLE001  (see above)
-            self.packer.forget()
-            if count_of(pieces) <= self._size:
-                return [], error
-        # One item after another, so that the items before the failing one are delivered.
-        parts: list[Any] = []
-        try:
+            try:
+                return [self._columns(rows)], None
+            except BaseException:
+                self.packer.forget()
+                if len(rows) <= self._size:
+                    raise
+            # One item after another, so that the items before the failing one are delivered.
             for first in range(0, len(rows), self._size):
                 parts.append(self._columns(rows[first : first + self._size]))
-        except BaseException as error:  # noqa: BLE001  (see above)
+        except BaseException as error:  # noqa: BLE001  (the consumer raises it)
             return parts, error
         return parts, None
 

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import field, replace
-from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from yogadl._core.arguments import int_argument
 from yogadl._core.frozen import frozen
-from yogadl._stream.cut import Cut, Piece, Point, pieces_of
-from yogadl._stream.deaths import WorkerErrors
+from yogadl._stream.cut import Cut, Pieces, Point, pieces_of
 from yogadl._stream.items import MOST_RECORDS, RECORDS_BYTES, Batches, Read, Records, passed
+from yogadl._stream.options import WorkerOptions
 from yogadl._stream.run import Run
 from yogadl.errors import ConfigurationError, WorkerDiedError
 
@@ -25,100 +23,6 @@ _CHUNK_BYTES: Final = 1_000_000
 _CHUNKS: Final = 4  # the least number of an epoch's chunks for each worker, if there are enough batches
 _CALLED_RECORDS: Final = 16  # records in a request, if a function is called with each
 _MOST_DEATHS: Final = 2  # at the same item; the first death may have had a cause outside of the item
-
-
-@frozen
-class WorkerOptions:
-    """The way in which worker processes are started, and their settings.
-
-    Args:
-        workers: The number of processes.
-        ahead: The number of items that are kept ready, besides those that the workers are making.
-        begin: Called first in each worker, with its number.
-        timeout_s: The longest time that an item may take.
-        method: The way to start the workers; see `yogadl._workers.server.Workers`.
-        threads: The number of threads of numerical libraries in each worker.
-        is_persistent: Whether the workers stay for the next iterator.
-        factor: The number of requests for each worker, instead of `ahead`.
-        is_begun_by_pool: Whether `begin` is called here for each pool, and returns the function that the
-            workers call.
-        named: The user's functions, each with the name of its argument, for messages.
-        preload: Modules that the workers share.
-        errors: Makes the errors of workers, with the names of the caller's arguments.
-
-    Raises:
-        ConfigurationError: if an argument makes no sense.
-    """
-
-    workers: int
-    ahead: int = 1
-    begin: Callable[..., Any] | None = None
-    timeout_s: float | None = None
-    method: str | None = None
-    threads: int = 1
-    is_persistent: bool = True
-    factor: int | None = None
-    is_begun_by_pool: bool = False
-    named: tuple[tuple[str, Any], ...] = ()
-    preload: tuple[str, ...] = ()
-    errors: WorkerErrors = WorkerErrors()
-
-    def __post_init__(self) -> None:
-        from yogadl._workers.server import METHODS
-
-        if self.begin is not None and not callable(self.begin):
-            raise ConfigurationError(
-                f"{self.errors.begin} must be a function of a worker's number, not {self.begin!r}"
-            )
-        limit: Any = self.timeout_s
-        is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
-        if limit is not None and not (is_number and 0 < limit < inf):
-            raise ConfigurationError(
-                f"{self.errors.timeout} must be a number of seconds above 0, not {limit!r}"
-            )
-        if self.method not in (None, *METHODS):
-            raise ConfigurationError(
-                f"{self.errors.method} must be one of {', '.join(METHODS)}, not {self.method!r}"
-            )
-        int_argument("worker_threads", self.threads, 1)
-
-    def most(self, each: int) -> int:
-        """Return the number of requests at a time, of `each` items."""
-        if self.factor is not None:
-            return self.factor * self.workers
-        return self.workers + -(-self.ahead // each)
-
-
-def worker_options(
-    n: Any,
-    workers: Any,
-    threads: Any,
-    worker_init: Any,
-    timeout_s: Any,
-    start_method: Any,
-    worker_threads: Any,
-) -> WorkerOptions | None:
-    """Return the options of worker processes, from the arguments of `prefetch`; ``None`` without workers.
-
-    Raises:
-        ConfigurationError: if an argument makes no sense.
-    """
-    ahead, count = int_argument("prefetch's n", n, 1), int_argument("prefetch's workers", workers)
-    named = (("worker_init", worker_init),)
-    options = WorkerOptions(count, ahead, worker_init, timeout_s, start_method, worker_threads, named=named)
-    if count and threads != 1:
-        raise ConfigurationError(
-            f"workers={workers} and threads={threads}: pass one or the other. Threads read in this process; "
-            "workers are processes that read and call functions"
-        )
-    if count:
-        return options
-    if options != WorkerOptions(0, ahead, named=(("worker_init", None),)):
-        raise ConfigurationError(
-            "worker_init, timeout_s, start_method and worker_threads are about worker processes: pass "
-            "workers=1 or more with them"
-        )
-    return None
 
 
 class _WorkerDeaths:
@@ -201,12 +105,12 @@ class InWorkers:
         if not self.after:
             return items
         what = "the batch that begins with record" if isinstance(self.make, Batches) else "record"
-        first = (pieces[0] for pieces in pieces_of(self.run.shard, cut, start, end))
 
-        def called(item: Any, piece: Piece) -> Any:
-            return passed(self.after, item, self.run.rows(*_row(piece)), what, self.run)
+        def called(item: Any, pieces: Pieces) -> Any:
+            origin, first, _ = pieces[0]
+            return passed(self.after, item, self.run.rows(origin, first, first + 1), what, self.run)
 
-        return map(called, items, first)
+        return map(called, items, pieces_of(self.run.shard, cut, start, end))
 
     def reads(self, cut: Cut, start: Point, end: int | None) -> Iterator[Read]:
         """Yield the items from `start` to the epoch `end`, as the workers return them."""
@@ -228,7 +132,7 @@ class InWorkers:
         requests = pieces_of(self.run.shard, cut, start, end, each)
         is_reusable = False
         try:
-            for parts, error in pool.answers(requests, options.most(each), options.timeout_s, (start, end)):
+            for parts, error in pool.answers(requests, options.most(each), (start, end)):
                 while parts:
                     if sends_columns:
                         columns, flags = parts.pop(0)
@@ -275,27 +179,20 @@ class InWorkers:
     def _pool(self, cut: Cut) -> "WorkerPool":
         """Return an idle pool, or a new one."""
         from yogadl._stream.pool import WorkerPool  # imported only if there are workers
-        from yogadl._stream.worker import THREADS, WorkerTask
+        from yogadl._stream.worker import WorkerTask
 
         while self._idle_pools:  # `pop`, so that two iterators never share a pool
             pool = self._idle_pools.pop()
             if pool.can_begin():
                 return pool
         options = self.options
-        method, begin = options.method or "forkserver", options.begin
+        begin = options.begin
         if begin is not None and options.is_begun_by_pool:
             begin = begin()
         each = -(-options.most(self._each(cut)) // options.workers)
         task = WorkerTask(self.make, self.item_stages, cut, begin, options.threads, self._maker_name(), each)
-        return WorkerPool(
-            task,
-            b"" if method == "fork" else self._pickle_task(task),
-            options.workers,
-            method=method,
-            errors=options.errors,
-            environment=dict.fromkeys(THREADS, str(options.threads)),
-            preload=options.preload + _modules_to_preload(),
-        )
+        pickled_task = b"" if options.method == "fork" else self._pickle_task(task)
+        return WorkerPool(task, pickled_task, options, options.preload + _modules_to_preload())
 
     def _pickle_task(self, task: "WorkerTask") -> bytes:
         """Return the pickled task.
@@ -336,10 +233,6 @@ _PICKLE_HINT: Final = (
     "Let the function make what does not pickle when it is first called; or read from a cache "
     '(storage.submit); or pass {}="fork": then each process begins with a copy of this one'
 )
-
-
-def _row(piece: Piece) -> tuple[Point, int, int]:
-    return Point(piece.epoch, piece.origin), piece.first, piece.first + 1
 
 
 def _modules_to_preload() -> tuple[str, ...]:
