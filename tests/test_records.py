@@ -341,3 +341,52 @@ def test_a_view_knows_about_how_large_a_record_is(ref):
     assert exact.fields("n").record_bytes == 8
     assert exact[2:].record_bytes == 408
     assert ref.record_bytes > 24
+
+
+RAGGED = [np.arange(1, n + 1) for n in (3, 1, 2)]
+SHARED = {
+    "records": lambda arrays: [{"t": array} for array in arrays],
+    "tuples": lambda arrays: [(array,) for array in arrays],
+    "columns": lambda arrays: {"t": arrays},
+    "object array": lambda arrays: {"t": np.array([*arrays, None], object)[:3]},
+    "texts": lambda arrays: [{"t": np.array([str(n) for n in array], object)} for array in arrays],
+}
+
+
+@pytest.mark.parametrize("form", SHARED)
+def test_what_is_read_is_never_the_sources_own_memory(form):
+    arrays = [array.copy() for array in RAGGED]
+    data = SHARED[form](arrays)
+    kind = "str" if form == "texts" else "int64"
+    leaf = yogadl.Leaf(kind, (None,))
+    ref = yogadl.from_source(data, spec=(leaf,) if form == "tuples" else {"t": leaf}, fingerprint="f")
+    before = [[part.tolist() for part in column_of(ref[n])] for n in range(3)]
+    batch = ref.gather([0, 2, 0])
+    (column,) = batch if form == "tuples" else batch.values()
+    assert not np.shares_memory(column[0], column[2])
+    for array in column:
+        array[:] = array[:1] * 0 if kind == "int64" else "changed"
+    for loader in (ref.stream().batch(3), ref[1:].stream().map(lambda record: record).batch(2)):
+        for batch in loader:
+            (column,) = batch if form == "tuples" else batch.values()
+            for array in column:
+                array[:] = array[:1] * 0 if kind == "int64" else "changed"
+    assert [[part.tolist() for part in column_of(ref[n])] for n in range(3)] == before
+    assert [array.tolist() for array in arrays] == [array.tolist() for array in RAGGED]
+
+
+def column_of(record):
+    return list(record.values()) if isinstance(record, dict) else list(record)
+
+
+def test_a_function_that_changes_its_record_in_place_changes_no_record():
+    def noisy(record, rng):
+        record["t"] += 1
+        return record
+
+    ref = yogadl.from_source(
+        [{"t": array.copy()} for array in RAGGED], spec={"t": yogadl.Leaf("int64", (None,))}
+    )
+    loader = ref.stream().random_map(noisy).batch(3)
+    for _ in range(3):
+        assert [t.tolist() for batch in loader for t in batch["t"]] == [[2, 3, 4], [2], [2, 3]]

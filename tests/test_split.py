@@ -484,7 +484,7 @@ def test_a_version_that_continues_none_is_split_as_ever(storage):
 
 def test_a_version_that_continues_others_wants_to_be_told(storage):
     _, ref = grown(storage, (10, 10))
-    for view in (*VIEWS.values(), lambda ref: yogadl.concat([numbers(3), ref.fields("id").map(dict)])):
+    for view in VIEWS.values():
         with pytest.raises(ConfigurationError, match=r"'d' version '1' continues version '0'") as caught:
             view(ref).split(0.8, seed=2, by="id")
         for grows in ("True", "False"):
@@ -492,6 +492,34 @@ def test_a_version_that_continues_others_wants_to_be_told(storage):
     assert list(map(ids, ref.split(0.8, seed=2, grows=False))) == list(
         map(ids, numbers(20).split(0.8, seed=2))
     )
+
+
+UNDIVIDED = {
+    "joined": (lambda ref: yogadl.concat([numbers(3), ref.fields("id").map(dict)]), "split each, and"),
+    "sample": (lambda ref: ref.sampled().at(0)[1:], "split the records first"),
+    "chunks": (lambda ref: tokenised(ref).chunks("t", 2), "split the records first"),
+    "packed": (
+        lambda ref: tokenised(ref).packed(4, fields="t").at(0),
+        "split the records first",
+    ),
+}
+
+
+def tokenised(ref):
+    spec = {"t": yogadl.Leaf("int64", (None,))}
+    return ref.map(lambda record: {"t": np.arange(record["id"] % 3)}, spec=spec)
+
+
+@pytest.mark.parametrize("name", UNDIVIDED)
+def test_where_records_are_of_several_versions_grows_is_not_advised(storage, name):
+    _, ref = grown(storage, (10, 10))
+    view, advice = UNDIVIDED[name]
+    with pytest.raises(ConfigurationError, match=f"For shares that .*, {advice}.*grows=False") as caught:
+        view(ref).split(0.8, seed=2)
+    assert "grows=True)" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match=advice):
+        view(ref).split(0.8, seed=2, grows=True)
+    assert len(view(ref).split(0.8, seed=2, grows=False)) == 2
 
 
 @pytest.mark.parametrize("by", [None, "label"])

@@ -11,9 +11,6 @@ from yogadl.testing import AdapterContract
 
 class TestBatches(AdapterContract):
     options: dict = {}  # noqa: RUF012  # those of `prefetch`
-    # A loader is made by a method of the stream, which has names of its own.
-    test_what_is_no_stream_is_refused_with_the_way_out = None
-    test_a_name_that_the_stream_or_another_framework_has_is_explained = None
 
     def make(self, stream, batch_size, *, epochs=1, **options):
         loader = stream.batch(batch_size, epochs=epochs, **options)

@@ -161,7 +161,10 @@ class SourceRecords(RandomAccess):
                 found.append(np.ascontiguousarray(column))  # numpy keeps the memory order of the source
                 continue
             try:
-                found.append(batch_column(field.leaf, column))
+                made = batch_column(field.leaf, column)
+                # Values that vary may be the source's own arrays, which a caller must not change.
+                own = made if field.leaf.is_fixed else [_copied(value) for value in made]
+                found.append(own)
             except BadShapeError as error:
                 raise self._shape_error(number, int(indices[error.position]), error.shape) from None
             except BadValueError as error:
@@ -181,6 +184,10 @@ class SourceRecords(RandomAccess):
             record,
             f"{problem}. If the shape varies, declare it: yogadl.from_source(..., spec={declared})",
         )
+
+
+def _copied(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _require_hashable(size_bytes: int) -> None:

@@ -161,10 +161,15 @@ def _refuse_growth(records: RandomAccess, shares: Sequence[Any], seed: int, by: 
     grown = versions[0]
     options = [*map(repr, shares), f"seed={seed}", *([] if by is None else [f"by={by!r}"])]
     call = f"ref.split({', '.join(options)}, grows="
+    try:
+        _one_of_each(records)
+        advice = f"Write {call}True) for shares that begin with those of earlier versions"
+    except ConfigurationError as error:
+        advice = f"For shares that begin with those of earlier versions, {str(error).rpartition(': ')[2]}"
     raise ConfigurationError(
         f"{grown.id!r} version {grown.version!r} continues version {grown.earlier[-1].version!r}: if all its "
-        f"records are divided anew, some move from one share of that version to another. Write {call}True) "
-        f"for shares that begin with those of earlier versions, or {call}False) to divide all anew"
+        f"records are divided anew, some move from one share of that version to another. {advice}; or write "
+        f"{call}False) to divide all anew"
     )
 
 
@@ -174,33 +179,43 @@ def _additions(records: RandomAccess) -> Iterator[tuple[tuple[int, ...], Indices
     The oldest version has no such index, so that its records are divided as if there were no later version.
 
     Raises:
-        ConfigurationError: if the records belong to several datasets, or each is made of several records.
+        ConfigurationError: if the records are not each one record of one dataset.
     """
-    base = records
-    indices = np.arange(len(records))
-    while True:
-        if isinstance(base, MappedRecords):  # each record is made of one record of the parent
-            base = base.parent
-        elif isinstance(base, SameValues):
-            indices, base = base.in_parent(indices), base.parent
-        else:
-            break
-    if isinstance(base, View):
-        raise ConfigurationError(
-            "chunks have records of several versions in them, so grows=True can't divide them: split the "
-            "records first, and call chunks of each share"
-        )
-    if base.parents:
-        raise ConfigurationError(
-            "grows=True divides the records of one dataset, and these are of several: split each, and call "
-            "concat of their shares"
-        )
+    base, indices = _one_of_each(records)
     starts = [] if base.lineage is None else [earlier.records for earlier in base.lineage.earlier]
     version = np.searchsorted(np.array(starts, np.int64), indices, "right")
     for number, first in enumerate([0, *starts]):
         added = np.flatnonzero(version == number)
         if len(added) or not number:
             yield (first,) if number else (), added
+
+
+def _one_of_each(records: RandomAccess) -> tuple[RandomAccess, Indices]:
+    """Return the dataset of which each of these records is one record or made of one, and which one it is.
+
+    Raises:
+        ConfigurationError: if there is no such dataset, or another version would have other records chosen.
+    """
+    base = records
+    indices = np.arange(len(records))
+    while not base.is_drawn:
+        if isinstance(base, MappedRecords):  # each record is made of one record of the parent
+            base = base.parent
+        elif isinstance(base, SameValues):
+            indices, base = base.in_parent(indices), base.parent
+        else:
+            break
+    if base.is_drawn or isinstance(base, View):
+        raise ConfigurationError(
+            "samples, packed rows, batches and chunks are of records of several versions, and grows=True "
+            "can't divide them: split the records first, and make them of each share"
+        )
+    if base.parents:
+        raise ConfigurationError(
+            "grows=True divides the records of one dataset, and these are of several: split each, and call "
+            "concat of their shares"
+        )
+    return base, indices
 
 
 def _divide_evenly(places: Indices, counts: Sequence[int]) -> list[Indices]:

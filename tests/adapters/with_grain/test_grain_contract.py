@@ -1,12 +1,12 @@
 """The contract of adapters, kept by Grain's loaders and datasets."""
 
 from grain_stages import NO_THREADS
+from near_misses import Adapter
 
 from yogadl.adapters import grain as adapter
-from yogadl.testing import AdapterContract
 
 
-class TestDataloader(AdapterContract):
+class TestDataloader(Adapter):
     refusal = ValueError  # Grain's own
     second = 0
     test_a_loader_pickles = None  # Grain's class does not

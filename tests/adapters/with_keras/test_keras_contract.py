@@ -1,10 +1,11 @@
 """The contract of adapters, kept by Keras's datasets: a loop asks for batches by their numbers."""
 
+from near_misses import Adapter
+
 from yogadl.adapters import keras as adapter
-from yogadl.testing import AdapterContract
 
 
-class TestPyDataset(AdapterContract):
+class TestPyDataset(Adapter):
     second = 0
     test_a_finished_epoch_is_passed_over_on_request = None  # batch 0 is the next one that there is
     names = (

@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 import tensorflow as tf
+from near_misses import Adapter
 
 from yogadl.adapters import tensorflow as adapter
-from yogadl.testing import AdapterContract
 
 
-class TestDataset(AdapterContract):
+class TestDataset(Adapter):
     error = tf.errors.OpError
     test_a_loader_pickles = None
     names = (

@@ -1,10 +1,11 @@
 """The contract of adapters, kept by what PyTorch iterates over."""
 
+from near_misses import Adapter
+
 from yogadl.adapters import torch as adapter
-from yogadl.testing import AdapterContract
 
 
-class TestDataloader(AdapterContract):
+class TestDataloader(Adapter):
     names = (
         ("drop_last", "drop_remainder="),
         ("num_epochs", "epochs="),
