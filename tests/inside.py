@@ -241,6 +241,7 @@ yogadl.storage._remote.ranges MOST_HELD_BYTES _THREADS
 yogadl.storage._remote.requests LIVING_THREADS=_living
 yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
 yogadl.storage._builds.building _SHARES _SHARE_BYTES
+yogadl._sources.sources SAMPLED_RECORDS
 yogadl.storage._builds.adopted LEAST_GROUP_BYTES=_LEAST_GROUP_BYTES
 """
 

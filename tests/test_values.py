@@ -177,7 +177,11 @@ def lines_of(error: object) -> list[dict[str, Any]]:
 def test_a_record_that_does_not_fit_is_named_with_a_line_that_works(
     storage, first, later, says, way, monkeypatch
 ):
-    count = SAMPLED_RECORDS + 70
+    sampled = SAMPLED_RECORDS
+    if way not in ("list", "generator"):  # where more is read than the constant says, too
+        sampled = SAMPLED_RECORDS // 16
+        set_constants(monkeypatch, SAMPLED_RECORDS=sampled)
+    count = sampled + 70
     values = [first] * count + [later]
     records = [{"x": value, "n": number} for number, value in enumerate(values)]
 
@@ -409,10 +413,13 @@ X_IS_FLOAT = {"x": yogadl.Leaf("float64")}
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_declared_field_is_what_it_is_declared(storage, way):
+def test_a_declared_field_is_what_it_is_declared(storage, way, monkeypatch):
     ref = WAYS[way](storage, FLOATS_LATE[-205:] + FLOATS_LATE[:4], spec=X_IS_FLOAT)
     assert ref.spec.fields[0].leaf.dtype == "float64"
     records = FLOATS_LATE if way not in ("tasks", "tasks in another order") else FLOATS_LATE[1_495:1_504]
+    if way == "small parts":  # each record is one
+        records = FLOATS_LATE[-200:]
+        set_constants(monkeypatch, SAMPLED_RECORDS=50)
     ref = WAYS[way](yogadl.open_storage(f"{storage.location}-2"), records, spec=X_IS_FLOAT)
     assert [plain(record) for record in ref] == [record | {"x": float(record["x"])} for record in records]
 
