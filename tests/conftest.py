@@ -86,8 +86,8 @@ def yoga(capsys):
 def forked_workers(monkeypatch):
     """Let the workers of builds and filters be forks of this process: real ones, that import nothing first.
 
-    A server of workers takes half a second of processor time to import what they need. At least one case of
-    a test does without this, so that what is sent and imported is tried, too.
+    A server of workers takes half a second of processor time to import what they need. Other cases or tests
+    of the same file do without this, so that starting empty is tried, too.
     """
     from inside import Workers, processes
 
