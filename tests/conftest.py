@@ -82,6 +82,18 @@ def yoga(capsys):
     return functools.partial(run_command, capsys)
 
 
+@pytest.fixture
+def forked_workers(monkeypatch):
+    """Let the workers of builds and filters be forks of this process: real ones, that import nothing first.
+
+    A server of workers takes half a second of processor time to import what they need. Other cases or tests
+    of the same file do without this, so that starting empty is tried, too.
+    """
+    from inside import Workers, processes
+
+    monkeypatch.setattr(processes, "Workers", lambda work, _method, _preload: Workers(work, "fork"))
+
+
 @pytest.fixture(scope="session")
 def stranger():
     """Return the functions of the program that the page on the order has, as a stranger would write them."""

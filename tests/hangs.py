@@ -132,7 +132,12 @@ class EndsInSilence:
         for file in files:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(file.name), TELL)
-        time.sleep(DUMP_S)
+        sizes: list[int] = []
+        for _ in range(DUMP_S):
+            before, sizes = sizes, [file.stat().st_size for file in files]
+            if sizes == before and all(sizes):  # all have said what they have to say
+                break
+            time.sleep(1)
         for file in files:
             lines = [line for line in file.read_text().splitlines() if not PYTESTS_OWN.search(line)]
             self._say(f"Process {file.name}:", *lines)

@@ -34,6 +34,7 @@ yogadl.storage._builds.adopted_files format_of_name
 yogadl.storage._builds.building begin_build
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declaration_text declare
+yogadl._workers processes
 yogadl._workers.server Workers
 yogadl._format checks fingerprint=columns manifest rows writer
 yogadl._format.table ArrayFile
@@ -240,6 +241,7 @@ yogadl.storage._remote.ranges MOST_HELD_BYTES _THREADS
 yogadl.storage._remote.requests LIVING_THREADS=_living
 yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
 yogadl.storage._builds.building _SHARES _SHARE_BYTES
+yogadl._sources.sources SAMPLED_RECORDS
 yogadl.storage._builds.adopted LEAST_GROUP_BYTES=_LEAST_GROUP_BYTES
 """
 

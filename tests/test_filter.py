@@ -247,6 +247,7 @@ def test_it_pickles_and_reads_in_a_fork(ref):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("broken", [(), (0,), (RECORDS - 1,), (3, 4, 57), range(RECORDS)])
+@pytest.mark.usefixtures("forked_workers")
 def test_records_for_which_it_raises_are_left_out_if_asked_to(ref, caplog, workers, broken):
     def choose(record):
         if record["x"][0] // 2 in broken:
@@ -428,6 +429,7 @@ def test_fewer_records_than_tasks_are_enough(records):
 
 
 @pytest.mark.parametrize("records", [7, 8, 9, 31, 32, 33])
+@pytest.mark.usefixtures("forked_workers")
 def test_tasks_of_any_number_of_records_end_where_the_next_begins(records, monkeypatch):
     set_constants(monkeypatch, TASKS=1, TASK_RECORDS=8)
     ref = yogadl.from_source({"x": np.arange(records)}, fingerprint="numbers")

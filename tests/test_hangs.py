@@ -105,7 +105,8 @@ def run_pytest(
                 for name, value in os.environ.items()
                 if not name.startswith(("PYTEST_", "YOGADL_TEST_"))
             }
-            | {"PYTHONPATH": str(Path(__file__).parent)},
+            | {"PYTHONPATH": str(Path(__file__).parent)}
+            | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"},  # others take long
             cwd=folder,
             stdout=stdout,
             stderr=stderr,

@@ -171,6 +171,7 @@ def test_records_of_json_values_and_text_are_json(ref):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.usefixtures("forked_workers")
 def test_a_row_has_the_values_of_its_pieces(ref, workers):
     packed = ref.packed(3, fields="tokens", values=("tree", "id"))
     loader = packed.stream().batch(4)

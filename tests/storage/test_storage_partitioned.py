@@ -167,6 +167,7 @@ def test_any_source_may_be_a_partition(storage):
     "empty", [list, lambda: iter(()), lambda: {"n": np.arange(0)}, lambda: np.arange(0)], ids=range(4)
 )
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.usefixtures("forked_workers")
 def test_partitions_may_be_empty(storage, empty, workers):
     storage.submit(yogadl.partitioned([empty, lambda: [{"n": 0}], empty]), "d", "1", workers=workers)
     assert records_of(storage.fetch("d", "1")) == [0]

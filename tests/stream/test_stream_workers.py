@@ -174,7 +174,7 @@ def test_what_comes_after_is_called_here_with_the_same_randomness(ref):
     alone = shuffled(ref).batch(8, epochs=2).map(doubled).random_map(batch_noise)
     loader = shuffled(ref).batch(8, epochs=2).map(doubled).prefetch(2, workers=2).random_map(batch_noise)
     check_seen(seen(iter(loader)), seen(iter(alone)))
-    where = shuffled(ref).batch(8).map(with_pid).prefetch(2, workers=2)
+    where = shuffled(ref).batch(8).map(with_pid).prefetch(2, workers=2, start_method="fork")
     here = where.map(lambda batch: (batch["pid"], os.getpid()))
     assert {pid for _, pid in here} == {os.getpid()}
     assert os.getpid() not in {pid for pid, _ in here}
@@ -240,7 +240,9 @@ def test_a_function_that_fails_is_an_error_after_what_comes_before_it(workers):
 
 
 def test_a_source_that_fails_is_an_error_after_what_comes_before_it():
-    batches = iter(open_stream(MemorySource(200, fails_at=150)).batch(4).prefetch(2, workers=2))
+    batches = iter(
+        open_stream(MemorySource(200, fails_at=150)).batch(4).prefetch(2, workers=2, start_method="fork")
+    )
     for first in range(0, 148, 4):
         assert next(batches)["id"].tolist() == list(range(first, first + 4))
     for _ in range(2):
@@ -256,7 +258,7 @@ def fail_here(batch):
 
 
 def test_a_function_that_fails_after_the_workers_is_tried_again(ref):
-    batches = iter(ref.stream().batch(8).prefetch(2, workers=2).map(fail_here))
+    batches = iter(ref.stream().batch(8).prefetch(2, workers=2, start_method="fork").map(fail_here))
     assert batch_ids(itertools.islice(batches, 2)) == [list(range(8)), list(range(8, 16))]
     for _ in range(2):
         with pytest.raises(StageError, match="begins with record 16: ValueError: not here"):
@@ -277,7 +279,7 @@ def raise_odd(record):
 
 
 def test_an_error_that_does_not_pickle_is_told_all_the_same(ref):
-    loader = ref.stream().batch(8).map(raise_odd).prefetch(2, workers=1)
+    loader = ref.stream().batch(8).map(raise_odd).prefetch(2, workers=1, start_method="fork")
     with pytest.raises(StageError, match="OddError: stubborn") as caught:
         next(iter(loader))
     assert str(caught.value.__cause__) == "OddError: stubborn"
@@ -304,7 +306,7 @@ LOCKING = {
 @pytest.mark.parametrize("kind", LOCKING)
 def test_what_cannot_be_sent_back_is_said_to_be_that(ref, kind):
     made, name = LOCKING[kind]
-    batches = iter(made(functools.partial(locked_at, 21), ref).prefetch(2, workers=1))
+    batches = iter(made(functools.partial(locked_at, 21), ref).prefetch(2, workers=1, start_method="fork"))
     for _ in range(2):
         assert next(batches)
     with pytest.raises(
@@ -494,7 +496,7 @@ def tree_of(batch):
 
 def test_any_tree_of_arrays_comes_back(ref):
     alone = ref.stream().batch(2).map(tree_of)
-    loader = alone.prefetch(2, workers=2)
+    loader = alone.prefetch(2, workers=2, start_method="fork")
     for _ in range(2):
         for found, wanted in zip(loader, alone, strict=True):
             assert_same(found, wanted)
@@ -535,7 +537,8 @@ def test_long_strings_come_back_as_lists(tmp_path, stages):
         for loader in (stream.batch(4), stream.batch(7), stream):
             for stage in stages:
                 loader = loader.map(stage)
-            found = list(loader.prefetch(2, workers=2))
+            method = "forkserver" if loader is stream else "fork"
+            found = list(loader.prefetch(2, workers=2, start_method=method))
             assert len(found) >= 3
             for one, other in zip(found, loader, strict=True):
                 assert one == other
