@@ -548,7 +548,9 @@ def bucketed(made, dice):
         assert sorted(itertools.chain(*documents)) == every
         widths = [max(stop for _, _, stop in some) for some in documents]
         if options["pad_to"] == "class":
-            widths = class_widths(widths, [plain(each)["tokens"].shape[1] for each in found], options)
+            lengths_of_all = {stop for _, _, stop in every}
+            made_widths = [plain(each)["tokens"].shape[1] for each in found]
+            widths = class_widths(widths, made_widths, lengths_of_all, options)
         check_batches(documents, widths, options)
         return [
             bucketed_row([made.rows[each.record] for each in some], width, lengths)
@@ -570,7 +572,7 @@ def check_batches(documents, widths, options):
     assert len(documents) % ranks == 0 or sum(len(some) for some in documents) < 2 * len(documents) + ranks
 
 
-def class_widths(longest, widths, options):
+def class_widths(longest, widths, lengths, options):
     """Return how long batches are, once that is found to be the longest record of one of few classes.
 
     Batches are numbered by class, of several ranks those of whole steps first.
@@ -579,7 +581,7 @@ def class_widths(longest, widths, options):
     assert all(width >= most for width, most in zip(widths, longest, strict=True))
     assert all(width == most for width, most in zip(widths, longest, strict=True) if most > budget)
     classes = {width for width in widths if width <= budget}
-    assert classes <= set(longest), "a class is as long as its longest record, which is in a batch"
+    assert classes <= lengths, "a class is as long as its longest record, which may come in the next one's"
     assert len(classes) <= (options["classes"] or len(classes))
     if options["ranks"] == 1:
         assert widths[: len(widths) - sum(most > budget for most in longest)] == sorted(
