@@ -17,7 +17,7 @@ yogadl.storage._remote _held=held_ranges _ranges=ranges _remote_opening=opener
 yogadl.storage._remote eviction location=eviction mirrored_cache partial_file receive=download
 yogadl.storage._remote transfer=download
 yogadl._views _chain=functions _stages=stages _filter=chosen
-yogadl._core.arguments names_of
+yogadl._core.arguments bytes_of names_of
 yogadl._foreign crc32c example_module=example lines_module=lines tar_module=tar tfrecord_module=tfrecord
 yogadl._foreign.arrow Arrow
 yogadl._foreign.file_reader FileReader Places

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from inside import BatchMemory
+from inside import BatchMemory, bytes_of
 
 import yogadl
 from yogadl.errors import ConfigurationError
@@ -205,3 +205,15 @@ def test_other_views_need_none():
     assert some[1]["tokens"].tolist() == [0, 1, 2, 3, 4]
     assert len(yogadl.concat([ref, ref])) == 2**41
     assert len(next(iter(ref.stream(shuffle=True).batch(3)))["tokens"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("size", "found"),
+    [
+        (7, 7), ("7", 7), ("7 b", 7), ("2k", 2_000), ("2KB", 2_000), ("1.5 MB", 1_500_000), ("3M", 3_000_000),
+        ("2GB", 2_000_000_000), ("2g", 2_000_000_000), ("4TB", 4 * 10**12), ("4T", 4 * 10**12),
+        ("1KiB", 1024), ("1MiB", 1024**2), ("1GiB", 1024**3), ("1tib", 1024**4),
+    ],
+)  # fmt: skip
+def test_a_size_has_any_unit(size, found):
+    assert bytes_of(size) == found

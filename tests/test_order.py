@@ -502,6 +502,18 @@ def test_the_documented_blocks_are_the_library_s(
     assert order.indices(np.array([position]), 1).tolist() == [expected]
 
 
+@pytest.mark.parametrize("window", [2**10, 2**11 - 1, 2**11, 2**11 + 1, 2**12])
+def test_windows_of_any_number_of_records_have_the_documented_order(
+    stranger: dict[str, Callable[..., int]], window: int
+) -> None:
+    sizes = 2**20, window, 1  # windows of 2**30 to 2**32 records: up to 2**31, words of 32 bits do
+    records = 2**33 + 5
+    positions = [0, 1, 2**31 - 1, 2**31, 2**32 + 7, records - 1]
+    order = make_order(records, Blocks(*sizes), 3)
+    expected = [stranger["blocks_index"](position, records, *sizes, 3, 1) for position in positions]
+    assert order.indices(np.array(positions), 1).tolist() == expected
+
+
 def test_the_order_imports_nothing_but_numpy_and_the_errors() -> None:
     program = (
         "import sys, numpy; known = set(sys.modules); import yogadl._order; print(*set(sys.modules) - known)"

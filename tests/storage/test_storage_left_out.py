@@ -293,3 +293,24 @@ def test_the_log_says_how_many(storage, capsys):
     said = run_command(capsys, "log", "d", "-s", storage.location).out
     assert "left out 2 records that could not be read" in said
     assert '"by": "us"' in said
+
+
+@pytest.mark.parametrize("broken", [(), (0,), (0, 1), (1,), (2,)], ids=repr)
+def test_an_error_names_the_record_by_its_number_among_all(storage, broken):
+    class Odd(Files):
+        def __getitem__(self, number):
+            return super().__getitem__(number) | {"t": None if number == 3 else 1}
+
+    with pytest.raises(UnsupportedDataError, match=r"^record 3: field 't' is None"):
+        storage.submit(Odd(broken), "d", "1", on_error="skip")
+
+
+@pytest.mark.parametrize("kind", [Files, Batched])
+def test_a_record_that_does_not_fit_is_named_by_its_number_among_all(storage, kind):
+    class Late(kind):
+        def __getitem__(self, number):
+            return super().__getitem__(number) | ({"x": np.zeros(4)} if number == 1291 else {})
+
+    broken = (3, 1201, 1202, 1290, 1295)
+    with pytest.raises(UnsupportedDataError, match=r"^record 1291: field 'x'"):
+        storage.submit(Late(broken, 1300), "d", "1", on_error="skip")

@@ -502,18 +502,22 @@ class ItemsSource:
 
     def _spec_of(self, run: range) -> Spec:
         """Return the structure that the records decide from the first of `run` on."""
+        numbers: list[int] = []
 
         def read() -> Iterator[Any]:
             for index in range(run[0], self.length):
                 try:
-                    yield from self._read([index], None)
+                    found = self._read([index], None)
                 except Exception:
                     if index == run[0] or not self._is_skipping:
                         raise
+                else:
+                    numbers.extend(index for _ in found)
+                    yield from found
 
         self._forms = PLAIN
         sample = first_records(read(), scalars_decide=not self.is_costly or bool(self._said.missing))
-        return self._decided(sample, range(run[0], run[0] + len(sample)))
+        return self._decided(sample, numbers)
 
     def decide_by(self, indices: Sequence[int]) -> None:
         """Let these records, the first among them, decide the structure; of a list the first ones do, too."""
@@ -591,8 +595,16 @@ class ItemsSource:
     def readable_chunks(self, first: int, end: int, leave_out: LeaveOut) -> Iterator[Columns]:
         """Yield the records from `first` to `end` that can be read."""
         at_once = 64 if hasattr(self._data, "__getitems__") else 1
-        runs = runs_that_can_be_read(self.items, first, end, at_once, leave_out)
-        return chunks(self.spec, itertools.chain.from_iterable(runs), first)
+        runs = runs_that_can_be_read(lambda run: (run[0], self.items(run)), first, end, at_once, leave_out)
+        done = number = 0
+
+        def left_out_before(run: tuple[int, list[Any]]) -> int:
+            nonlocal done, number
+            number, begin, done = run[0], done, done + len(run[1])
+            return number - first - begin
+
+        for _, together in itertools.groupby(runs, left_out_before):  # errors name records by their numbers
+            yield from chunks(self.spec, itertools.chain.from_iterable(run for _, run in together), number)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""
