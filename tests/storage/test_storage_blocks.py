@@ -201,7 +201,6 @@ def test_of_varying_values_whole_blocks_come_as_well(url, monkeypatch):
     assert size_bytes <= 1.05 * sum(4 * (number % 700) + 12 for number in range(COUNT))
 
 
-@pytest.mark.usefixtures("small_reads")
 def test_records_with_a_few_gaps_come_in_blocks_as_well(url):
     ref = fetched(url, "image").select([*range(10), *range(20, COUNT)])
     for _ in ref.stream(shuffle=ORDER).batch(8):
@@ -209,6 +208,7 @@ def test_records_with_a_few_gaps_come_in_blocks_as_well(url):
     assert ref.locality().ranges <= 3 * COUNT // 40
 
 
+@pytest.mark.usefixtures("small_reads")
 def test_workers_of_a_mirror_bring_each_block_once(url, tmp_path):
     ref = fetched(url, "image", mirror=tmp_path, mirror_limit=7_000_000)
     batches = ref.stream(shuffle=yogadl.Blocks(40, 8, 5)).batch(8)
