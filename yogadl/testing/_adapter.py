@@ -28,8 +28,8 @@ class AdapterContract:
     cursors.
 
     Attributes:
-        error: What is raised where a function of the stream fails.
-        refusal: What is raised at the state of another order.
+        errors: What is raised where a function of the stream fails.
+        refusals: What is raised at the state of another order.
         second: The epoch that a second iterator over a loader reads; None: what the first one left.
 
     Example:
@@ -48,8 +48,8 @@ class AdapterContract:
                     return iterator.state_dict()
     """
 
-    error: type[Exception] = StageError
-    refusal: type[Exception] = CursorError
+    errors: tuple[type[Exception], ...] = (StageError,)
+    refusals: tuple[type[Exception], ...] = (CursorError,)
     second: int | None = 1
 
     def make(self, stream: Any, batch_size: int, *, epochs: int = 1, **options: Any) -> Any:
@@ -160,7 +160,7 @@ class AdapterContract:
         stream = _numbers().stream().map(_fail_at_one)
         seen: list[int] = []
         what = re.escape(f"map(_fail_at_one) failed at record {_FAILS}: LookupError: no label")
-        with pytest.raises(self.error, match=what):
+        with pytest.raises(self.errors, match=what):
             for batch in self.begin(self.make(stream, 16)):
                 seen += _ids(batch)
         assert seen == list(range(_FAILS // 16 * 16))
@@ -191,7 +191,7 @@ class AdapterContract:
         iterator = self.begin(loader)
         next(iterator)
         state = self.state(loader, iterator, 1)
-        with pytest.raises(self.refusal):
+        with pytest.raises(self.refusals):
             next(self.begin(self.make(_shuffled(), 8), state))
 
     def test_a_cursor_goes_on_with_other_ranks_and_batches_here_and_elsewhere(self) -> None:

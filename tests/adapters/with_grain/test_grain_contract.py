@@ -7,7 +7,7 @@ from yogadl.adapters import grain as adapter
 
 
 class TestDataloader(Adapter):
-    refusal = ValueError  # Grain's own
+    refusals = (ValueError,)  # Grain's own
     second = 0
     test_a_loader_pickles = None  # Grain's class does not
     names = (

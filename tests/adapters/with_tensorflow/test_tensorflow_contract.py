@@ -10,7 +10,7 @@ from yogadl.adapters import tensorflow as adapter
 
 
 class TestDataset(Adapter):
-    error = tf.errors.OpError
+    errors = (tf.errors.OpError,)
     test_a_loader_pickles = None
     names = (
         ("drop_last", "drop_remainder="),
