@@ -16,14 +16,6 @@ class TestBatches(AdapterContract):
         loader = stream.batch(batch_size, epochs=epochs, **options)
         return loader.prefetch(**self.options) if self.options else loader
 
-    def begin(self, loader, state=None):
-        if state is not None:
-            loader.load_state_dict(state)
-        return iter(loader)
-
-    def state(self, loader, iterator, delivered):
-        return iterator.state_dict()
-
 
 class TestBatchesOfThreads(TestBatches):
     options = {"n": 3, "threads": 2}  # noqa: RUF012

@@ -600,8 +600,8 @@ class ItemsSource:
 
         def left_out_before(run: tuple[int, list[Any]]) -> int:
             nonlocal done, number
-            number, begin, done = run[0], done, done + len(run[1])
-            return number - first - begin
+            number, done = run[0], done + len(run[1])
+            return number + len(run[1]) - done
 
         for _, together in itertools.groupby(runs, left_out_before):  # errors name records by their numbers
             yield from chunks(self.spec, itertools.chain.from_iterable(run for _, run in together), number)

@@ -161,11 +161,9 @@ def _refuse_growth(records: RandomAccess, shares: Sequence[Any], seed: int, by: 
     grown = versions[0]
     options = [*map(repr, shares), f"seed={seed}", *([] if by is None else [f"by={by!r}"])]
     call = f"ref.split({', '.join(options)}, grows="
-    try:
-        _one_of_each(records)
-        advice = f"Write {call}True) for shares that begin with those of earlier versions"
-    except ConfigurationError as error:
-        advice = f"For shares that begin with those of earlier versions, {str(error).rpartition(': ')[2]}"
+    undivided = _undivided(_one_of_each(records)[0])
+    alike = "shares that begin with those of earlier versions"
+    advice = f"Write {call}True) for {alike}" if undivided is None else f"For {alike}, {undivided[1]}"
     raise ConfigurationError(
         f"{grown.id!r} version {grown.version!r} continues version {grown.earlier[-1].version!r}: if all its "
         f"records are divided anew, some move from one share of that version to another. {advice}; or write "
@@ -182,6 +180,9 @@ def _additions(records: RandomAccess) -> Iterator[tuple[tuple[int, ...], Indices
         ConfigurationError: if the records are not each one record of one dataset.
     """
     base, indices = _one_of_each(records)
+    undivided = _undivided(base)
+    if undivided is not None:
+        raise ConfigurationError(": ".join(undivided))
     starts = [] if base.lineage is None else [earlier.records for earlier in base.lineage.earlier]
     version = np.searchsorted(np.array(starts, np.int64), indices, "right")
     for number, first in enumerate([0, *starts]):
@@ -191,11 +192,7 @@ def _additions(records: RandomAccess) -> Iterator[tuple[tuple[int, ...], Indices
 
 
 def _one_of_each(records: RandomAccess) -> tuple[RandomAccess, Indices]:
-    """Return the dataset of which each of these records is one record or made of one, and which one it is.
-
-    Raises:
-        ConfigurationError: if there is no such dataset, or another version would have other records chosen.
-    """
+    """Return the records below those views that take or make each of one record, and which one it is."""
     base = records
     indices = np.arange(len(records))
     while not base.is_drawn:
@@ -205,17 +202,23 @@ def _one_of_each(records: RandomAccess) -> tuple[RandomAccess, Indices]:
             indices, base = base.in_parent(indices), base.parent
         else:
             break
+    return base, indices
+
+
+def _undivided(base: RandomAccess) -> tuple[str, str] | None:
+    """Return why records can't be divided by the versions of a dataset, and what to do; None if they can."""
     if base.is_drawn or isinstance(base, View):
-        raise ConfigurationError(
+        return (
             "samples, packed rows, batches and chunks are of records of several versions, and grows=True "
-            "can't divide them: split the records first, and make them of each share"
+            "can't divide them",
+            "split the records first, and make them of each share",
         )
     if base.parents:
-        raise ConfigurationError(
-            "grows=True divides the records of one dataset, and these are of several: split each, and call "
-            "concat of their shares"
+        return (
+            "grows=True divides the records of one dataset, and these are of several",
+            "split each, and call concat of their shares",
         )
-    return base, indices
+    return None
 
 
 def _divide_evenly(places: Indices, counts: Sequence[int]) -> list[Indices]:

@@ -2,7 +2,7 @@
 
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,11 @@ _PADDED = {"shard_rank": 1, "num_shards": 2, "pad_shard_remainder": True}
 class AdapterContract:
     """The contract of an adapter, which hands a stream's batches to a framework.
 
-    Inherit it, and define `make`, and how a loop stops and goes on: `begin`, `state` and `cursor`. Batches
-    are dicts of what numpy takes for arrays; a state is what survives pickle. An adapter says what it does
-    not have by the tests that it leaves out: ``test_padding_is_told = None``, of one whose loaders don't
-    pickle ``test_a_loader_pickles = None``, and of one that can't go on both tests of states and that of
-    cursors.
+    Inherit it, and define `make`. Batches are dicts of what numpy takes for arrays. Where loaders do not load
+    a cursor as those of the library do, define how a loop stops and goes on, too: `begin`, `state` and
+    `cursor`; a state is what survives pickle. An adapter says what it does not have by the tests that it
+    leaves out: ``test_padding_is_told = None``, of one whose loaders don't pickle
+    ``test_a_loader_pickles = None``, and of one that can't go on both tests of states and that of cursors.
 
     Attributes:
         errors: What is raised where a function of the stream fails.
@@ -38,14 +38,6 @@ class AdapterContract:
             class TestBatches(AdapterContract):
                 def make(self, stream, batch_size, *, epochs=1, **options):
                     return stream.batch(batch_size, epochs=epochs, **options)
-
-                def begin(self, loader, state=None):
-                    if state is not None:
-                        loader.load_state_dict(state)
-                    return iter(loader)
-
-                def state(self, loader, iterator, delivered):
-                    return iterator.state_dict()
     """
 
     errors: tuple[type[Exception], ...] = (StageError,)
@@ -61,12 +53,13 @@ class AdapterContract:
 
     def begin(self, loader: Any, state: Any = None) -> Iterator[Any]:
         """Return an iterator over a loader, which goes on at a state that was saved, if one is given."""
-        assert state is None
+        if state is not None:
+            loader.load_state_dict(state)
         return iter(loader)
 
     def state(self, loader: Any, iterator: Any, delivered: int) -> Any:
         """Return what a checkpoint saves of a loop, after this many batches."""
-        raise NotImplementedError
+        return iterator.state_dict()
 
     def cursor(self, loader: Any, iterator: Any, delivered: int) -> Any:
         """Return the stream's cursor in a loop, after this many batches."""
@@ -78,11 +71,11 @@ class AdapterContract:
     @pytest.mark.parametrize("drop_remainder", [False, True])
     @pytest.mark.parametrize("batch_size", [1, 8, 103, 200])
     def test_batches_are_those_of_the_stream(self, batch_size: int, drop_remainder: bool) -> None:
-        whole = [_cut(_shuffled().indices(epoch), batch_size, drop_remainder) for epoch in range(2)]
-        if not any(whole):
+        whole = _epochs(range(2), batch_size, drop_remainder)
+        if not whole:
             return  # an epoch without a batch has a test of its own
         found = self._read(_shuffled(), batch_size, epochs=2, drop_remainder=drop_remainder)
-        assert list(map(_ids, found)) == whole[0] + whole[1]
+        assert list(map(_ids, found)) == whole
         for batch in found:
             x = np.asarray(batch["x"])
             assert x.dtype == np.float32
@@ -138,7 +131,7 @@ class AdapterContract:
         assert list(map(_ids, found)) == _cut(stream.indices(1), 8)
 
     def test_the_next_iterator_reads_what_the_adapter_says(self) -> None:
-        epochs = [_cut(_shuffled().indices(epoch), 40) for epoch in range(2)]
+        epochs = [_epochs([epoch], 40) for epoch in range(2)]
         for read in (1, 3):
             loader = self.make(_shuffled(), 40)
             iterator = self.begin(loader)
@@ -170,7 +163,7 @@ class AdapterContract:
         def make() -> Any:
             return self.make(_shuffled(), 40, epochs=_EPOCHS, drop_remainder=drop_remainder)
 
-        whole = [b for epoch in range(_EPOCHS) for b in _cut(_shuffled().indices(epoch), 40, drop_remainder)]
+        whole = _epochs(range(_EPOCHS), 40, drop_remainder)
         loader = make()
         iterator = self.begin(loader)
         states = [self.state(loader, iterator, 0)]
@@ -182,9 +175,7 @@ class AdapterContract:
         for delivered, state in enumerate(states):
             assert [_ids(batch) for batch in self.begin(make(), state)] == whole[delivered:]
         after = [_ids(batch) for batch in self.begin(make(), end)]
-        epochs = range(_EPOCHS, 2 * _EPOCHS)
-        following = [b for epoch in epochs for b in _cut(_shuffled().indices(epoch), 40, drop_remainder)]
-        assert after == following[: len(after)]
+        assert after == _epochs(range(_EPOCHS, 2 * _EPOCHS), 40, drop_remainder)[: len(after)]
 
     def test_the_state_of_another_order_is_refused(self) -> None:
         loader = self.make(_shuffled(shuffle_seed=4), 8)
@@ -241,6 +232,11 @@ def _fail_at_one(record: Any) -> Any:
 def _ids(batch: Any) -> list[int]:
     found: list[int] = np.asarray(batch["id"]).tolist()
     return found
+
+
+def _epochs(epochs: Iterable[int], size: int, drop_remainder: bool = False) -> list[list[int]]:
+    order = _shuffled()
+    return [batch for epoch in epochs for batch in _cut(order.indices(epoch), size, drop_remainder)]
 
 
 def _cut(ids: Any, size: int, drop_remainder: bool = False) -> list[list[int]]:

@@ -20,14 +20,6 @@ class TestIterator(Adapter):
             stream, batch_size, epochs=epochs, prefetch=self.prefetch, threads=self.threads, **options
         )
 
-    def begin(self, loader, state=None):
-        if state is not None:
-            loader.load_state_dict(state)
-        return loader
-
-    def state(self, loader, iterator, delivered):
-        return iterator.state_dict()
-
 
 class TestIteratorThatReadsNothingAhead(TestIterator):
     prefetch = 0

@@ -16,14 +16,6 @@ class TestDataloader(Adapter):
     def make(self, stream, batch_size, *, epochs=1, **options):
         return adapter.make_dataloader(stream, batch_size, self.workers, epochs=epochs, **options)
 
-    def begin(self, loader, state=None):
-        if state is not None:
-            loader.load_state_dict(state)
-        return iter(loader)
-
-    def state(self, loader, iterator, delivered):
-        return iterator.state_dict()
-
 
 class TestDataloaderWithWorkers(TestDataloader):
     workers = 2
