@@ -574,3 +574,11 @@ def test_settings_of_a_mirror_that_say_nonsense_are_none(tmp_path, content):
     assert location.limit_bytes() == 77
     location.set_limit(78)
     assert location.limit_bytes() == 78
+
+
+def test_what_forked_workers_receive_is_counted_beside_what_this_process_did(url):
+    ref = fetched(url, "image")
+    ref.gather(range(0, COUNT, 7))
+    loader = ref.stream(shuffle=True).batch(50).prefetch(2, workers=2, start_method="fork")
+    assert sum(len(batch["image"]) for batch in loader) == COUNT
+    assert COUNT * ROW_BYTES <= loader.stats().range_bytes <= 2 * COUNT * ROW_BYTES

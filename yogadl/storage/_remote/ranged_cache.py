@@ -258,7 +258,7 @@ class RangedCache:
     @property
     def received(self) -> tuple[int, int]:
         """The number of requests that this process made for ranges, and the number of bytes received."""
-        return self._ranges.requests, self._ranges.received_bytes
+        return self._ranges.received
 
     def _look_for_parts(self) -> None:
         """Update from time to time which parts other processes have downloaded."""

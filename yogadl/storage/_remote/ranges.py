@@ -102,6 +102,11 @@ class Ranges:
         if os.getpid() != self._pid:
             self._reset()
 
+    @property
+    def received(self) -> tuple[int, int]:
+        """The number of requests that this process made, and the number of bytes received."""
+        return (self.requests, self.received_bytes) if os.getpid() == self._pid else (0, 0)
+
     def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         """Begin to read these ranges, in this order; see `AwayParts`."""
         with self._lock:
