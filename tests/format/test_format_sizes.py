@@ -384,210 +384,101 @@ def test_values_of_any_sizes_in_any_chunks_come_back(tmp_path_factory, kind):
     check()
 
 
+def names_in(text):
+    """Return the names in a text, in which a dot alone stands for the module of the name before."""
+    names = []
+    for word in text.split():
+        names.append(names[-1].rpartition(".")[0] + word if word.startswith(".") else word)
+    return names
+
+
+def files_of(text):
+    """Return the names that each file has, by the file: `FILE: NAME ...`."""
+    words = re.split(r"(\S+):\s", text)
+    return {file: names_in(names) for file, names in zip(words[1::2], words[2::2], strict=True)}
+
+
 # What other tests cross.
-ELSEWHERE = {
-    "storage/test_storage_metadata.py": [
-        "_format.manifest.MAX_METADATA_BYTES",
-        "_format.manifest._METADATA_DEPTH",
-    ],
-    "adapters/tabular/with_datasets/test_arrow_sizes.py": [
-        "adapters.arrays._columns._CHUNK_BYTES",
-        "adapters.arrays._columns._CHUNK_RECORDS",
-        "adapters.arrays._columns._LEAST_RECORDS",
-        "adapters.arrays._columns._JOINED_BYTES",
-        "adapters.arrays._source._FIRST_RECORDS",
-        "adapters.arrow_export._MAX_BYTES",
-    ],
-    "test_concat.py": ["_format.joined._MOST_BLOCKS", "_format.rows._VIEWED_BYTES"],
-    "adapters/tabular/with_datasets/test_to_hf.py": [
-        "adapters.datasets._AT_ONCE_BYTES",
-        "adapters.datasets._AT_ONCE_RECORDS",
-        "adapters.datasets._MOST_BYTES",
-        "adapters.datasets._READ_ROWS",
-    ],
-    "adapters/with_grain/test_grain_sizes.py": [
-        "adapters.grain._items._AHEAD_BYTES",
-        "adapters.grain._items._LEAST_RECORDS_AHEAD",
-        "adapters.grain._items._MOST_RECORDS_AHEAD",
-    ],
-    "adapters/with_ray/test_ray_reading.py": ["adapters.ray._source._BLOCK_BYTES"],
-    "faults/test_foreign_caches.py": ["_format.table.MOST_EMPTY_RECORDS"],
-    "foreign/test_adopt.py": [
-        "_foreign.file_reader._MOST_RECORDS",
-        "_foreign.file_reader._UNREAD_BLOCK_BYTES",
-    ],
-    "foreign/test_cut_files.py": [
-        "_format.rows._JOINED_VALUE_BYTES",
-        "_format.rows._READ_GAP_BYTES",
-        "_format.rows._STRETCH_BYTES",
-    ],
-    "foreign/test_webdataset.py": ["_foreign.tar._TAIL_BYTES"],
-    "storage/test_storage_runs.py": ["_views.records._MOST_HASHED_BYTES"],
-    "foreign/test_crc32c.py": ["_foreign.crc32c._BLOCK_BYTES", "_foreign.crc32c._ROW_BYTES"],
-    "foreign/test_foreign_sizes.py": [
-        "storage._remote.planning.FOREIGN_GAP_BYTES",
-        "_foreign.arrow._BATCH_RECORDS",
-        "_foreign.example._COPIED_BYTES",
-        "_foreign.example._FEW_BYTES",
-        "_foreign.example._SMALL_BYTES",
-        "_foreign.mds._SMALL_BYTES",
-        "_foreign.npy._BATCH_RECORDS",
-        "_foreign.npy._SMALL_BYTES",
-        "_format.writer._FEW_BYTES",
-        "_format.writer._FEW_RECORDS",
-    ],
-    "foreign/test_mds.py": ["_foreign.mds._BATCH_RECORDS"],
-    "foreign/test_megatron.py": ["_foreign.megatron._BATCH_RECORDS"],
-    "foreign/test_unread.py": ["_foreign.file_reader._JOINED_RECORDS"],
-    "foreign/with_pyarrow/test_arrow_pyarrow.py": ["_foreign.arrow._SMALL_BYTES"],
-    "foreign/test_adopt_fence.py": ["_format.foreign.MAX_FOREIGN_BYTES", "_format.foreign._MOST_TEXT_BYTES"],
-    "foreign/test_forged_foreign.py": ["_format.table.MAX_FOREIGN_BLOCK_BYTES"],
-    "test_memory.py": [
-        "_views.chunks._OFFSET_BYTES",
-        "_views.chosen._INDEX_BYTES",
-        "_views.shares._PLAIN_BYTES",
-        "_views.shares._STRATIFIED_BYTES",
-        "_views.lengths._PLAN_BYTES",
-        "_views.flat._COUNT_BYTES",
-        "_views.shares._WEIGHT_BYTES",
-    ],
-    "test_packed.py": ["_views.lengths._READ_BYTES", "_views.lengths._READ_RECORDS"],
-    "test_packs.py": [
-        "_order.lengths.LENGTH_LIMIT",
-        "_order.lengths._CHUNK",
-        "_order.packs.CAPACITY_LIMIT",
-    ],
-    "cli/test_report.py": ["_core.shown.MOST_IMAGE_BYTES"],
-    "cli/test_report_values.py": ["_core.shown.MOST_FILE_BYTES"],
-    "test_notebook.py": [
-        "_core.shown._NOTEBOOK_FIELDS",
-        "_stream.stream._SHOWN_BYTES",
-        "_stream.stream._SHOWN_RECORDS",
-    ],
-    "test_filter.py": [
-        "_views.chosen._READ_BYTES",
-        "_views.chosen._READ_RECORDS",
-        "_views.chosen._TASK_RECORDS",
-    ],
-    "adapters/tabular/test_sql.py": [
-        "adapters.sql._CHUNK_BYTES",
-        "adapters.sql._CHUNK_RECORDS",
-        "adapters.sql._FIRST_RECORDS",
-    ],
-    "adapters/with_tensorflow/test_tensorflow_sizes.py": [
-        "adapters.tensorflow._loader._GATHERED_BYTES",
-        "adapters.tensorflow._loader._GATHERED_RECORDS",
-        "adapters.tensorflow._source._CHUNK_BYTES",
-        "adapters.tensorflow._source._CHUNK_RECORDS",
-        "adapters.tensorflow._source._LARGE_RECORDS",
-        "adapters.tensorflow._source._VARYING_RECORDS",
-        "adapters.tensorflow._source._HELD_BYTES",
-        "adapters.tensorflow._source._MOST_BYTES",
-    ],
-    "adapters/with_torch/test_torch_sizes.py": [
-        "adapters.torch._iterable._READ_BYTES",
-        "adapters.torch._iterable._READ_RECORDS",
-        "adapters.torch._source._MOST_BYTES",
-        "adapters.torch._source._MOST_RECORDS",
-    ],
-    "format/test_format_sizes.py": [
-        "_format.fields.MAX_UNKNOWN_RANK",
-        "_format.columns._SIZE_LIMIT",
-        "_format.layout.PAGE_HEADER_BYTES",
-        "_format.rows._HUGE_PAGE_BYTES",
-        "_core.leaf.MAX_DIMENSIONS",
-        "_core.columns.MAX_LEAF_BYTES",
-        "_core.columns._UNSEEN_RECORDS",
-        "_core.spec.MAX_DEPTH",
-        "_core.spec.MAX_FIELDS",
-    ],
-    "stream/test_stream_workers.py": [
-        "_core.columns.JOINED_BYTES",
-        "_stream.transport._PAGES",
-        "_stream.transport._SMALL_BYTES",
-        "_stream.workers._CALLED_RECORDS",
-        "_stream.workers._CHUNK_BYTES",
-    ],
-    "storage/test_storage_blocks.py": [
-        "_stream.block_ahead._COMING_BYTES",
-        "_stream.run._BLOCK_RECORDS",
-        "_stream.block_ahead._REQUEST_BYTES",
-        "_stream.block_ahead._WINDOW_BYTES",
-        "storage._remote.planning.HELD_GAP_BYTES",
-        "storage._remote.held_ranges.MOST_IN_MEMORY_BYTES",
-    ],
-    "storage/test_storage_checked_ranges.py": [
-        "storage._remote.planning.MOST_CHECKED_BYTES",
-        "storage._remote.planning.TOGETHER_BYTES",
-        "storage._remote.planning.AHEAD_BYTES",
-        "storage._remote.ranges._AT_ONCE_BYTES",
-    ],
-    "storage/with_zstandard/test_storage_codec.py": [
-        "_format.codec.LEAST_ROW_BYTES",
-        "_format.fields._KEPT_VALUES_BYTES",
-    ],
-    "storage/with_zstandard/test_codec_sizes.py": [
-        "_format.codec.AUTO_BYTES",
-        "_format.codec.MAX_DICTIONARY_BYTES",
-        "_format.codec._DICTIONARY_BYTES",
-        "_format.codec._TRAINED_BYTES",
-        "_format.writer.SAMPLE_BYTES",
-        "_format.writer.SAMPLE_RECORDS",
-    ],
-    "storage/test_storage_export.py": ["storage._catalogue.export._CHUNK_BYTES"],
-    "storage/test_storage_ranges.py": [
-        "_format.rows.KEPT_BYTES",
-        "_format.rows.KEPT_ROW_BYTES",
-        "storage._remote.planning.GAP_BYTES",
-        "storage._remote.ranges.MOST_HELD_BYTES",
-        "storage._remote.planning.MOST_RANGE_BYTES",
-        "storage._remote.planning.PAGE_BYTES",
-    ],
-    "storage/test_storage_shares.py": [
-        "storage._builds.executors._PART_BYTES",
-        "storage._builds.executors._WAITING_BYTES",
-        "storage._builds.building._SHARE_BYTES",
-    ],
-    "test_split.py": ["_views.shares._CHUNK_BYTES", "_views.shares._CHUNK_RECORDS"],
-    "test_json_value.py": ["_core.json_value.MAX_JSON_DEPTH", "_core.json_value._ORJSON_DEPTH"],
-    "test_values.py": ["_core.infer.SAMPLED_RECORDS"],
-    "test_key.py": ["_core.key.MAX_NAME_BYTES", "_core.key.MAX_SEGMENT_BYTES"],
-    "test_order.py": ["_order.keys.RECORDS_LIMIT", "_order.permutation._NARROW_LIMIT"],
-}
+ELSEWHERE = files_of("""
+storage/test_storage_metadata.py: _format.manifest.MAX_METADATA_BYTES ._METADATA_DEPTH
+adapters/tabular/with_datasets/test_arrow_sizes.py: adapters.arrays._columns._CHUNK_BYTES ._CHUNK_RECORDS
+    adapters.arrays._columns._LEAST_RECORDS ._JOINED_BYTES adapters.arrays._source._FIRST_RECORDS
+    adapters.arrow_export._MAX_BYTES
+test_concat.py: _format.joined._MOST_BLOCKS _format.rows._VIEWED_BYTES
+adapters/tabular/with_datasets/test_to_hf.py: adapters.datasets._AT_ONCE_BYTES ._AT_ONCE_RECORDS
+    adapters.datasets._MOST_BYTES ._READ_ROWS
+adapters/with_grain/test_grain_sizes.py: adapters.grain._items._AHEAD_BYTES ._LEAST_RECORDS_AHEAD
+    adapters.grain._items._MOST_RECORDS_AHEAD
+adapters/with_ray/test_ray_reading.py: adapters.ray._source._BLOCK_BYTES
+faults/test_foreign_caches.py: _format.table.MOST_EMPTY_RECORDS
+foreign/test_adopt.py: _foreign.file_reader._MOST_RECORDS ._UNREAD_BLOCK_BYTES
+foreign/test_cut_files.py: _format.rows._JOINED_VALUE_BYTES ._READ_GAP_BYTES ._STRETCH_BYTES
+foreign/test_webdataset.py: _foreign.tar._TAIL_BYTES
+storage/test_storage_runs.py: _views.records._MOST_HASHED_BYTES
+foreign/test_crc32c.py: _foreign.crc32c._BLOCK_BYTES ._ROW_BYTES
+foreign/test_foreign_sizes.py: storage._remote.planning.FOREIGN_GAP_BYTES _foreign.arrow._BATCH_RECORDS
+    _foreign.example._COPIED_BYTES ._FEW_BYTES ._SMALL_BYTES _foreign.mds._SMALL_BYTES
+    _foreign.npy._BATCH_RECORDS ._SMALL_BYTES _format.writer._FEW_BYTES ._FEW_RECORDS
+foreign/test_mds.py: _foreign.mds._BATCH_RECORDS
+foreign/test_megatron.py: _foreign.megatron._BATCH_RECORDS
+foreign/test_unread.py: _foreign.file_reader._JOINED_RECORDS
+foreign/with_pyarrow/test_arrow_pyarrow.py: _foreign.arrow._SMALL_BYTES
+foreign/test_adopt_fence.py: _format.foreign.MAX_FOREIGN_BYTES ._MOST_TEXT_BYTES
+foreign/test_forged_foreign.py: _format.table.MAX_FOREIGN_BLOCK_BYTES
+test_memory.py: _views.chunks._OFFSET_BYTES _views.chosen._INDEX_BYTES _views.shares._PLAIN_BYTES
+    _views.shares._STRATIFIED_BYTES ._WEIGHT_BYTES _views.lengths._PLAN_BYTES _views.flat._COUNT_BYTES
+test_packed.py: _views.lengths._READ_BYTES ._READ_RECORDS
+test_packs.py: _order.lengths.LENGTH_LIMIT ._CHUNK _order.packs.CAPACITY_LIMIT
+cli/test_report.py: _core.shown.MOST_IMAGE_BYTES
+cli/test_report_values.py: _core.shown.MOST_FILE_BYTES
+test_notebook.py: _core.shown._NOTEBOOK_FIELDS _stream.stream._SHOWN_BYTES ._SHOWN_RECORDS
+test_filter.py: _views.chosen._READ_BYTES ._READ_RECORDS ._TASK_RECORDS
+adapters/tabular/test_sql.py: adapters.sql._CHUNK_BYTES ._CHUNK_RECORDS ._FIRST_RECORDS
+adapters/with_tensorflow/test_tensorflow_sizes.py: adapters.tensorflow._loader._GATHERED_BYTES
+    adapters.tensorflow._loader._GATHERED_RECORDS adapters.tensorflow._source._CHUNK_BYTES ._CHUNK_RECORDS
+    adapters.tensorflow._source._LARGE_RECORDS ._VARYING_RECORDS ._HELD_BYTES ._MOST_BYTES
+adapters/with_torch/test_torch_sizes.py: adapters.torch._iterable._READ_BYTES ._READ_RECORDS
+    adapters.torch._source._MOST_BYTES ._MOST_RECORDS
+format/test_format_sizes.py: _format.fields.MAX_UNKNOWN_RANK _format.columns._SIZE_LIMIT
+    _format.layout.PAGE_HEADER_BYTES _format.rows._HUGE_PAGE_BYTES _core.leaf.MAX_DIMENSIONS
+    _core.columns.MAX_LEAF_BYTES ._UNSEEN_RECORDS _core.spec.MAX_DEPTH .MAX_FIELDS
+stream/test_stream_workers.py: _core.columns.JOINED_BYTES _stream.transport._PAGES ._SMALL_BYTES
+    _stream.workers._CALLED_RECORDS ._CHUNK_BYTES
+storage/test_storage_blocks.py: _stream.block_ahead._COMING_BYTES ._REQUEST_BYTES ._WINDOW_BYTES
+    _stream.run._BLOCK_RECORDS storage._remote.planning.HELD_GAP_BYTES
+    storage._remote.held_ranges.MOST_IN_MEMORY_BYTES
+storage/test_storage_checked_ranges.py: storage._remote.planning.MOST_CHECKED_BYTES .TOGETHER_BYTES
+    storage._remote.planning.AHEAD_BYTES storage._remote.ranges._AT_ONCE_BYTES
+storage/with_zstandard/test_storage_codec.py: _format.codec.LEAST_ROW_BYTES
+    _format.fields._KEPT_VALUES_BYTES
+storage/with_zstandard/test_codec_sizes.py: _format.codec.AUTO_BYTES .MAX_DICTIONARY_BYTES
+    _format.codec._DICTIONARY_BYTES ._TRAINED_BYTES _format.writer.SAMPLE_BYTES .SAMPLE_RECORDS
+storage/test_storage_export.py: storage._catalogue.export._CHUNK_BYTES
+storage/test_storage_ranges.py: _format.rows.KEPT_BYTES .KEPT_ROW_BYTES storage._remote.planning.GAP_BYTES
+    storage._remote.planning.MOST_RANGE_BYTES .PAGE_BYTES storage._remote.ranges.MOST_HELD_BYTES
+storage/test_storage_shares.py: storage._builds.executors._PART_BYTES ._WAITING_BYTES
+    storage._builds.building._SHARE_BYTES
+test_split.py: _views.shares._CHUNK_BYTES ._CHUNK_RECORDS
+test_json_value.py: _core.json_value.MAX_JSON_DEPTH ._ORJSON_DEPTH
+test_values.py: _core.infer.SAMPLED_RECORDS
+test_key.py: _core.key.MAX_NAME_BYTES .MAX_SEGMENT_BYTES
+test_order.py: _order.keys.RECORDS_LIMIT _order.permutation._NARROW_LIMIT
+""")
 # What no record crosses: how large a file of ours may be, what a message says, what is fast.
-OF_NO_RECORD = {
-    "_foreign.arrow._MAX_METADATA_BYTES",
-    "_foreign.compressed._BZIP2_BLOCKS",
-    "_foreign.flatbuffer._MAX_STRING_BYTES",
-    "_foreign.mds._MAX_CONFIG_BYTES",
-    "_foreign.megatron._HEADER_BYTES",
-    "_foreign.npy._MAX_HEADER_BYTES",
-    "_foreign.tar._MAX_PAX_BYTES",
-    "_foreign.tfrecord._FOOTER_BYTES",
-    "_foreign.tfrecord._HEADER_BYTES",
-    "_format.table._MAX_HEADER_BYTES",
-    "_format.part._FULL_BYTES",
-    "_format.table.LEAST_PAGE_BYTES",
-    "_format.table.MAX_CACHE_BYTES",
-    "_format.table.MAX_RECORDS",
-    "_format.table.MOST_FOREIGN_TABLE_BYTES",
-    "_format.manifest.MAX_MANIFEST_BYTES",
-    "_format.joined._HEADER_BYTES",
-    "_core.frozen.MAX_DEPTH",
-    "_core.json_value._ONCE_FROM_DEPTH",
-    "_format.manifest._SMALL_BYTES",
-    "_format.rows.PAGE_BYTES",
-    "_format.rows._MOST_BYTES",
-    "_format.writer._PART_BLOCKS",
-    "_core.memory._IDLE_BLOCKS",
-    "_core.memory._SETTLING_BYTES",
-    "_provenance.values.MOST_WARNING_BYTES",
-    "adapters.tensorflow._cache._MANY_RECORDS",
-    "adapters.tensorflow._items._IDENTITY_BYTES",
-    "adapters.tensorflow._source._LARGE_GRAPH_BYTES",
-    "adapters.tensorflow._source._HEADER_BYTES",
-    "adapters.torch._loader._PINNED_AHEAD",
-}
+OF_NO_RECORD = set(
+    names_in("""
+_core.frozen.MAX_DEPTH _core.json_value._ONCE_FROM_DEPTH _core.memory._IDLE_BLOCKS ._SETTLING_BYTES
+_foreign.arrow._MAX_METADATA_BYTES _foreign.compressed._BZIP2_BLOCKS _foreign.flatbuffer._MAX_STRING_BYTES
+_foreign.mds._MAX_CONFIG_BYTES _foreign.megatron._HEADER_BYTES _foreign.npy._MAX_HEADER_BYTES
+_foreign.tar._MAX_PAX_BYTES _foreign.tfrecord._FOOTER_BYTES ._HEADER_BYTES _format.joined._HEADER_BYTES
+_format.manifest.MAX_MANIFEST_BYTES ._SMALL_BYTES _format.part._FULL_BYTES _format.rows.PAGE_BYTES
+_format.rows._MOST_BYTES _format.table.LEAST_PAGE_BYTES .MAX_CACHE_BYTES .MAX_RECORDS
+_format.table.MOST_FOREIGN_TABLE_BYTES ._MAX_HEADER_BYTES _format.writer._PART_BLOCKS
+_provenance.values.MOST_WARNING_BYTES adapters.tensorflow._cache._MANY_RECORDS
+adapters.tensorflow._items._IDENTITY_BYTES adapters.tensorflow._source._HEADER_BYTES ._LARGE_GRAPH_BYTES
+adapters.torch._loader._PINNED_AHEAD
+""")
+)
 SIZE = re.compile(
     "(^|_)(BYTES|RECORDS|ROWS|PARTS|BLOCKS|PAGES|CHUNK|INDICES|LIMIT|RANK|DIMENSIONS|FIELDS|DEPTH|AHEAD|TOGETHER)$"
 )

@@ -31,7 +31,7 @@ from inside import (
 )
 from processes import wait_until
 
-from yogadl.errors import ConfigurationError, LeaseError
+from yogadl.errors import LeaseError
 
 KEY = DatasetKey("some/data", "1/2")
 
@@ -513,12 +513,6 @@ def test_who_prunes_and_is_dead_loses_the_right_to_who_builds(bucket: LocalBucke
     with impatient.pruning(KEY.id, time.time()) as lease:
         assert lease is not None
         assert lease.term == 3
-
-
-@pytest.mark.parametrize("policy", [{"ttl_s": 0.5}, {"ttl_s": float("inf")}, {"ttl_s": "5"}, {"wait_s": -1}])
-def test_terms_that_make_no_sense_are_refused(policy: dict[str, float]) -> None:
-    with pytest.raises(ConfigurationError, match="must be"):
-        LeasePolicy(**policy)
 
 
 def test_who_looked_before_a_whole_build_went_by_does_not_take_its_term_again(

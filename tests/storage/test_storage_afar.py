@@ -20,7 +20,7 @@ from inside import rows as stored_rows
 from processes import in_fork, wait_until
 
 import yogadl
-from yogadl.errors import CacheFormatError, ConfigurationError, SpendingError
+from yogadl.errors import CacheFormatError, SpendingError
 
 COUNT = 500
 
@@ -599,26 +599,6 @@ def test_a_storage_without_a_mirror_does_all_else(tmp_path):
     assert len(storage.fetch("set", "2").filter(lambda one: one["x"] % 2 == 0)) == 8
     storage.delete("set", "2")
     storage.prune()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mirror": None, "mirror_limit": "5GB"}, "mirror=None keeps nothing"),
-        ({"mirror": None, "mirror_fill": "always"}, "mirror=None keeps nothing"),
-        ({"mirror_fill": "sometimes"}, "'auto', 'always' or 'never', not 'sometimes'"),
-        ({"max_requests": 0}, "max_requests must be a number above 0"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(url, options, message):
-    with pytest.raises(ConfigurationError, match=message):
-        yogadl.open_storage(url, **options)
-
-
-@pytest.mark.parametrize("options", [{"mirror_fill": "never"}, {"max_requests": 5}, {"mirror": "/tmp/x"}])
-def test_a_folder_has_no_such_options(tmp_path, options):
-    with pytest.raises(ConfigurationError, match="no option of the folder"):
-        yogadl.open_storage(tmp_path, **options)
 
 
 def test_the_locality_of_what_is_here_or_in_no_cache(here):

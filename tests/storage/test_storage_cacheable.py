@@ -283,22 +283,6 @@ def test_the_options_are_those_of_submit(storage):
         refused()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"workers": -1}, {"workers": 1.5}, {"workers": True}, {"part_bytes": 0}],
-    ids=str,
-)
-def test_options_that_make_no_sense_are_refused_at_the_decorator(storage, options):
-    with pytest.raises(ConfigurationError):
-        storage.cacheable("d", "1", **options)
-
-
-@pytest.mark.parametrize(("dataset_id", "version"), [("../d", "1"), ("d", ""), ("d", 1)])
-def test_names_are_refused_at_the_decorator(storage, dataset_id, version):
-    with pytest.raises(ConfigurationError):
-        storage.cacheable(dataset_id, version)
-
-
 # What changed since.
 
 BUILD = """

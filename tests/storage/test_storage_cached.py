@@ -235,18 +235,11 @@ def test_options_that_change_the_records_change_the_version(storage):
 
 
 def test_names_are_refused_before_the_source_is_read(storage, tmp_path):
-    with pytest.raises(ConfigurationError, match="dataset id"):
-        storage.cached(Named(tmp_path / "reads"), "")
     storage.submit([1], "d", "1")
     storage.tag("d", "newest", "1")
     with pytest.raises(ConfigurationError, match="is a tag"):
         storage.cached(Named(tmp_path / "reads"), "d", "newest")
     assert not (tmp_path / "reads").exists()
-
-
-def test_a_wrong_argument_is_named(storage):
-    with pytest.raises(ConfigurationError, match="worker"):
-        storage.cached([1], "d", worker=2)
 
 
 def test_without_a_storage_the_folder_is_the_users(monkeypatch, tmp_path):

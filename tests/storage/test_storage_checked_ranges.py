@@ -26,7 +26,7 @@ from processes import in_fork, wait_until
 
 import yogadl
 from yogadl.cli import main
-from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
+from yogadl.errors import CacheFormatError, StorageError
 
 COUNT = 90
 WAYS = {"verify": ({"verify": "block"}, {}), "check": ({}, {"check": True})}
@@ -588,14 +588,6 @@ def test_it_goes_with_the_storage_to_other_processes(bucket):
     with bucket.flipped(block), pytest.raises(CacheFormatError, match="field 'image'"):
         pickle.loads(pickle.dumps(ref))[0]
     same(pickle.loads(pickle.dumps(ref))[0], bucket.records[0])
-
-
-@pytest.mark.parametrize("verify", ["blocks", True, "", 0, ["block"]])
-def test_what_makes_no_sense_is_refused(bucket, verify):
-    with pytest.raises(ConfigurationError, match="verify must be None or 'block', not"):
-        yogadl.open_storage(bucket.url, verify=verify)
-    with pytest.raises(ConfigurationError, match="verify: no option of the folder"):
-        yogadl.open_storage(bucket.folder, verify=verify)
 
 
 def test_the_command_compares_too(bucket, capsys):

@@ -48,14 +48,6 @@ def test_the_names_of_version_0_1_still_work(tmp_path):
         LFSStorage(LFSConfigurations(tmp_path), tensorflow_config=object())
 
 
-@pytest.mark.parametrize(
-    ("location", "says"), [("", "location of a storage"), ("ftp://host/x", "ftp://"), ("s3x://b", "s3x://")]
-)
-def test_a_location_that_is_none_is_refused(location, says):
-    with pytest.raises(ConfigurationError, match=says):
-        yogadl.open_storage(location)
-
-
 def test_a_file_is_no_storage(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigurationError, match="is a file; give the path of a folder"):

@@ -521,31 +521,6 @@ def test_a_damaged_version_can_be_deleted_and_built_again(storage):
 # Names never leave the root.
 
 
-@pytest.mark.parametrize(
-    "name", ["..", "../x", "/etc", "a/../../x", "a\0", "x" * 300, "", "versions", "a/parts"]
-)
-@pytest.mark.parametrize("method", ["fetch", "info", "verify", "delete", "undelete"])
-def test_a_bad_name_is_refused_by_every_door(storage, method, name):
-    with pytest.raises(ConfigurationError, match="dataset id"):
-        getattr(storage, method)(name, "1")
-    with pytest.raises(ConfigurationError, match="dataset version"):
-        getattr(storage, method)("d", name)
-
-
-@pytest.mark.parametrize("name", ["..", "../x", "/etc", "", "a//b"])
-def test_a_bad_name_is_refused_before_anything_is_built(storage, name):
-    def source():
-        raise AssertionError("must not be read")
-
-    with pytest.raises(ConfigurationError):
-        storage.submit(source, name, "1")
-    with pytest.raises(ConfigurationError):
-        storage.begin(name, "1", partitions=1)
-    with pytest.raises(ConfigurationError):
-        storage.versions(name)
-    assert files(storage) == set()
-
-
 def test_a_version_whose_name_has_what_is_not_seen_is_read_and_deleted_but_not_built(storage):
     name = "1\u202e2"
     # As earlier releases let it be.
@@ -567,13 +542,6 @@ def test_a_version_whose_name_has_what_is_not_seen_is_read_and_deleted_but_not_b
             build()
     storage.undelete("data", name)
     assert len(storage.fetch("data", name)) == 3
-
-
-@pytest.mark.parametrize("name", ["submit", "fetch", "cacheable"])
-def test_a_misspelt_option_is_answered_with_what_was_meant(storage, name):
-    arguments = ([1],) if name == "submit" else ()
-    with pytest.raises(ConfigurationError, match=r"did you mean allow_pickle="):
-        getattr(storage, name)(*arguments, "data", "1", alow_pickle=True)
 
 
 @pytest.mark.parametrize("grace_s", [-1, -0.001, float("nan"), "30", None, True, [3]])

@@ -163,20 +163,6 @@ def test_a_build_that_could_read_nothing_is_an_error(storage):
         storage.fetch("d", "1")
 
 
-@pytest.mark.parametrize("data", [iter([1, 2]), lambda: iter([1]), {"a": np.arange(3)}, np.arange(3)])
-def test_what_can_not_be_read_one_by_one_is_refused(storage, data):
-    with pytest.raises(ConfigurationError, match='on_error="skip" needs records that are read one by one'):
-        storage.submit(data, "d", "1", on_error="skip")
-
-
-def test_partitions_and_other_words_are_refused(storage):
-    source = yogadl.partitioned([lambda: [1, 2]])
-    with pytest.raises(ConfigurationError, match='on_error="skip" needs records'):
-        storage.submit(source, "d", "1", on_error="skip")
-    with pytest.raises(ConfigurationError, match='on_error must be "raise" or "skip"'):
-        storage.submit([1], "d", "1", on_error="substitute")
-
-
 def test_a_record_that_does_not_fit_and_a_cache_that_is_damaged_are_never_left_out(storage):
     class Odd(Files):
         def __getitem__(self, number):

@@ -118,22 +118,6 @@ def test_its_depth_is_limited(storage, levels):
         assert storage.fetch("d", "2").metadata == value
 
 
-@pytest.mark.parametrize(
-    ("metadata", "problem"),
-    [
-        (["a"], "must be a dict, not a list"),
-        ({1: "a"}, "the keys of metadata must be str"),
-        ({"a": {"b": (1,)}}, r"metadata\['a'\]\['b'\] is a tuple"),
-        ({"a": [np.float32(1)]}, r"metadata\['a'\]\[0\] is a float32"),
-        ({"a": float("nan")}, "must be JSON"),
-    ],
-)
-def test_only_json_is_kept(storage, metadata, problem):
-    with pytest.raises(ConfigurationError, match=problem):
-        storage.submit(np.arange(3), "d", "2", metadata=metadata)
-    assert storage.versions("d") == ["1"]
-
-
 def test_a_manifest_with_other_metadata_is_damaged(storage, tmp_path):
     path = tmp_path / "caches" / "d" / "versions" / "1.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"metadata": [1]}))

@@ -84,12 +84,6 @@ def test_of_an_executor_only_submit_is_used_and_what_it_is_given_is_small(storag
     assert max(engine.sent) < 2 * data[0].nbytes
 
 
-@pytest.mark.parametrize("engine", ["spark", 3, object()])
-def test_an_engine_that_is_no_executor_is_refused(storage, engine):
-    with pytest.raises(ConfigurationError, match='engine must be "ray", or an executor'):
-        storage.submit([1, 2], "d", "1", engine=engine)
-
-
 def test_an_engine_whose_tasks_are_no_futures_of_python_is_refused(storage):
     class Client:
         def submit(self, function, *args):
@@ -114,28 +108,6 @@ def test_without_workers_this_process_reads(storage, workers):
     made = storage.cacheable("d", "4", workers=workers)(lambda: source)()
     for ref in (storage.fetch("d", "3"), made):
         assert set(ref.gather(range(len(ref)))["process"]) == {os.getpid()}
-
-
-@pytest.mark.parametrize("workers", [-1, 1.5, "2", None, True])
-def test_what_is_no_number_of_workers_is_refused(storage, workers):
-    with pytest.raises(ConfigurationError, match="workers must be a whole number of at least 0, not "):
-        storage.submit([1, 2], "d", "1", workers=workers)
-
-
-def test_an_engine_and_workers_are_refused_together(storage):
-    with (
-        ThreadPoolExecutor(1) as engine,
-        pytest.raises(ConfigurationError, match="leave out workers, or engine"),
-    ):
-        storage.submit([1, 2], "d", "1", engine=engine, workers=2)
-
-
-def test_what_can_only_be_read_in_order_is_refused_with_what_to_do(storage):
-    with (
-        ThreadPoolExecutor(1) as engine,
-        pytest.raises(ConfigurationError, match=r"yogadl\.partitioned"),
-    ):
-        storage.submit(iter([1, 2]), "d", "1", engine=engine)
 
 
 def test_a_function_that_returns_partitions_is_built_once(storage, log):
@@ -195,23 +167,6 @@ def test_an_error_names_its_partition_and_path(storage, workers):
     with pytest.raises(ZeroDivisionError) as caught:
         storage.submit(source, "d", "1", workers=workers)
     assert "in partition 1 of 2 ('b.csv')" in caught.value.__notes__
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: yogadl.partitioned([]), "needs one at least: the list is empty"),
-        (lambda: yogadl.partitioned([[1, 2]]), "partition 0 is .* can't be called"),
-        (lambda: yogadl.partitioned(list), "give a list of functions, one for each partition"),
-        (lambda: yogadl.partitioned(7), "give a list of functions, one for each partition"),
-        (lambda: yogadl.partitioned.of("a.csv", len), "give a list of paths"),
-        (lambda: yogadl.partitioned.of(7, len), "give a list of paths"),
-        (lambda: yogadl.partitioned.of(["a.csv"], "b"), "read must be a function"),
-    ],
-)
-def test_what_is_no_source_in_partitions(make, says):
-    with pytest.raises(ConfigurationError, match=says):
-        make()
 
 
 @pytest.mark.parametrize("engine", ["workers", "threads"])
@@ -506,20 +461,6 @@ def test_a_source_that_nothing_certain_can_be_said_of_needs_a_run(storage, monke
     build.write(0)
     build.commit()
     assert storage.fetch("d", "1").gather(range(3)).tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("given", "says"), [({}, "begin was given no source"), ({"source": [1]}, "leave the records")]
-)
-def test_records_come_from_begin_or_from_write(storage, given, says):
-    build = storage.begin("d", "1", partitions=1, **given)
-    with pytest.raises(ConfigurationError, match=says):
-        build.write(0, *([[1]] if given else []))
-
-
-def test_a_source_has_the_partitions_that_it_has(storage, log):
-    with pytest.raises(ConfigurationError, match="the source has 2 partitions, not 3"):
-        storage.begin("d", "1", source=partitions(log, 3, 6), partitions=3)
 
 
 def of_type(kind, number):

@@ -4,7 +4,6 @@ import json
 import pickle
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -267,25 +266,6 @@ def test_partitions_of_different_structure_are_refused_with_both(storage, first,
     assert storage.datasets() == []
 
 
-@pytest.mark.parametrize("partitions", [0, -1, 1.5, "3", True, None])
-def test_a_number_of_partitions_that_makes_no_sense(storage, partitions):
-    for source in (None, [1, 2, 3]) if partitions is not None else (None,):
-        with pytest.raises(ConfigurationError, match="partitions must be a positive integer"):
-            storage.begin("d", "1", partitions=partitions, source=source)
-
-
-@pytest.mark.parametrize("partition", [-1, 3, 1.0, "0", None])
-def test_a_partition_that_is_not_there(storage, partition):
-    with pytest.raises(ConfigurationError, match=r"there is no partition .*: they are 0 to 2"):
-        storage.begin("d", "1", partitions=3).write(partition, rows(3))
-
-
-@pytest.mark.parametrize("run", ["../x", ".x", "a\0b", "/x", "a/b", "", 7])
-def test_a_run_that_can_be_no_folder(storage, run):
-    with pytest.raises(ConfigurationError, match="a run can't be called"):
-        storage.begin("d", "1", partitions=1, run=run)
-
-
 def test_partitions_without_any_records_are_refused(storage):
     build = storage.begin("d", "1", partitions=2)
     build.write(0, [])
@@ -318,17 +298,6 @@ def test_several_workers_read_a_source_and_report(storage):
 def test_more_workers_than_records(storage):
     storage.submit(rows(1), "d", "1", workers=4)
     assert numbers(storage.fetch("d", "1")) == [0]
-
-
-@pytest.mark.parametrize(
-    "source", [lambda: iter([1, 2]), iter([1, 2]), {1, 2}], ids=["generator", "iterator", "set"]
-)
-def test_several_workers_need_random_access(storage, source):
-    for engine, workers in ((None, 2), (ThreadPoolExecutor(1), 1)):
-        with pytest.raises(
-            ConfigurationError, match=r"workers, an engine and tasks need a source .* with __len__ and"
-        ):
-            storage.submit(source, "d", "1", engine=engine, workers=workers)
 
 
 def test_an_error_in_a_worker_reaches_the_caller_whole(storage):

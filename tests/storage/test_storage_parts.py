@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trees import assert_same
 
 from yogadl import Leaf
-from yogadl.errors import ConfigurationError, UnsupportedDataError
+from yogadl.errors import UnsupportedDataError
 
 
 def assert_reads(ref, records):
@@ -113,12 +113,6 @@ def test_versions_share_the_parts_they_have_in_common(storage):
         == storage.info("d", "2").parts
         == 11
     )
-
-
-@pytest.mark.parametrize("part_bytes", [0, -1, 1.5, "1 GB", True])
-def test_part_bytes_that_make_no_sense(storage, part_bytes):
-    with pytest.raises(ConfigurationError, match="part_bytes must be a positive number of bytes"):
-        storage.submit([1], "d", "1", part_bytes=part_bytes)
 
 
 class Items:

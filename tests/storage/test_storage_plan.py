@@ -237,20 +237,6 @@ def test_a_store_has_usual_prices(url):
     assert usual_prices(url) == yogadl.Prices()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"epochs": 0}, "epochs must be a whole number of at least 1, not 0"),
-        ({"records_per_s": 0}, "records_per_s must be a number above 0, not 0"),
-        ({"records_per_s": True}, "records_per_s must be a number above 0, not True"),
-        ({"prices": 3}, "prices must be yogadl.Prices"),
-    ],
-)
-def test_a_plan_refuses_what_makes_no_sense(url, options, message):
-    with pytest.raises(ConfigurationError, match=message):
-        fetched(url).stream().plan(**options)
-
-
 def test_there_is_no_plan_of_what_comes_from_no_storage_nor_of_chunks(url):
     plan = yogadl.from_source([1, 2, 3]).stream().plan()
     assert str(plan) == (
@@ -264,12 +250,6 @@ def test_there_is_no_plan_of_what_comes_from_no_storage_nor_of_chunks(url):
         fetched(url).stream().plan().way("disk")
 
 
-@pytest.mark.parametrize("price", [-1, float("nan"), True, "3"])
-def test_a_price_is_a_number(price):
-    with pytest.raises(ConfigurationError, match="per_gb must be a number, 0 or more"):
-        yogadl.Prices(per_gb=price)
-
-
 def test_reading_ends_where_it_would_cost_more_than_was_allowed(url):
     prices = yogadl.Prices(per_1000_requests=1000, per_gb=1e9 / 2000)  # a dollar each, and a dollar an image
     ref = fetched(url, max_price=8.5, prices=prices).fields("image")
@@ -279,14 +259,6 @@ def test_reading_ends_where_it_would_cost_more_than_was_allowed(url):
         SpendingError, match=r"4 requests .* 8\.0 kB received, which is max_price: raise max_pri"
     ):
         ref[2500]
-    with pytest.raises(ConfigurationError, match="no price is known of this store; pass prices="):
-        fetched(url, max_price=7)
-    with pytest.raises(ConfigurationError, match="max_price must be a number above 0"):
-        fetched(url, max_price=0, prices=prices)
-    with pytest.raises(ConfigurationError, match="max_price: no option of the folder"):
-        yogadl.open_storage(url.removeprefix("file://"), max_price=1)
-    with pytest.raises(ConfigurationError, match=r"prices must be yogadl\.Prices"):
-        fetched(url, prices=0.1)
 
 
 def test_the_command_says_the_same(url, tmp_path, monkeypatch, capsys):

@@ -23,7 +23,7 @@ from inside import (
 )
 from processes import in_fork, wait_until
 
-from yogadl.errors import CacheFormatError, ConfigurationError, SpendingError, StorageError
+from yogadl.errors import CacheFormatError, SpendingError, StorageError
 
 SIZES = np.array([3 * PAGE_BYTES + 17, 5, PAGE_BYTES, 2 * PAGE_BYTES - 1])
 
@@ -406,10 +406,3 @@ def test_no_more_requests_are_made_a_second_than_are_allowed(monkeypatch):
     now[0] += 10
     spending.take_request()
     assert slept == [0.25, 0.5]
-
-
-@pytest.mark.parametrize("name", ["max_requests", "max_requests_per_s"])
-@pytest.mark.parametrize("value", [0, -1, True, "5"])
-def test_a_limit_that_is_none_is_refused(name, value):
-    with pytest.raises(ConfigurationError, match=f"{name} must be a number above 0, not {value!r}"):
-        Spending(**{name: value})
