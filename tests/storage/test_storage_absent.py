@@ -20,8 +20,7 @@ def test_reading_makes_no_folder_and_names_the_one_that_is_missing(tmp_path, how
     storage = opened(folder, how)
     assert storage.datasets() == storage.versions("d") == storage.unfinished() == []
     assert storage.tags("d") == {}
-    storage.prune()
-    storage.prune(dry_run=True)
+    assert storage.prune().files == storage.prune(dry_run=True).files == ()
     for read in (storage.fetch, storage.info):
         with pytest.raises(DatasetNotFoundError, match=r"a( |%20)typo/caches: that folder does not exist"):
             read("d", "1")
@@ -52,7 +51,7 @@ def test_tags_and_begun_builds_make_the_folder_when_they_write(tmp_path):
 def test_what_can_be_no_folder_is_refused_when_it_is_opened(tmp_path, shared):
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("nowhere")
-    with pytest.raises(ConfigurationError, match="is a file"):
+    with pytest.raises(ConfigurationError, match="is a file; give the path of a folder"):
         yogadl.open_storage(tmp_path / "file", shared=shared)
     with pytest.raises(StorageError, match="can't open the folder"):
         yogadl.open_storage(tmp_path / "file" / "below", shared=shared)

@@ -20,11 +20,8 @@ def storage(tmp_path):
     return storage
 
 
-def test_a_version_has_its_metadata(storage):
-    assert storage.fetch("d", "1").metadata == storage.info("d", "1").metadata == CLASSES
-
-
 def test_a_version_without_metadata_has_none(storage):
+    assert storage.fetch("d", "1").metadata == storage.info("d", "1").metadata == CLASSES
     storage.submit(np.arange(7), "d", "2")
     assert storage.fetch("d", "2").metadata == storage.info("d", "2").metadata == {}
 
@@ -67,12 +64,6 @@ def test_an_appended_version_may_have_its_own(storage, own):
     storage.append(new, "d", "2", base_version="1", metadata=own)
     assert storage.fetch("d", "2").metadata == own
     assert storage.fetch("d", "1").metadata == CLASSES
-
-
-def test_a_copy_has_it(storage, tmp_path):
-    target = yogadl.open_storage(tmp_path / "other")
-    yogadl.storage.copy(storage, target, "d", "1")
-    assert target.fetch("d", "1").metadata == CLASSES
 
 
 def test_an_export_has_it(storage, tmp_path):

@@ -329,15 +329,6 @@ def test_whoever_begins_with_the_same_source_goes_on_with_the_same_build(storage
     assert storage.fetch("d", "1").fingerprint == expected
 
 
-@pytest.mark.parametrize("count", [1, 3, 41, 50])
-def test_random_access_is_cut_into_as_many_partitions_as_are_asked_for(storage, log, expected, count):
-    build = storage.begin("d", "1", source=Rows(41, log), partitions=count)
-    for number in range(count):
-        build.write(number)
-    build.commit()
-    assert storage.fetch("d", "1").fingerprint == expected
-
-
 def test_another_source_is_another_build(storage, log):
     build = storage.begin("d", "1", source=partitions(log, 3, 6))
     build.write(0)

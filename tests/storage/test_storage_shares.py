@@ -110,7 +110,7 @@ def test_random_access_makes_the_same_cache_however_it_is_cut(
 
 @SETTINGS
 @given(
-    count=st.integers(1, 12),
+    count=st.integers(1, 12) | st.sampled_from([41, 50]),
     order=st.randoms(use_true_random=False),
     twins=st.lists(st.integers(0, 11), max_size=8),
     part_bytes=PART_BYTES,

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -296,19 +295,6 @@ def test_of_a_version_and_a_tag_of_one_name_the_version_counts(tagged):
 
 
 # At the same time.
-
-
-def test_all_who_move_a_tag_at_once_do(tagged):
-    def move(number):
-        storage = yogadl.open_storage(tagged.location)
-        for turn in range(5):
-            storage.tag("d", "stable", str(1 + (number + turn) % 2))
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(move, range(8)))
-    numbers = sorted(int(path.stem) for path in folder_of(tagged).iterdir())
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert tagged.tags("d")["stable"] == told(tagged)[-1][1]
 
 
 def test_a_move_that_another_one_overtook_comes_after_it(tagged, monkeypatch):
