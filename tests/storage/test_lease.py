@@ -1,5 +1,6 @@
 """Leases: who may build, who waits, who takes over, and what the others are told."""
 
+import contextlib
 import io
 import json
 import logging
@@ -65,6 +66,25 @@ def held_by_others(bucket: LocalBucket, term: int = 1, **body: object) -> None:
     assert bucket.put_if_absent(_names.lease(KEY, term), json.dumps(document).encode())
 
 
+def leases_of(bucket: LocalBucket, **policy: float) -> Leases:
+    return Leases(BucketRoot(bucket), LeasePolicy(**policy))
+
+
+@contextlib.contextmanager
+def held(leases: Leases, key: DatasetKey = KEY) -> Iterator[BuildLease]:
+    """Hold the lease of a version, whose need nobody asks about."""
+    with leases.held(key) as lease:
+        assert lease is not None
+        yield lease
+
+
+def refused(leases: Leases, says: str | None = None, key: DatasetKey = KEY) -> str:
+    """Return why a lease is not given."""
+    with pytest.raises(LeaseError, match=says) as caught, leases.held(key):
+        pass
+    return str(caught.value)
+
+
 # Watching.
 
 
@@ -94,8 +114,7 @@ def test_who_was_stopped_while_the_store_answered_counts_no_silence_for_that() -
 
 def test_terms_count_up_and_old_leases_are_cleared(leases: Leases, bucket: LocalBucket) -> None:
     for term in (1, 2, 3):
-        with leases.held(KEY) as lease:
-            assert lease is not None
+        with held(leases) as lease:
             assert lease.term == term
             assert objects(bucket) == [f"{term:010d}"]
         assert objects(bucket) == [f"{term:010d}", f"{term:010d}.end"]
@@ -105,8 +124,7 @@ def test_one_at_a_time_holds_it(leases: Leases) -> None:
     inside = threading.Lock()
 
     def build(_: int) -> int:
-        with leases.held(KEY) as lease:
-            assert lease is not None
+        with held(leases) as lease:
             assert inside.acquire(blocking=False)
             inside.release()
             return lease.term or 0
@@ -129,7 +147,7 @@ def test_who_waits_leaves_as_soon_as_it_need_not_build(bucket: LocalBucket) -> N
         requested_s.append(1)
         return len(requested_s) == 4
 
-    with Leases(BucketRoot(bucket), LeasePolicy()).held(KEY, is_there) as lease:
+    with leases_of(bucket).held(KEY, is_there) as lease:
         assert lease is None
     assert objects(bucket) == ["0000000001"]
 
@@ -141,8 +159,7 @@ def test_nothing_is_taken_if_there_is_no_need(leases: Leases, bucket: LocalBucke
 
 
 def test_a_forked_child_that_leaves_the_block_ends_nothing(leases: Leases, bucket: LocalBucket) -> None:
-    with leases.held(KEY) as lease:
-        assert lease is not None
+    with held(leases) as lease:
         pid = os.fork()
         if pid == 0:
             lease.report(1, 2, 3)
@@ -160,8 +177,7 @@ def test_a_lease_of_the_highest_term_is_named(leases: Leases, bucket: LocalBucke
     held_by_others(bucket, term=9_999_999_999)
     bucket.put(_names.lease(KEY, 9_999_999_999) + _names.END_SUFFIX, b"{}")
     says = r"9999999999 has the highest possible number.*delete it, then build"
-    with pytest.raises(LeaseError, match=says), leases.held(KEY):
-        pass
+    refused(leases, says)
     with pytest.raises(LeaseError, match="highest possible number"), leases.held(KEY, lambda: False):
         pass
 
@@ -180,76 +196,39 @@ def test_a_lease_that_the_store_does_not_list_is_named(
     bucket = Forgetful(tmp_path / "bucket")
     held_by_others(bucket)
     says = r"0000000001 can't be written.* remove it, then build again"
-    with pytest.raises(LeaseError, match=says), Leases(BucketRoot(bucket), LeasePolicy()).held(KEY):
-        pass
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"[]",
-        b"7",
-        b"[" * 100_000,
-        b'{"ttl_s": ' + b"9" * 5_000 + b"}",
-        b'{"started": 1e300, "ttl_s": NaN}',
-        b'{"started": [], "pid": {}, "host": 7, "ttl_s": "x"}',
-        b'{"started": 1e999, "ttl_s": -1}',
-        b"\xff",
-    ],
-)
-@pytest.mark.usefixtures("hurried")
-def test_a_lease_that_says_nonsense_is_taken_over_once_it_is_silent(
-    bucket: LocalBucket, content: bytes
-) -> None:
-    name = _names.lease(KEY, 1)
-    bucket.put(name, content)
-    bucket.put(name + _names.HEARTBEAT_SUFFIX, content)
-    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
-        assert lease is not None
-        assert lease.term == 2
+    refused(leases_of(bucket), says)
 
 
 # Taking over.
 
 
 @pytest.mark.usefixtures("hurried")
-def test_a_silent_builder_is_taken_over_after_its_time_to_live(bucket: LocalBucket) -> None:
-    held_by_others(bucket, ttl_s=0.6)
+@pytest.mark.parametrize(("theirs_s", "ours_s"), [(0.6, 0.1), (0.1, 0.6)])
+def test_a_silent_builder_is_taken_over_after_the_larger_time_to_live(
+    bucket: LocalBucket, theirs_s: float, ours_s: float
+) -> None:
+    held_by_others(bucket, ttl_s=theirs_s)
     started = time.monotonic()
-    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
-        assert lease is not None
+    with held(leases_of(bucket, ttl_s=ours_s)) as lease:
         assert lease.term == 2
         assert time.monotonic() - started >= 0.6
 
 
-@pytest.mark.usefixtures("hurried")
-def test_the_time_to_live_of_who_waits_counts_if_it_is_larger(bucket: LocalBucket) -> None:
-    held_by_others(bucket, ttl_s=0.1)
-    started = time.monotonic()
-    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=0.6)).held(KEY):
-        assert time.monotonic() - started >= 0.6
-
-
 def test_an_impatient_caller_robs_no_live_builder(bucket: LocalBucket) -> None:
-    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=600)).held(KEY) as lease:
-        assert lease is not None
-        impatient = Leases(BucketRoot(bucket), LeasePolicy(ttl_s=1, wait_s=3))
-        with pytest.raises(LeaseError), impatient.held(KEY):
-            pass
+    with held(leases_of(bucket, ttl_s=600)) as lease:
+        impatient = leases_of(bucket, ttl_s=1, wait_s=3)
+        refused(impatient)
         lease.check()
 
 
 def test_the_clocks_of_other_machines_do_not_count(bucket: LocalBucket) -> None:
     held_by_others(bucket, started=time.time() - 86_400, ttl_s=600)
     os.utime(next(Path(bucket._folder.root).rglob("0000000001")), (1e9, 1e9))
-    with pytest.raises(LeaseError), Leases(BucketRoot(bucket), LeasePolicy(ttl_s=1, wait_s=2)).held(KEY):
-        pass
+    refused(leases_of(bucket, ttl_s=1, wait_s=2))
 
 
 def test_who_was_taken_over_is_told(bucket: LocalBucket) -> None:
-    with Leases(BucketRoot(bucket), LeasePolicy()).held(KEY) as lease:
-        assert lease is not None
+    with held(leases_of(bucket)) as lease:
         lease.check()
         held_by_others(bucket, term=2)
         assert lease.is_lost()
@@ -260,13 +239,11 @@ def test_who_was_taken_over_is_told(bucket: LocalBucket) -> None:
 def test_who_sleeps_until_the_leases_are_pruned_has_lost_the_right_and_ends_nobody_elses(
     leases: Leases, bucket: LocalBucket
 ) -> None:
-    with leases.held(KEY) as first:
-        assert first is not None
+    with held(leases) as first:
         first.stop_heartbeat()
         for name in objects(bucket):
             bucket.delete(f"{_names.leases(KEY)}/{name}")
-        with leases.held(KEY) as second:
-            assert second is not None
+        with held(leases) as second:
             assert second.term == first.term == 1
             with pytest.raises(LeaseLostError):
                 first.check()
@@ -290,17 +267,14 @@ def test_a_build_that_fails_while_nothing_can_be_written_keeps_nobody_waiting_on
         fail()
     assert "can't write that the build of" in caplog.text
     in_the_way.rmdir()
-    with Leases(BucketRoot(bucket), LeasePolicy(wait_s=100)).held(KEY) as lease:
-        assert lease is not None
+    with held(leases_of(bucket, wait_s=100)) as lease:
         assert lease.term == 2
 
 
 def test_who_ends_later_ends_nobody_elses_lease(leases: Leases, bucket: LocalBucket) -> None:
-    with leases.held(KEY) as first:
-        assert first is not None
+    with held(leases) as first:
         bucket.delete(_names.lease(KEY, 1))
-        with leases.held(KEY) as second:
-            assert second is not None
+        with held(leases):
             task = pickle.dumps((first._task, first._ending(None), 60.0, False))
             retry_ending(task)
             assert objects(bucket) == ["0000000001"]
@@ -309,8 +283,7 @@ def test_who_ends_later_ends_nobody_elses_lease(leases: Leases, bucket: LocalBuc
 def test_a_lease_that_appears_after_its_builder_gave_up_is_ended(
     leases: Leases, bucket: LocalBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with leases.held(KEY) as lease:
-        assert lease is not None
+    with held(leases) as lease:
         name = _names.lease(KEY, 1)
         body = bucket._folder.path(name).read_bytes()
         bucket.delete(name)
@@ -329,15 +302,15 @@ def test_who_is_interrupted_as_it_ends_keeps_nobody_waiting(
     stop_heartbeat = BuildLease.stop_heartbeat
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt), leases.held(KEY):
         patched.setattr(BuildLease, "stop_heartbeat", interrupted)
-    with Leases(BucketRoot(bucket), LeasePolicy(wait_s=100)).held(KEY) as second:
-        assert second is not None
+    with held(leases_of(bucket, wait_s=100)):
+        pass
 
 
 def test_a_builder_that_dies_once_its_lease_has_ended_is_not_said_to_have_failed(
     leases: Leases, bucket: LocalBucket
 ) -> None:
-    with leases.held(KEY) as lease:
-        assert lease is not None
+    with held(leases) as lease:
+        pass
     nobody = 0
     heartbeat.main(io.BytesIO(), pickle.dumps((nobody, lease._task)))
     assert json.loads(read(bucket, lease._task.end_name) or b"") == {"token": lease._token, "failed": None}
@@ -350,24 +323,14 @@ def test_signs_of_life_import_nothing_of_the_current_folder(
     for name in ("operator", "pickle", "json", "select"):
         (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('not to be imported')")
     monkeypatch.chdir(tmp_path / "here")
-    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=1)).held(KEY):
+    with leases_of(bucket, ttl_s=1).held(KEY):
         wait_until(lambda: "0000000001.beat" in objects(bucket), "a heartbeat")
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"ttl_s": "long", "pid": null}', b'{"ttl_s": NaN}'])
-@pytest.mark.usefixtures("hurried")
-def test_a_lease_that_says_nothing_sensible_is_waited_out(bucket: LocalBucket, body: bytes) -> None:
-    bucket.put(_names.lease(KEY, 1), body)
-    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
-        assert lease is not None
-        assert lease.term == 2
 
 
 def test_objects_of_others_among_the_leases_are_left_alone(leases: Leases, bucket: LocalBucket) -> None:
     for name in ("notes.txt", "12.beat", "9999999999.old"):
         bucket.put(f"{_names.leases(KEY)}/{name}", b"not ours")
-    with leases.held(KEY) as lease:
-        assert lease is not None
+    with held(leases) as lease:
         assert lease.term == 1
     assert {"notes.txt", "12.beat", "9999999999.old"} <= set(objects(bucket))
 
@@ -379,9 +342,8 @@ def test_who_waits_too_long_learns_who_builds_and_how_to_clear_it(bucket: LocalB
     held_by_others(bucket, ttl_s=600)
     heartbeat = {"token": "theirs", "count": 1, "progress": {"records": 17, "total": 2_000, "bytes": 5}}
     bucket.put(_names.lease(KEY, 1) + _names.HEARTBEAT_SUFFIX, json.dumps(heartbeat).encode())
-    with pytest.raises(TimeoutError) as caught, Leases(BucketRoot(bucket), LeasePolicy(wait_s=0.2)).held(KEY):
-        pass
-    message = str(caught.value)
+    message = refused(leases_of(bucket, wait_s=0.2))
+    assert issubclass(LeaseError, TimeoutError)
     for part in (
         str(KEY),
         "process 123 on far-away",
@@ -396,8 +358,7 @@ def test_who_waits_too_long_learns_who_builds_and_how_to_clear_it(bucket: LocalB
 def test_who_waits_says_for_whom(bucket: LocalBucket, caplog: pytest.LogCaptureFixture) -> None:
     held_by_others(bucket, ttl_s=600)
     caplog.set_level(logging.WARNING, "yogadl")
-    with pytest.raises(LeaseError), Leases(BucketRoot(bucket), LeasePolicy(wait_s=1)).held(KEY):
-        pass
+    refused(leases_of(bucket, wait_s=1))
     assert f"waiting for {KEY}, built by process 123 on far-away" in caplog.text
     assert "until 600 s after its last heartbeat, 1 s at most (wait_s)" in caplog.text
 
@@ -442,8 +403,7 @@ def test_signs_of_life_say_how_far_the_build_is(bucket: LocalBucket) -> None:
             "progress"
         )
 
-    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=1)).held(KEY) as lease:
-        assert lease is not None
+    with held(leases_of(bucket, ttl_s=1)) as lease:
         wait_until(lambda: progress() is not None, "a report")
 
         def is_said() -> bool:
@@ -489,26 +449,22 @@ def test_who_builds_waits_for_who_prunes(leases: Leases, bucket: LocalBucket) ->
         building.start()
         wait_until(lambda: objects(bucket) == ["0000000001"], "the last to go")
         assert not built.wait(0.3)
-        impatient = Leases(BucketRoot(bucket), LeasePolicy(wait_s=0.1))
-        with pytest.raises(LeaseError) as caught, impatient.held(DatasetKey(KEY.id, "other")):
-            pass
-        assert f"dataset {KEY.id!r} is still being pruned" in str(caught.value)
-        assert f"process {os.getpid()} on" in str(caught.value)
+        impatient = leases_of(bucket, wait_s=0.1)
+        says = f"dataset {KEY.id!r} is still being pruned"
+        assert f"process {os.getpid()} on" in refused(impatient, says, DatasetKey(KEY.id, "other"))
     building.join()
     assert built.is_set()
 
 
 def test_who_prunes_and_is_dead_loses_the_right_to_who_builds(bucket: LocalBucket) -> None:
-    impatient = Leases(BucketRoot(bucket), LeasePolicy(ttl_s=1))
+    impatient = leases_of(bucket, ttl_s=1)
     with impatient.pruning(KEY.id, time.time()) as lease:
         assert lease is not None
         lease.stop_heartbeat()
         lease.check()
         with impatient.held(KEY):
             assert lease.is_lost()
-            with pytest.raises(
-                LeaseLostError, match="another process has taken over the lease to prune dataset 'some/data'"
-            ):
+            with pytest.raises(LeaseLostError, match="the lease to prune dataset 'some/data'"):
                 lease.check()
     with impatient.pruning(KEY.id, time.time()) as lease:
         assert lease is not None
@@ -534,7 +490,7 @@ def test_who_waits_to_build_again_says_so_and_who_comes_back_lets_it_go_first(bu
 
     def build(name: str, count: int) -> None:
         for _ in range(count):
-            with Leases(BucketRoot(bucket), LeasePolicy()).held(KEY):
+            with leases_of(bucket).held(KEY):
                 turns.append(name)
 
     with ThreadPoolExecutor() as pool:
@@ -547,7 +503,7 @@ def test_who_waits_to_build_again_says_so_and_who_comes_back_lets_it_go_first(bu
 def test_who_waits_for_any_build_says_nothing(bucket: LocalBucket) -> None:
     held_by_others(bucket)
     looks: list[None] = []
-    with Leases(BucketRoot(bucket), LeasePolicy()).held(KEY, lambda: looks.append(None) or len(looks) > 2):  # type: ignore[func-returns-value]
+    with leases_of(bucket).held(KEY, lambda: looks.append(None) or len(looks) > 2):  # type: ignore[func-returns-value]
         pass
     assert objects(bucket) == ["0000000001"]
 
@@ -564,8 +520,7 @@ def test_that_somebody_waits_is_neither_a_lease_nor_a_sign_of_life(
 ) -> None:
     bucket.put(f"{_names.lease(KEY, 7)}{_names.WAIT_SUFFIX}", b"{}")
     assert not leases.is_held(KEY.id, time.time())
-    with leases.held(KEY) as lease:
-        assert lease is not None
+    with held(leases) as lease:
         assert lease.term == 1
     with leases.held(KEY):
         pass

@@ -563,19 +563,6 @@ def test_a_mirror_with_room_is_filled(url, tmp_path):
     assert not block_folders(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"[]", b"7", b"[" * 100_000, b'{"limit_bytes": ' + b"9" * 5_000 + b"}", b"\xff"],
-)
-def test_settings_of_a_mirror_that_say_nonsense_are_none(tmp_path, content):
-    location = MirrorLocation(tmp_path, given_bytes=77)
-    location.prepare()
-    (tmp_path / "mirror.json").write_bytes(content)
-    assert location.limit_bytes() == 77
-    location.set_limit(78)
-    assert location.limit_bytes() == 78
-
-
 def test_what_forked_workers_receive_is_counted_beside_what_this_process_did(url):
     ref = fetched(url, "image")
     ref.gather(range(0, COUNT, 7))

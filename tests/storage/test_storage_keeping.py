@@ -13,7 +13,7 @@ import pytest
 from inside import BucketRoot, DatasetKey, FolderOpener, Partitions, _names, set_constants
 
 import yogadl
-from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError, StorageError
+from yogadl.errors import ConfigurationError, DatasetNotFoundError, StorageError
 from yogadl.storage import PartitionedBuild, copy
 
 DAY_S = 86_400
@@ -438,18 +438,6 @@ def test_files_of_others_with_names_that_no_cache_has_stop_nothing(tmp_path, sha
     assert storage.fetch("d", "1")[0] == 1
     storage.submit([2], "d", "2")
     storage.verify("d", "2")
-
-
-def test_a_damaged_version_can_be_deleted_and_built_again(storage):
-    storage.submit([1], "d", "1")
-    manifest = Path(storage.location) / "d" / "versions" / "1.json"
-    manifest.write_bytes(manifest.read_bytes()[:50])
-    with pytest.raises(CacheFormatError, match="delete this version and build it again"):
-        storage.fetch("d", "1")
-    assert storage.versions("d") == ["1"]
-    storage.delete("d", "1")
-    storage.submit([2], "d", "1")
-    assert storage.fetch("d", "1")[0] == 2
 
 
 # Names never leave the root.

@@ -245,17 +245,6 @@ def test_what_is_not_there_is_neither_tagged_nor_untagged(tagged):
         tagged.fetch("d", "stable")
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", "{", "[" * 300 + "]" * 300])
-@pytest.mark.parametrize("name", ["1", "stable"])
-def test_what_cannot_be_read_is_not_tagged_and_says_what_to_do(tagged, content, name):
-    Path(tagged.location, "d/versions/1.json").write_text(content)
-    with pytest.raises(CacheFormatError, match="delete this version and build it again"):
-        tagged.tag("d", "new", name)
-    assert tagged.tags("d") == {"stable": "1"}
-    tagged.untag("d", "stable")
-    tagged.delete("d", "1")
-
-
 def test_what_a_tag_names_is_not_deleted(tagged):
     tagged.tag("d", "good", "1")
     with pytest.raises(ConfigurationError, match=r"'d' version '1' has the tags \['good', 'stable'\]"):
@@ -343,46 +332,6 @@ def test_tags_are_no_datasets_versions_or_unfinished_builds(tagged):
 
 
 # Files that are none of a tag.
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"7",
-        b"null",
-        b'{"format": 1}',
-        b'{"format": 1, "version": "1"}',
-        b'{"format": 1, "version": 1, "moved": 0}',
-        b'{"format": 1, "version": "../1", "moved": 0}',
-        b'{"format": 1, "version": "", "moved": 0}',
-        b'{"format": 1, "version": "1", "moved": "now"}',
-        b'{"format": 1, "version": "1", "moved": true}',
-        b'{"format": 1, "version": "1", "moved": NaN}',
-        b'{"format": 1, "version": "1", "moved": 1e999}',
-        b"[" * 4_000,
-        b'{"format": 1, "version": "1", "moved": ' + b"9" * 5_000 + b"}",
-        b'{"format": 1, "version": "1", "moved": ' + b"[" * 500 + b"]" * 500 + b"}",
-        b"\xff\xfe",
-        b" " * 9_000,
-    ],
-)
-def test_a_damaged_tag_is_told_and_mended_by_tagging(tagged, content):
-    path = folder_of(tagged) / "0000000002.tag"
-    path.write_bytes(content)
-    for do in (
-        lambda: tagged.fetch("d", "stable"),
-        lambda: tagged.tags("d"),
-        lambda: tagged.delete("d", "1"),
-    ):
-        with pytest.raises(CacheFormatError, match=r"stable/0000000002\.tag"):
-            do()
-    assert len(tagged.fetch("d", "1")) == 10
-    tagged.tag("d", "stable", "2")
-    assert tagged.tags("d") == {"stable": "2"}
-    assert told(tagged) == [("stable", "1"), ("stable", "2")]
 
 
 def test_a_tag_of_a_newer_kind_is_refused_by_name(tagged):
