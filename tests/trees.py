@@ -1,5 +1,6 @@
 """Compare records to the last bit: structure, types, dtypes, shapes and bytes."""
 
+import itertools
 import struct
 
 import numpy as np
@@ -45,6 +46,30 @@ def assert_same_numbers(found, expected):
     native = expected.astype(expected.dtype.newbyteorder("="))
     assert found.dtype == native.dtype
     assert found.tobytes() == native.tobytes()
+
+
+def assert_equal(found, expected):
+    """Fail unless records, batches or lists of them are equal, arrays also in their types."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_equal(found[key], expected[key])
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_equal(one, other)
+    else:
+        assert type(found) is type(expected)
+        assert np.array_equal(found, expected), (found, expected)
+
+
+def assert_same_batches(found, expected):
+    """Fail unless two streams have the same batches, one at least."""
+    count = 0
+    for one, other in itertools.zip_longest(found, expected):
+        assert_equal(one, other)
+        count += 1
+    assert count
 
 
 # Json values of every kind.

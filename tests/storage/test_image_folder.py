@@ -33,6 +33,7 @@ def files(records):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.usefixtures("forked_workers")
 def test_records_are_the_files_by_class_and_path(storage, photos, workers, on_error):
     storage.submit(yogadl.image_folder(photos), "photos", "1", workers=workers, on_error=on_error)
     ref = storage.fetch("photos", "1")

@@ -23,6 +23,7 @@ from inside import (
     set_constants,
 )
 from processes import in_fork, wait_until
+from trees import assert_same_batches
 
 import yogadl
 from yogadl.errors import SpendingError, StorageError
@@ -55,8 +56,7 @@ def url(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Let what is small here be read as if it were large: in windows of its own, a block at a time."""
-    set_constants(monkeypatch, WINDOW_BYTES=1)
-    set_constants(monkeypatch, BLOCK_AHEAD_REQUEST_BYTES=1)
+    set_constants(monkeypatch, WINDOW_BYTES=1, BLOCK_AHEAD_REQUEST_BYTES=1)
     set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0, FIRST_READS=0)
 
 
@@ -65,9 +65,8 @@ def fetched(url, *fields, **options):
     return ref.fields(*fields) if fields else ref
 
 
-def here(url, *fields):
-    ref = yogadl.open_storage(url.removeprefix("file://")).fetch("set", "1")
-    return ref.fields(*fields) if fields else ref
+def here(url):
+    return yogadl.open_storage(url.removeprefix("file://")).fetch("set", "1")
 
 
 WHERE = {
@@ -82,23 +81,6 @@ WHERE = {
 @pytest.fixture(params=WHERE)
 def options(request, tmp_path):
     return WHERE[request.param](tmp_path / "mirror")
-
-
-def same(found, expected):
-    """Compare two epochs, batch by batch."""
-    count = 0
-    for ours, theirs in itertools.zip_longest(found, expected):
-        assert ours.keys() == theirs.keys()
-        for name, values in ours.items():
-            pairs = (
-                zip(values, theirs[name], strict=True)
-                if isinstance(values, list)
-                else [(values, theirs[name])]
-            )
-            for one, other in pairs:
-                assert np.array_equal(one, other), (name, one, other)
-        count += 1
-    assert count
 
 
 STREAMS = {
@@ -159,21 +141,19 @@ def test_the_records_are_those_of_a_local_cache(url, tmp_path, where, name):
     found, expected = STREAMS[name](ref), STREAMS[name](here(url))
     if name in ("plain", "always the same", "a shard of lanes that are shared", "mixed", "workers"):
         found, expected = itertools.chain(found, found), itertools.chain(expected, expected)  # two epochs
-    same(found, expected)
+    assert_same_batches(found, expected)
 
 
 @pytest.fixture
 def small_reads(monkeypatch):
     """Let a read be smaller than a window here, as elsewhere."""
-    set_constants(monkeypatch, ITEMS_MOST_BYTES=8 * ROW_BYTES)
-    set_constants(monkeypatch, WORKERS_CHUNK_BYTES=8 * ROW_BYTES)
+    set_constants(monkeypatch, ITEMS_MOST_BYTES=8 * ROW_BYTES, WORKERS_CHUNK_BYTES=8 * ROW_BYTES)
 
 
 def made(ref, read):
     """Read, and return how many requests that took, and how many bytes came."""
     before = ref.locality()
-    for _ in read:
-        pass
+    list(read)
     after = ref.locality()
     return after.ranges - before.ranges, after.range_bytes - before.range_bytes
 
@@ -203,8 +183,7 @@ def test_of_varying_values_whole_blocks_come_as_well(url, monkeypatch):
 
 def test_records_with_a_few_gaps_come_in_blocks_as_well(url):
     ref = fetched(url, "image").select([*range(10), *range(20, COUNT)])
-    for _ in ref.stream(shuffle=ORDER).batch(8):
-        pass
+    list(ref.stream(shuffle=ORDER).batch(8))
     assert ref.locality().ranges <= 3 * COUNT // 40
 
 
@@ -213,8 +192,7 @@ def test_workers_of_a_mirror_bring_each_block_once(url, tmp_path):
     ref = fetched(url, "image", mirror=tmp_path, mirror_limit=7_000_000)
     batches = ref.stream(shuffle=yogadl.Blocks(40, 8, 5)).batch(8)
     loader = batches.prefetch(4, workers=2, start_method="fork")
-    for _ in loader:
-        pass
+    list(loader)
     found = loader.stats()
     assert found.range_bytes <= 1.1 * COUNT * ROW_BYTES
     assert found.ranges <= 3 * COUNT // 40
@@ -225,8 +203,7 @@ def test_workers_without_a_mirror_read_records(url):
     order = yogadl.Blocks(100, 10, 3)
     ref = fetched(url, "image")
     loader = ref.stream(shuffle=order).batch(8).prefetch(4, workers=2)
-    for _ in loader:
-        pass
+    list(loader)
     assert loader.stats().ranges > 10 * COUNT // 100
 
 
@@ -248,8 +225,8 @@ def test_two_readers_of_one_stream_are_far_apart(url, options):
     for batch in other:
         theirs.append(batch)
         ours += itertools.islice(one, 1)
-    same(ours + list(one), expected[:half])
-    same(theirs, expected[half:])
+    assert_same_batches(ours + list(one), expected[:half])
+    assert_same_batches(theirs, expected[half:])
 
 
 @pytest.mark.parametrize("options", ["memory", "a mirror", "a mirror of one window"], indirect=True)
@@ -261,7 +238,7 @@ def test_a_stream_goes_on_from_a_cursor_within_a_window(url, options):
     state = pickle.loads(pickle.dumps(reader.state_dict()))
     again = STREAMS["plain"](fetched(url, **options))
     again.load_state_dict(state)
-    same(first + list(again), whole)
+    assert_same_batches(first + list(again), whole)
 
 
 @pytest.mark.parametrize("options", ["memory", "a mirror", "never filled"], indirect=True)
@@ -271,11 +248,11 @@ def test_a_forked_child_goes_on_by_itself(url, options):
     first = [next(reader) for _ in range(40)]
 
     def rest():
-        same(first + list(reader), expected)
+        assert_same_batches(first + list(reader), expected)
         return True
 
     assert in_fork(rest)
-    same(first + list(reader), expected)
+    assert_same_batches(first + list(reader), expected)
 
 
 @pytest.mark.parametrize("is_enough", [True, False])
@@ -327,9 +304,8 @@ def test_small_windows_are_taken_together(url, monkeypatch, least, is_one):
 
 @pytest.mark.parametrize(("together", "coming"), [(1, 64 * 2**20), (4 * 2**20, 1), (4 * 2**20, 64 * 2**20)])
 def test_blocks_come_in_any_number_at_a_time(url, monkeypatch, together, coming):
-    set_constants(monkeypatch, BLOCK_AHEAD_REQUEST_BYTES=together)
-    set_constants(monkeypatch, COMING_BYTES=coming)
-    same(epochs(STREAMS["plain"](fetched(url))), epochs(STREAMS["plain"](here(url))))
+    set_constants(monkeypatch, BLOCK_AHEAD_REQUEST_BYTES=together, COMING_BYTES=coming)
+    assert_same_batches(epochs(STREAMS["plain"](fetched(url))), epochs(STREAMS["plain"](here(url))))
 
 
 def block_folders(mirror):
@@ -390,7 +366,9 @@ def test_what_a_killed_process_leaves_makes_room_and_is_not_trusted(url, tmp_pat
     for path in left:  # as if the machine had gone down, too
         path.write_bytes(bytes(path.stat().st_size))
     options = {"mirror": tmp_path, "mirror_limit": 7_000_000}
-    same(epochs(STREAMS["plain"](fetched(url, **options))), epochs(STREAMS["plain"](here(url))))
+    assert_same_batches(
+        epochs(STREAMS["plain"](fetched(url, **options))), epochs(STREAMS["plain"](here(url)))
+    )
     assert not set(left) & set(block_names(tmp_path))
 
 
@@ -437,12 +415,10 @@ def test_a_folder_that_was_removed_is_made_again(url, tmp_path, is_whole):
         wait_until(lambda: block_bytes(tmp_path) >= COUNT * ROW_BYTES, "all blocks")
     for _ in range(10):  # something may just be written there
         shutil.rmtree(tmp_path, ignore_errors=True)
-    for _ in reader:
-        pass
+    list(reader)
     assert ref.locality().ranges < COUNT // 4
     before = ref.locality().ranges
-    for _ in loader:
-        pass
+    list(loader)
     assert ref.locality().ranges - before < COUNT // 10
     assert block_folders(tmp_path)
 
@@ -453,10 +429,9 @@ def test_a_limit_outlives_its_folder(url, tmp_path):
     first = [next(reader) for _ in range(5)]
     for _ in range(10):  # something may just be written there
         shutil.rmtree(tmp_path, ignore_errors=True)
-    same(first + list(reader), STREAMS["plain"](here(url)))
+    assert_same_batches(first + list(reader), STREAMS["plain"](here(url)))
     for _ in range(2):
-        for _ in ref.stream(shuffle=True).batch(32):
-            pass
+        list(ref.stream(shuffle=True).batch(32))
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 7_000_000
 
 
@@ -468,7 +443,7 @@ def test_parts_that_were_removed_and_have_no_room_are_read_by_range(url, tmp_pat
     MirrorLocation(tmp_path).set_limit(100_000)
     for path in tmp_path.rglob("*.mdb"):
         path.unlink()
-    same(first + list(reader), here(url).stream(shuffle=True, shuffle_seed=4).batch(32))
+    assert_same_batches(first + list(reader), here(url).stream(shuffle=True, shuffle_seed=4).batch(32))
 
 
 def test_a_file_that_is_gone_is_read_by_range(url, tmp_path):
@@ -479,7 +454,7 @@ def test_a_file_that_is_gone_is_read_by_range(url, tmp_path):
             path.unlink()
         else:
             os.truncate(path, path.stat().st_size // 2)
-    same(first + list(reader), STREAMS["plain"](here(url)))
+    assert_same_batches(first + list(reader), STREAMS["plain"](here(url)))
 
 
 def test_a_full_disk_is_said_once_and_read_by_range(url, tmp_path, monkeypatch, caplog):
@@ -490,7 +465,7 @@ def test_a_full_disk_is_said_once_and_read_by_range(url, tmp_path, monkeypatch, 
     first = [next(reader)]
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
     with caplog.at_level(logging.WARNING):
-        same(first + list(reader), STREAMS["plain"](here(url)))
+        assert_same_batches(first + list(reader), STREAMS["plain"](here(url)))
     assert [line for line in caplog.messages if "record by record" in line] == caplog.messages[:1]
     assert not block_names(tmp_path)
 
@@ -498,8 +473,7 @@ def test_a_full_disk_is_said_once_and_read_by_range(url, tmp_path, monkeypatch, 
 def test_enough_is_enough(url, options):
     ref = fetched(url, **options, max_requests=40)
     with pytest.raises(SpendingError, match="40 requests were made"):
-        for _ in STREAMS["plain"](ref):
-            pass
+        list(STREAMS["plain"](ref))
 
 
 @pytest.mark.parametrize("where", ["memory", "a mirror"])
@@ -509,7 +483,7 @@ def test_streams_of_several_threads_share_what_they_hold(url, tmp_path, where):
     with futures.ThreadPoolExecutor(3) as pool:
         streams = [pool.submit(lambda: list(STREAMS["plain"](ref))) for _ in range(3)]
         for stream in streams:
-            same(stream.result(), expected)
+            assert_same_batches(stream.result(), expected)
 
 
 @pytest.mark.parametrize(("records", "is_held"), [(3, False), (4, True)])
@@ -542,9 +516,7 @@ def test_the_plan_counts_blocks(url, name):
 def test_the_first_so_many_records_stand_for_a_large_epoch(url, monkeypatch):
     ref = fetched(url, "image")
     whole = PLANNED["all"](ref).plan().way("blocks")
-    set_constants(monkeypatch, RUN_INDICES=128)
-    set_constants(monkeypatch, PLAN_INDICES=128)
-    set_constants(monkeypatch, COUNTED=1000)
+    set_constants(monkeypatch, RUN_INDICES=128, PLAN_INDICES=128, COUNTED=1000)
     part = PLANNED["all"](ref).plan().way("blocks")
     assert (part.requests, part.bytes) == pytest.approx((whole.requests, whole.bytes), rel=0.2)
 
@@ -558,8 +530,7 @@ def test_a_mirror_with_room_is_filled(url, tmp_path):
     ref = fetched(url, mirror=tmp_path)
     loader = ref.stream(shuffle=ORDER).batch(8)
     assert loader.plan().chosen == "mirror"
-    for _ in loader:
-        pass
+    list(loader)
     assert not block_folders(tmp_path)
 
 

@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from inside import (
     set_constants,
 )
 from processes import in_fork, wait_until
+from trees import assert_same
 
 import yogadl
 from yogadl.cli import main
@@ -42,12 +44,6 @@ def record(number):
         "jpeg": random.bytes(1000 + (number * 37) % 3000),
         "any": np.full((2,) * (number % 3), number),
     }
-
-
-def same(found, expected):
-    assert found.keys() == expected.keys()
-    for key in expected:
-        np.testing.assert_array_equal(found[key], expected[key])
 
 
 class Bucket:
@@ -128,11 +124,11 @@ def test_a_flipped_bit_of_any_block_is_an_error_for_its_records_and_for_no_other
             others = np.setdiff1d(np.arange(COUNT), damaged)
             assert len(others)
             for index, found in zip(others, list(ref.select(others)), strict=True):
-                same(found, bucket.records[index])
+                assert_same(found, bucket.records[index])
             wrong = 0
             for index in damaged:  # of a block of the heap some have no value there
                 try:
-                    same(ref[index], bucket.records[index])
+                    assert_same(ref[index], bucket.records[index])
                 except CacheFormatError:
                     wrong += 1
             assert wrong
@@ -205,7 +201,7 @@ def test_a_part_that_arrives_meanwhile_is_no_way_around_the_check(bucket, tmp_pa
     ref = bucket.fetched("check", mirror=tmp_path)
     for _ in range(3):
         for number, found in enumerate(ref.stream()):
-            same(found, bucket.records[number])
+            assert_same(found, bucket.records[number])
     wait_until(lambda: ref.locality().parts_here == ref.locality().parts, "the parts")
     [path] = [path for path in tmp_path.rglob("*.mdb") if bucket.sums.table.sha256[0] in path.name]
     again = bucket.fetched("check", mirror=tmp_path)
@@ -254,12 +250,12 @@ def test_bytes_that_were_not_compared_are_never_given(bucket, asked, way):
     asked.answer = answer
     ref = bucket.fetched(way)
     for number, found in zip(ref.stream(shuffle=True).indices(0), ref.stream(shuffle=True), strict=True):
-        same(found, bucket.records[number])
+        assert_same(found, bucket.records[number])
     other = bucket.fetched(way)  # for which all is asked again
     right = wrong = 0
     for number in range(COUNT):
         try:
-            same(other[number], bucket.records[number])
+            assert_same(other[number], bucket.records[number])
             right += 1
         except CacheFormatError:
             wrong += 1
@@ -475,25 +471,11 @@ def test_who_waits_for_what_fails_elsewhere_asks_by_itself(wide, asked, fails):
 
     asked.answer = answer
     ref = wide.fetched().fields("image")
-    outcomes = []
-
-    def read():
-        try:
-            images_of(ref, wide)(3)
-            outcomes.append("right")
-        except (CacheFormatError, StorageError) as error:
-            outcomes.append(str(error))
-
-    threads = [threading.Thread(target=read) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: asked, "the request")
-    gate.set()
-    for thread in threads:
-        thread.join()
-    assert len(outcomes) == 3
-    assert outcomes.count("right") == 2
-    assert sum("it is ill" in outcome for outcome in outcomes) == 1
+    with ThreadPoolExecutor(3) as pool:
+        outcomes = [pool.submit(images_of(ref, wide), 3) for _ in range(3)]
+        wait_until(lambda: asked, "the request")
+        gate.set()
+    assert sorted(str(outcome.exception()) for outcome in outcomes) == sorted(["None", "None", str(fails)])
     assert len(asked) == 2
 
 
@@ -501,25 +483,17 @@ def test_many_threads_read_the_same_blocks_while_others_are_let_go(wide, monkeyp
     set_constants(
         monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=3 * LENGTH, CHECKED_RANGES_AHEAD_BYTES=3 * LENGTH
     )
-    ref, failed = wide.fetched().fields("image"), []
+    ref = wide.fetched().fields("image")
 
     def read(seed):
-        try:
-            for turn in range(4):
-                indices = np.random.default_rng(seed * 10 + turn).permutation(40)
-                announced(ref, indices)
-                for some in np.array_split(indices, 9):
-                    found = ref.gather(some)["image"]
-                    np.testing.assert_array_equal(found, wide.records["image"][some])
-        except Exception as error:  # noqa: BLE001  (the test shows it)
-            failed.append(error)
+        for turn in range(4):
+            indices = np.random.default_rng(seed * 10 + turn).permutation(40)
+            announced(ref, indices)
+            for some in np.array_split(indices, 9):
+                np.testing.assert_array_equal(ref.gather(some)["image"], wide.records["image"][some])
 
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(read, range(6)))
     reading = ref._records.parent.open()[1].parts.away._reading
     assert reading._blocks.size_bytes == len(reading._blocks) * LENGTH <= 3 * LENGTH
 
@@ -587,7 +561,7 @@ def test_it_goes_with_the_storage_to_other_processes(bucket):
     block = bucket.blocks_of("image")[0]
     with bucket.flipped(block), pytest.raises(CacheFormatError, match="field 'image'"):
         pickle.loads(pickle.dumps(ref))[0]
-    same(pickle.loads(pickle.dumps(ref))[0], bucket.records[0])
+    assert_same(pickle.loads(pickle.dumps(ref))[0], bucket.records[0])
 
 
 def test_the_command_compares_too(bucket, capsys):

@@ -74,6 +74,7 @@ def test_rot_is_read_as_data_unless_a_check_is_asked_for(opened):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.usefixtures("forked_workers")
 def test_rot_is_not_copied(opened, tmp_path, workers):
     open_storage, folder = opened
     target = yogadl.open_storage(tmp_path / "copies", shared=True)
@@ -118,8 +119,7 @@ def test_a_stream_that_reads_ahead_ends_with_the_damage(opened):
     flip(folder)
     loader = open_storage().fetch("d", "1", check=True).stream(shuffle=True).batch(10).prefetch(2)
     with pytest.raises(CacheFormatError, match=DAMAGE):
-        for _ in loader:
-            pass
+        list(loader)
 
 
 def message_of(pickled):

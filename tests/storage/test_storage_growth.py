@@ -107,6 +107,7 @@ def test_no_part_of_the_base_is_written_again(base):
 
 
 @pytest.mark.parametrize("how", ["workers", "engine", "partitioned", "partitioned, engine"])
+@pytest.mark.usefixtures("forked_workers")
 def test_what_many_build_is_appended_the_same(base, how):
     made_of(base, np.arange(100))
     source, options = np.arange(100, 200), {}

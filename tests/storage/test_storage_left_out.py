@@ -53,6 +53,7 @@ BROKEN = [(), (0,), (0, 1, 2), (COUNT - 1,), (17, 18, 63, 64, 200), range(6, 12)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [Files, Batched])
 @pytest.mark.parametrize("broken", BROKEN, ids=repr)
+@pytest.mark.usefixtures("forked_workers")
 def test_records_that_can_t_be_read_are_left_out_and_listed(storage, broken, kind, workers):
     storage.submit(kind(broken), "d", "1", on_error="skip", workers=workers)
     ref = storage.fetch("d", "1")
@@ -107,6 +108,7 @@ def test_the_version_is_the_same_with_any_number_of_workers(storage):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("broken", BROKEN[:-1], ids=repr)
+@pytest.mark.usefixtures("forked_workers")
 def test_records_of_a_reference_whose_function_raises_are_left_out(storage, broken, workers):
     def decoded(number):
         if int(number) in broken:
@@ -241,6 +243,7 @@ def test_a_killed_build_goes_on(storage, tmp_path):
 
 
 @pytest.mark.parametrize("count", [999, 1000, 1001])
+@pytest.mark.usefixtures("forked_workers")
 def test_a_thousand_are_listed(storage, count):
     storage.submit(Files(range(1, count + 1), 1100), "d", "1", on_error="skip", workers=2)
     listed = storage.fetch("d", "1").metadata["left_out"]

@@ -151,6 +151,7 @@ def test_partitions_without_any_records_are_refused(storage):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.usefixtures("forked_workers")
 def test_shapes_may_differ_between_partitions(storage, workers):
     values = [np.zeros((5, 3)), np.ones((5, 4))]
     source = yogadl.partitioned.of(values, lambda value: {"x": value})
@@ -162,6 +163,7 @@ def test_shapes_may_differ_between_partitions(storage, workers):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.usefixtures("forked_workers")
 def test_an_error_names_its_partition_and_path(storage, workers):
     source = yogadl.partitioned.of(["a.csv", "b.csv"], lambda path: [{"n": 1 // (path == "a.csv")}])
     with pytest.raises(ZeroDivisionError) as caught:
@@ -227,6 +229,7 @@ def test_functions_and_values_of_partitions_decide_an_auto_version(storage):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.usefixtures("forked_workers")
 def test_a_build_that_failed_goes_on_with_the_partitions_that_are_written(storage, tmp_path, workers):
     log, is_broken = tmp_path / "log", tmp_path / "broken"
     is_broken.touch()
@@ -263,6 +266,7 @@ def test_a_file_that_was_changed_since_is_read_again(storage, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.usefixtures("forked_workers")
 def test_other_code_takes_nothing_of_what_a_failed_build_has_written(storage, tmp_path, workers):
     def fails(number):
         if number == 3:

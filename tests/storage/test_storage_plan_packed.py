@@ -47,8 +47,7 @@ def planned_and_served(tmp_path, served, rows_of):
     way = rows_of(refs[1]).stream(shuffle=True, shuffle_seed=1).batch(16).plan().way("ranges")
     rows = rows_of(refs[2])
     served.clear()
-    for _ in rows.stream(shuffle=True, shuffle_seed=1).batch(16):
-        pass
+    list(rows.stream(shuffle=True, shuffle_seed=1).batch(16))
     return (way.requests, way.bytes), (len(served), sum(served))
 
 

@@ -29,6 +29,7 @@ def test_what_builds_returns_what_fetch_returns(storage):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.usefixtures("forked_workers")
 def test_adopted_files_are_read_by_the_reference_that_is_returned(storage, tmp_path, workers):
     (tmp_path / "in").mkdir()
     for name in "abc":

@@ -71,6 +71,7 @@ def dictionary_files(storage):
 
 
 @pytest.mark.parametrize("build", WAYS)
+@pytest.mark.usefixtures("forked_workers")
 def test_shares_compress_as_well_as_one_process(storage, build):
     storage.submit(Items(), "d", "one", codec="zstd")
     build(storage, Items(), "shares")

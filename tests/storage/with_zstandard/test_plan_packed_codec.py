@@ -20,8 +20,7 @@ def test_whole_documents_are_counted_for_each_piece(tmp_path, most, share):
     opened()  # keeps the plan of rows
     way = opened()[1].stream(shuffle=True, shuffle_seed=1).batch(16).plan().way("ranges")
     ref, rows = opened()
-    for _ in rows.stream(shuffle=True, shuffle_seed=1).batch(16):
-        pass
+    list(rows.stream(shuffle=True, shuffle_seed=1).batch(16))
     assert way.bytes == pytest.approx(ref.locality().range_bytes, rel=share)
     if most > 512:
         assert way.bytes > 2 * yogadl.open_storage(tmp_path).info("set", "1").size_bytes

@@ -71,6 +71,7 @@ CODECS = [
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)
 @pytest.mark.parametrize("options", [{}, {"part_bytes": 20_000}, {"workers": 2}], ids=str)
+@pytest.mark.usefixtures("forked_workers")
 def test_records_and_fingerprint_are_those_of_a_raw_cache(storage, codec, options):
     made = records(0, 150)
     storage.submit(made, "d", "raw")
@@ -464,6 +465,7 @@ SLOW_TEXT = {"text": yogadl.Zstd(level=9, dictionary=False), "bytes": "auto", "l
 
 @pytest.mark.parametrize("codec", [SLOW_TEXT, yogadl.Zstd(level=9, dictionary=False)], ids=["fields", "all"])
 @pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=str)
+@pytest.mark.usefixtures("forked_workers")
 def test_same_is_the_level_and_the_dictionary_of_the_version_before(storage, codec, options):
     made = alike(1000)
     codec = {"text": codec["text"]} if isinstance(codec, dict) else codec
@@ -530,6 +532,7 @@ def idle_fields(caplog):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.usefixtures("forked_workers")
 def test_the_log_names_once_the_fields_for_which_a_codec_does_nothing(storage, caplog, workers):
     caplog.set_level("INFO", "yogadl")
     data = [{"text": text(n, 300), "label": n, "box": np.zeros(4)} for n in range(50)]
