@@ -34,12 +34,7 @@ def open_reader(tmp_path):
 
     def open_(**options):
         table = open_table(storage._backend.root, manifest)
-        return Reader(
-            manifest.spec,
-            table,
-            PartPaths(storage._backend.root, "d", table),
-            **options,
-        )
+        return Reader(manifest.spec, table, PartPaths(storage._backend.root, "d", table), **options)
 
     return open_
 
@@ -56,17 +51,12 @@ def check(reader):
                 assert_same(found, expected[name][index])
 
 
-def test_mapped_parts(open_reader):
-    check(open_reader())
-
-
-def test_parts_that_may_not_be_mapped_as_on_a_network_file_system(open_reader):
-    check(open_reader(maps=False))
-
-
-def test_more_parts_than_may_be_mapped(open_reader, monkeypatch):
-    set_constants(monkeypatch, MAX_MAPPED_PARTS=5)
-    check(open_reader())
+@pytest.mark.parametrize(("maps", "most_mapped"), [(True, 1000), (False, 1000), (True, 5)])
+def test_parts_are_read_mapped_or_not_as_on_a_network_file_system_or_some_of_them(
+    open_reader, monkeypatch, maps, most_mapped
+):
+    set_constants(monkeypatch, MAX_MAPPED_PARTS=most_mapped)
+    check(open_reader(maps=maps))
 
 
 def test_a_window_that_is_renewed_under_way(open_reader, monkeypatch):
@@ -161,12 +151,6 @@ def test_no_indices_give_empty_columns_of_the_right_kind(open_reader):
     assert (odd.shape, odd.dtype) == ((0, 3), np.uint8)
     assert nothing.shape == (0, 0)
     assert ragged == rank == text == []
-
-
-def test_fields_are_chosen_by_number_in_the_order_given(open_reader):
-    text, n = open_reader().columns(np.array([7, 3]), [4, 0])
-    assert text == ["text 7", "text 3"]
-    assert n.tolist() == [7, 3]
 
 
 def test_gathered_memory_outlives_the_reader(open_reader):

@@ -106,49 +106,38 @@ def test_a_class_whose_link_leads_to_nothing_is_an_error_not_fewer_classes(photo
         yogadl.image_folder(photos)
 
 
-def test_extensions_are_chosen(photos):
-    assert files(yogadl.image_folder(photos, extensions=[".jpg", ".webp", ".PNG"])) == [
-        path for path in SORTED if "jpeg" not in path
-    ]
-    with pytest.raises(ConfigurationError, match="there is no picture in 'cat-like'"):
-        yogadl.image_folder(photos, extensions=".jpg")
-    for bad in ("jpg", [], ["."], [""], [3]):
-        with pytest.raises(ConfigurationError, match="extensions are such as"):
-            yogadl.image_folder(photos, extensions=bad)
-
-
-def test_classes_are_given_in_their_order(storage, photos):
+def test_extensions_and_classes_are_chosen(photos):
+    extensions = [".jpg", ".webp", ".PNG"]
+    assert files(yogadl.image_folder(photos, extensions=extensions)) == [f for f in SORTED if "jpeg" not in f]
     found = yogadl.image_folder(photos, classes=["dog", "emu", "cat", "cat-like"])
     assert [(record["label"], record["file"]) for record in found] == [
         (0, "dog/b.jpeg"), (0, "dog/old.jpg"), (0, "dog/old/a.JPG"), (2, "cat/1.png"), (2, "cat/2.jpg"),
         (3, "cat-like/x.webp"),
     ]  # fmt: skip
-    for classes, says in (
-        (["dog", "cat"], "has 'cat-like', which classes= lacks"),
-        (["dog", "cat", "cat-like", "dog"], "has a name twice"),
-        ("dog", "classes are the names"),
-        ([1], "classes are the names"),
-    ):
-        with pytest.raises(ConfigurationError, match=says):
-            yogadl.image_folder(photos, classes=classes)
-
-
-def test_a_folder_without_pictures_is_refused(photos, tmp_path):
-    with pytest.raises(ConfigurationError, match="there is no folder"):
-        yogadl.image_folder(tmp_path / "none")
-    with pytest.raises(ConfigurationError, match="there is no folder"):
-        yogadl.image_folder(photos / "cat/1.png")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigurationError, match="has no folder with pictures"):
-        yogadl.image_folder(tmp_path / "empty")
-    with pytest.raises(ConfigurationError, match="has no folder with pictures"):
-        yogadl.image_folder(photos / "cat")
     (photos / "emu").mkdir()
-    with pytest.raises(ConfigurationError, match="there is no picture in 'emu'"):
-        yogadl.image_folder(photos)
     assert len(yogadl.image_folder(photos, classes=["cat", "cat-like", "dog", "emu"])) == 6
-    with pytest.raises(ConfigurationError, match="endpoint_url: no option of a folder"):
-        yogadl.image_folder(photos, endpoint_url="x")
+
+
+@pytest.mark.parametrize(
+    ("place", "options", "says"),
+    [
+        ("", {"extensions": ".jpg"}, "there is no picture in 'cat-like'"),
+        *(("", {"extensions": bad}, "extensions are such as") for bad in ("jpg", [], ["."], [""], [3])),
+        ("", {"classes": ["dog", "cat"]}, "has 'cat-like', which classes= lacks"),
+        ("", {"classes": ["dog", "cat", "cat-like", "dog"]}, "has a name twice"),
+        *(("", {"classes": bad}, "classes are the names") for bad in ("dog", [1])),
+        *((place, {}, "there is no folder") for place in ("../none", "cat/1.png")),
+        *((place, {}, "has no folder with pictures") for place in ("../empty", "cat")),
+        ("../with an empty one", {}, "there is no picture in 'emu'"),
+        ("", {"endpoint_url": "x"}, "endpoint_url: no option of a folder"),
+    ],
+)
+def test_a_folder_without_pictures_and_wrong_options_are_refused(photos, tmp_path, place, options, says):
+    (tmp_path / "empty").mkdir()
+    fill(tmp_path / "with an empty one", "cat/1.png")
+    (tmp_path / "with an empty one/emu").mkdir()
+    with pytest.raises(ConfigurationError, match=says):
+        yogadl.image_folder(photos / place, **options)
 
 
 def test_what_is_no_regular_file_does_not_count(photos):

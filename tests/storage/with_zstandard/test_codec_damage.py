@@ -23,7 +23,8 @@ def damage(path, how):
     if how == "missing":
         path.unlink()
     else:
-        path.write_bytes(content[:-9] if how == "cut" else bytes([content[0] ^ 1]) + content[1:])
+        flipped = bytes([content[0] ^ 1]) + content[1:]
+        path.write_bytes({"cut": content[:-9], "flipped": flipped, "large": b"x" * 2**21}[how])
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped"])
@@ -54,34 +55,27 @@ def test_a_copy_mends_an_index_that_was_cut(storage, tmp_path, codec):
     assert not yogadl.storage.copy(storage, other, "d", "1")
 
 
-def test_a_missing_dictionary_is_found_when_a_version_is_opened(storage):
-    storage.submit(RECORDS, "d", "1", codec="zstd")
-    path = the_dictionary(storage)
-    damage(path, "missing")
-    with pytest.raises(CacheFormatError, match=rf"'d' version '1'.*{path.name} is missing"):
-        storage.fetch("d", "1")
-
-
-@pytest.mark.parametrize("how", ["cut", "flipped", "missing"])
-def test_nothing_is_appended_to_a_version_with_a_damaged_dictionary(storage, how):
-    storage.submit(RECORDS, "d", "1", codec="zstd")
-    damage(the_dictionary(storage), how)
-    with pytest.raises(CacheFormatError, match=r"dict (is|was|has)"):
-        storage.append(RECORDS[:5], "d", "2", base_version="1", codec=None)
-    assert storage.versions("d") == ["1"]
-
-
-def test_an_error_names_the_version(storage):
-    documents = [np.arange(n % 50 + 9, dtype=np.uint16) for n in range(1000)]
-    storage.submit({"x": documents}, "d", "1", codec="zstd")
+@pytest.mark.parametrize("how", ["cut", "flipped", "missing", "large"])
+def test_a_damaged_dictionary_is_one_error_that_names_it_and_the_version(storage, how):
+    documents = [{"x": np.arange(n % 50 + 9, dtype=np.uint16), "n": n} for n in range(1000)]
+    storage.submit(documents, "d", "1", codec="zstd")
     path = the_dictionary(storage)
     ref, windows = storage.fetch("d", "1"), storage.fetch("d", "1").chunks("x", 8)
     assert len(windows)
-    damage(path, "flipped")
-    for read in (lambda: ref[0], lambda: ref.gather([1, 2]), lambda: windows.gather([0])):
-        with pytest.raises(CacheFormatError, match=f"'d' version '1': .*{path.name}") as caught:
+    damage(path, how)
+    for read in (
+        lambda: ref[0],
+        lambda: ref.gather([1, 2]),
+        lambda: windows.gather([0]),
+        lambda: storage.append(documents[:5], "d", "2", base_version="1", codec=None),
+        *([lambda: storage.fetch("d", "1")] if how == "missing" else []),
+        lambda: storage.verify("d", "1"),
+    ):
+        with pytest.raises(CacheFormatError, match=path.name) as caught:
             read()
         assert str(caught.value).count("'d' version '1'") == 1
+    assert storage.versions("d") == ["1"]
+    assert ref.fields("n")[3]["n"] == 3
 
 
 def test_a_damaged_frame_names_the_version(storage):
