@@ -1,11 +1,11 @@
 """Blocks that are compared with their checksums when they are first read from."""
 
-import os
 import threading
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from damage import Altered
 from inside import (
     HEAP_BLOCK_BYTES,
     REMEDY,
@@ -110,14 +110,9 @@ class Cache:
 @contextmanager
 def flipped(path, position):
     """Flip a bit in place: whoever has the file mapped sees it."""
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        right = os.pread(descriptor, 1, position)
-        os.pwrite(descriptor, bytes([right[0] ^ 16]), position)
+    with Altered(path) as file:
+        file.flip(position, 4)
         yield
-        os.pwrite(descriptor, right, position)
-    finally:
-        os.close(descriptor)
 
 
 @pytest.fixture

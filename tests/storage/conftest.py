@@ -1,6 +1,7 @@
 """Caches of any source."""
 
 import pytest
+from inside import LocalBucket
 
 
 @pytest.fixture
@@ -14,3 +15,16 @@ def built(storage):
         return storage.fetch("data", version, allow_pickle=options.get("allow_pickle", False))
 
     return build
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """Return a list that gets the name and the bytes of each read of a bucket in a folder."""
+    found, chunks = [], LocalBucket._chunks
+
+    def counted(bucket, file, name, start, end):
+        found.append((name, end - start))
+        return chunks(bucket, file, name, start, end)
+
+    monkeypatch.setattr(LocalBucket, "_chunks", counted)
+    return found

@@ -500,14 +500,6 @@ def test_who_waits_to_build_again_says_so_and_who_comes_back_lets_it_go_first(bu
     assert turns[:12].count("a") in range(2, 11)
 
 
-def test_who_waits_for_any_build_says_nothing(bucket: LocalBucket) -> None:
-    held_by_others(bucket)
-    looks: list[None] = []
-    with leases_of(bucket).held(KEY, lambda: looks.append(None) or len(looks) > 2):  # type: ignore[func-returns-value]
-        pass
-    assert objects(bucket) == ["0000000001"]
-
-
 def test_that_somebody_waits_is_said_to_the_first_builder_too(leases: Leases, bucket: LocalBucket) -> None:
     with leases.held(KEY):
         waiter = heartbeat.LeaseWaiter(leases.root, leases.policy, KEY, takes_turns=True)

@@ -252,15 +252,13 @@ def test_bytes_that_were_not_compared_are_never_given(bucket, asked, way):
     for number, found in zip(ref.stream(shuffle=True).indices(0), ref.stream(shuffle=True), strict=True):
         assert_same(found, bucket.records[number])
     other = bucket.fetched(way)  # for which all is asked again
-    right = wrong = 0
+    wrong = 0
     for number in range(COUNT):
         try:
             assert_same(other[number], bucket.records[number])
-            right += 1
         except CacheFormatError:
             wrong += 1
     assert wrong
-    assert right + wrong == COUNT
 
 
 @pytest.mark.parametrize("way", WAYS)

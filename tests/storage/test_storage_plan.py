@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from inside import LocalBucket, set_constants
+from inside import set_constants
 
 import yogadl
 from yogadl.cli import main
@@ -276,20 +276,6 @@ def test_the_command_says_the_same(url, tmp_path, monkeypatch, capsys):
     assert [line.split()[0] for line in lines[4:]] == ["ranges", "mirror", "blocks"]
     assert main(["plan", "set", "1", "-s", url, "--mirror", str(tmp_path), "--shuffle", "no", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ways"][0]["requests"] < 1000
-
-
-@pytest.fixture
-def served(monkeypatch):
-    """The name and the bytes of each read of the bucket."""
-    found = []
-    chunks = LocalBucket._chunks
-
-    def counted(bucket, file, name, start, end):
-        found.append((name, end - start))
-        return chunks(bucket, file, name, start, end)
-
-    monkeypatch.setattr(LocalBucket, "_chunks", counted)
-    return found
 
 
 def planned_by_command(url, mirror, capsys, *options):

@@ -20,13 +20,15 @@ def stop(records, total, size_bytes):
         raise KeyboardInterrupt
 
 
-def interrupted(build, root):
-    """Run a build that is interrupted, and return how many of its parts are sealed."""
+def interrupted(storage, build=None, **options):
+    """Run a build that is interrupted: by a function, or of the data in the options."""
     with pytest.raises(KeyboardInterrupt):
-        build(stop)
-    sealed = len(list(root.glob("d/builds/*/one/*.json")))
-    assert sealed >= 2
-    return sealed
+        build(stop) if build else submit(storage, progress=stop, **options)
+    assert len(list(Path(storage.location).glob("d/builds/*/one/*.json"))) >= 2  # that many parts are sealed
+
+
+def submit(storage, data, part_bytes=PART_BYTES, progress=None):
+    storage.submit(data, "d", "1", part_bytes=part_bytes, progress=progress)
 
 
 def labels_of(storage):
@@ -119,7 +121,7 @@ def build_by_function(storage, work, progress, **arguments):
 
 
 def build_by_object(storage, work, progress, **arguments):
-    storage.submit(work.images(**arguments), "d", "1", part_bytes=PART_BYTES, progress=progress)
+    submit(storage, work.images(**arguments), progress=progress)
 
 
 BUILDS = pytest.mark.parametrize("build", [build_by_function, build_by_object])
@@ -129,7 +131,7 @@ BUILDS = pytest.mark.parametrize("build", [build_by_function, build_by_object])
 @pytest.mark.parametrize("change", CHANGES)
 def test_after_ctrl_c_and_a_change_of_the_code_no_record_is_the_old_ones(storage, load, build, change):
     work = load(CODE)
-    interrupted(lambda progress: build(storage, work, progress), Path(storage.location))
+    interrupted(storage, lambda progress: build(storage, work, progress))
     before, after = CHANGES[change]
     assert CODE.count(before) == 1
     work = load(CODE.replace(before, after))
@@ -140,7 +142,7 @@ def test_after_ctrl_c_and_a_change_of_the_code_no_record_is_the_old_ones(storage
 
 @BUILDS
 def test_after_ctrl_c_and_with_another_argument_no_record_is_the_old_ones(storage, load, build):
-    interrupted(lambda progress: build(storage, load(CODE), progress), Path(storage.location))
+    interrupted(storage, lambda progress: build(storage, load(CODE), progress))
     work = load(CODE)
     build(storage, work, None, scale=3)
     new = work.images(scale=3)
@@ -149,7 +151,7 @@ def test_after_ctrl_c_and_with_another_argument_no_record_is_the_old_ones(storag
 
 @BUILDS
 def test_after_ctrl_c_the_same_code_goes_on_where_it_was(storage, load, build):
-    interrupted(lambda progress: build(storage, load(CODE), progress), Path(storage.location))
+    interrupted(storage, lambda progress: build(storage, load(CODE), progress))
     work = load("# a comment changes nothing\n" + CODE)
     build(storage, work, None)
     assert len(set(work.READ)) < RECORDS - 20, "what is sealed was not read again"
@@ -176,66 +178,50 @@ class Connected:
 
 
 def test_a_source_that_can_not_be_described_is_gone_on_with_by_its_class(storage):
-    def build(source, progress):
-        storage.submit(source, "d", "1", part_bytes=PART_BYTES, progress=progress)
-
-    interrupted(lambda progress: build(Connected(), progress), Path(storage.location))
+    interrupted(storage, data=Connected())
     source = Connected()
-    build(source, None)
+    submit(storage, source)
     assert len(set(source.read)) < RECORDS - 20
     assert labels_of(storage) == list(range(RECORDS))
 
 
 @pytest.mark.parametrize("part_bytes", [28_000, 56_000])  # of the fewest records with a sample at both ends
 def test_after_another_first_record_nothing_of_the_old_ones_is_left(storage, part_bytes):
-    def build(source, progress):
-        storage.submit(source, "d", "1", part_bytes=part_bytes, progress=progress)
-
-    interrupted(lambda progress: build(Connected(), progress), Path(storage.location))
+    interrupted(storage, data=Connected(), part_bytes=part_bytes)
     labels = [-1, *range(1, RECORDS)]
-    build(Connected(labels), None)
+    submit(storage, Connected(labels), part_bytes)
     assert labels_of(storage) == labels
 
 
-def columns():
-    return {"image": np.zeros((RECORDS, 400), np.uint8), "label": np.arange(RECORDS)}
+def columns(labels):
+    return {"image": np.zeros((RECORDS, 400), np.uint8), "label": np.array(labels)}
 
 
-def records():
-    return [{"image": np.zeros(400, np.uint8), "label": i} for i in range(RECORDS)]
+def records(labels):
+    return [{"image": np.zeros(400, np.uint8), "label": label} for label in labels]
 
 
-@pytest.mark.parametrize("make", [columns, records])
-def test_after_ctrl_c_a_label_mended_amid_data_in_memory_is_stored(storage, make):
-    def build(data, progress):
-        storage.submit(data, "d", "1", part_bytes=PART_BYTES, progress=progress)
-
-    interrupted(lambda progress: build(make(), progress), Path(storage.location))
-    data = make()
-    if isinstance(data, dict):
-        data["label"][MIDDLE] = -1
-    else:
-        data[MIDDLE]["label"] = -1
-    build(data, None)
-    assert labels_of(storage) == [-1 if i == MIDDLE else i for i in range(RECORDS)]
+SAME = list(range(RECORDS))
+MENDED = [*range(MIDDLE), -1, *range(MIDDLE + 1, RECORDS)]
 
 
 @pytest.mark.parametrize("make", [columns, records])
-def test_after_ctrl_c_the_same_data_in_memory_goes_on(storage, make, caplog):
-    def build(progress):
-        storage.submit(make(), "d", "1", part_bytes=PART_BYTES, progress=progress)
-
-    interrupted(build, Path(storage.location))
+@pytest.mark.parametrize("labels", [SAME, MENDED])
+def test_after_ctrl_c_data_in_memory_go_on_if_no_label_was_mended(storage, make, labels, caplog):
+    interrupted(storage, data=make(SAME))
     with caplog.at_level("INFO", "yogadl"):
-        build(None)
-    assert "continuing at record" in caplog.text
-    assert labels_of(storage) == list(range(RECORDS))
+        submit(storage, make(labels))
+    assert ("continuing at record" in caplog.text) == (labels == SAME)
+    assert labels_of(storage) == labels
 
 
 def test_a_mapped_file_too_large_to_be_hashed_counts_by_its_size_and_time(storage, tmp_path):
+    def mapped(mode):
+        return np.memmap(tmp_path / "rows", np.uint8, mode, shape=(RECORDS, 180_000))
+
     class Mapped:
         def __init__(self):
-            self.rows = np.memmap(tmp_path / "rows", np.uint8, "r", shape=(RECORDS, 180_000))
+            self.rows = mapped("r")
 
         def __len__(self):
             return RECORDS
@@ -243,27 +229,18 @@ def test_a_mapped_file_too_large_to_be_hashed_counts_by_its_size_and_time(storag
         def __getitem__(self, i):
             return {"image": np.zeros(400, np.uint8), "label": int(self.rows[i, 0])}
 
-    def build(progress):
-        storage.submit(Mapped(), "d", "1", part_bytes=PART_BYTES, progress=progress)
-
-    np.memmap(tmp_path / "rows", np.uint8, "w+", shape=(RECORDS, 180_000)).flush()
-    interrupted(build, Path(storage.location))
-    rows = np.memmap(tmp_path / "rows", np.uint8, "r+", shape=(RECORDS, 180_000))
+    mapped("w+").flush()
+    interrupted(storage, data=Mapped())
+    rows = mapped("r+")
     rows[MIDDLE, 0] = 1
     rows.flush()
-    build(None)
+    submit(storage, Mapped())
     assert labels_of(storage) == [int(i == MIDDLE) for i in range(RECORDS)]
 
 
 def test_other_records_chosen_of_a_cache_are_not_mixed_with_those_chosen_before(storage):
-    storage.submit(columns(), "other", "1")
-
-    def build(chosen, progress):
-        ref = storage.fetch("other", "1").select(chosen)
-        storage.submit(ref, "d", "1", part_bytes=PART_BYTES, progress=progress)
-
-    same = list(range(RECORDS))
-    interrupted(lambda progress: build(same, progress), Path(storage.location))
+    ref = storage.submit(columns(SAME), "other", "1")
+    interrupted(storage, data=ref.select(SAME))
     mended = [*range(MIDDLE), 0, *range(MIDDLE + 1, RECORDS)]
-    build(mended, None)
+    submit(storage, ref.select(mended))
     assert labels_of(storage) == mended

@@ -74,25 +74,23 @@ def test_an_error_names_the_record_though_others_are_held(storage):
         storage.submit(source, "d", "1", codec="zstd")
 
 
-@pytest.mark.parametrize("most", [300, 1_000, 112_640])
-def test_a_dictionary_is_no_larger_than_the_limit(storage, monkeypatch, most):
-    set_constants(monkeypatch, DICTIONARY_BYTES=most)
-    built(storage, "1", TEXT * 20)
-    (path,) = dictionaries(storage)
-    assert path.stat().st_size <= most
+# Values, how many dictionaries there are, and how large one is at most.
+TRAINED = [
+    *(({"DICTIONARY_BYTES": most}, 20, 1, most) for most in (300, 1_000, 112_640)),
+    *(({"TRAINED_BYTES": most}, 5, None, 112_640) for most in (16, 40, 2**17)),
+    *(({"TRAINED_VALUES": most}, 5, int(most == 4_000), 112_640) for most in (31, 32, 4_000)),
+]
 
 
-@pytest.mark.parametrize("most", [16, 40, 2**17])
-def test_long_values_are_trained_on_by_their_beginnings(storage, monkeypatch, most):
-    set_constants(monkeypatch, TRAINED_BYTES=most)
-    built(storage, "1", TEXT * 5)
-
-
-@pytest.mark.parametrize("most", [31, 32, 4_000])
-def test_so_many_values_are_trained_on(storage, monkeypatch, most):
-    set_constants(monkeypatch, TRAINED_VALUES=most)
-    built(storage, "1", TEXT * 5)
-    assert bool(dictionaries(storage)) == (most == 4_000)
+@pytest.mark.parametrize(("limit", "times", "count", "most_bytes"), TRAINED, ids=str)
+def test_dictionaries_are_trained_on_so_much_and_are_so_large(
+    storage, monkeypatch, limit, times, count, most_bytes
+):
+    set_constants(monkeypatch, **limit)
+    built(storage, "1", TEXT * times)
+    found = dictionaries(storage)
+    assert count in (None, len(found))
+    assert all(path.stat().st_size <= most_bytes for path in found)
 
 
 @pytest.mark.parametrize(("most", "codec"), [(1_000, "raw"), (100_000, "zstd")])
