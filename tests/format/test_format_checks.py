@@ -45,7 +45,7 @@ SOURCES = {
     "half a block and a byte": {"x": RNG.integers(0, 256, (7, MIB // 2 + 1), np.uint8)},
     "more than a block": {"x": RNG.integers(0, 256, (3, MIB + 3), np.uint8)},
     "values": {
-        "raw": values([0, 1, HEAP_BLOCK_BYTES - 1, 0, HEAP_BLOCK_BYTES, 5, 0, 7, HEAP_BLOCK_BYTES + 1]),
+        "raw": values([0, 1, HEAP_BLOCK_BYTES - 1, 0, HEAP_BLOCK_BYTES, 5, 0, 7, HEAP_BLOCK_BYTES + 1])
     },
     "values of no bytes": {"raw": [b""] * COUNT, "n": np.arange(COUNT)},
     "short values": {

@@ -15,13 +15,7 @@ from concurrent import futures
 
 import numpy as np
 import pytest
-from inside import (
-    MirrorLocation,
-    _held,
-    evict_for,
-    is_free,
-    set_constants,
-)
+from inside import MirrorLocation, _held, evict_for, is_free, set_constants
 from processes import in_fork, wait_until
 from trees import assert_same_batches
 

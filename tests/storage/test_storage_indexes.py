@@ -14,10 +14,7 @@ FLAT = np.arange(40 * 784, dtype=np.uint8).reshape(40, 784)
 # Pairs of sources whose part files have the same bytes, though their records differ.
 ALIKE = {
     "flat images, then square ones": ({"x": FLAT}, {"x": FLAT.reshape(40, 28, 28)}),
-    "a zero more, which the padding of a page has anyway": (
-        np.array([1, 2, 3]),
-        np.array([1, 2, 3, 0]),
-    ),
+    "a zero more, which the padding of a page has anyway": (np.array([1, 2, 3]), np.array([1, 2, 3, 0])),
 }
 
 

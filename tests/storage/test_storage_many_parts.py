@@ -2,15 +2,7 @@
 
 import numpy as np
 import pytest
-from inside import (
-    DatasetKey,
-    LocalBucket,
-    _parts,
-    _remote_opening,
-    open_table,
-    set_constants,
-    table_to_read,
-)
+from inside import DatasetKey, LocalBucket, _parts, _remote_opening, open_table, set_constants, table_to_read
 
 import yogadl
 from yogadl.errors import CacheFormatError
