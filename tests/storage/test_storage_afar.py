@@ -84,11 +84,8 @@ def away(request, url, tmp_path):
 
 def test_records_and_views_are_the_same(here, away):
     assert away.locality().parts_here < away.locality().parts
-    assert_equal(away[7], here[7])
-    assert_equal(away[-1], here[-1])
-    chosen = [5, 499, 0, 5, 77]
+    chosen = [5, 499, 0, 5, 77, -1]
     assert_equal(away.gather(chosen), here.gather(chosen))
-    assert_equal(away.select(chosen).gather([1, 0, 4]), here.select(chosen).gather([1, 0, 4]))
     assert_equal(list(away[3:400:50]), list(here[3:400:50]))
     assert_equal(away.fields("name", "id").gather(chosen), here.fields("name", "id").gather(chosen))
     assert_equal(list(yogadl.concat([away, here[:3]])), list(yogadl.concat([here, here[:3]])))

@@ -114,6 +114,12 @@ STREAMS = {
 }
 
 
+def begun(batches, count):
+    """Return an iterator, and so many batches that it has given."""
+    reader = iter(batches)
+    return reader, list(itertools.islice(reader, count))
+
+
 def epochs(stream):
     """Yield all that a stream has in two epochs."""
     return itertools.chain(stream, stream)
@@ -227,8 +233,7 @@ def test_two_readers_of_one_stream_are_far_apart(url, options):
 def test_a_stream_goes_on_from_a_cursor_within_a_window(url, options):
     whole = list(STREAMS["plain"](here(url)))
     loader = STREAMS["plain"](fetched(url, **options))
-    reader = iter(loader)
-    first = [next(reader) for _ in range(37)]
+    reader, first = begun(loader, 37)
     state = pickle.loads(pickle.dumps(reader.state_dict()))
     again = STREAMS["plain"](fetched(url, **options))
     again.load_state_dict(state)
@@ -238,8 +243,7 @@ def test_a_stream_goes_on_from_a_cursor_within_a_window(url, options):
 @pytest.mark.parametrize("options", ["memory", "a mirror", "never filled"], indirect=True)
 def test_a_forked_child_goes_on_by_itself(url, options):
     expected = list(STREAMS["plain"](here(url)))
-    reader = iter(STREAMS["plain"](fetched(url, **options)))
-    first = [next(reader) for _ in range(40)]
+    reader, first = begun(STREAMS["plain"](fetched(url, **options)), 40)
 
     def rest():
         assert_same_batches(first + list(reader), expected)
@@ -323,9 +327,7 @@ def block_bytes(mirror):
 
 def test_nothing_is_left_of_a_stream(url, tmp_path):
     ref = fetched(url, mirror=tmp_path, mirror_limit=7_000_000)
-    reader = iter(STREAMS["plain"](ref))
-    for _ in range(40):
-        next(reader)
+    reader, _ = begun(STREAMS["plain"](ref), 40)
     assert block_names(tmp_path)
     del reader, ref
     wait_until(lambda: not block_names(tmp_path), "the files are gone")
@@ -368,9 +370,7 @@ def test_what_a_killed_process_leaves_makes_room_and_is_not_trusted(url, tmp_pat
 
 def test_the_room_of_a_stream_is_reserved_as_long_as_it_lives(url, tmp_path):
     ref = fetched(url, mirror=tmp_path, mirror_limit=7_000_000)
-    reader = iter(ref.stream(shuffle=ORDER).batch(32))
-    for _ in range(5):
-        next(reader)
+    reader, _ = begun(ref.stream(shuffle=ORDER).batch(32), 5)
     location = MirrorLocation(tmp_path)
     with pytest.raises(StorageError, match="does not fit"):
         evict_for(location, {"another": 5_000_000}, location.limit_bytes(), "another")
@@ -402,9 +402,7 @@ def test_each_epoch_takes_the_room_of_the_one_before(url, tmp_path, stops):
 def test_a_folder_that_was_removed_is_made_again(url, tmp_path, is_whole):
     ref = fetched(url, "image", mirror=tmp_path, mirror_limit=7_000_000)
     loader = ref.stream(shuffle=yogadl.Blocks(40, 8, 5)).batch(8)
-    reader = iter(loader)
-    for _ in range(10):
-        next(reader)
+    reader, _ = begun(loader, 10)
     if is_whole:  # all blocks of the epoch have come
         wait_until(lambda: block_bytes(tmp_path) >= COUNT * ROW_BYTES, "all blocks")
     for _ in range(10):  # something may just be written there
@@ -419,8 +417,7 @@ def test_a_folder_that_was_removed_is_made_again(url, tmp_path, is_whole):
 
 def test_a_limit_outlives_its_folder(url, tmp_path):
     ref = fetched(url, mirror=tmp_path, mirror_limit=7_000_000)
-    reader = iter(STREAMS["plain"](ref))
-    first = [next(reader) for _ in range(5)]
+    reader, first = begun(STREAMS["plain"](ref), 5)
     for _ in range(10):  # something may just be written there
         shutil.rmtree(tmp_path, ignore_errors=True)
     assert_same_batches(first + list(reader), STREAMS["plain"](here(url)))
@@ -431,8 +428,7 @@ def test_a_limit_outlives_its_folder(url, tmp_path):
 
 def test_parts_that_were_removed_and_have_no_room_are_read_by_range(url, tmp_path):
     ref = fetched(url, mirror=tmp_path)
-    reader = iter(ref.stream(shuffle=True, shuffle_seed=4).batch(32))
-    first = [next(reader) for _ in range(5)]
+    reader, first = begun(ref.stream(shuffle=True, shuffle_seed=4).batch(32), 5)
     wait_until(lambda: ref.locality().parts_here == ref.locality().parts, "the mirror is filled")
     MirrorLocation(tmp_path).set_limit(100_000)
     for path in tmp_path.rglob("*.mdb"):
@@ -441,8 +437,7 @@ def test_parts_that_were_removed_and_have_no_room_are_read_by_range(url, tmp_pat
 
 
 def test_a_file_that_is_gone_is_read_by_range(url, tmp_path):
-    reader = iter(STREAMS["plain"](fetched(url, mirror=tmp_path, mirror_limit=7_000_000)))
-    first = [next(reader) for _ in range(40)]
+    reader, first = begun(STREAMS["plain"](fetched(url, mirror=tmp_path, mirror_limit=7_000_000)), 40)
     for number, path in enumerate(block_names(tmp_path)):
         if number % 2:
             path.unlink()
@@ -455,8 +450,7 @@ def test_a_full_disk_is_said_once_and_read_by_range(url, tmp_path, monkeypatch, 
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    reader = iter(STREAMS["plain"](fetched(url, mirror=tmp_path, mirror_limit=7_000_000)))
-    first = [next(reader)]
+    reader, first = begun(STREAMS["plain"](fetched(url, mirror=tmp_path, mirror_limit=7_000_000)), 1)
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
     with caplog.at_level(logging.WARNING):
         assert_same_batches(first + list(reader), STREAMS["plain"](here(url)))

@@ -145,11 +145,6 @@ def test_partitions_may_be_empty(storage, empty, workers):
     assert records_of(storage.fetch("d", "1")) == [0]
 
 
-def test_partitions_without_any_records_are_refused(storage):
-    with pytest.raises(UnsupportedDataError, match="no partition has any records"):
-        storage.submit(yogadl.partitioned([list, list]), "d", "1")
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.usefixtures("forked_workers")
 def test_shapes_may_differ_between_partitions(storage, workers):
