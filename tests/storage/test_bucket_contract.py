@@ -1,7 +1,6 @@
 """The buckets that need no store keep the contract."""
 
 import re
-from pathlib import Path
 
 import pytest
 from inside import LocalBucket
@@ -10,7 +9,7 @@ from inside import bucket as module
 from yogadl.testing import BucketContract, MemoryBucket
 
 
-def test_a_bucket_has_the_verbs_that_its_module_says() -> None:
+def test_a_bucket_has_the_verbs_that_its_module_says():
     said = module.__doc__ or ""
     methods = {name for name in vars(module.Bucket) if not name.startswith("_")}
     verbs = methods - {"url", "origin", "hurried"}  # which ask the store nothing
@@ -20,7 +19,7 @@ def test_a_bucket_has_the_verbs_that_its_module_says() -> None:
 
 class TestLocalBucket(BucketContract):
     @pytest.fixture
-    def bucket(self, tmp_path: Path) -> LocalBucket:
+    def bucket(self, tmp_path):
         return LocalBucket(tmp_path / "root")
 
 
@@ -28,5 +27,5 @@ class TestMemoryBucket(BucketContract):
     is_shared = False
 
     @pytest.fixture
-    def bucket(self) -> MemoryBucket:
+    def bucket(self):
         return MemoryBucket()

@@ -8,8 +8,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from inside import (
     Leases,
     LeaseState,
     LocalBucket,
-    Object,
     SilenceTimer,
     _names,
     heartbeat,
@@ -38,12 +36,12 @@ KEY = DatasetKey("some/data", "1/2")
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> LocalBucket:
+def bucket(tmp_path):
     return LocalBucket(tmp_path / "bucket")
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+def hurried(monkeypatch):
     """Let a time to live be less than a second, and look and say often."""
     set_constants(
         monkeypatch, MIN_TTL_S=0.1, FIRST_PAUSE_S=0.01, LONGEST_PAUSE_S=0.05, WAITING_LOG_AFTER_S=0.1
@@ -51,34 +49,34 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def leases(bucket: LocalBucket) -> Leases:
+def leases(bucket):
     return Leases(BucketRoot(bucket), LeasePolicy())
 
 
-def objects(bucket: LocalBucket) -> list[str]:
+def objects(bucket):
     below = f"{_names.leases(KEY)}/"
     return [found.name.removeprefix(below) for found in bucket.list(below)]
 
 
-def held_by_others(bucket: LocalBucket, term: int = 1, **body: object) -> None:
+def held_by_others(bucket, term=1, **body):
     """Write the lease of a builder on another machine, who gives no sign of life."""
     document = {"token": "theirs", "host": "far-away", "pid": 123, "started": 1e9, "ttl_s": 1.0, **body}
     assert bucket.put_if_absent(_names.lease(KEY, term), json.dumps(document).encode())
 
 
-def leases_of(bucket: LocalBucket, **policy: float) -> Leases:
+def leases_of(bucket, **policy):
     return Leases(BucketRoot(bucket), LeasePolicy(**policy))
 
 
 @contextlib.contextmanager
-def held(leases: Leases, key: DatasetKey = KEY) -> Iterator[BuildLease]:
+def held(leases, key=KEY):
     """Hold the lease of a version, whose need nobody asks about."""
     with leases.held(key) as lease:
         assert lease is not None
         yield lease
 
 
-def refused(leases: Leases, says: str | None = None, key: DatasetKey = KEY) -> str:
+def refused(leases, says=None, key=KEY):
     """Return why a lease is not given."""
     with pytest.raises(LeaseError, match=says) as caught, leases.held(key):
         pass
@@ -88,7 +86,7 @@ def refused(leases: Leases, says: str | None = None, key: DatasetKey = KEY) -> s
 # Watching.
 
 
-def test_silence_counts_from_the_last_change() -> None:
+def test_silence_counts_from_the_last_change():
     watch = SilenceTimer()
     assert watch.silence_s(LeaseState(3, "a", False), 10.0, 10.5) == 0
     assert watch.silence_s(LeaseState(3, "a", False), 14.0, 14.5) == 3.5
@@ -96,13 +94,13 @@ def test_silence_counts_from_the_last_change() -> None:
     assert watch.silence_s(LeaseState(3, "b", False), 21.5, 22.0) == 1.0
 
 
-def test_a_new_builder_is_a_change() -> None:
+def test_a_new_builder_is_a_change():
     watch = SilenceTimer()
     watch.silence_s(LeaseState(3, "a", False), 0.0, 0.0)
     assert watch.silence_s(LeaseState(4, "a", False), 500.0, 500.0) == 0
 
 
-def test_who_was_stopped_while_the_store_answered_counts_no_silence_for_that() -> None:
+def test_who_was_stopped_while_the_store_answered_counts_no_silence_for_that():
     watch = SilenceTimer()
     watch.silence_s(LeaseState(1, "a", False), 0.0, 0.0)
     # The answer is from about 1.0; the hour until it was looked at says nothing.
@@ -112,7 +110,7 @@ def test_who_was_stopped_while_the_store_answered_counts_no_silence_for_that() -
 # Holding.
 
 
-def test_terms_count_up_and_old_leases_are_cleared(leases: Leases, bucket: LocalBucket) -> None:
+def test_terms_count_up_and_old_leases_are_cleared(leases, bucket):
     for term in (1, 2, 3):
         with held(leases) as lease:
             assert lease.term == term
@@ -120,10 +118,10 @@ def test_terms_count_up_and_old_leases_are_cleared(leases: Leases, bucket: Local
         assert objects(bucket) == [f"{term:010d}", f"{term:010d}.end"]
 
 
-def test_one_at_a_time_holds_it(leases: Leases) -> None:
+def test_one_at_a_time_holds_it(leases):
     inside = threading.Lock()
 
-    def build(_: int) -> int:
+    def build(_):
         with held(leases) as lease:
             assert inside.acquire(blocking=False)
             inside.release()
@@ -133,17 +131,17 @@ def test_one_at_a_time_holds_it(leases: Leases) -> None:
         assert sorted(pool.map(build, range(12))) == list(range(1, 13))
 
 
-def test_versions_are_held_apart(leases: Leases) -> None:
+def test_versions_are_held_apart(leases):
     with leases.held(KEY), leases.held(DatasetKey(KEY.id, "1")), leases.held(DatasetKey("some", "1")):
         assert leases.is_held(KEY.id, time.time())
     assert not leases.is_held(KEY.id, time.time())
 
 
-def test_who_waits_leaves_as_soon_as_it_need_not_build(bucket: LocalBucket) -> None:
+def test_who_waits_leaves_as_soon_as_it_need_not_build(bucket):
     held_by_others(bucket, ttl_s=1e6)
     requested_s = []
 
-    def is_there() -> bool:
+    def is_there():
         requested_s.append(1)
         return len(requested_s) == 4
 
@@ -152,13 +150,13 @@ def test_who_waits_leaves_as_soon_as_it_need_not_build(bucket: LocalBucket) -> N
     assert objects(bucket) == ["0000000001"]
 
 
-def test_nothing_is_taken_if_there_is_no_need(leases: Leases, bucket: LocalBucket) -> None:
+def test_nothing_is_taken_if_there_is_no_need(leases, bucket):
     with leases.held(KEY, lambda: True) as lease:
         assert lease is None
     assert objects(bucket) == []
 
 
-def test_a_forked_child_that_leaves_the_block_ends_nothing(leases: Leases, bucket: LocalBucket) -> None:
+def test_a_forked_child_that_leaves_the_block_ends_nothing(leases, bucket):
     with held(leases) as lease:
         pid = os.fork()
         if pid == 0:
@@ -173,7 +171,7 @@ def test_a_forked_child_that_leaves_the_block_ends_nothing(leases: Leases, bucke
 # Leases of others that can't be right.
 
 
-def test_a_lease_of_the_highest_term_is_named(leases: Leases, bucket: LocalBucket) -> None:
+def test_a_lease_of_the_highest_term_is_named(leases, bucket):
     held_by_others(bucket, term=9_999_999_999)
     bucket.put(_names.lease(KEY, 9_999_999_999) + _names.END_SUFFIX, b"{}")
     says = r"9999999999 has the highest possible number.*delete it, then build"
@@ -185,13 +183,11 @@ def test_a_lease_of_the_highest_term_is_named(leases: Leases, bucket: LocalBucke
 class Forgetful(LocalBucket):
     """A store whose lists leave objects out."""
 
-    def list(self, below: str) -> Iterator[Object]:
+    def list(self, below):
         return iter(())
 
 
-def test_a_lease_that_the_store_does_not_list_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_that_the_store_does_not_list_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)
     bucket = Forgetful(tmp_path / "bucket")
     held_by_others(bucket)
@@ -204,9 +200,7 @@ def test_a_lease_that_the_store_does_not_list_is_named(
 
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize(("theirs_s", "ours_s"), [(0.6, 0.1), (0.1, 0.6)])
-def test_a_silent_builder_is_taken_over_after_the_larger_time_to_live(
-    bucket: LocalBucket, theirs_s: float, ours_s: float
-) -> None:
+def test_a_silent_builder_is_taken_over_after_the_larger_time_to_live(bucket, theirs_s, ours_s):
     held_by_others(bucket, ttl_s=theirs_s)
     started = time.monotonic()
     with held(leases_of(bucket, ttl_s=ours_s)) as lease:
@@ -214,20 +208,20 @@ def test_a_silent_builder_is_taken_over_after_the_larger_time_to_live(
         assert time.monotonic() - started >= 0.6
 
 
-def test_an_impatient_caller_robs_no_live_builder(bucket: LocalBucket) -> None:
+def test_an_impatient_caller_robs_no_live_builder(bucket):
     with held(leases_of(bucket, ttl_s=600)) as lease:
         impatient = leases_of(bucket, ttl_s=1, wait_s=3)
         refused(impatient)
         lease.check()
 
 
-def test_the_clocks_of_other_machines_do_not_count(bucket: LocalBucket) -> None:
+def test_the_clocks_of_other_machines_do_not_count(bucket):
     held_by_others(bucket, started=time.time() - 86_400, ttl_s=600)
     os.utime(next(Path(bucket._folder.root).rglob("0000000001")), (1e9, 1e9))
     refused(leases_of(bucket, ttl_s=1, wait_s=2))
 
 
-def test_who_was_taken_over_is_told(bucket: LocalBucket) -> None:
+def test_who_was_taken_over_is_told(bucket):
     with held(leases_of(bucket)) as lease:
         lease.check()
         held_by_others(bucket, term=2)
@@ -236,9 +230,7 @@ def test_who_was_taken_over_is_told(bucket: LocalBucket) -> None:
             lease.check()
 
 
-def test_who_sleeps_until_the_leases_are_pruned_has_lost_the_right_and_ends_nobody_elses(
-    leases: Leases, bucket: LocalBucket
-) -> None:
+def test_who_sleeps_until_the_leases_are_pruned_has_lost_the_right_and_ends_nobody_elses(leases, bucket):
     with held(leases) as first:
         first.stop_heartbeat()
         for name in objects(bucket):
@@ -253,12 +245,12 @@ def test_who_sleeps_until_the_leases_are_pruned_has_lost_the_right_and_ends_nobo
 
 
 def test_a_build_that_fails_while_nothing_can_be_written_keeps_nobody_waiting_once_it_can(
-    leases: Leases, bucket: LocalBucket, caplog: pytest.LogCaptureFixture
-) -> None:
+    leases, bucket, caplog
+):
     caplog.set_level(logging.WARNING, "yogadl")
     in_the_way = bucket._folder.path(_names.lease(KEY, 1) + _names.END_SUFFIX)
 
-    def fail() -> None:
+    def fail():
         with leases.held(KEY):
             in_the_way.mkdir()
             _ = 1 // 0
@@ -271,7 +263,7 @@ def test_a_build_that_fails_while_nothing_can_be_written_keeps_nobody_waiting_on
         assert lease.term == 2
 
 
-def test_who_ends_later_ends_nobody_elses_lease(leases: Leases, bucket: LocalBucket) -> None:
+def test_who_ends_later_ends_nobody_elses_lease(leases, bucket):
     with held(leases) as first:
         bucket.delete(_names.lease(KEY, 1))
         with held(leases):
@@ -280,9 +272,7 @@ def test_who_ends_later_ends_nobody_elses_lease(leases: Leases, bucket: LocalBuc
             assert objects(bucket) == ["0000000001"]
 
 
-def test_a_lease_that_appears_after_its_builder_gave_up_is_ended(
-    leases: Leases, bucket: LocalBucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_that_appears_after_its_builder_gave_up_is_ended(leases, bucket, monkeypatch):
     with held(leases) as lease:
         name = _names.lease(KEY, 1)
         body = bucket._folder.path(name).read_bytes()
@@ -292,10 +282,8 @@ def test_a_lease_that_appears_after_its_builder_gave_up_is_ended(
         assert objects(bucket) == ["0000000001", "0000000001.end"]
 
 
-def test_who_is_interrupted_as_it_ends_keeps_nobody_waiting(
-    leases: Leases, bucket: LocalBucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(lease: BuildLease) -> None:
+def test_who_is_interrupted_as_it_ends_keeps_nobody_waiting(leases, bucket, monkeypatch):
+    def interrupted(lease):
         stop_heartbeat(lease)
         raise KeyboardInterrupt
 
@@ -306,9 +294,7 @@ def test_who_is_interrupted_as_it_ends_keeps_nobody_waiting(
         pass
 
 
-def test_a_builder_that_dies_once_its_lease_has_ended_is_not_said_to_have_failed(
-    leases: Leases, bucket: LocalBucket
-) -> None:
+def test_a_builder_that_dies_once_its_lease_has_ended_is_not_said_to_have_failed(leases, bucket):
     with held(leases) as lease:
         pass
     nobody = 0
@@ -316,9 +302,7 @@ def test_a_builder_that_dies_once_its_lease_has_ended_is_not_said_to_have_failed
     assert json.loads(read(bucket, lease._task.end_name) or b"") == {"token": lease._token, "failed": None}
 
 
-def test_signs_of_life_import_nothing_of_the_current_folder(
-    bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signs_of_life_import_nothing_of_the_current_folder(bucket, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     for name in ("operator", "pickle", "json", "select"):
         (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('not to be imported')")
@@ -327,7 +311,7 @@ def test_signs_of_life_import_nothing_of_the_current_folder(
         wait_until(lambda: "0000000001.beat" in objects(bucket), "a heartbeat")
 
 
-def test_objects_of_others_among_the_leases_are_left_alone(leases: Leases, bucket: LocalBucket) -> None:
+def test_objects_of_others_among_the_leases_are_left_alone(leases, bucket):
     for name in ("notes.txt", "12.beat", "9999999999.old"):
         bucket.put(f"{_names.leases(KEY)}/{name}", b"not ours")
     with held(leases) as lease:
@@ -338,7 +322,7 @@ def test_objects_of_others_among_the_leases_are_left_alone(leases: Leases, bucke
 # Telling.
 
 
-def test_who_waits_too_long_learns_who_builds_and_how_to_clear_it(bucket: LocalBucket) -> None:
+def test_who_waits_too_long_learns_who_builds_and_how_to_clear_it(bucket):
     held_by_others(bucket, ttl_s=600)
     heartbeat = {"token": "theirs", "count": 1, "progress": {"records": 17, "total": 2_000, "bytes": 5}}
     bucket.put(_names.lease(KEY, 1) + _names.HEARTBEAT_SUFFIX, json.dumps(heartbeat).encode())
@@ -355,7 +339,7 @@ def test_who_waits_too_long_learns_who_builds_and_how_to_clear_it(bucket: LocalB
 
 
 @pytest.mark.usefixtures("hurried")
-def test_who_waits_says_for_whom(bucket: LocalBucket, caplog: pytest.LogCaptureFixture) -> None:
+def test_who_waits_says_for_whom(bucket, caplog):
     held_by_others(bucket, ttl_s=600)
     caplog.set_level(logging.WARNING, "yogadl")
     refused(leases_of(bucket, wait_s=1))
@@ -363,32 +347,29 @@ def test_who_waits_says_for_whom(bucket: LocalBucket, caplog: pytest.LogCaptureF
     assert "until 600 s after its last heartbeat, 1 s at most (wait_s)" in caplog.text
 
 
-def test_who_waits_is_told_why_the_builder_failed(
-    leases: Leases, bucket: LocalBucket, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_who_waits_is_told_why_the_builder_failed(leases, bucket, caplog):
     caplog.set_level(logging.WARNING, "yogadl")
     is_waiting = threading.Event()
 
-    def unless() -> bool:
+    def unless():
         if requested_s:
             is_waiting.set()  # it has seen the lease by now
         requested_s.append(1)
         return False
 
-    requested_s: list[int] = []
+    requested_s = []
 
-    def wait_and_build() -> int | None:
+    def wait_and_build():
         with leases.held(KEY, unless) as lease:
-            assert lease is not None
             return lease.term
 
-    def fail(pool: ThreadPoolExecutor) -> None:
+    def fail(pool):
         with leases.held(KEY):
             waiting.append(pool.submit(wait_and_build))
             assert is_waiting.wait(60)
             _ = 1 // 0
 
-    waiting: list[Future[int | None]] = []
+    waiting = []
     with ThreadPoolExecutor(1) as pool:
         with pytest.raises(ZeroDivisionError):
             fail(pool)
@@ -397,8 +378,8 @@ def test_who_waits_is_told_why_the_builder_failed(
     assert f"process {os.getpid()}" in caplog.text
 
 
-def test_signs_of_life_say_how_far_the_build_is(bucket: LocalBucket) -> None:
-    def progress() -> object:
+def test_signs_of_life_say_how_far_the_build_is(bucket):
+    def progress():
         return json.loads(read(bucket, _names.lease(KEY, 1) + _names.HEARTBEAT_SUFFIX) or b"{}").get(
             "progress"
         )
@@ -406,14 +387,14 @@ def test_signs_of_life_say_how_far_the_build_is(bucket: LocalBucket) -> None:
     with held(leases_of(bucket, ttl_s=1)) as lease:
         wait_until(lambda: progress() is not None, "a report")
 
-        def is_said() -> bool:
+        def is_said():
             lease.report(123, 1_000, 5_000)
             return progress() == {"records": 123, "total": 1_000, "bytes": 5_000}
 
         wait_until(is_said, "what is said")
 
 
-def test_a_live_builder_is_seen_by_who_prunes(leases: Leases, bucket: LocalBucket) -> None:
+def test_a_live_builder_is_seen_by_who_prunes(leases, bucket):
     assert not leases.is_held(KEY.id, time.time())
     with leases.held(KEY):
         assert leases.is_held(KEY.id, time.time())
@@ -426,7 +407,7 @@ def test_a_live_builder_is_seen_by_who_prunes(leases: Leases, bucket: LocalBucke
 # Pruning.
 
 
-def test_who_prunes_a_dataset_gives_way_to_who_builds_there(leases: Leases) -> None:
+def test_who_prunes_a_dataset_gives_way_to_who_builds_there(leases):
     with leases.held(KEY), leases.pruning(KEY.id, time.time()) as lease:
         assert lease is None
     with leases.held(DatasetKey("some", "1")), leases.pruning(KEY.id, time.time()) as lease:
@@ -436,10 +417,10 @@ def test_who_prunes_a_dataset_gives_way_to_who_builds_there(leases: Leases) -> N
         assert not leases.is_held(KEY.id, time.time())  # nobody builds
 
 
-def test_who_builds_waits_for_who_prunes(leases: Leases, bucket: LocalBucket) -> None:
+def test_who_builds_waits_for_who_prunes(leases, bucket):
     built = threading.Event()
 
-    def build() -> None:
+    def build():
         with leases.held(KEY):
             built.set()
 
@@ -456,10 +437,9 @@ def test_who_builds_waits_for_who_prunes(leases: Leases, bucket: LocalBucket) ->
     assert built.is_set()
 
 
-def test_who_prunes_and_is_dead_loses_the_right_to_who_builds(bucket: LocalBucket) -> None:
+def test_who_prunes_and_is_dead_loses_the_right_to_who_builds(bucket):
     impatient = leases_of(bucket, ttl_s=1)
     with impatient.pruning(KEY.id, time.time()) as lease:
-        assert lease is not None
         lease.stop_heartbeat()
         lease.check()
         with impatient.held(KEY):
@@ -467,13 +447,10 @@ def test_who_prunes_and_is_dead_loses_the_right_to_who_builds(bucket: LocalBucke
             with pytest.raises(LeaseLostError, match="the lease to prune dataset 'some/data'"):
                 lease.check()
     with impatient.pruning(KEY.id, time.time()) as lease:
-        assert lease is not None
         assert lease.term == 3
 
 
-def test_who_looked_before_a_whole_build_went_by_does_not_take_its_term_again(
-    leases: Leases, bucket: LocalBucket
-) -> None:
+def test_who_looked_before_a_whole_build_went_by_does_not_take_its_term_again(leases, bucket):
     long_past = leases._state(KEY)
     for _ in range(2):  # the second one clears the first one's term away
         with leases.held(KEY):
@@ -485,10 +462,10 @@ def test_who_looked_before_a_whole_build_went_by_does_not_take_its_term_again(
 # Turns.
 
 
-def test_who_waits_to_build_again_says_so_and_who_comes_back_lets_it_go_first(bucket: LocalBucket) -> None:
-    turns: list[str] = []
+def test_who_waits_to_build_again_says_so_and_who_comes_back_lets_it_go_first(bucket):
+    turns = []
 
-    def build(name: str, count: int) -> None:
+    def build(name, count):
         for _ in range(count):
             with leases_of(bucket).held(KEY):
                 turns.append(name)
@@ -500,16 +477,14 @@ def test_who_waits_to_build_again_says_so_and_who_comes_back_lets_it_go_first(bu
     assert turns[:12].count("a") in range(2, 11)
 
 
-def test_that_somebody_waits_is_said_to_the_first_builder_too(leases: Leases, bucket: LocalBucket) -> None:
+def test_that_somebody_waits_is_said_to_the_first_builder_too(leases, bucket):
     with leases.held(KEY):
         waiter = heartbeat.LeaseWaiter(leases.root, leases.policy, KEY, takes_turns=True)
         waiter.pause(leases._state(KEY))
         assert "0000000001.wait" in objects(bucket)
 
 
-def test_that_somebody_waits_is_neither_a_lease_nor_a_sign_of_life(
-    leases: Leases, bucket: LocalBucket
-) -> None:
+def test_that_somebody_waits_is_neither_a_lease_nor_a_sign_of_life(leases, bucket):
     bucket.put(f"{_names.lease(KEY, 7)}{_names.WAIT_SUFFIX}", b"{}")
     assert not leases.is_held(KEY.id, time.time())
     with held(leases) as lease:
@@ -521,16 +496,14 @@ def test_that_somebody_waits_is_neither_a_lease_nor_a_sign_of_life(
         assert "0000000001.wait" not in objects(bucket)
 
 
-def test_progress_that_is_reported_late_starts_no_heartbeat_again(
-    bucket: LocalBucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_that_is_reported_late_starts_no_heartbeat_again(bucket, monkeypatch):
     """Nothing would end that process before the end of this one, which may build for days."""
     set_constants(monkeypatch, REPORT_EVERY_S=0.0)
     name = _names.lease(KEY, 1)
     task = heartbeat.HeartbeatTask(BucketRoot(bucket), name, f"{name}.beat", f"{name}.end", "token", 1.0)
     beating = heartbeat.Heartbeat(task)
     beating.stop()
-    started: list[object] = []
+    started = []
     monkeypatch.setattr(heartbeat.subprocess, "Popen", lambda *given, **options: started.append(given))
     beating.report(1, 2, 3)
     assert not started

@@ -2,7 +2,6 @@
 
 import errno
 import os
-from pathlib import Path
 
 import pytest
 from inside import LocalBucket, read
@@ -10,14 +9,14 @@ from inside import LocalBucket, read
 from yogadl.errors import ConfigurationError, StorageError
 
 
-def test_nothing_is_made_before_something_is_written(tmp_path: Path) -> None:
+def test_nothing_is_made_before_something_is_written(tmp_path):
     bucket = LocalBucket(tmp_path / "root")
     assert bucket.head("name") is None
     assert list(bucket.list()) == []
     assert not (tmp_path / "root").exists()
 
 
-def test_an_unfinished_file_is_no_object(tmp_path: Path) -> None:
+def test_an_unfinished_file_is_no_object(tmp_path):
     bucket = LocalBucket(tmp_path)
     bucket.put("folder/name", b"")
     (tmp_path / "folder" / ".0123456789abcdef.tmp").write_bytes(b"half")
@@ -26,7 +25,7 @@ def test_an_unfinished_file_is_no_object(tmp_path: Path) -> None:
         bucket.put("folder/.0123456789abcdef.tmp", b"")
 
 
-def test_nothing_unfinished_is_left_behind(tmp_path: Path) -> None:
+def test_nothing_unfinished_is_left_behind(tmp_path):
     bucket = LocalBucket(tmp_path)
     bucket.put("name", b"old")
     bucket.put("name", b"new")
@@ -35,35 +34,31 @@ def test_nothing_unfinished_is_left_behind(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["name", "second"]
 
 
-def test_what_is_being_read_is_read_to_its_end_when_it_is_replaced(tmp_path: Path) -> None:
+def test_what_is_being_read_is_read_to_its_end_when_it_is_replaced(tmp_path):
     bucket = LocalBucket(tmp_path)
     bucket.put("name", b"a" * 3_000_000)
     with bucket.get("name") as body:
-        assert body is not None
         first = next(body.chunks)
         bucket.put("name", b"b" * 3_000_000)
         assert first + b"".join(body.chunks) == b"a" * 3_000_000
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_while_it_is_read_is_an_error(tmp_path):
     bucket = LocalBucket(tmp_path)
     bucket.put("name", b"a" * 3_000_000)
     with bucket.get("name") as body:
-        assert body is not None
         next(body.chunks)
         os.truncate(tmp_path / "name", 5)
         with pytest.raises(StorageError, match=r"name ends at byte 1048576, before 3000000"):
             next(body.chunks)
 
 
-def test_an_own_link_that_is_taken_for_anothers_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_own_link_that_is_taken_for_anothers_counts(tmp_path, monkeypatch):
     link = os.link
 
-    def links_twice(*args: object) -> None:
+    def links_twice(*args):
         # As a network file system does whose first answer was lost.
-        link(*args)  # type: ignore[arg-type]
+        link(*args)
         raise FileExistsError(errno.EEXIST, "File exists")
 
     monkeypatch.setattr(os, "link", links_twice)
@@ -72,8 +67,8 @@ def test_an_own_link_that_is_taken_for_anothers_counts(
     assert read(bucket, "name") == b"mine"
 
 
-def test_a_file_system_without_hard_links_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*_: object) -> None:
+def test_a_file_system_without_hard_links_is_said(tmp_path, monkeypatch):
+    def refuses(*_):
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuses)
@@ -83,7 +78,7 @@ def test_a_file_system_without_hard_links_is_said(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written_can_be_read(tmp_path: Path) -> None:
+def test_a_folder_that_may_not_be_written_can_be_read(tmp_path):
     bucket = LocalBucket(tmp_path)
     bucket.put("name", b"content")
     tmp_path.chmod(0o500)
@@ -95,7 +90,7 @@ def test_a_folder_that_may_not_be_written_can_be_read(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
 
 
-def test_a_file_in_the_way_of_a_folder_is_an_error(tmp_path: Path) -> None:
+def test_a_file_in_the_way_of_a_folder_is_an_error(tmp_path):
     bucket = LocalBucket(tmp_path)
     bucket.put("name", b"")
     assert bucket.head("name/below") is None
@@ -103,7 +98,7 @@ def test_a_file_in_the_way_of_a_folder_is_an_error(tmp_path: Path) -> None:
         bucket.put("name/below", b"")
 
 
-def test_a_folder_is_no_object(tmp_path: Path) -> None:
+def test_a_folder_is_no_object(tmp_path):
     bucket = LocalBucket(tmp_path)
     bucket.put("folder/name", b"")
     assert bucket.head("folder") is None

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from inside import open_bucket, read
@@ -15,11 +14,11 @@ from yogadl.storage import open_storage
     "url",
     ["s3://bucket", "s3://bucket/some/root", "gs://bucket", "gs://bucket/some/root", "file:///some/folder"],
 )
-def test_a_bucket_is_known_by_its_url(url: str) -> None:
+def test_a_bucket_is_known_by_its_url(url):
     assert open_bucket(url).url == repr(open_bucket(url)) == url
 
 
-def test_slashes_around_the_prefix_do_not_count() -> None:
+def test_slashes_around_the_prefix_do_not_count():
     assert open_bucket("s3://bucket/some/root/").url == "s3://bucket/some/root"
     assert open_bucket("gs://bucket/").url == "gs://bucket"
 
@@ -35,24 +34,20 @@ def test_slashes_around_the_prefix_do_not_count() -> None:
         ("s3a://bucket", "s3://bucket"),
     ],
 )
-def test_a_mistyped_url_makes_no_folder_of_that_name(
-    location: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistyped_url_makes_no_folder_of_that_name(location, meant, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=f"did you mean '{meant}'"):
         open_storage(location)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_called_like_a_scheme_can_be_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_called_like_a_scheme_can_be_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert open_storage("./s3:/bucket").location.endswith("s3:/bucket")
 
 
 @pytest.mark.parametrize("url", ["s3://bucket", "gs://bucket", "file:///folder"])
-def test_a_mistyped_option_of_a_bucket_is_answered_with_all_that_there_are(url: str) -> None:
+def test_a_mistyped_option_of_a_bucket_is_answered_with_all_that_there_are(url):
     names = ["mirror", "mirror_limit", "mirror_fill", "max_requests", "max_requests_per_s", "max_price"]
     names += ["prices", "lease_ttl_s", "wait_s", "patience_s", "exclusive", "mapped", "offline"]
     names += [] if url.startswith("file") else ["endpoint_url", "anonymous"]
@@ -65,9 +60,7 @@ def test_a_mistyped_option_of_a_bucket_is_answered_with_all_that_there_are(url: 
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_mistyped_option_of_a_folder_is_answered_with_all_that_there_are(
-    tmp_path: Path, shared: bool
-) -> None:
+def test_a_mistyped_option_of_a_folder_is_answered_with_all_that_there_are(tmp_path, shared):
     with pytest.raises(ConfigurationError, match=r"mapt: no option of the folder .*; it takes") as caught:
         open_storage(tmp_path / "caches", shared=shared, mapt=False)
     listed = str(caught.value).partition("it takes ")[2].replace("; with shared=True: ", ", ").split(", ")
@@ -78,7 +71,7 @@ def test_a_mistyped_option_of_a_folder_is_answered_with_all_that_there_are(
     assert ("with shared=True" in str(caught.value)) is not shared
 
 
-def test_a_folder_with_spaces_is_found(tmp_path: Path) -> None:
+def test_a_folder_with_spaces_is_found(tmp_path):
     folder = tmp_path / "some folder"
     open_bucket(folder.as_uri()).put("name", b"content")
     assert (folder / "name").read_bytes() == b"content"
@@ -88,7 +81,7 @@ def test_a_folder_with_spaces_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "package", "extra"), [("s3://b", "boto3", "s3"), ("gs://b", "google", "gcs")]
 )
-def test_a_missing_sdk_is_named_with_the_line_that_installs_it(url: str, package: str, extra: str) -> None:
+def test_a_missing_sdk_is_named_with_the_line_that_installs_it(url, package, extra):
     code = f"""
 import sys
 sys.modules[{package!r}] = None  # as if it was not installed
@@ -105,7 +98,7 @@ sys.exit("no error")
     assert found.returncode == 0, found.stderr
 
 
-def test_no_sdk_is_imported_before_it_is_used() -> None:
+def test_no_sdk_is_imported_before_it_is_used():
     code = """
 import sys
 from yogadl.storage._remote.opener import open_bucket

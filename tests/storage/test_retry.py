@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from inside import (
@@ -26,24 +25,24 @@ from yogadl.errors import StorageError
 class Failing:
     """Fail some times, then succeed."""
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, times):
         self.times = times
         self.calls = 0
 
-    def __call__(self) -> str:
+    def __call__(self):
         self.calls += 1
         if self.calls <= self.times:
             raise TransientError(errno.EAGAIN, "can't read it: it is busy")
         return "done"
 
 
-def test_what_fails_some_times_is_done() -> None:
+def test_what_fails_some_times_is_done():
     failing = Failing(4)
     assert Retrier(RetryPolicy(1, 60)).call(failing) == "done"
     assert failing.calls == 5
 
 
-def test_what_always_fails_ends_with_what_it_said() -> None:
+def test_what_always_fails_ends_with_what_it_said():
     failing = Failing(1_000_000)
     begun = time.monotonic()
     with pytest.raises(StorageError, match=r"can't read it: it is busy \(tried \d+ times") as caught:
@@ -54,30 +53,28 @@ def test_what_always_fails_ends_with_what_it_said() -> None:
     assert caught.value.errno == errno.EAGAIN
 
 
-def test_another_error_is_raised_at_once() -> None:
-    def attempt() -> None:
+def test_another_error_is_raised_at_once():
+    def attempt():
         raise StorageError(errno.EACCES, "no")
 
     with pytest.raises(StorageError, match="no"):
         Retrier(RetryPolicy(1, 60)).call(attempt)
 
 
-def test_patience_is_counted_anew_when_something_came_forward() -> None:
+def test_patience_is_counted_anew_when_something_came_forward():
     attempts = Attempts(Retrier(RetryPolicy(1, 0.3)))
     for _ in range(6):
         attempts.failed(TransientError(errno.EAGAIN, "busy"))
         attempts.restart()
 
 
-def test_a_short_trouble_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_trouble_is_not_worth_a_word(caplog):
     with caplog.at_level(logging.DEBUG, "yogadl"):
         Retrier(RetryPolicy(1, 60)).call(Failing(3))
     assert not caplog.records
 
 
-def test_a_store_that_is_away_is_told_of_once_for_many_operations(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_away_is_told_of_once_for_many_operations(caplog, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
@@ -97,13 +94,11 @@ def test_a_store_that_is_away_is_told_of_once_for_many_operations(
     assert caplog.text.count("the store answers again") == 2  # as often as one that was told of came back
 
 
-def unreachable() -> None:
+def unreachable():
     raise UnreachableError(errno.EAGAIN, "can't read it: connection refused")
 
 
-def test_what_was_never_reached_is_given_up_long_before_patience_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_was_never_reached_is_given_up_long_before_patience_ends(monkeypatch):
     set_constants(monkeypatch, NEVER_ANSWERED_LIMIT_S=0.5)
     with pytest.raises(
         UnavailableError, match=r"tried \d+ times; this endpoint has never answered: check its host"
@@ -111,7 +106,7 @@ def test_what_was_never_reached_is_given_up_long_before_patience_ends(
         Retrier(RetryPolicy(1, 100_000)).call(unreachable)
 
 
-def test_what_has_answered_is_waited_for_as_long_as_patience_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_answered_is_waited_for_as_long_as_patience_says(monkeypatch):
     set_constants(monkeypatch, NEVER_ANSWERED_LIMIT_S=0.1)
     retrier = Retrier(RetryPolicy(1, 2))
     retrier.call(lambda: None)
@@ -121,28 +116,26 @@ def test_what_has_answered_is_waited_for_as_long_as_patience_says(monkeypatch: p
     assert time.monotonic() - begun > 0.5
 
 
-def test_a_read_that_is_given_up_says_so_if_no_thread_can_start_to_close_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_read_that_is_given_up_says_so_if_no_thread_can_start_to_close_it(monkeypatch):
     """As while the interpreter ends, when the error was one about threads."""
 
     class GivenUp:
-        def run(self, work: Any) -> Any:
+        def run(self, work):
             if self.is_over:
                 raise UnavailableError(1, "the store does not answer")
             return work()
 
-        def answered(self) -> None:
+        def answered(self):
             self.is_over = True
 
         is_over = False
 
-    def start(thread: threading.Thread) -> None:
+    def start(thread):
         raise RuntimeError("can't start new thread")
 
     body = SimpleNamespace(object=SimpleNamespace(tag="1", size_bytes=9), chunks=iter(()))
-    store: Any = SimpleNamespace(open=lambda *_, **options: contextlib.nullcontext(body), url="s3://bucket")
-    attempts: Any = GivenUp()
+    store = SimpleNamespace(open=lambda *_, **options: contextlib.nullcontext(body), url="s3://bucket")
+    attempts = GivenUp()
     reading = ResumedRead(store, "name", None, attempts)
     reading.open(0, None)
     monkeypatch.setattr(threading.Thread, "start", start)

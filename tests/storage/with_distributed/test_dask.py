@@ -3,8 +3,6 @@
 import functools
 import os
 import signal
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,21 +22,21 @@ def client():
         yield client
 
 
-def say(folder: Path, what: object) -> None:
+def say(folder, what):
     with (folder / "read").open("a") as file:
         os.write(file.fileno(), f"{what}\n".encode())  # in one piece
 
 
-def read(folder: Path, number: int) -> Any:
+def read(folder, number):
     say(folder, number)
     return {"n": np.arange(10 * number, 10 * number + 10)}
 
 
 class Items:
-    def __len__(self) -> int:
+    def __len__(self):
         return 150
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index):
         return {"n": index, "text": "a" * (index % 5)}
 
 
@@ -68,7 +66,7 @@ def test_an_error_of_a_task_of_dasks_is_the_callers(client, storage):
     assert storage.versions("d") == []
 
 
-def dies_once(folder: Path, number: int) -> list[int]:
+def dies_once(folder, number):
     say(folder, number)
     if number == 5 and not (folder / "died").exists():
         (folder / "died").touch()
