@@ -220,27 +220,14 @@ def test_a_thread_that_outlives_the_builder_which_started_it_may_replace_the_cac
 
 def test_the_options_are_those_of_submit(storage):
     said = []
-
-    @storage.cacheable("d", "1", part_bytes=80, progress=lambda *args: said.append(args))
-    def build():
-        return np.arange(100)
-
-    build()
+    options = {"part_bytes": 80, "progress": lambda *args: said.append(args)}
+    storage.cacheable("d", "1", **options)(lambda: np.arange(100))()
     assert storage.info("d", "1").parts == 10
     assert said[-1][:2] == (100, 100)
-
-    @storage.cacheable("p", "1", allow_pickle=True)
-    def objects():
-        return [None, {1}]
-
-    assert objects()[1] == {1}
+    assert storage.cacheable("p", "1", allow_pickle=True)(lambda: [None, {1}])()[1] == {1}
     with pytest.raises(ConfigurationError, match="allow_pickle"):
         storage.fetch("p", "1")
-
-    @storage.cacheable("q", "1")
-    def refused():
-        return [None]
-
+    refused = storage.cacheable("q", "1")(lambda: [None])
     with pytest.raises(UnsupportedDataError, match="record 0"):
         refused()
 
@@ -280,33 +267,24 @@ def test_what_builds_the_same_warns_of_nothing(storage, tmp_path, body):
     assert served_after(storage, tmp_path, body) == []
 
 
-def test_changed_code_is_served_with_one_warning_that_names_the_line_and_the_next_version(storage, tmp_path):
-    (text,) = served_after(storage, tmp_path, BUILD.replace("range(count)", "range(count, 0, -1)"))
-    assert "'d' version '1'" in text
-    assert "return list(range(count))" in text
-    assert "return list(range(count, 0, -1))" in text
-    assert "use the version '2'" in text
-    assert "returned as it is" in text
+# What is called then, with which arguments, and what the warning says.
+CHANGED = [
+    (BUILD.replace("(count)", "(count, 0, -1)"), (), ("'d' version '1'", "return list(range(count))",
+     "return list(range(count, 0, -1))", "use the version '2'", "returned as it is")),
+    ("def build(count=3):\n    print(end='')\n    return list(range(count))\n", (), ("print",)),
+    ("def build(count=3):\n    return list(range(count)) or [1]\n", (), ("or [1]",)),
+    ("def build(count=3, extra=1):\n    return list(range(count))\n", (), ("extra",)),
+    ("def build(count=3):\n    yield from range(count)\n", (), ("yield from",)),
+    (BUILD, (7,), ("argument 'count': 3 -> 7",)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ("def build(count=3):\n    print(end='')\n    return list(range(count))\n", "print"),
-        ("def build(count=3):\n    return list(range(count)) or [1]\n", "or [1]"),
-        ("def build(count=3, extra=1):\n    return list(range(count))\n", "extra"),
-        ("def build(count=3):\n    yield from range(count)\n", "yield from"),
-    ],
-)
-def test_a_line_added_or_changed_is_shown(storage, tmp_path, body, says):
-    (text,) = served_after(storage, tmp_path, body)
-    assert says in text
-
-
-def test_changed_arguments_are_named_with_both_values(storage, tmp_path):
-    (text,) = served_after(storage, tmp_path, BUILD, 7)
-    assert "argument 'count': 3 -> 7" in text
-    assert "source code" not in text
+@pytest.mark.parametrize(("body", "arguments", "says"), CHANGED)
+def test_what_changed_is_served_with_one_warning_that_shows_it(storage, tmp_path, body, arguments, says):
+    (text,) = served_after(storage, tmp_path, body, *arguments)
+    for words in says:
+        assert words in text
+    assert ("source code" in text) == (not arguments)
 
 
 @pytest.mark.parametrize(
