@@ -3,7 +3,7 @@
 import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NewType, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,10 @@ READ: Final = "read"
 # One field of a batch: rows stacked in an array, or a list if the length varies.
 Column = NDArray[Any] | list[Any]
 Int64s = NDArray[np.int64]
-Indices = Int64s  # the numbers of records
+# What records are read by. Where each epoch draws them anew, an index also has the epoch's draw.
+Indices = Int64s
+# What users know records by: never with a draw.
+Numbers = NewType("Numbers", Int64s)
 
 
 class Stream(Generic[Item_co]):
@@ -355,12 +358,12 @@ class RandomAccess:
         """The number of steps that are shuffled as they are, and the records of each; see `Drawn`."""
         return 0, 1
 
-    def user_numbers(self, indices: Indices) -> Indices:
+    def user_numbers(self, indices: Indices) -> Numbers:
         """Return the numbers of records by which users know them: their indices without a draw.
 
         Of records that are drawn from others as they are, these are the indices in the others.
         """
-        return indices % max(1, len(self)) if self.is_drawn else indices
+        return Numbers(indices % max(1, len(self)) if self.is_drawn else indices)
 
     @property
     def numbered(self) -> "RandomAccess":

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import bool_argument, int_argument
 from yogadl._core.frozen import frozen
-from yogadl._core.protocols import Indices
+from yogadl._core.protocols import Indices, Int64s
 from yogadl.errors import ConfigurationError
 
 # Compute the positions that a shard reads, and the place after a number of rows: integers only.
@@ -333,7 +333,7 @@ Flags = NDArray[np.bool_]
 
 
 # An epoch, and the ascending positions of rows in it: a range if they are evenly spaced.
-Positions = tuple[int, range | Indices]
+Positions = tuple[int, range | Int64s]
 
 
 class Rows:
@@ -375,7 +375,7 @@ class Rows:
             first = end
         return Rows(indices, chosen_pieces, self.records)
 
-    def take(self, numbers: Indices) -> "Rows":
+    def take(self, numbers: Int64s) -> "Rows":
         """Return some of these rows, given their numbers in ascending order."""
         pieces: list[Positions] = []
         first = 0

@@ -18,9 +18,10 @@ from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import (
     READ,
     Column,
-    Indices,
+    Int64s,
     Lineage,
     Memory,
+    Numbers,
     OnPlanned,
     RandomAccess,
     Stored,
@@ -360,7 +361,7 @@ class Run:
         origin, step = point.position + shard.rank, shard.ranks
         positions = range(origin + first * step, origin + last * step, step)
         to_read = np.arange(positions.start, positions.stop, step, dtype=np.int64)
-        places: range | Indices = positions
+        places: range | Int64s = positions
         records = shard.records
         if self.skipped is not None:
             places, records = self.skipped.places(to_read), self.skipped.records
@@ -378,8 +379,8 @@ class Run:
         """Return the rows of some consecutive items."""
         return joined([self.rows(*piece) for piece in pieces])
 
-    def numbers(self, rows: Rows) -> Indices:
-        """Return the numbers of the rows' records by which users know them: their indices without a draw."""
+    def numbers(self, rows: Rows) -> Numbers:
+        """Return the numbers by which users know the rows' records."""
         return self.source.user_numbers(rows.indices)
 
     def chunks(self, cut: Cut, start: Point, end: int | None) -> Iterator[Rows]:

@@ -29,6 +29,7 @@ from yogadl._core.protocols import (
     Column,
     Indices,
     Memory,
+    Numbers,
     OnPlanned,
     RandomAccess,
 )
@@ -61,7 +62,7 @@ class _Replacing:
         substitutes: The records that come in the place of others.
 
     Attributes:
-        indices: The number of each record, in the end of the one that is delivered.
+        numbers: The number of each record, in the end of the one that is delivered.
         replaced: By epoch and position, the records that others replaced.
     """
 
@@ -70,7 +71,7 @@ class _Replacing:
     ) -> None:
         self._chain = chain
         self._records, self._places = records, places
-        self.indices = chain.source.user_numbers(indices).copy()
+        self.numbers = Numbers(chain.source.user_numbers(indices).copy())
         self._drawn = indices.copy()  # the same, each with its draw
         self._substitutes = substitutes
         self.replaced: dict[tuple[int, int], list[Rejected]] = {}
@@ -85,7 +86,7 @@ class _Replacing:
         own = slice(number, number + 1)
         drawn, failures = self._drawn[own], self.replaced.setdefault((epoch, position), [])
         while True:
-            attempt, index = len(failures), int(self.indices[number])
+            attempt, index = len(failures), int(self.numbers[number])
             cause = error.__cause__
             reason = "" if cause is None else error_text(cause)
             rejected = Rejected(index, epoch, position, reason, self._chain.file_of(index, drawn))
@@ -95,14 +96,14 @@ class _Replacing:
                 text = f"{error}; so did {_MOST_ATTEMPTS} records that were to come in its place"
                 raise StageError(text, error.stage, error.record) from cause
             drawn[:] = self._substitutes.index(epoch, position, attempt)
-            self.indices[own] = self._chain.source.user_numbers(drawn)
+            self.numbers[own] = self._chain.source.user_numbers(drawn)
             for array in arrays:
                 array[own] = np.zeros((), array.dtype)
             try:
                 place = ((epoch, np.array([position])),)
                 record = self._chain.first_stages(stage, drawn, place)
                 slots = stage.slots([array[own] for array in arrays]) if arrays else None
-                [result] = stage.call(record, self.indices[own], place, slots=slots)
+                [result] = stage.call(record, Numbers(self.numbers[own]), place, slots=slots)
             except StageError as failed:
                 if not self._chain.stages[failed.stage or 0].is_replacing or failed.__cause__ is None:
                     raise
@@ -250,9 +251,9 @@ class Chain:
         varying = _Varying()
         varying.note(self.source.spec, records[0])
         numbers = self.source.user_numbers(index)
-        for number, stage in enumerate(self.stages):
-            if number and self.declared_before[number - 1] is not None:
-                varying.note_declared(records[0], self.declared_before[number - 1])
+        for stage in self.stages:
+            if stage.number and self.declared_before[stage.number - 1] is not None:
+                varying.note_declared(records[0], self.declared_before[stage.number - 1])
             records = self._pass(stage, records, numbers, ((0, index),))
         return records[0], varying
 
@@ -293,7 +294,7 @@ class Chain:
         replacing = None
         if substitutes is not None and any(stage.is_replacing for stage in self.stages):
             replacing = _Replacing(self, records, indices, places, substitutes)
-            numbers = replacing.indices
+            numbers = replacing.numbers
         last = self.stages[-1]
         arrays: list[NDArray[Any]] = []
         try:
@@ -320,16 +321,16 @@ class Chain:
     def first_stages(self, stage: Stage | None, indices: Indices, places: Places) -> list[Any]:
         """Return records as a stage takes them, or, without one, as the last stage returns them."""
         records = self.source.records(indices)
-        indices = self.source.user_numbers(indices)
+        numbers = self.source.user_numbers(indices)
         for each in self.stages if stage is None else self.stages[: stage.number]:
-            records = self._pass(each, records, indices, places)
+            records = self._pass(each, records, numbers, places)
         return records
 
     def _pass(
         self,
         stage: Stage,
         records: list[Any],
-        indices: Indices,
+        numbers: Numbers,
         places: Places,
         report_duration: ReportDuration = ignore_duration,
         replacing: Callable[[Stage, Sequence[NDArray[Any]]], Replace | None] | None = None,
@@ -338,7 +339,7 @@ class Chain:
         arrays = [] if stage.out is None else stage.arrays(len(records), None)
         replace = None if replacing is None else replacing(stage, arrays)
         slots = None if stage.out is None else stage.slots(arrays)
-        results = stage.call(records, indices, places, report_duration, slots=slots, replace=replace)
+        results = stage.call(records, numbers, places, report_duration, slots=slots, replace=replace)
         if stage.out is None:
             return results
         filled = stage.out.records(arrays, len(records))
@@ -346,13 +347,13 @@ class Chain:
             return filled
         return [{**record, **kept} for record, kept in zip(filled, stage.kept_of(records), strict=True)]
 
-    def _columns_of(self, spec: Spec, records: list[Any], indices: Indices) -> list[Column]:
+    def _columns_of(self, spec: Spec, records: list[Any], numbers: Numbers) -> list[Column]:
         """Return results as columns of their fields; see `columns`."""
         found: list[Column] = []
         try:
             values = split(spec, records)
         except UnsupportedDataError:
-            for index, record in zip(indices.tolist(), records, strict=True):
+            for index, record in zip(numbers.tolist(), records, strict=True):
                 try:
                     split(spec, [record], index, of_function)
                 except UnsupportedDataError as error:
@@ -362,9 +363,9 @@ class Chain:
             try:
                 found.append(batch_column(field.leaf, field_values))
             except BadShapeError as error:
-                raise self._shape_error(spec, number, int(indices[error.position]), error) from None
+                raise self._shape_error(spec, number, int(numbers[error.position]), error) from None
             except BadValueError as error:
-                index = int(indices[error.position])
+                index = int(numbers[error.position])
                 error.problem += self._advice_for_json(spec, number)
                 misfit = refuse_value(field, error, field_values, index, of_function)
                 raise self._misfit_error(index, misfit) from error.__cause__

@@ -13,7 +13,7 @@ from yogadl._core.arguments import fraction_argument, int_argument
 from yogadl._core.json_value import comparable
 from yogadl._core.leaf import JSON, OBJECT, Leaf
 from yogadl._core.memory import require_memory
-from yogadl._core.protocols import Indices, RandomAccess, grown_versions
+from yogadl._core.protocols import Indices, Numbers, RandomAccess, grown_versions
 from yogadl._order import derive_key
 from yogadl._order.draw import sampled, whole_weights
 from yogadl._order.keys import RECORDS_LIMIT, absorb_array, apportion, bounds_reached
@@ -357,9 +357,9 @@ class SampledRecords(RenamedAlone, SameValues):
         """Return the parent's indices of the records that are drawn."""
         return sampled(*np.divmod(indices, self._records), self._bounds)
 
-    def user_numbers(self, indices: Indices) -> Indices:
+    def user_numbers(self, indices: Indices) -> Numbers:
         """Return the numbers of the records that are drawn, by which users know them."""
-        return self.in_parent(indices)
+        return Numbers(self.in_parent(indices))
 
     @property
     def numbered(self) -> RandomAccess:

@@ -15,12 +15,12 @@ from yogadl._core.columns import split
 from yogadl._core.frozen import frozen
 from yogadl._core.leaf import Leaf
 from yogadl._core.printable import error_text
-from yogadl._core.protocols import Indices, Memory
+from yogadl._core.protocols import Int64s, Memory, Numbers
 from yogadl._core.spec import DictNode, Spec, node_of
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 
 # For each epoch in turn, its number and the positions at which its records come: random functions need them.
-Places = Sequence[tuple[int, range | Indices]]
+Places = Sequence[tuple[int, range | Int64s]]
 # Called with the title of a stage and the seconds that the stage took.
 ReportDuration = Callable[[str, float], None]
 
@@ -113,7 +113,7 @@ class Stage:
     def call(
         self,
         records: Sequence[Any],
-        indices: Indices,
+        numbers: Numbers,
         places: Places,
         report_duration: ReportDuration = ignore_duration,
         what: str = "record",
@@ -125,7 +125,7 @@ class Stage:
 
         Args:
             records: The items to call the function with.
-            indices: The index of each record in the data; for an item of several records, that of the first.
+            numbers: The number of each record in the data; for an item of several records, that of the first.
             places: The epochs and positions of the items, for the generators of a random stage.
             report_duration: Called with the stage's title and the seconds that it took for all items.
             what: What an error message calls the item, before its index.
@@ -150,10 +150,10 @@ class Stage:
                 for each in calls:
                     results.append(function(*each))
             except SystemExit as error:  # `sys.exit` ends the program here as anywhere else
-                error.add_note(f"{self} called sys.exit at {what} {indices[len(results)]}")
+                error.add_note(f"{self} called sys.exit at {what} {numbers[len(results)]}")
                 raise
             except Exception as error:
-                index = int(indices[len(results)])
+                index = int(numbers[len(results)])
                 text = f"{self} failed at {what} {index}: {error_text(error)}"
                 failed = StageError(text, self.number, index)
                 failed.__cause__ = error
@@ -164,42 +164,42 @@ class Stage:
                     rows = [arrays[len(results) - 1] for arrays in slots.arrays]
                     slots.records[len(results) - 1] = self.out.assemble(rows)
         if slots is not None:
-            self._check_filled(results, slots, indices)
+            self._check_filled(results, slots, numbers)
         report_duration(self.title, perf_counter() - start_s)
         return results
 
-    def _check_filled(self, results: list[Any], slots: Slots, indices: Indices) -> None:
+    def _check_filled(self, results: list[Any], slots: Slots, numbers: Numbers) -> None:
         """Refuse results, and records that have other objects than the arrays that were to be filled."""
         if any(result is not None for result in results):
-            number = next(number for number, result in enumerate(results) if result is not None)
+            place = next(place for place, result in enumerate(results) if result is not None)
             raise self._filling_error(
-                f"returned {results[number]!r:.100}",
+                f"returned {results[place]!r:.100}",
                 "with out=, it fills the record that it is given last, and returns None",
-                indices[number],
+                numbers[place],
             )
         assert self.out is not None
         try:
             found = split(self.out, slots.records)
         except UnsupportedDataError:
-            for index, slot in zip(indices, slots.records, strict=True):
+            for number, slot in zip(numbers, slots.records, strict=True):
                 try:
-                    split(self.out, [slot], int(index))
+                    split(self.out, [slot], int(number))
                 except UnsupportedDataError as error:
-                    raise self._filling_error("changed what out= has", f"{error}; {_WRITE}", index) from None
+                    raise self._filling_error("changed what out= has", f"{error}; {_WRITE}", number) from None
             raise
         for field, ours, theirs in zip(self.out.fields, slots.arrays, found, strict=True):
             if not all(map(operator.is_, ours, theirs)):
-                number = list(map(operator.is_, ours, theirs)).index(False)
+                place = list(map(operator.is_, ours, theirs)).index(False)
                 keys = field.name.split("/")
                 path = "".join(f"[{key}]" if key.isdigit() else f'["{key}"]' for key in keys)
                 raise self._filling_error(
                     f"put another object into field {field.name!r} of out",
                     f"{_WRITE}, out{path}[...] = value",
-                    indices[number],
+                    numbers[place],
                 )
 
-    def _filling_error(self, what: str, advice: str, index: Any) -> StageError:
-        return StageError(f"{self} {what} for record {index}: {advice}", self.number, int(index))
+    def _filling_error(self, what: str, advice: str, number: Any) -> StageError:
+        return StageError(f"{self} {what} for record {number}: {advice}", self.number, int(number))
 
     def _generators(self, places: Places) -> Iterator[np.random.Generator]:
         from yogadl._order.random import generators  # slow to import

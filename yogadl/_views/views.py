@@ -18,6 +18,7 @@ from yogadl._core.protocols import (
     Indices,
     Lineage,
     Memory,
+    Numbers,
     OnPlanned,
     RandomAccess,
     Stored,
@@ -49,7 +50,7 @@ class SameNumbers(View):
     def __len__(self) -> int:
         return len(self.parent)
 
-    def user_numbers(self, indices: Indices) -> Indices:
+    def user_numbers(self, indices: Indices) -> Numbers:
         """Return the numbers of records by which users know them."""
         return self.parent.user_numbers(indices)
 
