@@ -327,7 +327,6 @@ def test_who_waits_too_long_learns_who_builds_and_how_to_clear_it(bucket):
     heartbeat = {"token": "theirs", "count": 1, "progress": {"records": 17, "total": 2_000, "bytes": 5}}
     bucket.put(_names.lease(KEY, 1) + _names.HEARTBEAT_SUFFIX, json.dumps(heartbeat).encode())
     message = refused(leases_of(bucket, wait_s=0.2))
-    assert issubclass(LeaseError, TimeoutError)
     for part in (
         str(KEY),
         "process 123 on far-away",
