@@ -76,10 +76,7 @@ def test_the_help_loads_no_storage_and_no_command(squares):
     loaded = loaded_by("--help")
     assert "yogadl.cli" in loaded
     assert "yogadl.storage" not in loaded
-    assert {name for name in loaded if name.startswith("yogadl.cli.")} <= {
-        "yogadl.cli._output",
-        "yogadl.cli",
-    }
+    assert {name for name in loaded if name.startswith("yogadl.cli.")} <= {"yogadl.cli._output", "yogadl.cli"}
 
 
 def test_a_command_loads_no_other(squares, root):

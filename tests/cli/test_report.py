@@ -12,17 +12,7 @@ import pytest
 import strange_sets
 from cli_files import tree_of
 from html_page import pixels_of, read_page
-from inside import (
-    Subject,
-    _report,
-    charts,
-    fields,
-    join_parts,
-    page_of,
-    records,
-    sampling,
-    set_constants,
-)
+from inside import Subject, _report, charts, fields, join_parts, page_of, records, sampling, set_constants
 
 
 class Bomb:

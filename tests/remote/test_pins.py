@@ -1,79 +1,65 @@
 """Parts are the objects that were published: one that was swapped before its first range is an error."""
 
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from inside import (
-    Bucket,
-    NotCarriedOverError,
-    Object,
-    ReplacedError,
-    RetryPolicy,
-    copy,
-    obstore_ranges,
-    read,
-    set_constants,
-)
+from inside import NotCarriedOverError, ReplacedError, RetryPolicy, copy, obstore_ranges, read, set_constants
 from places import Place
 from processes import in_fork
-from store_proxy import StoreProxy, refuses
+from store_proxy import refuses
 from warm import warm
 
 import yogadl
-from yogadl import RecordsRef
 from yogadl.errors import CacheFormatError, SpendingError, StorageError
-from yogadl.storage import CacheStorage
 
 COUNT = 61
 MORE = 17
 PART_BYTES = 60_000
 
 
-def columns(first: int = 0, count: int = COUNT) -> dict[str, Any]:
+def columns(first=0, count=COUNT):
     ids = np.arange(first, first + count)
     return {"id": ids, "x": (ids[:, None] * 31 + np.arange(2000)).astype(np.uint16)}
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_is_small(monkeypatch):
     """Bring no cache to the mirror at once."""
     set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
 
 
 @pytest.fixture
-def folder_place(tmp_path: Path) -> Place:
+def folder_place(tmp_path):
     """A bucket in a folder, for what does not depend on the store."""
     return Place(f"file://{tmp_path}/bucket")
 
 
 @pytest.fixture(params=["obstore", "sdk"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def way(request, monkeypatch):
     """What ranges are read by."""
     if request.param == "sdk":
 
-        def refuse(*arguments: Any) -> None:
+        def refuse(*arguments):
             raise NotCarriedOverError("this test")
 
         monkeypatch.setattr(obstore_ranges, "_connected", refuse)
-    name: str = request.param
+    name = request.param
     return name
 
 
-def storage_at(place: Place, **options: Any) -> CacheStorage:
+def storage_at(place, **options):
     return yogadl.open_storage(place.url, **place.options, **{"mirror": None, **options})
 
 
-def built(place: Place, **options: Any) -> CacheStorage:
+def built(place, **options):
     storage = storage_at(place, **options)
     storage.submit(columns(), "set", "1", part_bytes=PART_BYTES)
     assert storage.info("set", "1").parts > 3
     return storage
 
 
-def drained(ref: RecordsRef, shuffle: Any = True, **ahead: Any) -> None:
+def drained(ref, shuffle=True, **ahead):
     """Read an epoch, and compare all of it."""
     seen = []
     for batch in ref.stream(shuffle=shuffle).batch(16).prefetch(2, **ahead):
@@ -82,24 +68,24 @@ def drained(ref: RecordsRef, shuffle: Any = True, **ahead: Any) -> None:
     assert sorted(seen) == list(range(len(ref)))
 
 
-def parts_of(place: Place) -> list[Object]:
+def parts_of(place):
     return [found for found in place.open().list("set/parts/") if found.name.endswith(".mdb")]
 
 
-def swap(place: Place) -> None:
+def swap(place):
     """Put other bytes of the same size in the place of each part."""
     bucket = place.open()
     for found in parts_of(place):
         bucket.put(found.name, bytes(found.size_bytes))
 
 
-def tag_of(bucket: Bucket, name: str) -> str:
+def tag_of(bucket, name):
     found = bucket.head(name)
     assert found is not None
     return found.tag
 
 
-def put_again(place: Place) -> None:
+def put_again(place):
     """Put the same bytes in the place of each part, so that it has another tag."""
     bucket = place.open()
     for found in parts_of(place):
@@ -112,7 +98,7 @@ def put_again(place: Place) -> None:
         assert tag_of(bucket, found.name) != found.tag
 
 
-def put_in_pieces(place: Place, name: str, content: bytes) -> None:
+def put_in_pieces(place, name, content):
     """Put an object into S3 by an upload in pieces, though it is small."""
     import boto3
 
@@ -126,7 +112,7 @@ def put_in_pieces(place: Place, name: str, content: bytes) -> None:
     client.close()
 
 
-def pins_of(place: Place) -> list[str]:
+def pins_of(place):
     return [found.name for found in place.open().list("set/tables/") if found.name.endswith(".pins")]
 
 
@@ -136,7 +122,7 @@ def pins_of(place: Place) -> list[str]:
     indirect=["any_place"],
     ids=str,
 )
-def test_a_part_swapped_after_the_publication_is_one_error(any_place: Place, ahead: dict[str, int]) -> None:
+def test_a_part_swapped_after_the_publication_is_one_error(any_place, ahead):
     built(any_place)
     swap(any_place)
     with pytest.raises(ReplacedError, match="is not the object that was published, and has other bytes"):
@@ -152,7 +138,7 @@ BY_EITHER_WAY = pytest.mark.parametrize(
 
 
 @BY_EITHER_WAY
-def test_a_part_swapped_after_the_fetch_is_one_error(any_place: Place, way: str) -> None:
+def test_a_part_swapped_after_the_fetch_is_one_error(any_place, way):
     built(any_place)
     ref = storage_at(any_place).fetch("set", "1")
     swap(any_place)
@@ -162,13 +148,13 @@ def test_a_part_swapped_after_the_fetch_is_one_error(any_place: Place, way: str)
         ref[0]  # of a swapped part nothing is ever read
 
 
-def test_a_part_swapped_before_a_fork_reads_is_one_error_there(either_place: Place) -> None:
+def test_a_part_swapped_before_a_fork_reads_is_one_error_there(either_place):
     built(either_place)
     ref = storage_at(either_place).fetch("set", "1")
     ref[0]
     swap(either_place)
 
-    def forked() -> bool:
+    def forked():
         with pytest.raises(ReplacedError, match="is not the object that was published"):
             ref[1]
         return True
@@ -182,9 +168,7 @@ def test_a_part_swapped_before_a_fork_reads_is_one_error_there(either_place: Pla
     indirect=["any_place"],
     ids=["moto-records", "gcs-blocks"],
 )
-def test_a_part_swapped_before_a_mirror_has_it_is_one_error(
-    any_place: Place, tmp_path: Path, shuffle: Any
-) -> None:
+def test_a_part_swapped_before_a_mirror_has_it_is_one_error(any_place, tmp_path, shuffle):
     built(any_place)
     ref = storage_at(any_place, mirror=tmp_path, mirror_limit=100_000).fetch("set", "1")
     swap(any_place)
@@ -193,21 +177,19 @@ def test_a_part_swapped_before_a_mirror_has_it_is_one_error(
 
 
 @BY_EITHER_WAY
-def test_parts_that_were_put_again_with_the_same_bytes_are_read(any_place: Place, way: str) -> None:
+def test_parts_that_were_put_again_with_the_same_bytes_are_read(any_place, way):
     built(any_place)
     put_again(any_place)
     drained(storage_at(any_place).fetch("set", "1"), threads=2)
 
 
-def test_so_they_are_by_workers(gcs_place: Place) -> None:
+def test_so_they_are_by_workers(gcs_place):
     built(gcs_place)
     put_again(gcs_place)
     drained(storage_at(gcs_place).fetch("set", "1"), workers=2)
 
 
-def test_parts_that_were_put_again_are_read_once_as_a_whole(
-    either_place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_parts_that_were_put_again_are_read_once_as_a_whole(either_place, caplog):
     built(either_place)
     ref = storage_at(either_place).fetch("set", "1")
     drained(ref, False)
@@ -227,7 +209,7 @@ def test_parts_that_were_put_again_are_read_once_as_a_whole(
         drained(storage_at(either_place, max_requests=few).fetch("set", "1"), False)
 
 
-def test_where_blocks_are_compared_no_pin_is_looked_at(either_place: Place) -> None:
+def test_where_blocks_are_compared_no_pin_is_looked_at(either_place):
     built(either_place)
     ref = storage_at(either_place, verify="block").fetch("set", "1")
     put_again(either_place)
@@ -235,7 +217,7 @@ def test_where_blocks_are_compared_no_pin_is_looked_at(either_place: Place) -> N
     assert ref.locality().range_bytes < 2 * ref.locality().bytes
 
 
-def test_a_cache_without_pins_is_read(either_place: Place) -> None:
+def test_a_cache_without_pins_is_read(either_place):
     built(either_place)
     [name] = pins_of(either_place)
     either_place.open().delete(name)
@@ -243,14 +225,14 @@ def test_a_cache_without_pins_is_read(either_place: Place) -> None:
     drained(storage_at(either_place).fetch("set", "1"))
 
 
-def test_a_reader_that_may_not_list_reads_a_cache_without_pins(broken: tuple[Place, StoreProxy]) -> None:
+def test_a_reader_that_may_not_list_reads_a_cache_without_pins(broken):
     place, proxy = broken
     built(place)
     proxy.breaks(lambda request: ".pins" in request.name, refuses(403, "AccessDenied"))
     drained(storage_at(place).fetch("set", "1"))
 
 
-def test_pins_that_do_not_come_are_an_error_and_asked_for_again(broken: tuple[Place, StoreProxy]) -> None:
+def test_pins_that_do_not_come_are_an_error_and_asked_for_again(broken):
     place, proxy = broken
     built(place)
     proxy.breaks(lambda request: ".pins" in request.name, refuses(503, "SlowDown"))
@@ -262,7 +244,7 @@ def test_pins_that_do_not_come_are_an_error_and_asked_for_again(broken: tuple[Pl
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 4000, b"\xff" * 100_000], ids=["empty", "other", "large"])
-def test_damaged_pins_are_one_error_that_says_what_to_do(folder_place: Place, content: bytes) -> None:
+def test_damaged_pins_are_one_error_that_says_what_to_do(folder_place, content):
     built(folder_place)
     [name] = pins_of(folder_place)
     folder_place.open().put(name, content)
@@ -273,7 +255,7 @@ def test_damaged_pins_are_one_error_that_says_what_to_do(folder_place: Place, co
     drained(ref)
 
 
-def test_pins_of_another_part_table_are_refused(folder_place: Place) -> None:
+def test_pins_of_another_part_table_are_refused(folder_place):
     built(folder_place)
     storage_at(folder_place).submit(columns(), "set", "2", part_bytes=10**8)
     one, other = pins_of(folder_place)
@@ -285,9 +267,7 @@ def test_pins_of_another_part_table_are_refused(folder_place: Place) -> None:
         drained(storage_at(folder_place).fetch("set", "1"))
 
 
-def test_objects_copied_one_by_one_to_another_place_are_read(
-    either_place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_objects_copied_one_by_one_to_another_place_are_read(either_place, caplog):
     built(either_place)
     other = Place(f"{either_place.url}/other", either_place.options)
     bucket, target = either_place.open(), other.open()
@@ -299,7 +279,7 @@ def test_objects_copied_one_by_one_to_another_place_are_read(
 
 
 @pytest.mark.parametrize(("any_place", "way"), [("moto", "obstore"), ("gcs", "sdk")], indirect=True)
-def test_a_copy_into_another_bucket_has_pins_of_its_own(any_place: Place, way: str) -> None:
+def test_a_copy_into_another_bucket_has_pins_of_its_own(any_place, way):
     source = built(any_place)
     other = Place(f"{any_place.url}/other", any_place.options)
     assert copy(source, storage_at(other), "set", "1")
@@ -315,7 +295,7 @@ def test_a_copy_into_another_bucket_has_pins_of_its_own(any_place: Place, way: s
     drained(storage_at(any_place).fetch("set", "1"))
 
 
-def test_a_cache_pushed_from_a_folder_and_pulled_again_is_read(either_place: Place, tmp_path: Path) -> None:
+def test_a_cache_pushed_from_a_folder_and_pulled_again_is_read(either_place, tmp_path):
     local = yogadl.open_storage(tmp_path / "caches")
     local.submit(columns(), "set", "1", part_bytes=PART_BYTES)
     copy(local, storage_at(either_place), "set", "1")
@@ -330,9 +310,7 @@ def test_a_cache_pushed_from_a_folder_and_pulled_again_is_read(either_place: Pla
         drained(storage_at(either_place).fetch("set", "1"))
 
 
-def test_parts_that_were_there_already_are_pinned(
-    either_place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_parts_that_were_there_already_are_pinned(either_place, tmp_path, caplog):
     """A copy leaves them as they are."""
     local = yogadl.open_storage(tmp_path / "caches")
     local.submit(columns(), "set", "1", part_bytes=PART_BYTES)
@@ -347,9 +325,7 @@ def test_parts_that_were_there_already_are_pinned(
     assert "put there again" not in caplog.text
 
 
-def test_a_build_that_is_gone_on_with_pins_what_an_earlier_process_put(
-    either_place: Place, tmp_path: Path
-) -> None:
+def test_a_build_that_is_gone_on_with_pins_what_an_earlier_process_put(either_place, tmp_path):
     code = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
@@ -384,7 +360,7 @@ storage.submit(columns(), "set", "1", part_bytes=PART_BYTES)
         drained(storage_at(either_place).fetch("set", "1"))
 
 
-def test_appended_versions_carry_the_pins_of_the_parts_that_they_share(either_place: Place) -> None:
+def test_appended_versions_carry_the_pins_of_the_parts_that_they_share(either_place):
     storage = built(either_place)
     shared = parts_of(either_place)
     storage.append(columns(COUNT, MORE), "set", "2", base_version="1")
@@ -396,9 +372,7 @@ def test_appended_versions_carry_the_pins_of_the_parts_that_they_share(either_pl
         storage.append(columns(COUNT, MORE), "set", "3", base_version="1")
 
 
-def test_a_version_appended_to_parts_that_were_put_again_pins_them_as_they_are_now(
-    either_place: Place,
-) -> None:
+def test_a_version_appended_to_parts_that_were_put_again_pins_them_as_they_are_now(either_place):
     storage = built(either_place)
     put_again(either_place)
     storage.append(columns(COUNT, MORE), "set", "2", base_version="1")
@@ -413,7 +387,7 @@ def test_a_version_appended_to_parts_that_were_put_again_pins_them_as_they_are_n
             drained(storage_at(either_place).fetch("set", version))
 
 
-def test_pins_are_pruned_with_their_part_table_and_not_before(folder_place: Place) -> None:
+def test_pins_are_pruned_with_their_part_table_and_not_before(folder_place):
     storage = built(folder_place)
     storage.submit(columns(COUNT, MORE), "set", "2")
     assert len(pins_of(folder_place)) == 2
@@ -425,7 +399,7 @@ def test_pins_are_pruned_with_their_part_table_and_not_before(folder_place: Plac
     assert len(storage.fetch("set", "2")) == MORE
 
 
-def test_a_shared_folder_and_a_local_one_have_none(tmp_path: Path) -> None:
+def test_a_shared_folder_and_a_local_one_have_none(tmp_path):
     for shared in (False, True):
         root = tmp_path / str(shared)
         yogadl.open_storage(root, shared=shared).submit(columns(), "set", "1", part_bytes=PART_BYTES)

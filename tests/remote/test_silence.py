@@ -2,15 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from inside import PROGRESS_BYTES, Bucket, RetryPolicy, read
-from places import Place
-from store_proxy import Answer, Exchange, Request, StoreProxy, stalls
+from inside import PROGRESS_BYTES, RetryPolicy, read
+from store_proxy import Answer, stalls
 from turns import rest_of
 
 import yogadl
@@ -24,10 +20,8 @@ LONGER_S = 2.0  # where a busy machine must keep within it
 # Beside what is promised, for a busy machine.
 BOUND_S = PATIENCE_S + 2 + 6
 
-Broken = tuple[Place, StoreProxy]
 
-
-def delays(exchange: Exchange) -> None:
+def delays(exchange):
     """Answer after 30 seconds, if the client is still there."""
     exchange.handler.connection.settimeout(30)
     try:
@@ -38,7 +32,7 @@ def delays(exchange: Exchange) -> None:
         exchange.close()
 
 
-def trickles(exchange: Exchange, after: int = 0) -> None:
+def trickles(exchange, after=0):
     """Send the head and some of the body, then a byte a moment, which keeps the connection alive."""
     answer = exchange.ask()
     exchange.send(answer, after)
@@ -49,7 +43,7 @@ def trickles(exchange: Exchange, after: int = 0) -> None:
     pause.wait(60)
 
 
-def promises_much(exchange: Exchange) -> None:
+def promises_much(exchange):
     """Send the answer as if 2^50 bytes were to follow, and go silent."""
     answer = exchange.ask()
     headers = [(name, value) for name, value in answer.headers if name.lower() != "content-length"]
@@ -57,14 +51,14 @@ def promises_much(exchange: Exchange) -> None:
     exchange.stall()
 
 
-SILENCES: dict[str, Callable[[Exchange], None]] = {
+SILENCES = {
     "delay": delays,
     "stall": stalls(),
     "stall in the body": stalls(100),
     "a byte a moment": trickles,
     "2^50 bytes": promises_much,
 }
-OPERATIONS: dict[str, Callable[[Bucket, Path], object]] = {
+OPERATIONS = {
     "get": lambda bucket, _: read(bucket, "name"),
     "range": lambda bucket, _: bucket.fetch_range("name", 0, 1000),
     "large range": lambda bucket, _: bucket.fetch_range("name", 0, SIZE_BYTES),
@@ -89,9 +83,7 @@ SILENT = [
 @pytest.mark.parametrize(
     ("operation", "silence", "broken"), SILENT, indirect=["broken"], ids=map("-".join, SILENT)
 )
-def test_an_operation_of_which_too_little_comes_ends(
-    broken: Broken, tmp_path: Path, operation: str, silence: str
-) -> None:
+def test_an_operation_of_which_too_little_comes_ends(broken, tmp_path, operation, silence):
     place, proxy = broken
     place.open().put("name", CONTENT)
     path = tmp_path / "file"
@@ -104,7 +96,7 @@ def test_an_operation_of_which_too_little_comes_ends(
     assert time.monotonic() - begun < BOUND_S
 
 
-def test_what_trickles_after_some_of_it_came_ends(broken: Broken) -> None:
+def test_what_trickles_after_some_of_it_came_ends(broken):
     place, proxy = broken
     place.open().put("name", CONTENT)
     proxy.breaks(of_name, lambda exchange: trickles(exchange, PROGRESS_BYTES + 1))
@@ -115,12 +107,12 @@ def test_what_trickles_after_some_of_it_came_ends(broken: Broken) -> None:
 
 
 @pytest.mark.parametrize("stop", [None, SIZE_BYTES])
-def test_what_is_slow_takes_as_long_as_it_needs(broken: Broken, stop: int | None) -> None:
+def test_what_is_slow_takes_as_long_as_it_needs(broken, stop):
     place, proxy = broken
     place.open().put("name", CONTENT)
     gaps = threading.Event()
 
-    def slowly(exchange: Exchange) -> None:
+    def slowly(exchange):
         answer = exchange.ask()
         exchange.send(answer, 0)
         for start in range(0, len(answer.body), PROGRESS_BYTES):
@@ -133,7 +125,7 @@ def test_what_is_slow_takes_as_long_as_it_needs(broken: Broken, stop: int | None
     assert time.monotonic() - begun > LONGER_S
 
 
-STREAMS: dict[str, Callable[[Any], Any]] = {
+STREAMS = {
     "alone": lambda batches: batches,
     "ahead": lambda batches: batches.prefetch(2),
     "workers": lambda batches: batches.prefetch(2, workers=2),
@@ -142,7 +134,7 @@ WHOLE_S = 3.0
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-def test_a_batch_of_many_ranges_waits_for_a_silent_store_once(broken: Broken, kind: str) -> None:
+def test_a_batch_of_many_ranges_waits_for_a_silent_store_once(broken, kind):
     """Not once for each round of ranges that wait for a thread, nor again to find the failing item."""
     place, proxy = broken
     options = {**place.options, "mirror": None}
@@ -167,14 +159,14 @@ def test_a_batch_of_many_ranges_waits_for_a_silent_store_once(broken: Broken, ki
 
 @pytest.mark.parametrize("broken", ["s3"], indirect=True)
 @pytest.mark.parametrize("what", ["parts/", "versions/"])
-def test_a_build_waits_for_a_silent_store_once(broken: Broken, what: str) -> None:
+def test_a_build_waits_for_a_silent_store_once(broken, what):
     """Not again to look whether another builder has taken over, to end the lease and to clean up."""
     place, proxy = broken
     options = {**place.options, "mirror": None}
     storage = yogadl.open_storage(place.url, **options, patience_s=WHOLE_S)
-    silent: list[float] = []
+    silent = []
 
-    def takes(request: Request) -> bool:
+    def takes(request):
         if not silent and request.is_write and what in request.name:
             silent.append(time.monotonic())
         return bool(silent)
@@ -188,7 +180,7 @@ def test_a_build_waits_for_a_silent_store_once(broken: Broken, what: str) -> Non
     assert len(storage.fetch("set", "2")) == 2
 
 
-def test_a_fetch_from_a_silent_store_ends(broken: Broken) -> None:
+def test_a_fetch_from_a_silent_store_ends(broken):
     place, proxy = broken
     yogadl.open_storage(place.url, **place.options, mirror=None).submit([1, 2], "set", "1")
     storage = yogadl.open_storage(place.url, **place.options, mirror=None, patience_s=PATIENCE_S)
@@ -199,11 +191,11 @@ def test_a_fetch_from_a_silent_store_ends(broken: Broken) -> None:
     assert time.monotonic() - begun < BOUND_S
 
 
-def of_name(request: Request) -> bool:
+def of_name(request):
     return request.is_of_bytes and "/name" in request.name
 
 
-def busy(after: str, status: int) -> Callable[[Exchange], None]:
+def busy(after, status):
     headers = [("Retry-After", after), ("Content-Length", "0")]
     return lambda exchange: exchange.send(Answer(status, headers, b""))
 
@@ -217,17 +209,15 @@ BUSY = [
 
 
 @pytest.mark.parametrize(("operation", "status", "broken"), BUSY, indirect=["broken"])
-def test_a_store_is_asked_again_when_it_wants_to_be(
-    broken: Broken, tmp_path: Path, operation: str, status: int
-) -> None:
+def test_a_store_is_asked_again_when_it_wants_to_be(broken, tmp_path, operation, status):
     place, proxy = broken
     place.open().put("name", CONTENT)
     path = tmp_path / "file"
     path.write_bytes(CONTENT)
     bucket = place.open(patience=RetryPolicy(30, 60))
-    times: list[float] = []
+    times = []
 
-    def takes(request: Request) -> bool:
+    def takes(request):
         if request.path.startswith("/storage/") and "/o" not in request.path:
             return False  # Google's SDK looks at the bucket first, and does not mind what it is told
         times.append(time.monotonic())
@@ -243,15 +233,13 @@ def test_a_store_is_asked_again_when_it_wants_to_be(
 
 
 @pytest.mark.parametrize("size_bytes", [1000, PROGRESS_BYTES, PROGRESS_BYTES + 1, SIZE_BYTES])
-def test_after_a_busy_answer_ranges_go_by_the_sdk_which_tells_how_long_to_wait(
-    broken: Broken, size_bytes: int
-) -> None:
+def test_after_a_busy_answer_ranges_go_by_the_sdk_which_tells_how_long_to_wait(broken, size_bytes):
     place, proxy = broken
     place.open().put("name", CONTENT)
     bucket = place.open(patience=RetryPolicy(30, 60))
-    asked: list[tuple[float, bool]] = []
+    asked = []
 
-    def takes(request: Request) -> bool:
+    def takes(request):
         if of_name(request):
             asked.append((time.monotonic(), request.headers["User-Agent"].endswith("obstore")))
         return of_name(request) and len(asked) == 1
@@ -265,10 +253,10 @@ def test_after_a_busy_answer_ranges_go_by_the_sdk_which_tells_how_long_to_wait(
     assert [by_obstore for _, by_obstore in asked] == [True, False, False]
 
 
-def test_a_store_that_wants_to_be_left_alone_for_a_day_is_asked_once_more(broken: Broken) -> None:
+def test_a_store_that_wants_to_be_left_alone_for_a_day_is_asked_once_more(broken):
     place, proxy = broken
     place.open().put("name", CONTENT)
-    bucket: Any = place.open(patience=RetryPolicy(30, LONGER_S))
+    bucket = place.open(patience=RetryPolicy(30, LONGER_S))
     proxy.breaks(of_name, busy("100000", 429))
     begun = time.monotonic()
     with pytest.raises(StorageError, match="tried 2 times"):

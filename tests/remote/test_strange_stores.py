@@ -1,7 +1,6 @@
 """Stores that check credentials, and stores that ignore what a write is conditional on."""
 
 import errno
-from collections.abc import Iterator
 
 import pytest
 import stores
@@ -14,18 +13,18 @@ IMPATIENT = RetryPolicy(5, 10)
 
 
 @pytest.fixture(scope="module")
-def rclone_endpoint() -> Iterator[str]:
+def rclone_endpoint():
     with stores.rclone() as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def emulator_endpoint() -> Iterator[str]:
+def emulator_endpoint():
     with stores.gcp_storage_emulator() as url:
         yield url
 
 
-def test_an_s3_store_that_ignores_conditions_is_refused(rclone_endpoint: str) -> None:
+def test_an_s3_store_that_ignores_conditions_is_refused(rclone_endpoint):
     bucket = s3_place_at(rclone_endpoint).open(patience=IMPATIENT)
     with pytest.raises(ConfigurationError, match=r"s3://.* ignores .*exclusive=False"):
         check_conditions(bucket)
@@ -33,7 +32,7 @@ def test_an_s3_store_that_ignores_conditions_is_refused(rclone_endpoint: str) ->
         check_conditions(bucket)
 
 
-def test_a_gcs_store_that_ignores_conditions_is_refused(emulator_endpoint: str) -> None:
+def test_a_gcs_store_that_ignores_conditions_is_refused(emulator_endpoint):
     bucket = gcs_place_at(emulator_endpoint).open(patience=IMPATIENT)
     with pytest.raises(ConfigurationError, match=r"gs://.* ignores .*exclusive=False"):
         check_conditions(bucket)
@@ -41,7 +40,7 @@ def test_a_gcs_store_that_ignores_conditions_is_refused(emulator_endpoint: str) 
         check_conditions(bucket)
 
 
-def test_a_store_that_keeps_conditions_is_probed_with_one_object(any_place: Place) -> None:
+def test_a_store_that_keeps_conditions_is_probed_with_one_object(any_place):
     bucket = any_place.open(patience=IMPATIENT)
     check_conditions(bucket)
     first = bucket.head(PROBE)
@@ -51,7 +50,7 @@ def test_a_store_that_keeps_conditions_is_probed_with_one_object(any_place: Plac
 
 
 @pytest.mark.parametrize("wrong", ["aws_access_key_id", "aws_secret_access_key"])
-def test_wrong_credentials_are_said(rclone_endpoint: str, wrong: str) -> None:
+def test_wrong_credentials_are_said(rclone_endpoint, wrong):
     place = s3_place_at(rclone_endpoint)
     options = {**place.options["client_options"], wrong: "SECRET-BUT-WRONG"}
     bucket = place.open(client_options=options, patience=IMPATIENT)
@@ -62,7 +61,7 @@ def test_wrong_credentials_are_said(rclone_endpoint: str, wrong: str) -> None:
         assert "SECRET" not in str(caught.value)
 
 
-def test_missing_credentials_are_said(moto_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_said(moto_endpoint, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
@@ -75,7 +74,7 @@ def test_missing_credentials_are_said(moto_endpoint: str, monkeypatch: pytest.Mo
         bucket.put("name", b"")
 
 
-def test_missing_google_credentials_are_said(gcs_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_google_credentials_are_said(gcs_endpoint, monkeypatch):
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", "/nonexistent")
     monkeypatch.setenv("NO_GCE_CHECK", "true")
@@ -94,12 +93,12 @@ def test_missing_google_credentials_are_said(gcs_endpoint: str, monkeypatch: pyt
     ],
     ids=["profile", "client option", "endpoint", "extra argument"],
 )
-def test_options_that_boto3_refuses_are_said(options: dict[str, object]) -> None:
+def test_options_that_boto3_refuses_are_said(options):
     with pytest.raises(ConfigurationError, match=r"no_such|no-such|no url"):
         Place("s3://some-bucket", options).open().head("name")
 
 
-def test_options_that_the_google_sdk_refuses_are_said() -> None:
+def test_options_that_the_google_sdk_refuses_are_said():
     bucket = Place("gs://some-bucket", {"client_options": {"no_such": 1}, "anonymous": True}).open()
     with pytest.raises(ConfigurationError, match="google-cloud-storage"):
         bucket.head("name")
