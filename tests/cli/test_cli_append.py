@@ -9,13 +9,6 @@ def squares(first=0, count=10):
 
 def items(first=10):
     return [{"n": n, "square": n * n} for n in range(first, first + 100)]
-
-def cubes():
-    return [{"n": 1, "cube": 1}]
-
-def told():
-    print("called")
-    return items()
 """
 
 
@@ -113,26 +106,3 @@ def test_a_version_that_continues_another_base_is_served_with_a_warning(append, 
     told = [line for line in ended.err.splitlines() if "this call appends to" in line]
     assert len(told) == bool(says)
     assert all(f"'d' version '2' {says}" in line for line in told)
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "says"),
-    [
-        ("told", {"base": "7"}, "there is no 'd' version '7'"),
-        ("told", {"version": "1", "base": "1"}, "can't be appended to itself"),
-        ("told", {"version": "auto"}, "'auto' works only with storage.cacheable"),
-        ("cubes", {}, "the field 'square' (int64) is missing in the new records"),
-        ("absent", {}, "has no function absent"),
-    ],
-)
-def test_what_cannot_be_appended_is_told(append, storage, name, given, says):
-    ended = append(name, **given)
-    assert ended.code == 1
-    assert says in ended.err
-    assert "called" not in ended.err
-    assert storage.versions("d") == ["1"]
-
-
-def test_a_storage_that_is_not_there_is_not_made(yoga, file, tmp_path):
-    assert yoga("append", f"{file}:items", "d", "2", "1", "-s", tmp_path / "absent").code == 1
-    assert not (tmp_path / "absent").exists()

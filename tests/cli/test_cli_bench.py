@@ -108,8 +108,3 @@ def test_pickled_fields_are_read_by_wish_only(bench, storage):
     ended = bench("d", "1")
     assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
     assert bench("d", "1", "--allow-pickle").code == 0
-
-
-@pytest.mark.parametrize("words", [["--batch", "0"], ["--seconds", "0"], ["--seconds", "nan"]])
-def test_numbers_that_make_no_sense_are_refused(words, yoga, squares, root):
-    assert yoga("bench", "squares", "1", *words, "-s", root).code == 2

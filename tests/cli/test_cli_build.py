@@ -10,15 +10,11 @@ import numpy as np
 import pytest
 from inside import parse_argument, parse_size
 
-from yogadl.cli import main
-
 pytestmark = pytest.mark.usefixtures("forgets_modules")
 
 CODE = """
 import functools
 import numpy as np
-
-NOT_A_FUNCTION = [1, 2, 3]
 
 def squares(count=11, *, offset=0):
     print("hello from the builder")
@@ -30,16 +26,6 @@ def table():
 
 def needs(count, split):
     return [{"count": count, "split": split}]
-
-def breaks():
-    yield from range(40)
-    raise KeyError("no image\\nhere")
-
-def leaves():
-    raise SystemExit("enough")
-
-def unsuitable():
-    return [{"x": 1}, {"x": None}]
 
 class Items:
     def __init__(self, count=100):
@@ -104,13 +90,6 @@ def test_a_version_that_other_code_or_arguments_built_is_served_with_a_warning(b
     assert "yogadl: warning: 'd' version '1' was built by other code or arguments" in ended.err
     assert "argument 'count': 11 -> 5" in ended.err
     assert len(storage.fetch("d", "1")) == 11
-
-
-@pytest.mark.parametrize("replace", [[], ["--replace"]])
-def test_a_name_with_what_is_not_seen_is_refused(replace, yoga, file, tmp_path):
-    ended = yoga("build", f"{file}:table", "a\u202eb", "1", "-s", tmp_path / "caches", *replace)
-    assert ended.code == 1
-    assert "an invisible character" in ended.err
 
 
 def test_replace_builds_anew_and_can_be_undone(build, storage, yoga, root):
@@ -221,13 +200,6 @@ def test_an_argument(text, value):
     assert parse_argument(text) == ("a", value)
 
 
-@pytest.mark.parametrize("text", ["count", "=1", "a b=1", "1=1"])
-def test_an_argument_without_a_name_is_refused(text, build):
-    ended = build("squares", "--arg", text)
-    assert ended.code == 2
-    assert "give name=value, as in count=1000" in ended.err
-
-
 @pytest.mark.parametrize(
     ("text", "size"),
     [
@@ -240,23 +212,9 @@ def test_a_size(text, size):
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "MB", "1XB", "1e9", "", "0.1"])
-def test_a_size_that_is_none_is_refused(text, build):
-    ended = build("table", f"--part-bytes={text}")
-    assert ended.code == 2
-    assert "give a size such as 256MB or 1GiB" in ended.err
-
-
 def test_the_size_of_files(build, storage):
     assert build("table", "--part-bytes", "4kB").code == 0
     assert storage.info("d", "1").parts == 2
-
-
-@pytest.mark.parametrize("workers", ["-1", "1.5", "two"])
-def test_a_number_of_workers_that_is_none_is_refused(workers, build):
-    ended = build("table", f"--workers={workers}")
-    assert ended.code == 2
-    assert "give a number of workers, 0 or more" in ended.err
 
 
 def test_no_workers_are_the_default(build, storage):
@@ -295,94 +253,6 @@ def test_pickling_is_by_wish_only(yoga, tmp_path, root):
     assert (ended.code, ended.err.count("\n")) == (1, 1)
     assert "field 'x'" in ended.err
     assert yoga("build", target, "d", "1", "--allow-pickle", "-s", root).code == 0
-
-
-@pytest.mark.parametrize("text", ["data.py", "data.py:", ":squares", "data.py:no name", "data.py:a..b", ""])
-def test_what_is_no_function_in_a_file_is_refused(text, yoga, root):
-    ended = yoga("build", text, "d", "1", "-s", root)
-    assert ended.code == 2
-    assert "give a file and a function, as in data.py:squares" in ended.err
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("square", "has no function square; there are squares, table, needs,"),
-        ("Items.many", "has no function Items.many; there are"),
-        ("NOT_A_FUNCTION", "NOT_A_FUNCTION of {file} is not a function, but a list"),
-        ("needs", "needs(count, split): missing a required argument: 'count'; arguments are given as --arg"),
-        ("unsuitable", "record 1: field 'x' is None"),
-        ("leaves", "data.py, line 23: SystemExit: enough"),
-    ],
-)
-def test_an_error_is_one_line(name, message, build, file, storage):
-    ended = build(name)
-    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
-    assert message.replace("{file}", str(file)) in ended.err
-    assert ended.err.startswith("yogadl: ")
-    assert storage.datasets() == []
-
-
-def test_an_argument_that_the_function_does_not_take(build):
-    ended = build("squares", "--arg", "size=1")
-    assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "squares(count=11, *, offset=0): got an unexpected keyword argument 'size'" in ended.err
-
-
-def test_an_error_of_the_function_names_line_and_record(build, storage):
-    ended = build("breaks")
-    assert (ended.code, ended.out) == (1, "")
-    assert ended.err == (
-        "yogadl: data.py, line 20: KeyError: 'no image\\nhere' (while reading record 40 of the source); "
-        "--traceback shows the whole traceback\n"
-    )
-    assert storage.datasets() == []
-
-
-def test_all_of_an_error_is_shown_by_wish(build):
-    ended = build("breaks", "--traceback")
-    assert ended.code == 1
-    assert ended.err.startswith("Traceback (most recent call last):\n")
-    assert ended.err.endswith("yogadl: " + ended.err.rpartition("yogadl: ")[2])
-    assert "--traceback" not in ended.err.rpartition("yogadl: ")[2]
-
-
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("def make(:\n  pass", "broken.py, line 1: SyntaxError: "),
-        ("\nimport nonsense_module", "broken.py, line 2: ModuleNotFoundError: No module named"),
-        ("x = 1 / 0", "broken.py, line 1: ZeroDivisionError: division by zero"),
-        ("import sys\nsys.exit(3)", "broken.py, line 2: SystemExit: 3"),
-        ("\0", "broken.py"),
-        ("def other(): pass", "broken.py has no function make; there are other\n"),
-        ("", "broken.py has no function make; it has none at all\n"),
-    ],
-)
-def test_a_file_that_can_not_be_imported_is_one_line(code, message, yoga, tmp_path, root):
-    (tmp_path / "broken.py").write_text(code)
-    ended = yoga("build", f"{tmp_path / 'broken.py'}:make", "d", "1", "-s", root)
-    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
-    assert message in ended.err
-
-
-@pytest.mark.parametrize("name", ["missing.py", "folder", "data.txt"])
-def test_a_file_that_is_none_is_one_line(name, yoga, tmp_path, root):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "data.txt").write_text("def make(): return [1]")
-    ended = yoga("build", f"{tmp_path / name}:make", "d", "1", "-s", root)
-    assert (ended.code, ended.err.count("\n")) == (1, 1)
-
-
-def test_a_storage_that_can_not_be_made_is_one_line(yoga, file, tmp_path):
-    ended = yoga("build", f"{file}:table", "d", "1", "-s", file / "caches")
-    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
-
-
-def test_an_interrupt_ends_with_130(file, root, monkeypatch, capsys):
-    file.write_text("def make():\n    yield 1\n    raise KeyboardInterrupt")
-    assert main(["build", f"{file}:make", "d", "1", "-s", str(root)]) == 130
-    assert capsys.readouterr() == ("", "yogadl: interrupted\n")
 
 
 def test_what_the_library_says_of_a_long_build_is_shown(build, file, storage):

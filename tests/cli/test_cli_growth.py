@@ -27,28 +27,10 @@ def test_a_version_is_tagged_listed_and_untagged(yoga, squares, root):
     assert squares.tags("squares") == {"stable": "1"}
 
 
-def test_a_tag_and_a_version_in_the_wrong_order_are_answered(yoga, squares, root):
-    ended = yoga("tag", "squares", "1", "stable", "-s", root)
-    assert ended.code == 2
-    assert "1 is a version; you want `yogadl tag squares stable 1`" in ended.err
-    ended = yoga("tag", "squares", "1", "2", "-s", root)
-    assert ended.code == 1
-    assert "a tag can't have that name" in ended.err
-    assert squares.tags("squares") == {}
-
-
 def test_a_dataset_without_tags_is_told(yoga, squares, root):
     ended = yoga("tags", "squares", "-s", root)
     assert (ended.code, ended.out) == (0, "")
     assert "squares has no tags" in ended.err
-
-
-@pytest.mark.parametrize("words", [["absent"], ["squares@stable"], ["absent", "--json"]])
-def test_there_are_no_tags_of_what_is_not_there(yoga, tagged, root, words):
-    ended = yoga("tags", *words, "-s", root)
-    assert (ended.code, ended.out) == (1, "")
-    assert f"there is no dataset '{words[0]}' in " in ended.err
-    assert "'squares'" in ended.err
 
 
 JSON = (
@@ -93,55 +75,6 @@ def test_info_says_what_a_version_continues(yoga, tagged, root):
     found = json.loads(yoga("info", "squares@stable", "--json", "-s", root).out)
     assert [(earlier["version"], earlier["records"]) for earlier in found["earlier"]] == [("1", 11)]
     assert "continues" not in yoga("info", "squares", "1", "-s", root).out
-
-
-def test_an_at_sign_of_an_id_splits_nothing(yoga, tagged, root):
-    assert yoga("info", "me@home", "1", "-s", root).code == 0
-    ended = yoga("info", "me@home", "-s", root)
-    assert ended.code == 2
-    assert "give ID VERSION, or ID@TAG" in ended.err
-
-
-@pytest.mark.parametrize("name", ["squares@absent", "absent@stable"])
-def test_what_is_not_there_is_named(yoga, tagged, root, name):
-    ended = yoga("info", name, "-s", root)
-    assert ended.code == 1
-    head, _, tag = name.partition("@")
-    assert f"there is no '{head}' version '{tag}'" in ended.err
-
-
-@pytest.mark.parametrize("words", [["squares@"], ["@stable"], ["squares"], ["@"]])
-def test_half_a_name_is_no_name(yoga, tagged, root, words):
-    assert yoga("info", *words, "-s", root).code == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["export", "squares@stable"], "give ID VERSION FOLDER, or ID@TAG FOLDER"),
-        (["push", "squares@stable"], "yogadl push ID VERSION TARGET, or ID@TAG TARGET"),
-        (["explain", "squares", "1"], "give ID VERSION OTHER, or ID@TAG OTHER"),
-        (["export", "squares@stable", "1", "out"], "both ID and VERSION: leave '1' out"),
-        (["head", "squares@stable", "1"], "both ID and VERSION: leave '1' out"),
-    ],
-)
-def test_what_is_one_word_too_few_or_too_many_is_told_with_what_to_type(
-    yoga, tagged, root, monkeypatch, tmp_path, words, says
-):
-    monkeypatch.chdir(tmp_path)
-    ended = yoga(*words, "-s", root)
-    assert ended.code == 2
-    assert says in ended.err
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [(["rm", "squares@stable"], 2), (["rm", "squares", "stable"], 1), (["rm", "squares", "1+1"], 1)],
-)
-def test_nothing_is_thrown_away_by_its_tag_or_that_has_one(yoga, tagged, root, words, code):
-    assert yoga(*words, "-s", root).code == code
-    assert "1+1" in tagged.versions("squares")
 
 
 def test_the_log_has_versions_and_tags_in_order(yoga, tagged, root):

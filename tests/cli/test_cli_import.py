@@ -63,13 +63,6 @@ def test_every_record_comes_over_under_the_names_of_its_folders(yoga, old, root,
     assert old.read_bytes() == before
 
 
-def test_what_was_imported_is_appended_to(yoga, old, root, storage):
-    assert yoga("import-014", old, "--trust-pickle", "-s", root).code == 0
-    storage.append(records(27)[23:], "mnist", "2.0", base_version="1.0")
-    storage.submit(records(27), "again", "1")
-    assert storage.fetch("mnist", "2.0").fingerprint == storage.fetch("again", "1").fingerprint
-
-
 def test_nothing_is_imported_under_the_name_of_a_tag(yoga, old, root, storage):
     storage.submit(records(), "mnist", "0")
     storage.tag("mnist", "1.0", "0")
@@ -126,12 +119,6 @@ def test_a_version_that_is_there_stays_unless_it_is_to_be_replaced(yoga, old, ro
     assert len(storage.fetch("mnist", "1.0")) == 2
     assert yoga("import-014", old, "--trust-pickle", "--replace", "-s", root).code == 0
     assert len(storage.fetch("mnist", "1.0")) == 23
-
-
-def test_a_path_without_an_old_cache_says_what_to_give(yoga, tmp_path, root):
-    ended = yoga("import-014", tmp_path / "nothing", "--trust-pickle", "-s", root)
-    assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "cache.mdb" in ended.err
 
 
 def overwrite(path):

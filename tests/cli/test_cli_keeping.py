@@ -86,13 +86,6 @@ def test_a_version_that_goes_while_all_are_checked_is_no_damage(yoga, squares, r
     assert ended.out.endswith("2 versions checked, 0 damaged.\n")
 
 
-@pytest.mark.parametrize("words", [[], ["squares"], ["squares", "1", "--all"]])
-def test_verify_wants_a_version_or_all(words, yoga, squares, root):
-    ended = yoga("verify", *words, "-s", root)
-    assert ended.code == 2
-    assert "give ID and VERSION, or --all, or ID --all" in ended.err
-
-
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -159,11 +152,6 @@ def test_rm_of_a_damaged_version(yoga, squares, root):
     assert squares.versions("squares") == ["2"]
 
 
-def test_undelete_of_nothing_is_one_line(yoga, squares, root):
-    ended = yoga("undelete", "squares", "1", "-s", root)
-    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
-
-
 def files_of(root):
     """All but the locks: asking whether one is held touches it, with older versions of filelock."""
     return {path: state for path, state in tree_of(root).items() if path.suffix != ".lock"}
@@ -204,10 +192,3 @@ def test_prune_as_json_has_stable_keys(yoga, squares, root):
         "files": [],
         "size_bytes": 0,
     }
-
-
-@pytest.mark.parametrize("days", ["-1", "nan", "inf", "week"])
-def test_a_grace_that_is_none_is_refused(days, yoga, squares, root):
-    ended = yoga("prune", f"--grace={days}", "-s", root)
-    assert ended.code == 2
-    assert "give a number of days, 0 or more" in ended.err

@@ -40,13 +40,6 @@ def test_ls_of_one_dataset(yoga, squares, root):
     assert [one["version"] for one in document["versions"]] == ["1", "2"]
 
 
-def test_ls_of_a_dataset_that_is_not_there(yoga, squares, root):
-    ended = yoga("ls", "cubes", "-s", root)
-    assert ended.code == 1
-    assert "there is no dataset 'cubes'" in ended.err
-    assert "'squares'" in ended.err
-
-
 def test_ls_of_nothing(yoga, root):
     root.mkdir()
     assert yoga("ls", "-s", root) == type(yoga("ls"))(0, "", f"yogadl: there are no datasets in {root}\n")
@@ -213,13 +206,6 @@ def test_head_of_all_there_is_says_nothing_of_more(yoga, squares, root):
     ended = yoga("head", "squares", "1", "-n", "99", "-s", root)
     assert len(ended.out.splitlines()) == 1 + 11
     assert ended.err == ""
-
-
-@pytest.mark.parametrize("count", ["0", "-1", "many", "1.5"])
-def test_head_of_no_number_of_records_is_refused(count, yoga, squares, root):
-    ended = yoga("head", "squares", "1", f"-n{count}", "-s", root)
-    assert ended.code == 2
-    assert "give a number of records, 1 or more" in ended.err
 
 
 def test_head_reads_in_steps(yoga, squares, root, monkeypatch):
@@ -414,21 +400,6 @@ def test_export_of_some_fields_as_json(yoga, squares, root, tmp_path):
         "records": 11,
         "size_bytes": sum(path.stat().st_size for path in (tmp_path / "out").iterdir()),
     }
-
-
-def test_export_to_what_is_there_or_of_what_is_not_is_one_line(yoga, squares, root, tmp_path):
-    for words in (["squares", "1", root], ["squares", "3", tmp_path / "out"]):
-        ended = yoga("export", *words, "-s", root)
-        assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
-    assert yoga("export", "squares", "1", "out", "--format", "csv", "-s", root).code == 2
-    assert yoga("export", "squares", "1", "out", "--field", "cube", "-s", root).code == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_export_of_a_text_to_npy_is_one_line(yoga, squares, root, tmp_path):
-    ended = yoga("export", "more/texts", "2024-05", tmp_path / "out", "-s", root)
-    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
-    assert "'text'" in ended.err
 
 
 def test_ls_of_what_has_no_version_yet_looks_once_for_what_is_unfinished(yoga, squares, root, monkeypatch):

@@ -38,9 +38,6 @@ def one(number):
 
 def fewer():
     return yogadl.partitioned.of(range(8), one)
-
-def iterated():
-    yield from ({"n": n} for n in range(70))
 """
 
 
@@ -241,33 +238,6 @@ def test_a_task_says_as_json_what_it_has_written(build):
     assert found == {
         "id": "d", "version": "1", "task": 2, "tasks": 3, "partitions": 7, "written": 2, "records": 20,
     }  # fmt: skip
-
-
-def test_what_can_only_be_read_in_order_is_refused(build):
-    ended = build("iterated", "--task", "1/2")
-    assert ended.code == 1
-    assert "yogadl.partitioned" in ended.err
-
-
-@pytest.mark.parametrize("text", ["0/3", "4/3", "3", "/", "1/0", "a/b", "1/", "-1/3", "1/2/3", "²/3"])
-def test_what_is_no_task(build, text):
-    ended = build("numbers", f"--task={text}")
-    assert ended.code == 2
-    assert "counted from 1, as in 3/100" in ended.err
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--task", "1/2", "--commit"],
-        ["--run", "x"],
-        ["--task", "1/2", "--workers", "2"],
-        ["--task", "1/2", "--on-error", "skip"],
-        ["--commit", "--on-error", "skip"],
-    ],
-)
-def test_options_that_make_no_sense_together(build, words):
-    assert build("numbers", *words).code == 2
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations([1, 2, 3]))[:2])

@@ -94,11 +94,6 @@ def test_a_script_gets_json_of_what_was_written(yoga, squares, root, tmp_path):
     assert "give -o a file" in both.err
 
 
-@pytest.mark.parametrize("words", [[], ["-o"], ["-o", "x", "--seed", "one"], ["-o", "x", "--seed"]])
-def test_words_that_make_no_sense_are_refused(yoga, squares, root, words):
-    assert yoga("report", "squares", "1", "-s", root, *words).code == 2
-
-
 def test_a_file_that_is_there_stays(yoga, squares, root, tmp_path):
     path = tmp_path / "page.html"
     path.write_text("mine")
@@ -121,13 +116,6 @@ def test_a_file_that_appears_meanwhile_stays(yoga, squares, root, tmp_path, monk
     assert "is there already" in ended.err
     assert path.read_text() == "mine"
     assert [one.name for one in tmp_path.iterdir() if one.name.endswith(".tmp")] == []
-
-
-def test_where_nothing_can_be_written_it_says_so_and_leaves_nothing(yoga, squares, root, tmp_path):
-    (tmp_path / "file").write_text("")
-    ended = yoga("report", "squares", "1", "-o", tmp_path / "file" / "page.html", "-s", root)
-    assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "page.html" in ended.err
 
 
 def test_of_a_damaged_version_there_is_no_page(yoga, squares, root, tmp_path):
@@ -281,8 +269,8 @@ def test_an_image_of_one_pixel_is_shown_and_one_of_five_channels_is_not(report):
 
 
 def test_a_huge_image_is_shrunk_to_what_it_looks_like(report):
-    image = np.zeros((10_000, 10_000), np.uint8)
-    image[:, 5_000:] = 200
+    image = np.zeros((2_500, 2_500), np.uint8)
+    image[:, 1_250:] = 200
     (content,) = files_of(report([{"image": image}]))
     pixels = pixels_of(content)[:, :, 0]
     assert 128 <= len(pixels) <= 256
@@ -382,14 +370,14 @@ def test_the_same_seed_gives_the_same_page(report):
 
 
 def test_of_thousands_of_fields_some_are_described_and_more_are_listed(report):
-    page = report([{f"f{number}": number for number in range(4096)}])
+    page = report([{f"f{number}": number for number in range(1_100)}])
     assert len(page.cards("fields")) == fields.MOST_DESCRIBED
     assert len(page.rows("The fields of a record")) == 1 + fields.MOST_LISTED
     assert len(page.all("dl", "record")[0].text) < 20 * records.MOST_FIELDS
     notes = " ".join(one.text for one in page.all("p", "note"))
-    assert "64 of 4,096 fields are described; 500 are listed" in notes
-    assert "4,056 more fields are not shown" in notes
-    assert "3,596 more fields are not listed" in notes
+    assert "64 of 1,100 fields are described; 500 are listed" in notes
+    assert "1,060 more fields are not shown" in notes
+    assert "600 more fields are not listed" in notes
 
 
 @pytest.mark.parametrize("count", [fields.MOST_DESCRIBED, fields.MOST_DESCRIBED + 1])

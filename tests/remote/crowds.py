@@ -9,8 +9,6 @@ import numpy as np
 from inside import DatasetKey
 from processes import Process, processes, wait_until
 
-import yogadl
-
 KEY = DatasetKey("some/data", "1")
 RECORDS = 3_001
 PART_BYTES = 4_096
@@ -18,7 +16,7 @@ PART_BYTES = 4_096
 
 def opened(place, root, host, ttl_s=600.0):
     """Open the storage as a machine of that name would, with a mirror of its own."""
-    return yogadl.open_storage(place.url, **place.options, mirror=root / f"mirror-{host}", lease_ttl_s=ttl_s)
+    return place.storage(mirror=root / f"mirror-{host}", lease_ttl_s=ttl_s)
 
 
 def ask(place, root, host, ttl_s=600.0, slowly=0.0):

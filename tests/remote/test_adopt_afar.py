@@ -36,18 +36,14 @@ def raw_of(place, folder, form, counts=COUNTS):
     return [plain(each) for each in records]
 
 
-def opened(place, **options):
-    return yogadl.open_storage(place.url, **{"mirror": None} | place.options | options)
-
-
 def readers(place, tmp_path, **options):
     """Return the storage with all that decides how it reads."""
     return [
-        opened(place, **options),
-        opened(place, verify="block", **options),
-        opened(place, mirror=tmp_path / "never", mirror_fill="never", **options),
-        opened(place, mirror=tmp_path / "mirror", **options),
-        opened(place, mirror=tmp_path / "mirror", mapped=False, **options),
+        place.storage(**options),
+        place.storage(verify="block", **options),
+        place.storage(mirror=tmp_path / "never", mirror_fill="never", **options),
+        place.storage(mirror=tmp_path / "mirror", **options),
+        place.storage(mirror=tmp_path / "mirror", mapped=False, **options),
     ]
 
 
@@ -56,7 +52,7 @@ def test_records_of_objects_are_those_of_the_files(either_place, tmp_path, form)
     place = either_place
     expected = raw_of(place, tmp_path / "raw", form)
     url = above(place, "raw").url
-    storage = opened(place)
+    storage = place.storage()
     storage.adopt(f"{url}/*.{SUFFIXES[form]}", "d", "1", format=form)
     storage.adopt(url, "d", "weak", format=form, read=False)
     for version in ("1", "weak"):
@@ -64,11 +60,11 @@ def test_records_of_objects_are_those_of_the_files(either_place, tmp_path, form)
             ref = reader.fetch("d", version)
             assert every(ref) == expected
             assert every(ref, [9, 0, 19, 9]) == [expected[k] for k in (9, 0, 19, 9)]
-        checked = opened(place).fetch("d", version, check=version == "1")
+        checked = place.storage().fetch("d", version, check=version == "1")
         assert every(checked) == expected
         found = [plain(each) for each in checked.stream(shuffle=True, shuffle_seed=1).prefetch(2)]
         assert sorted(map(repr, found)) == sorted(map(repr, expected))
-        assert opened(place).verify("d", version).records == len(expected)
+        assert place.storage().verify("d", version).records == len(expected)
     assert storage.refresh("d", "1", "2").lineage.version == "1"
     storage.submit([record(form, k) for k in range(sum(COUNTS))], "s", "1")
     assert storage.fetch("s", "1").fingerprint == storage.fetch("d", "1").fingerprint
@@ -80,7 +76,7 @@ def test_records_of_objects_are_those_of_the_files(either_place, tmp_path, form)
 def test_copies_of_objects_that_rot_are_mended(either_place, tmp_path, form):
     expected = raw_of(either_place, tmp_path / "raw", form)
     mirror = tmp_path / "mirror"
-    storage = opened(either_place, mirror=mirror)
+    storage = either_place.storage(mirror=mirror)
     storage.adopt(f"{above(either_place, 'raw').url}/*.{SUFFIXES[form]}", "d", "1", format=form)
     assert every(storage.fetch("d", "1")) == expected
     copies = sorted((mirror / "caches/d/parts").glob("*.foreign"))
@@ -94,27 +90,27 @@ def test_copies_of_objects_that_rot_are_mended(either_place, tmp_path, form):
     flip.write_bytes(damaged)
     os.utime(flip, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(CacheFormatError, match=r"mirror that has other bytes, storage\.verify downl"):
-        every(opened(either_place, mirror=mirror).fetch("d", "1", check=True))
-    found = opened(either_place, mirror=mirror).verify("d", "1")
+        every(either_place.storage(mirror=mirror).fetch("d", "1", check=True))
+    found = either_place.storage(mirror=mirror).verify("d", "1")
     assert [Path(name).name for name in found.mended] == [flip.name]
     assert found.mirrored == whole.mirrored
     assert flip.read_bytes() != bytes(damaged)
-    assert every(opened(either_place, mirror=mirror).fetch("d", "1", check=True)) == expected
+    assert every(either_place.storage(mirror=mirror).fetch("d", "1", check=True)) == expected
 
 
 def test_without_the_network_a_mirror_has_the_objects_of_its_own_bucket(s3_place, tmp_path):
     expected = raw_of(s3_place, tmp_path / "raw", "webdataset")
-    storage = opened(s3_place, mirror=tmp_path / "mirror")
+    storage = s3_place.storage(mirror=tmp_path / "mirror")
     storage.adopt(f"{above(s3_place, 'raw').url}/*.tar", "d", "1", format="webdataset")
     assert every(storage.fetch("d", "1")) == expected
-    ref = opened(s3_place, mirror=tmp_path / "mirror", offline=True).fetch("d", "1")
+    ref = s3_place.storage(mirror=tmp_path / "mirror", offline=True).fetch("d", "1")
     assert every(ref) == expected
     assert len(list(pickle.loads(pickle.dumps(ref)).stream(shuffle=True).batch(4))) > 1
 
 
 def test_workers_read_objects(s3_place, tmp_path):
     expected = raw_of(s3_place, tmp_path / "raw", "webdataset")
-    storage = opened(s3_place)
+    storage = s3_place.storage()
     storage.adopt(f"{above(s3_place, 'raw').url}/*.tar", "d", "1", format="webdataset", workers=2)
     stream = storage.fetch("d", "1").stream(shuffle=True, shuffle_seed=1).prefetch(2, workers=2)
     assert sorted(map(repr, map(plain, stream))) == sorted(map(repr, expected))
@@ -123,7 +119,7 @@ def test_workers_read_objects(s3_place, tmp_path):
 def test_replaced_and_removed_objects_are_errors_that_name_them(either_place, tmp_path):
     place, raw, name = either_place, above(either_place, "raw"), "001.jsonl"
     raw_of(place, tmp_path / "raw", "jsonl")
-    storage = opened(place)
+    storage = place.storage()
     storage.adopt(f"{raw.url}/", "d", "1", format="jsonl")
     before = (tmp_path / "raw" / name).read_bytes()
     for number, value in enumerate((before.upper(), before + b"more\n", before[:-4], b"", None)):
@@ -133,9 +129,9 @@ def test_replaced_and_removed_objects_are_errors_that_name_them(either_place, tm
             put(raw, name, value)
         mirror = tmp_path / f"mirror-{number}"
         for reader in (
-            opened(place),
-            opened(place, mirror=mirror, mirror_fill="never"),
-            opened(place, mirror=mirror),
+            place.storage(),
+            place.storage(mirror=mirror, mirror_fill="never"),
+            place.storage(mirror=mirror),
         ):
             for call in (
                 lambda reader=reader: every(reader.fetch("d", "1")),
@@ -149,8 +145,8 @@ def test_replaced_and_removed_objects_are_errors_that_name_them(either_place, tm
 def test_an_object_that_is_replaced_while_it_is_read_is_seen(either_place, tmp_path):
     place, raw = either_place, above(either_place, "raw")
     expected = raw_of(place, tmp_path / "raw", "jsonl")
-    opened(place).adopt(f"{raw.url}/", "d", "1", format="jsonl")
-    ref = opened(place).fetch("d", "1")
+    place.storage().adopt(f"{raw.url}/", "d", "1", format="jsonl")
+    ref = place.storage().fetch("d", "1")
     assert ref[0] == expected[0]
     put(raw, "002.jsonl", (tmp_path / "raw/002.jsonl").read_bytes().upper())
     with pytest.raises(CacheFormatError, match=r"002\.jsonl is not the file"):
@@ -160,7 +156,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_seen(either_place, tmp_p
 def test_objects_are_refreshed(either_place, tmp_path):
     place, raw = either_place, above(either_place, "raw")
     expected = raw_of(place, tmp_path / "raw", "jsonl")
-    storage = opened(place)
+    storage = place.storage()
     storage.adopt(f"{raw.url}/*.jsonl", "d", "1", format="jsonl")
     put(raw, "003.jsonl", b"new\n")
     assert storage.refresh("d", "1", "2").lineage.version == "2"
@@ -183,7 +179,7 @@ def test_other_buckets_are_read_only_if_they_are_named(s3_place, moto_endpoint, 
     put(theirs, "a.jsonl", content("jsonl", expected))
     put(above(theirs, "raw/sub2"), "a.jsonl", b"secret\n")
     foreign = {theirs.url: theirs.options}
-    storage = opened(s3_place, foreign=foreign)
+    storage = s3_place.storage(foreign=foreign)
     for number, address in enumerate(
         (theirs.url, f"{theirs.url}/", f"{theirs.url}/a.jsonl", f"{theirs.url}/*")
     ):
@@ -237,7 +233,7 @@ def adopt_until_killed(place, log):
         return columns(self)
 
     adopted._Group._columns = noted
-    storage = opened(place, wait_s=30, lease_ttl_s=3)
+    storage = place.storage(wait_s=30, lease_ttl_s=3)
     storage.adopt(f"{above(place, 'raw').url}/", "d", "1", format="jsonl")
 
 
@@ -252,12 +248,12 @@ def test_a_killed_call_goes_on(s3_place, tmp_path):
         os.kill(process.pid, signal.SIGKILL)
         process.kill()
     with pytest.raises(DatasetNotFoundError):
-        opened(s3_place).fetch("d", "1")
+        s3_place.storage().fetch("d", "1")
     with Process(adopt_until_killed, s3_place, str(log)) as process:
         process.result(100)
     names = [line.rpartition("/")[2] for line in log.read_text().split()]
     assert names == [f"{k:03d}.jsonl" for k in [*range(8), *range(7, 12)]]
-    assert every(opened(s3_place).fetch("d", "1")) == expected
+    assert every(s3_place.storage().fetch("d", "1")) == expected
 
 
 def begun(storage, version, shuffle):
@@ -275,7 +271,7 @@ def said_of_ranges(caplog):
 def test_a_shuffle_of_adopted_objects_by_range_names_faster_ways_once(s3_place, tmp_path, caplog):
     expected = sorted(map(repr, raw_of(s3_place, tmp_path / "raw", "webdataset", [40, 40])))
     url = above(s3_place, "raw").url
-    bare, mirrored = opened(s3_place), opened(s3_place, mirror=tmp_path / "mirror")
+    bare, mirrored = s3_place.storage(), s3_place.storage(mirror=tmp_path / "mirror")
     for version in ("1", "2"):
         bare.adopt(url, "d", version, format="webdataset")
     blocks = yogadl.Blocks(records=8, window=2)
@@ -293,17 +289,17 @@ def test_a_shuffle_of_adopted_objects_by_range_names_faster_ways_once(s3_place, 
 
 def test_a_mirror_that_is_never_filled_is_named_with_what_fills_it(s3_place, tmp_path, caplog):
     expected = sorted(map(repr, raw_of(s3_place, tmp_path / "raw", "webdataset")))
-    opened(s3_place).adopt(above(s3_place, "raw").url, "d", "1", format="webdataset")
+    s3_place.storage().adopt(above(s3_place, "raw").url, "d", "1", format="webdataset")
     options = {"mirror": tmp_path / "mirror"}
-    assert begun(opened(s3_place, **options, mirror_fill="never"), "1", True) == expected
+    assert begun(s3_place.storage(**options, mirror_fill="never"), "1", True) == expected
     [said] = said_of_ranges(caplog)
     assert 'mirror_fill="always"' in said
-    assert begun(opened(s3_place, **options, mirror_fill="always"), "1", True) == expected
+    assert begun(s3_place.storage(**options, mirror_fill="always"), "1", True) == expected
     assert said_of_ranges(caplog) == []
 
 
 def test_a_shuffle_of_own_parts_by_range_is_not_warned_of(s3_place, caplog):
-    storage = opened(s3_place)
+    storage = s3_place.storage()
     storage.submit(list(range(50)), "d", "1")
     assert len(begun(storage, "1", True)) == 50
     assert said_of_ranges(caplog) == []

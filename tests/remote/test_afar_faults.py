@@ -45,18 +45,14 @@ def nothing_is_small(monkeypatch):
 
 def opened(place, total_s=60.0, **options):
     """Build a dataset, and open it without a mirror, as another machine would."""
-    yogadl.open_storage(place.url, **place.options, mirror=None).submit(
-        COLUMNS, "set", "1", part_bytes=400_000
-    )
+    place.storage().submit(COLUMNS, "set", "1", part_bytes=400_000)
     return again(place, total_s, **options)
 
 
 def again(place, total_s=60.0, **options):
     """Open it in another process's stead."""
     patience = RetryPolicy(1.0, total_s)
-    storage = yogadl.open_storage(
-        place.url, **place.options, **{"mirror": None, "patience": patience, **options}
-    )
+    storage = place.storage(**{"mirror": None, "patience": patience, **options})
     return storage.fetch("set", "1")
 
 

@@ -10,8 +10,6 @@ from collections import Counter
 import numpy as np
 from processes import Process, processes, wait_until
 
-import yogadl
-
 HOSTS, PROCESSES = 4, 4
 RECORDS, BATCH, EPOCHS = 5_003, 16, 2
 # Of each process, before a host is lost: in the midst of the second epoch.
@@ -20,7 +18,7 @@ BATCHES = 27
 
 def train(place, root, host, rank, ranks, cursor, stops_at):
     """Train as one process of a job, noting each batch and its cursor; return the dataset's fingerprint."""
-    storage = yogadl.open_storage(place.url, **place.options, mirror=root / f"mirror-{host}", lease_ttl_s=60)
+    storage = place.storage(mirror=root / f"mirror-{host}", lease_ttl_s=60)
 
     @storage.cacheable("some/data", "1", part_bytes=8_192, progress=False)
     def data():
@@ -101,6 +99,6 @@ def test_a_job_that_loses_a_host_goes_on_with_the_rest_and_sees_each_record_once
 
 
 def fingerprint_of(place, root):
-    storage = yogadl.open_storage(place.url, **place.options, mirror=root / "mirror-of-another")
+    storage = place.storage(mirror=root / "mirror-of-another")
     storage.verify("some/data", "1")
     return storage.fetch("some/data", "1").fingerprint

@@ -252,10 +252,6 @@ def test_what_makes_no_sense_is_a_problem_and_not_a_crash(doctor, words, monkeyp
     assert state_of(ended, "access") == "problem"
 
 
-def test_saying_twice_which_storage_is_refused(doctor, tmp_path):
-    assert doctor(str(tmp_path), "-s", tmp_path).code == 2
-
-
 def test_no_secret_is_printed(doctor, s3_place):
     ended = doctor(s3_place)
     assert stores.SECRET not in ended.out

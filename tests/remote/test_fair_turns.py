@@ -16,7 +16,7 @@ LEAST_SHARE = 0.1
 
 def opened(place, mirror):
     if isinstance(place, Place):
-        return yogadl.open_storage(place.url, **place.options, mirror=mirror)
+        return place.storage(mirror=mirror)
     return yogadl.open_storage(place.removeprefix("shared:"), shared=place.startswith("shared:"))
 
 

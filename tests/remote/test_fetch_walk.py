@@ -6,12 +6,10 @@ import numpy as np
 from inside import PartialFile, _catalogue
 from walks import Walk, documented
 
-import yogadl
-
 
 def test_a_fetch_goes_the_documented_way(either_place, tmp_path, monkeypatch):
     def opened(name):
-        return yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / name)
+        return either_place.storage(mirror=tmp_path / name)
 
     for dataset_id in ("first", "second"):
         opened("writer").submit({"x": np.arange(10_000)}, dataset_id, "1")

@@ -22,8 +22,8 @@ RANGE_BYTES = 2**20
 BEFORE = 3
 
 
-def opened(place, mirror, **options):
-    return yogadl.open_storage(place.url, **place.options, mirror=mirror, **options)
+def place.storage(mirror=mirror, **options):
+    return place.storage(mirror=mirror, **options)
 
 
 def set_ranges(patch):
@@ -34,7 +34,7 @@ def set_ranges(patch):
 def fetch(place, mirror):
     with pytest.MonkeyPatch.context() as patch:
         set_ranges(patch)
-        ref = opened(place, mirror).fetch("data", "1")
+        ref = place.storage(mirror=mirror).fetch("data", "1")
         assert np.array_equal(ref.gather(range(len(ref)))["row"], ROWS)
     return "whole"
 
@@ -64,7 +64,7 @@ def noted(mirror):
 def downloading(broken, mirror):
     """Give a process that has some ranges of a part, and gets no more; and how many ranges there are."""
     place, proxy = broken
-    opened(place, mirror.with_name("of the builder")).submit({"row": ROWS}, "data", "1")
+    place.storage(mirror=mirror.with_name("of the builder")).submit({"row": ROWS}, "data", "1")
     lock, passed = threading.Lock(), []
 
     def is_late(request):
@@ -98,12 +98,12 @@ def test_what_a_killed_download_has_brought_is_asked_for_no_more(broken, killed)
     (place, proxy), (mirror, count) = broken, killed
     assert fetch(place, mirror) == "whole"
     assert ranges_asked_for(proxy) == count - BEFORE
-    assert litter_in(opened(place, mirror)._backend.catalogue.opener.mirror) == []
+    assert litter_in(place.storage(mirror=mirror)._backend.catalogue.opener.mirror) == []
 
 
 def test_progress_of_a_download_that_goes_on_ends_with_all_of_it(broken, killed, monkeypatch):
     set_ranges(monkeypatch)
-    catalogue = opened(broken[0], killed[0])._backend.catalogue
+    catalogue = broken[0].storage(mirror=killed[0])._backend.catalogue
     said = []
     manifest = catalogue.published(DatasetKey("data", "1")).manifest
     catalogue.opener.mirror.fill(manifest, progress=lambda done, total: said.append((done, total)))
@@ -115,7 +115,7 @@ def test_several_who_go_on_with_it_do_so_once(broken, killed):
     with processes(fetch, [(place, mirror)] * 3) as children:
         assert [child.result() for child in children] == ["whole"] * 3
     assert sum(map(of_part, proxy.requests)) == count - BEFORE
-    assert litter_in(opened(place, mirror)._backend.catalogue.opener.mirror) == []
+    assert litter_in(place.storage(mirror=mirror)._backend.catalogue.opener.mirror) == []
 
 
 def test_what_a_machine_without_power_lost_is_not_taken_for_there(broken, killed, tmp_path, monkeypatch):
@@ -152,7 +152,7 @@ def test_whatever_became_of_what_was_there_the_file_is_whole(damage, broken, kil
     elif damage == "no notes":
         notes.unlink()
     assert fetch(place, mirror) == "whole"
-    assert litter_in(opened(place, mirror)._backend.catalogue.opener.mirror) == []
+    assert litter_in(place.storage(mirror=mirror)._backend.catalogue.opener.mirror) == []
     if damage == "long":
         assert sum(map(of_part, proxy.requests)) == count - BEFORE  # it is cut, and nothing downloaded again
 
@@ -171,13 +171,13 @@ def test_what_nobody_goes_on_with_is_removed_by_the_next_download(broken, tmp_pa
     set_constants(monkeypatch, ABANDONED_S=-1.0)
     mirror = tmp_path / "mirror"
     with downloading(broken, mirror) as (child, _):
-        storage = opened(broken[0], mirror)
+        storage = broken[0].storage(mirror=mirror)
         storage.submit([1], "other", "1")
-        opened(broken[0], tmp_path / "other").submit([2, 3], "third", "1")
+        broken[0].storage(mirror=tmp_path / "other").submit([2, 3], "third", "1")
         storage.fetch("third", "1")
         assert noted(mirror) == BEFORE  # who lives keeps it
         child.kill()
-    opened(broken[0], tmp_path / "other").submit([4, 5], "fourth", "1")
+    broken[0].storage(mirror=tmp_path / "other").submit([4, 5], "fourth", "1")
     storage.fetch("fourth", "1")
     assert litter_in(storage._backend.catalogue.opener.mirror) == []
 
@@ -219,7 +219,7 @@ def test_what_lies_there_in_place_of_a_partial_file_does_no_harm(tmp_path, what,
     place = Place(url)
     names = dict(zip(("bytes", "notes"), partial_file.names_of(part), strict=True))
     folder = tmp_path / "mirror" / "caches/data/parts"
-    opened(place, tmp_path / "mirror")._backend.catalogue.opener.mirror.sweep()
+    place.storage(mirror=tmp_path / "mirror")._backend.catalogue.opener.mirror.sweep()
     folder.mkdir(parents=True)
     outside = tmp_path / "outside"
     outside.write_bytes(b"mine")

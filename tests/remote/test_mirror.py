@@ -555,12 +555,8 @@ def test_a_lock_that_is_never_given_back_is_an_error_that_names_it(tmp_path):
 
 
 def test_a_cache_in_a_real_store_is_brought_and_read(either_place, tmp_path):
-    yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / "theirs").submit(
-        rows(), "a", "1", part_bytes=20_000
-    )
-    ref = yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / "ours").fetch(
-        "a", "1"
-    )
+    either_place.storage(mirror=tmp_path / "theirs").submit(rows(), "a", "1", part_bytes=20_000)
+    ref = either_place.storage(mirror=tmp_path / "ours").fetch("a", "1")
     assert (ref.gather(range(2_000))["row"] == rows()["row"]).all()
 
 

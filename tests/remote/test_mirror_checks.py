@@ -36,7 +36,7 @@ def is_right(ref):
 @pytest.fixture
 def stored(either_place, tmp_path):
     """A storage in a real store with a cache, and a mirror that has all of it."""
-    storage = yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / "mirror")
+    storage = either_place.storage(mirror=tmp_path / "mirror")
     storage.submit(rows(), "a", "1", part_bytes=20_000)
     storage.fetch("a", "1", check=True)
     return storage

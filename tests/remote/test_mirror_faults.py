@@ -47,7 +47,7 @@ def bucket(tmp_path):
 def proxied(broken, tmp_path):
     """A cache in a real store, and a proxy before it."""
     place, proxy = broken
-    storage = yogadl.open_storage(place.url, **place.options, mirror=tmp_path / "builder")
+    storage = place.storage(mirror=tmp_path / "builder")
     storage.submit(rows(), "a", "1", part_bytes=20_000)
     return proxy, place
 
@@ -70,9 +70,7 @@ PASSING = {
 def test_a_download_comes_through_whatever_breaks_on_the_way(proxied, tmp_path, breaks):
     proxy, place = proxied
     proxy.breaks(is_part, breaks, times=9)
-    ref = yogadl.open_storage(
-        place.url, **place.options, patience=RetryPolicy(0.5, 60), mirror=tmp_path / "mirror"
-    ).fetch("a", "1")
+    ref = place.storage(patience=RetryPolicy(0.5, 60), mirror=tmp_path / "mirror").fetch("a", "1")
     assert np.array_equal(ref.gather(range(RECORDS))["row"], rows()["row"])
 
 
@@ -99,9 +97,7 @@ def test_a_network_that_stays_broken_is_one_error_in_time_and_what_came_is_kept(
         return is_part(request) and len(passed) > 4
 
     proxy.breaks(is_late_part, breaks)
-    storage = yogadl.open_storage(
-        place.url, **place.options, patience=RetryPolicy(0.3, 1.5), mirror=tmp_path / "mirror"
-    )
+    storage = place.storage(patience=RetryPolicy(0.3, 1.5), mirror=tmp_path / "mirror")
     started = time.monotonic()
     with pytest.raises(StorageError, match=message):
         storage.fetch("a", "1")
@@ -112,7 +108,7 @@ def test_a_network_that_stays_broken_is_one_error_in_time_and_what_came_is_kept(
     assert kept > 0
     proxy.rules.clear()
     proxy.requests.clear()
-    patient = yogadl.open_storage(place.url, **place.options, mirror=tmp_path / "mirror")
+    patient = place.storage(mirror=tmp_path / "mirror")
     assert np.array_equal(patient.fetch("a", "1").gather(range(RECORDS))["row"], rows()["row"])
     asked = {request.name for request in proxy.requests if is_part(request)}
     assert len(asked) == storage.info("a", "1").parts - kept

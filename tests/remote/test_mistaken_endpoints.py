@@ -36,7 +36,7 @@ def refusing_port():
 
 
 def assert_said_soon(place, folder):
-    storage = yogadl.open_storage(place.url, **place.options, mirror=folder / "mirror", patience_s=100_000)
+    storage = place.storage(mirror=folder / "mirror", patience_s=100_000)
     for use in (lambda: storage.fetch("data", "1"), lambda: storage.submit([1], "data", "1")):
         begun = time.monotonic()
         with pytest.raises(StorageError, match=r"this endpoint has never answered: check its host"):

@@ -299,17 +299,6 @@ def test_what_was_pulled_is_read_though_the_bucket_has_lost_its_parts(yoga, cach
     assert (ref.gather(range(2_000))["row"] == rows()["row"]).all()
 
 
-def test_pull_from_a_folder_needs_a_place_to_copy_to(yoga, caches, tmp_path):
-    ended = yoga("pull", "a", "1", "-s", tmp_path / "caches")
-    assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "give --to, the storage to copy it to" in ended.err
-
-
-@pytest.mark.parametrize("words", [[], ["x", "--to", "y"]])
-def test_push_wants_one_target(yoga, caches, tmp_path, words):
-    assert yoga("push", "a", "1", *words, "-s", tmp_path / "caches").code == 2
-
-
 def test_a_mirror_limit_that_is_too_small_is_one_line(yoga, caches, tmp_path):
     url = f"file://{tmp_path}/caches"
     ended = yoga("pull", "a", "1", "-s", url, "--mirror", tmp_path / "mirror", "--mirror-limit", "10kB")

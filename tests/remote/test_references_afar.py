@@ -10,8 +10,8 @@ import yogadl
 ROWS = 1_009
 
 
-def opened(place, mirror):
-    return yogadl.open_storage(place.url, **place.options, mirror=mirror)
+def place.storage(mirror=mirror):
+    return place.storage(mirror=mirror)
 
 
 def facts(ref):
@@ -34,7 +34,7 @@ def counted_builds(proxy, monkeypatch):
 @pytest.mark.parametrize("has_mirror", [True, False])
 def test_a_reference_costs_no_request(broken, tmp_path, monkeypatch, has_mirror):
     place, proxy = broken
-    storage = opened(place, tmp_path / "mirror" if has_mirror else None)
+    storage = place.storage(mirror=tmp_path / "mirror" if has_mirror else None)
     requests_of_build = counted_builds(proxy, monkeypatch)
     builds = [
         lambda: storage.submit({"x": np.arange(ROWS)}, "d", "1", metadata={"by": "me"}),
@@ -54,7 +54,7 @@ def test_a_reference_costs_no_request(broken, tmp_path, monkeypatch, has_mirror)
 
 def test_adopt_and_refresh_return_references_without_a_request(broken, monkeypatch):
     place, proxy = broken
-    storage = opened(place, None)
+    storage = place.storage()
     bucket = place.open()
     requests_of_build = counted_builds(proxy, monkeypatch)
     bucket.put("raw/a.jsonl", b"0\n1\n")
@@ -94,7 +94,7 @@ def ask(place, folder, machine):
 
 
 def test_two_machines_that_ask_at_once_build_once(either_place, tmp_path):
-    once = opened(either_place, tmp_path / "alone")
+    once = either_place.storage(mirror=tmp_path / "alone")
     once.cached(Noted(tmp_path / "once"), "other")
     with processes(ask, [(either_place, tmp_path, machine) for machine in "ab"]) as crowd:
         answers = [process.result() for process in crowd]

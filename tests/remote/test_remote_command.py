@@ -42,6 +42,6 @@ def test_a_version_is_built_looked_at_and_kept_in_order(run, gcs_place, tmp_path
     run("undelete", "some/data", "1")
     run("rm", "some/data", "1")
     assert json.loads(run("prune", "--grace", "0", "--json"))["files"]
-    storage = yogadl.open_storage(gcs_place.url, **gcs_place.options, mirror=tmp_path / "another")
+    storage = gcs_place.storage(mirror=tmp_path / "another")
     with pytest.raises(yogadl.errors.DatasetNotFoundError):
         storage.undelete("some/data", "1")

@@ -16,7 +16,6 @@ from places import gcs_place_at, s3_place_at
 from processes import Process, wait_until
 from store_proxy import loses_the_answer, proxy_before, refuses, resets
 
-import yogadl
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
@@ -39,7 +38,7 @@ def opened(tmp_path):
 
     def open_as_a_machine(place, **options):
         mirror = tmp_path / f"mirror-{next(numbers)}"
-        return yogadl.open_storage(place.url, **{**place.options, "mirror": mirror, **options})
+        return place.storage(**{"mirror": mirror, **options})
 
     return open_as_a_machine
 
@@ -339,7 +338,7 @@ def with_a_clock_that_is_off(skew_s, place, mirror, doing):
     """Do something on a machine whose clock is wrong by so much."""
     right = time.time
     time.time = lambda: right() + skew_s
-    storage = yogadl.open_storage(place.url, **place.options, mirror=mirror)
+    storage = place.storage(mirror=mirror)
     if doing == "submit":
         return submit(storage)
     if doing == "delete":

@@ -113,11 +113,11 @@ def test_a_mirror_of_two_buckets_keeps_their_tags_apart(bucket, tmp_path):
 
 
 def test_any_store_shares_parts(either_place, tmp_path):
-    storage = yogadl.open_storage(either_place.url, mirror=tmp_path / "mirror", **either_place.options)
+    storage = either_place.storage(mirror=tmp_path / "mirror")
     storage.submit(rows(), "a", "1", part_bytes=PART_BYTES)
     storage.append(rows(1, 100), "a", "2", base_version="1")
     storage.delete("a", "1")
     storage.prune(grace_s=0)
-    reader = yogadl.open_storage(either_place.url, mirror=tmp_path / "other", **either_place.options)
+    reader = either_place.storage(mirror=tmp_path / "other")
     check(reader)
     reader.verify("a", "2")

@@ -61,7 +61,7 @@ def test_a_program_for_0_1_4_runs_on_s3(s3_place, tmp_path):
     assert list(numbers().stream()) == list(range(7))
     assert storage.location == s3_place.url
     assert (tmp_path / "yogadl").is_dir()
-    again = yogadl.open_storage(s3_place.url, **s3_place.options, mirror=tmp_path / "mirror")
+    again = s3_place.storage(mirror=tmp_path / "mirror")
     assert again.datasets() == ["data"]
 
 

@@ -57,9 +57,7 @@ def here(tmp_path):
 
 
 def test_every_store_keeps_it(either_place, tmp_path):
-    first, second = (
-        yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / name) for name in "ab"
-    )
+    first, second = (either_place.storage(mirror=tmp_path / name) for name in "ab")
     submit(first)
     check(first, is_found=False)
     check(second, is_found=True)

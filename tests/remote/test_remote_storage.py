@@ -9,7 +9,7 @@ from yogadl.testing import StorageContract
 class TestBucket(StorageContract):
     @pytest.fixture
     def storage(self, either_place, tmp_path):
-        return yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / "mirror")
+        return either_place.storage(mirror=tmp_path / "mirror")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

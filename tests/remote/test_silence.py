@@ -182,8 +182,8 @@ def test_a_build_waits_for_a_silent_store_once(broken, what):
 
 def test_a_fetch_from_a_silent_store_ends(broken):
     place, proxy = broken
-    yogadl.open_storage(place.url, **place.options, mirror=None).submit([1, 2], "set", "1")
-    storage = yogadl.open_storage(place.url, **place.options, mirror=None, patience_s=PATIENCE_S)
+    place.storage().submit([1, 2], "set", "1")
+    storage = place.storage(patience_s=PATIENCE_S)
     proxy.breaks(lambda _: True, delays)
     begun = time.monotonic()
     with pytest.raises(StorageError):

@@ -84,7 +84,7 @@ def test_a_mistyped_id_in_a_large_bucket_is_said_after_a_look_at_its_first_objec
 
 
 def test_a_mistyped_id_is_told_what_there_is(s3_place, tmp_path):
-    storage = yogadl.open_storage(s3_place.url, **s3_place.options, mirror=tmp_path)
+    storage = s3_place.storage(mirror=tmp_path)
     storage.submit([1], "some/data", "1")
     with pytest.raises(DatasetNotFoundError, match=r"it has the datasets \['some/data'\]"):
         storage.fetch("some/dat", "1")

@@ -26,7 +26,7 @@ def opened(tmp_path):
     """Open storages of one machine."""
 
     def open_here(place, **options):
-        return yogadl.open_storage(place.url, **{**place.options, "mirror": tmp_path / "mirror", **options})
+        return place.storage(**{"mirror": tmp_path / "mirror", **options})
 
     return open_here
 
