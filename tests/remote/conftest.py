@@ -110,3 +110,33 @@ def broken(request):
     place = request.getfixturevalue(f"{request.param}_place")
     with proxy_before(place.options["endpoint_url"]) as proxy:
         yield place.through(proxy.url), proxy
+
+
+@pytest.fixture(scope="session")
+def rclone_endpoint():
+    with stores.rclone() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def emulator_endpoint():
+    with stores.gcp_storage_emulator() as url:
+        yield url
+
+
+@pytest.fixture
+def rclone_place(rclone_endpoint):
+    """A fresh bucket in S3 by rclone, which ignores what a write is conditional on."""
+    return s3_place_at(rclone_endpoint)
+
+
+@pytest.fixture
+def emulator_place(emulator_endpoint):
+    """A fresh bucket of gcp-storage-emulator's, which ignores that, too."""
+    return gcs_place_at(emulator_endpoint)
+
+
+@pytest.fixture(params=["rclone", "emulator"])
+def heedless_place(request):
+    """A fresh bucket of each store that ignores what a write is conditional on."""
+    return request.getfixturevalue(f"{request.param}_place")

@@ -9,7 +9,7 @@ import stores
 from command import run_command
 from inside import Object, Outcome, RetryPolicy, examine_bucket, examine_process, set_constants
 from inside import storage_doctor as _doctor
-from places import Place, gcs_place_at, s3_place_at
+from places import Place
 from store_proxy import refuses
 
 from yogadl.testing import MemoryBucket
@@ -110,22 +110,21 @@ def test_a_permission_that_is_missing_is_named_with_its_mend(doctor, broken, tak
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "said"),
+    ("broken", "status", "code", "said"),
     [
-        (403, "SignatureDoesNotMatch", "credentials are wrong"),
-        (400, "ExpiredToken", "credentials have expired"),
-        (403, "RequestTimeTooSkewed", "clocks"),
-        (400, "IllegalLocationConstraintException", "another region"),
-        (404, "NoSuchBucket", "no such bucket"),
-        (503, "SlowDown", "tried"),
+        ("s3", 403, "SignatureDoesNotMatch", "credentials are wrong"),
+        ("s3", 400, "ExpiredToken", "credentials have expired"),
+        ("s3", 403, "RequestTimeTooSkewed", "clocks"),
+        ("s3", 400, "IllegalLocationConstraintException", "another region"),
+        ("s3", 404, "NoSuchBucket", "no such bucket"),
+        ("s3", 503, "SlowDown", "tried"),
     ],
+    indirect=["broken"],
 )
-def test_what_a_store_refuses_is_one_problem_with_its_reason(doctor, s3_place, status, code, said):
-    from store_proxy import proxy_before
-
-    with proxy_before(s3_place.options["endpoint_url"]) as proxy:
-        proxy.breaks(lambda request: True, refuses(status, code))
-        ended = doctor(s3_place.through(proxy.url))
+def test_what_a_store_refuses_is_one_problem_with_its_reason(doctor, broken, status, code, said):
+    place, proxy = broken
+    proxy.breaks(lambda request: True, refuses(status, code))
+    ended = doctor(place)
     assert ended.code == 1
     assert said in ended.out
     assert ended.out.count(code) == 1 or "credentials" not in said  # of which it is said once
@@ -154,14 +153,8 @@ def test_a_store_that_is_not_there_is_said_in_time(doctor):
     assert "--endpoint-url, proxies" in ended.out
 
 
-@pytest.mark.parametrize(
-    ("store", "at"),
-    [(stores.rclone, s3_place_at), (stores.gcp_storage_emulator, gcs_place_at)],
-    ids=["s3", "gcs"],
-)
-def test_a_store_that_ignores_conditions_is_found_out(doctor, store, at):
-    with store() as endpoint:
-        ended = doctor(at(endpoint))
+def test_a_store_that_ignores_conditions_is_found_out(doctor, heedless_place):
+    ended = doctor(heedless_place)
     assert ended.code == 1
     assert state_of(ended, "put-if-absent") == "problem"
     assert "exclusive=False" in ended.out

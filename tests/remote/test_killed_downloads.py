@@ -22,10 +22,6 @@ RANGE_BYTES = 2**20
 BEFORE = 3
 
 
-def place.storage(mirror=mirror, **options):
-    return place.storage(mirror=mirror, **options)
-
-
 def set_ranges(patch):
     set_constants(patch, LEAST_RANGE_BYTES=RANGE_BYTES, MOST_RANGE_BYTES=RANGE_BYTES)
     set_constants(patch, WRITE_BYTES=RANGE_BYTES // 4)

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import shutil
 import time
 
 import pytest
@@ -289,14 +288,6 @@ def test_pull_as_json_has_stable_keys(yoga, caches, tmp_path):
         "mended": [],
         "adopted": None,
     }
-
-
-def test_what_was_pulled_is_read_though_the_bucket_has_lost_its_parts(yoga, caches, tmp_path):
-    url = f"file://{tmp_path}/caches"
-    assert yoga("pull", "a", "1", "-s", url, "--mirror", tmp_path / "mirror").code == 0
-    shutil.rmtree(tmp_path / "caches/a/parts")
-    ref = yogadl.open_storage(url, mirror=tmp_path / "mirror").fetch("a", "1")
-    assert (ref.gather(range(2_000))["row"] == rows()["row"]).all()
 
 
 def test_a_mirror_limit_that_is_too_small_is_one_line(yoga, caches, tmp_path):

@@ -5,13 +5,7 @@ import pytest
 from inside import Catalogue
 from processes import processes
 
-import yogadl
-
 ROWS = 1_009
-
-
-def place.storage(mirror=mirror):
-    return place.storage(mirror=mirror)
 
 
 def facts(ref):
@@ -88,7 +82,7 @@ class Noted:
 
 
 def ask(place, folder, machine):
-    ref = opened(place, folder / machine).cached(Noted(folder / "reads"), "d")
+    ref = place.storage(mirror=folder / machine).cached(Noted(folder / "reads"), "d")
     assert ref.lineage is not None
     return ref.lineage.version, ref.gather(range(5)).tolist()
 

@@ -10,15 +10,12 @@ import time
 
 import numpy as np
 import pytest
-import stores
 from inside import RetryPolicy, read
-from places import gcs_place_at, s3_place_at
 from processes import Process, wait_until
 from store_proxy import loses_the_answer, proxy_before, refuses, resets
 
 from yogadl.errors import (
     CacheFormatError,
-    ConfigurationError,
     CredentialsError,
     DatasetNotFoundError,
     StorageError,
@@ -208,23 +205,6 @@ def test_who_may_not_write_is_told_so_before_anything_is_built(broken, opened):
 
 
 # Stores that can't decide.
-
-
-@pytest.mark.parametrize(
-    ("store", "place_at"),
-    [(stores.rclone, s3_place_at), (stores.gcp_storage_emulator, gcs_place_at)],
-    ids=["rclone", "gcp-storage-emulator"],
-)
-def test_a_store_that_ignores_conditions_is_refused(store, place_at, opened):
-    with store() as endpoint, pytest.raises(ConfigurationError, match="exclusive=False"):
-        submit(opened(place_at(endpoint)))
-
-
-def test_a_store_that_ignores_conditions_is_used_if_the_caller_sees_to_it(opened):
-    with stores.rclone() as endpoint:
-        place = s3_place_at(endpoint)
-        submit(opened(place, exclusive=False))
-        assert_served(opened(place))
 
 
 # Damage.

@@ -1,12 +1,13 @@
 """A store of which too little comes, or that asks to be left alone: the patience bounds what it costs."""
 
+import errno
 import threading
 import time
 
 import numpy as np
 import pytest
 from inside import PROGRESS_BYTES, RetryPolicy, read
-from store_proxy import Answer, stalls
+from store_proxy import Answer, refuses, resets, stalls
 from turns import rest_of
 
 import yogadl
@@ -57,6 +58,10 @@ SILENCES = {
     "stall in the body": stalls(100),
     "a byte a moment": trickles,
     "2^50 bytes": promises_much,
+    "reset": resets(),
+    "503": refuses(503, "SlowDown"),
+    "reset in the body": resets(0),
+    "429": refuses(429, "TooManyRequests"),
 }
 OPERATIONS = {
     "get": lambda bucket, _: read(bucket, "name"),
@@ -76,7 +81,7 @@ SILENT = [
     (operation, silence, ("s3", "gcs")[(number + other) % 2])
     for number, operation in enumerate(OPERATIONS)
     for other, silence in enumerate(SILENCES)
-    if operation in ("get", "range", "large range", "list") or silence in ("delay", "stall")
+    if operation in ("get", "range", "large range", "list") or silence in ("delay", "stall", "reset", "503")
 ]
 
 
@@ -91,9 +96,12 @@ def test_an_operation_of_which_too_little_comes_ends(broken, tmp_path, operation
     bucket = place.open(patience=PATIENT)
     proxy.breaks(lambda _: True, SILENCES[silence])
     begun = time.monotonic()
-    with pytest.raises(StorageError, match=r"can't (read|write|list|delete) .*tried \d+ times"):
+    with pytest.raises(
+        StorageError, match=r"can't (read|write|list|delete) .*/some/root.*tried \d+ times"
+    ) as e:
         OPERATIONS[operation](bucket, path)
     assert time.monotonic() - begun < BOUND_S
+    assert e.value.errno == errno.EAGAIN
 
 
 def test_what_trickles_after_some_of_it_came_ends(broken):

@@ -3,41 +3,27 @@
 import errno
 
 import pytest
-import stores
 from inside import PROBE, RetryPolicy, check_conditions, read
-from places import Place, gcs_place_at, s3_place_at
+from places import Place
 
 from yogadl.errors import ConfigurationError, StorageError
 
 IMPATIENT = RetryPolicy(5, 10)
 
 
-@pytest.fixture(scope="module")
-def rclone_endpoint():
-    with stores.rclone() as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def emulator_endpoint():
-    with stores.gcp_storage_emulator() as url:
-        yield url
-
-
-def test_an_s3_store_that_ignores_conditions_is_refused(rclone_endpoint):
-    bucket = s3_place_at(rclone_endpoint).open(patience=IMPATIENT)
-    with pytest.raises(ConfigurationError, match=r"s3://.* ignores .*exclusive=False"):
+def test_a_store_that_ignores_conditions_is_refused(heedless_place):
+    bucket = heedless_place.open(patience=IMPATIENT)
+    with pytest.raises(ConfigurationError, match=r"(s3|gs)://.* ignores .*exclusive=False"):
         check_conditions(bucket)
     with pytest.raises(ConfigurationError, match="ignores"):
         check_conditions(bucket)
+    with pytest.raises(ConfigurationError, match="exclusive=False"):
+        heedless_place.storage().submit([1], "d", "1")
 
 
-def test_a_gcs_store_that_ignores_conditions_is_refused(emulator_endpoint):
-    bucket = gcs_place_at(emulator_endpoint).open(patience=IMPATIENT)
-    with pytest.raises(ConfigurationError, match=r"gs://.* ignores .*exclusive=False"):
-        check_conditions(bucket)
-    with pytest.raises(ConfigurationError, match="ignores"):
-        check_conditions(bucket)
+def test_it_is_used_if_the_caller_sees_to_it(rclone_place):
+    rclone_place.storage(exclusive=False).submit([1, 2], "d", "1")
+    assert list(rclone_place.storage().fetch("d", "1").stream()) == [1, 2]
 
 
 def test_a_store_that_keeps_conditions_is_probed_with_one_object(any_place):
@@ -50,10 +36,9 @@ def test_a_store_that_keeps_conditions_is_probed_with_one_object(any_place):
 
 
 @pytest.mark.parametrize("wrong", ["aws_access_key_id", "aws_secret_access_key"])
-def test_wrong_credentials_are_said(rclone_endpoint, wrong):
-    place = s3_place_at(rclone_endpoint)
-    options = {**place.options["client_options"], wrong: "SECRET-BUT-WRONG"}
-    bucket = place.open(client_options=options, patience=IMPATIENT)
+def test_wrong_credentials_are_said(rclone_place, wrong):
+    options = {**rclone_place.options["client_options"], wrong: "SECRET-BUT-WRONG"}
+    bucket = rclone_place.open(client_options=options, patience=IMPATIENT)
     for use in (lambda: read(bucket, "name"), lambda: bucket.put("name", b""), lambda: list(bucket.list())):
         with pytest.raises(StorageError, match="the credentials are wrong") as caught:
             use()

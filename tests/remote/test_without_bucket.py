@@ -2,7 +2,6 @@
 
 import logging
 import pickle
-import shutil
 import time
 
 import numpy as np
@@ -199,15 +198,6 @@ def test_a_manifest_goes_with_its_parts(either_place, opened, tmp_path):
     opened(either_place, mirror_limit=size_bytes + 3 * table.stat().st_size // 2).fetch("other", "1")
     assert not list(caches.glob("data/tables/*"))
     assert len(list(caches.glob("other/tables/*.json"))) == 1
-
-
-def test_a_deleted_mirror_is_filled_again(either_place, opened, tmp_path):
-    submit(opened(either_place))
-    storage = opened(either_place)
-    storage.fetch("data", "1")
-    shutil.rmtree(tmp_path / "mirror")
-    assert_whole(opened(either_place).fetch("data", "1"))
-    assert_whole(opened(either_place, offline=True).fetch("data", "1"))
 
 
 def test_a_pinned_digest_is_compared_offline(either_place, opened):
